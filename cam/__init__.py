@@ -18,34 +18,51 @@ from __future__ import annotations
 import difflib
 
 from .agcam import AGCAM, AGCAMFull
+from .chefer import Chefer
 from .controls import CentredGaussian, Control, FullImage, RandomMap
 from .explainer import Explainer, Explanation
-from .gradcam import GradCAM
+from .gradcam import GradCAM, GradCAMPlusPlus, LayerCAM
 from .gradient import InputGradient
+from .legrad import LeGrad
+from .masked import RISE, ScoreCAM
+from .path import IntegratedGradients, SmoothGrad
 from .rng import Rng, TorchRng
 from .rollout import Rollout
 
 __all__ = [
     "AGCAM",
     "METHODS",
+    "RISE",
     "AGCAMFull",
     "CentredGaussian",
+    "Chefer",
     "Control",
     "Explainer",
     "Explanation",
     "FullImage",
     "GradCAM",
+    "GradCAMPlusPlus",
     "InputGradient",
+    "IntegratedGradients",
+    "LayerCAM",
+    "LeGrad",
     "RandomMap",
     "Rng",
     "Rollout",
+    "ScoreCAM",
+    "SmoothGrad",
     "TorchRng",
     "method",
 ]
 
 METHODS: dict[str, type[Explainer]] = {
     kind.name: kind
-    for kind in (AGCAM, AGCAMFull, Rollout, GradCAM, InputGradient, RandomMap, CentredGaussian, FullImage)
+    for kind in (
+        *(AGCAM, AGCAMFull, LeGrad, Chefer, Rollout),
+        *(GradCAM, GradCAMPlusPlus, LayerCAM, ScoreCAM, RISE),
+        *(InputGradient, IntegratedGradients, SmoothGrad),
+        *(RandomMap, CentredGaussian, FullImage),
+    )
 }
 """All explainers by name, the controls last; each is made from a model alone."""
 

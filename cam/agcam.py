@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .explainer import Explainer, chosen, each_target, held
 from .rng import Rng
+from .trail import Add, Trail
 from .watch import Transformer
 
 _UNREAD = (
@@ -55,14 +56,17 @@ class AGCAM(Explainer):
             yield
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
-        trail = _Trail(self._cut)
+        reading = _Reading()
+        trail = Trail(reading.of, self._cut)
         try:
             with self._transformer.showing(trail.see, cut=self._cut):
                 logits = self._logits(images)
             classes = chosen(logits, wanted)
-            sums = [trail.relevance(total, more) for total, more in each_target(logits, classes)]
+            sums = [trail.sum(total, more) for total, more in each_target(logits, classes)]
         finally:
-            trail.first = None  # its hook knows the trail: a circle that would keep the graph
+            trail.forget()
+        if self._cut and reading.others and not reading.class_token:
+            raise ValueError(_UNREAD.format("the class token's attention has no gradient, though that of others has"))
         return logits, classes, self._transformer.to_grid(torch.stack(sums, dim=1))
 
 
@@ -76,53 +80,22 @@ class AGCAMFull(AGCAM):
     _cut = False
 
 
-class _Trail:
-    """Where the graph begins, and the sum that grows while a backward passes the blocks."""
+class _Reading:
+    """The sum's terms, and whether the rows of the class token and of others have a gradient anywhere."""
 
-    def __init__(self, cut: bool) -> None:
-        self.cut = cut
-        self.first: Tensor | None = None
-        self.total: Tensor | None = None
-        self.blocks = 0
-        self.met = 0
-        self.read = False  # whether the class token's row has a gradient anywhere
-        self.others_read = False
+    def __init__(self) -> None:
+        self.class_token = False
+        self.others = False
 
-    def see(self, index: int, scores: Tensor, attention: Tensor) -> Tensor:
+    def of(self, scores: Tensor, attention: Tensor) -> Add:
         row = scores[:, :, 0].detach().float().sigmoid()  # a copy: the rest of the scores can go
 
-        def meet(gradient: Tensor) -> None:
+        def add(gradient: Tensor, total: Tensor | None) -> Tensor:
             of_class = gradient[:, :, 0].float()
             term = (of_class.relu() * row).sum(dim=1)
-            self.total = term if self.total is None else self.total + term
-            self.met += 1
-            if not self.read:
-                self.read = bool(of_class.any())
-                self.others_read = self.others_read or bool(gradient.any())
+            if not self.class_token:
+                self.class_token = bool(of_class.any())
+                self.others = self.others or bool(gradient.any())
+            return term if total is None else total + term
 
-        if self.cut:
-            if self.first is None:
-                self.first = attention.new_zeros(()).requires_grad_()
-            # Each block's attention begins a graph of its own. What they share lets one backward pass all of them.
-            attention = attention.detach() + self.first
-        else:
-            attention.requires_grad_()  # frozen weights and plain images: in the first block the graph begins here
-            self.first = attention if self.first is None else self.first
-        attention.register_hook(meet)  # type: ignore[no-untyped-call]
-        self.blocks += 1
-        return attention
-
-    def relevance(self, logit: Tensor, more: bool) -> Tensor:
-        """Return the sums (B, N) over blocks and heads for one target; `more` backwards may follow."""
-        self.total, self.met = None, 0
-        if logit.requires_grad and self.first is not None:
-            torch.autograd.grad(logit, self.first, retain_graph=more, allow_unused=True)
-        total: Tensor | None = self.total
-        if total is None or self.met != self.blocks:
-            raise ValueError(
-                f"the logit has a gradient for the attention of {self.met} of {self.blocks} blocks; expected all (is "
-                "the model detached somewhere, or are its blocks not in a row?); use grad-cam or gradient"
-            )
-        if self.cut and self.others_read and not self.read:
-            raise ValueError(_UNREAD.format("the class token's attention has no gradient, though that of others has"))
-        return total
+        return add

@@ -50,7 +50,7 @@ class Explainer(ABC):
     images: (B, 3, H, W) floating, as the model takes them; they are cast to the dtype of its parameters.
     target: the class to explain: None for the predicted one, a number for all images, (B,) integers, or (B, T) for T
         maps of each image from one forward.
-    rng: where `RandomMap` takes its numbers from; the others draw none.
+    rng: where `RandomMap`, `RISE` and `SmoothGrad` take their numbers from; the others draw none.
 
     and returns maps (B, H, W), or (B, T, H, W), float32 in [0, 1]. `explain` returns an `Explanation`. Both work
     whatever the caller's grad mode is.
@@ -121,12 +121,16 @@ class Explainer(ABC):
         dtypes = (p.dtype for p in nn.Module.parameters(self.model) if p.is_floating_point())
         return images.detach().to(next(dtypes, images.dtype))
 
-    def _logits(self, images: Tensor) -> Tensor:
-        """Return the logits (B, K). ValueError for a model that returns anything else."""
+    def _logits(self, images: Tensor, copies: int = 1) -> Tensor:
+        """Return the logits (B, K). ValueError for a model that returns anything else.
+
+        copies: how many rows of logits each image has, where a hook adds rows.
+        """
         logits = self.model(images)
-        if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(images)):
+        if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(images) * copies):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(f"the model returned {got} for {len(images)} images; expected logits (images, classes)")
+            of = f"{len(images)} images" if copies == 1 else f"{len(images)} images of {copies} rows each"
+            raise ValueError(f"the model returned {got} for {of}; expected logits (images, classes)")
         return logits
 
 

@@ -26,7 +26,8 @@ class PatchEmbedding:
 class TransformersViT:
     """What explainers read of a ViT of the library, by timm's names.
 
-    blocks: each with `attn`, and `norm1` if it has one. num_prefix_tokens: class token, distillation token, registers.
+    blocks: each with `attn`, `norm1` if it has one, and the module itself as `whole`. num_prefix_tokens: class token,
+    distillation token, registers.
     """
 
     def __init__(self, model: Any) -> None:
@@ -39,7 +40,9 @@ class TransformersViT:
         self.global_pool = "avg" if getattr(model.config, "use_mean_pooling", False) else "token"
         self.blocks = [
             SimpleNamespace(
-                attn=block.attention, norm1=getattr(block, "layernorm_before", None) or getattr(block, "norm1", None)
+                attn=block.attention,
+                norm1=getattr(block, "layernorm_before", None) or getattr(block, "norm1", None),
+                whole=block,
             )
             for block in _blocks(model)
         ]

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .localisation import as_maps
+from .repeated import Fill, at_least, colour
 
 Model = Callable[[Tensor], Tensor]
 
@@ -47,7 +48,7 @@ def abpc(
     maps: Tensor,
     target: Tensor | int,
     *,
-    fill: float | Sequence[float] | Tensor,
+    fill: Fill,
     steps: int = 11,
     batch_size: int = 64,
 ) -> Perturbation:
@@ -61,7 +62,8 @@ def abpc(
     Forwards for each image: 2 * steps - 2. Returns float32 tensors on the device of the images, or of the model.
     Raises ValueError for a model in training mode, and for shapes, classes or steps that do not fit.
     """
-    images, maps, target, back = _checked(model, images, maps, target, fill, steps, batch_size)
+    at_least(2, steps=steps)
+    images, maps, target, back = checked(model, images, maps, target, fill, batch_size)
     counts = _counts(maps, steps)
     morf = _curve(model, images, back, _ranks(maps, descending=True), target, counts, batch_size)
     inner = _curve(model, images, back, _ranks(maps, descending=False), target, counts[1:-1], batch_size)
@@ -75,7 +77,7 @@ def insertion_deletion(
     maps: Tensor,
     target: Tensor | int,
     *,
-    fill: float | Sequence[float] | Tensor,
+    fill: Fill,
     canvas: Tensor | None = None,
     steps: int = 29,
     batch_size: int = 64,
@@ -88,7 +90,8 @@ def insertion_deletion(
 
     Forwards for each image: 2 * steps - 1. Returns and errors as for `abpc`.
     """
-    images, maps, target, back = _checked(model, images, maps, target, fill, steps, batch_size)
+    at_least(2, steps=steps)
+    images, maps, target, back = checked(model, images, maps, target, fill, batch_size)
     canvas = blurred(images) if canvas is None else canvas.to(images)
     if canvas.shape != images.shape:
         raise ValueError(
@@ -141,21 +144,18 @@ def _curve(
     return torch.cat(parts).view(len(front), len(counts))
 
 
-def _checked(
+def checked(
     model: Model,
     images: Tensor,
     maps: Tensor,
     target: Tensor | int,
-    fill: float | Sequence[float] | Tensor,
-    steps: int,
+    fill: Fill,
     batch_size: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return images, maps, targets (B,) and what removed pixels become (B, 3, H, W), fit for each other."""
     if getattr(model, "training", False):
         raise ValueError("the model is in training mode; call model.eval() first")
-    for name, value, least in (("steps", steps, 2), ("batch_size", batch_size, 1)):
-        if value < least:
-            raise ValueError(f"{name} is {value}; expected {least} or more")
+    at_least(1, batch_size=batch_size)
     maps = as_maps(maps).to(images.device)
     if images.ndim != 4 or maps.shape != (len(images), *images.shape[2:]):
         raise ValueError(
@@ -168,7 +168,4 @@ def _checked(
         )
     if target.numel() and int(target.min()) < 0:
         raise ValueError(f"target {int(target.min())}; expected a class, 0 or more")
-    colour = torch.as_tensor(fill, dtype=images.dtype, device=images.device).flatten()
-    if len(colour) not in (1, images.shape[1]):
-        raise ValueError(f"fill has {len(colour)} values; expected one, or one for each of {images.shape[1]} channels")
-    return images, maps, target.long().expand(len(images)), colour.view(1, -1, 1, 1).expand_as(images)
+    return images, maps, target.long().expand(len(images)), colour(fill, images).expand_as(images)

@@ -1,139 +1,76 @@
-"""Gradient-weighted class activation maps."""
+"""Class activation maps: features of a layer, weighed by their gradients."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from abc import abstractmethod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .explainer import Explainer, chosen, each_target, held
+from .explainer import chosen, each_target
+from .features import OfFeatures
 from .rng import Rng
-from .watch import Transformer
 
 
-class GradCAM(Explainer):
-    """Grad-CAM (Selvaraju et al., ICCV 2017): relu(sum over channels of weight * feature), weights the mean gradients.
-
-    model: any whose features lie on a grid.
-    layer: the module, or its dotted name, whose output is the features: (B, C, h, w), or in a ViT (B, N, C) tokens of
-        which the patches count. If it runs more than once, the last time counts.
-        None: in a ViT of timm's kind the last block's norm1. Later outputs do not work: if the class token is pooled,
-        nothing else reaches the logits. In a CNN the last module before pooling that gives a map of more than one
-        position; it is looked up once for each image size, in the first call.
-
-    One forward, a graph from the layer on only, and a backward for each target. Raises ValueError for a layer that the
-    model does not have, and if no layer gives such a map.
-    """
-
-    name = "grad-cam"
-
-    def __init__(self, model: nn.Module, layer: nn.Module | str | None = None) -> None:
-        super().__init__(model)
-        self._transformer = Transformer.find(self.model)
-        self._layer = None if layer is None else _find(self.model, layer)
-        if layer is None and self._transformer is not None:
-            self._layer = getattr(self._transformer.vit.blocks[-1], "norm1", None)
-        self._by_size: dict[tuple[int, int], nn.Module] = {}
-
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        with held(self.model), ExitStack() as stack:
-            if self._transformer is not None:
-                stack.enter_context(self._transformer.sized())
-            yield
+class _Weighed(OfFeatures):
+    """One forward, a graph from the layer on only, and a backward for each target."""
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
-        size = (images.shape[2], images.shape[3])
-        layer = self._layer or self._by_size.get(size)
-        cut = _Cut()
-        with ExitStack() as stack, torch.no_grad():
-            for module in nn.Module.modules(self.model) if layer is None else [layer]:
-                hook = cut.at_any(len(images)) if layer is None else cut.here
-                stack.callback(module.register_forward_hook(hook).remove)
-            logits = self._logits(images)
-        if cut.layer is None or cut.features is None:
-            raise ValueError(
-                f"no module of {type(self.model).__name__} gives its last features as a map (B, C, h, w); "
-                "name one with layer=, or use gradient"
-            )
-        if layer is None:
-            self._by_size[size] = cut.layer
-        features = self._spread(cut.features, cut.layer, len(images))
+        logits, seen = self._seen(images)
+        features = self._spread(seen.leaf, seen.layer, len(images))
         classes = chosen(logits, wanted)
         maps = []
         for total, more in each_target(logits, classes):
             gradient = None
             if total.requires_grad:
-                (gradient,) = torch.autograd.grad(total, cut.features, retain_graph=more, allow_unused=True)
+                (gradient,) = torch.autograd.grad(total, seen.leaf, retain_graph=more, allow_unused=True)
             if gradient is None:
-                raise ValueError(f"the logits do not depend on layer {self._name(cut.layer)!r}; name another one")
-            weights = self._spread(gradient, cut.layer, len(images)).mean(dim=(2, 3), keepdim=True)
-            maps.append((weights * features).sum(dim=1).relu())
+                raise ValueError(f"the logits do not depend on layer {self._name(seen.layer)!r}; name another one")
+            maps.append(self._weighed(features, self._spread(gradient, seen.layer, len(images))).sum(dim=1).relu())
         return logits, classes, torch.stack(maps, dim=1)
 
-    def _spread(self, features: Tensor, layer: nn.Module, batch: int) -> Tensor:
-        """Return features as (B, C, h, w) float32."""
-        features = features.detach().float()
-        if len(features) == batch and features.ndim == 4:
-            return features.permute(0, 3, 1, 2) if self._channels_last(layer) else features
-        if len(features) == batch and features.ndim == 3 and self._transformer is not None:
-            return self._transformer.to_grid(features.transpose(1, 2))
-        raise ValueError(
-            f"layer {self._name(layer)!r} gives {tuple(features.shape)} for {batch} images; expected a map "
-            "(B, C, h, w), or a ViT's tokens (B, N, C); name another one"
-        )
-
-    def _channels_last(self, layer: nn.Module) -> bool:
-        """Whether the layer is part of a network, such as timm's Swin, that says its maps are (B, h, w, C)."""
-        modules = nn.Module.modules
-        nets = [m for m in modules(self.model) if hasattr(m, "num_classes") and getattr(m, "output_fmt", "") == "NHWC"]
-        return not isinstance(layer, nn.Conv2d) and any(layer is part for net in nets for part in modules(net))
-
-    def _name(self, layer: nn.Module) -> str:
-        return next((name for name, module in nn.Module.named_modules(self.model) if module is layer), "")
+    @abstractmethod
+    def _weighed(self, features: Tensor, gradient: Tensor) -> Tensor:
+        """Return the features (B, C, h, w) times their weights, given the gradient (B, C, h, w)."""
 
 
-class _Cut:
-    """Begins the graph again at a layer's output, and keeps that output as the leaf to take gradients for."""
+class GradCAM(_Weighed):
+    """Grad-CAM (Selvaraju et al., ICCV 2017): relu(sum over channels of weight * feature), weights the mean gradients.
 
-    def __init__(self) -> None:
-        self.layer: nn.Module | None = None
-        self.features: Tensor | None = None
+    One forward, a graph from the layer on only, and a backward for each target. model, layer and errors: `OfFeatures`.
+    """
 
-    def here(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
-        if not isinstance(output, Tensor):
-            raise ValueError(f"a {type(module).__name__} gives {type(output).__name__}; name a layer with one tensor")
-        torch.set_grad_enabled(True)  # until the `no_grad` around the forward ends
-        self.layer, self.features = module, output.detach().requires_grad_()
-        return self.features.clone()  # later layers may write into it
+    name = "grad-cam"
 
-    def at_any(self, batch: int) -> Callable[[nn.Module, Any, Any], Tensor | None]:
-        """Register a hook for all modules that cuts at each map, so that the last cut stays."""
-
-        def hook(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
-            if not (isinstance(output, Tensor) and len(output) == batch):
-                return None
-            if output.ndim == 3:
-                self.layer = self.features = None  # tokens: the maps before were no last features
-            if output.ndim != 4 or output.shape[2] * output.shape[3] == 1 or "Pool" in type(module).__name__:
-                return None
-            return self.here(module, inputs, output)
-
-        return hook
+    def _weighed(self, features: Tensor, gradient: Tensor) -> Tensor:
+        return gradient.mean(dim=(2, 3), keepdim=True) * features
 
 
-def _find(model: nn.Module, layer: nn.Module | str) -> nn.Module:
-    names: dict[str, nn.Module] = {name: module for name, module in nn.Module.named_modules(model) if name}
-    if isinstance(layer, str):
-        if layer not in names:
-            near = difflib.get_close_matches(layer, names, n=3, cutoff=0.4)
-            guess = f"did you mean {', '.join(near)}?" if near else "see model.named_modules()"
-            raise ValueError(f"{type(model).__name__} has no layer {layer!r}; {guess}")
-        return names[layer]
-    if not any(layer is module for module in names.values()):
-        raise ValueError(f"the {type(layer).__name__} given as layer is not part of {type(model).__name__}; name one")
-    return layer
+class GradCAMPlusPlus(_Weighed):
+    """Grad-CAM++ (Chattopadhay et al., WACV 2018): Grad-CAM with weights of positive gradients, place by place.
+
+    With g the gradient of the class's logit and A the features, a channel's weight is the sum over places of alpha *
+    relu(g), alpha = g^2 / (2 g^2 + sum(A) g^3) (equations 19 and 7, for the exponential of the logit), 0 where g is 0
+    or the denominator is. Passes, model, layer and errors: as for `GradCAM`.
+    """
+
+    name = "grad-cam-pp"
+
+    def _weighed(self, features: Tensor, gradient: Tensor) -> Tensor:
+        square = gradient**2
+        below = 2 * square + features.sum(dim=(2, 3), keepdim=True) * square * gradient
+        alpha = torch.where(below == 0, 0.0, square / below)
+        return (alpha * gradient.relu()).sum(dim=(2, 3), keepdim=True) * features
+
+
+class LayerCAM(_Weighed):
+    """LayerCAM (Jiang et al., TIP 2021): relu(sum over channels of relu(gradient) * feature), place by place.
+
+    It keeps places apart, so that it can be taken at earlier layers, too. Passes, model, layer and errors: as for
+    `GradCAM`.
+    """
+
+    name = "layer-cam"
+
+    def _weighed(self, features: Tensor, gradient: Tensor) -> Tensor:
+        return gradient.relu() * features

@@ -1,4 +1,4 @@
-"""Where random maps take their numbers from: an argument, so that they can be a function of the image.
+"""Where maps that draw take their numbers from: an argument, so that they can be a function of the image.
 
 `robustkit.common.randomness.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
 """
@@ -19,6 +19,10 @@ class Rng(Protocol):
         """Return (B, *shape) floating in [0, 1)."""
         ...
 
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return (B, *shape) floating, standard normal."""
+        ...
+
 
 class TorchRng:
     """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call."""
@@ -29,3 +33,6 @@ class TorchRng:
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
         return torch.rand(self.batch, *shape, device=self.device)
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        return torch.randn(self.batch, *shape, device=self.device)

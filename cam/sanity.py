@@ -1,34 +1,45 @@
-"""Whether a map depends on what the model learnt: its head is drawn again, and the map must change.
+"""Whether a map depends on what the model learnt: layers are drawn again, and the map must change.
 
-A map that stays the same depends at best on the image, and not on the class that it should explain. (The first step of
-the cascade of Adebayo et al. 2018, arXiv:1810.03292, which goes on down to the first layer.)
+A map that stays the same when the head is drawn again depends at best on the image, and not on the class that it should
+explain. `cascade` goes on down to the first layer (Adebayo et al. 2018, arXiv:1810.03292).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .complexity import histogram_entropy
 from .explainer import Explainer
+from .repeated import at_least
 from .rng import Rng
 from .similarity import rank_correlation
 
 
 @contextmanager
 def redrawn_head(model: nn.Module, seed: int = 0) -> Iterator[None]:
-    """Draw the head's weights again inside: normal, of their own standard deviation, a function of the seed alone, with
-    bias 0. On leaving, also by an exception, they are what they were.
+    """Draw the head's weights again inside, as `redrawn` does.
 
     The head is what timm's `get_classifier` names (both of a distilled model), or else the last layer with weights.
 
     Raises ValueError for a model without such a layer.
     """
+    with redrawn(_heads(model), seed):
+        yield
+
+
+@contextmanager
+def redrawn(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[None]:
+    """Draw the weights of layers again inside: normal, of their own standard deviation, a function of the seed alone,
+    with bias 0. On leaving, also by an exception, they are what they were.
+    """
     kept: dict[nn.Parameter, Tensor] = {}
-    for layer in _heads(model):
+    for layer in layers:
         kept |= {parameter: parameter.detach().clone() for parameter in layer.parameters(recurse=False)}
     generator = torch.Generator().manual_seed(seed)
     try:
@@ -44,6 +55,48 @@ def redrawn_head(model: nn.Module, seed: int = 0) -> Iterator[None]:
         with torch.no_grad():
             for parameter, value in kept.items():
                 parameter.copy_(value)
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """correlations: (B, steps) float64, rank correlation of each map with that of the model redrawn down to there.
+    entropy_rise: (B,) float64, `histogram_entropy` of the wholly redrawn model's map less the map's own, over its own.
+    """
+
+    correlations: Tensor
+    entropy_rise: Tensor
+
+
+def cascade(
+    explain: Explainer,
+    images: Tensor,
+    maps: Tensor,
+    target: Tensor | int,
+    *,
+    steps: int = 8,
+    seed: int = 0,
+    rng: Rng | None = None,
+) -> Cascade:
+    """Draw layers again from the output down, and compare maps: model parameter randomisation (MPRT; Adebayo et al.
+    2018, arXiv:1810.03292), and its efficient form (Hedström et al. 2024, arXiv:2401.06465).
+
+    Layers with weight matrices, the head first, then in the reverse order in which the model names them, in `steps`
+    parts of about the same number. `correlations` should fall. `entropy_rise` compares the model as it is with the
+    wholly redrawn one alone, and no pixels: it should be above 0, since a map of random weights has less to point at.
+
+    steps: 1 is the efficient form, one map. It costs a map for each step. NaN where a map is constant.
+    """
+    at_least(1, steps=steps)
+    layers = [*_heads(explain.model)]
+    weighty = [part for part in nn.Module.modules(explain.model) if _has_weights(part)]
+    layers += [part for part in reversed(weighty) if all(part is not head for head in layers)]
+    found = []
+    for step in range(1, steps + 1):
+        with redrawn(layers[: -(-step * len(layers) // steps)], seed):
+            again = explain(images, target, rng=rng)
+        found.append(rank_correlation(maps, again))
+    before = histogram_entropy(maps)
+    return Cascade(torch.stack(found, dim=1), (histogram_entropy(again) - before) / before)
 
 
 def head_correlation(

@@ -57,16 +57,22 @@ class Transformer:
         return cls(found[0]) if found else None
 
     @classmethod
-    def with_class_token(cls, model: nn.Module, method: str) -> Transformer:
-        """Find the transformer in `model`, for a method that reads the class token's attention. ValueError if it has
-        none.
-        """
+    def needed(cls, model: nn.Module, method: str) -> Transformer:
+        """Find the transformer in `model`, for a method that reads attention. ValueError if it has none."""
         transformer = cls.find(model)
         if transformer is None:
             raise ValueError(
                 f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, or of transformers; "
                 f"{type(getattr(model, 'network', model)).__name__} is none; {OTHER_METHODS}"
             )
+        return transformer
+
+    @classmethod
+    def with_class_token(cls, model: nn.Module, method: str) -> Transformer:
+        """Find the transformer in `model`, for a method that reads the class token's attention. ValueError if it has
+        none.
+        """
+        transformer = cls.needed(model, method)
         if getattr(transformer.vit, "cls_token", None) is None:
             raise ValueError(
                 f"{method} reads the attention of a class token, and this {type(transformer.vit).__name__} has none; "
@@ -84,6 +90,11 @@ class Transformer:
     def layers(self) -> list[Any]:
         """The blocks' attention layers, in order; a block without an `attn` stands for itself."""
         return [getattr(block, "attn", block) for block in self.vit.blocks]
+
+    @property
+    def whole_blocks(self) -> list[nn.Module]:
+        """The blocks as modules, in order."""
+        return [getattr(block, "whole", block) for block in self.vit.blocks]
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -169,7 +180,7 @@ class Transformer:
             show = partial(see, index)
             self._mode = _SoftmaxMode(show, cut_values=self._cut and alone)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
-            return (inputs, named) if alone or not self._cut else _detached(inputs, named)
+            return (inputs, named) if alone or not self._cut else detached(inputs, named)
 
         return begin
 
@@ -181,7 +192,7 @@ class Transformer:
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
-def _detached(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def detached(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return a call's arguments without their graph. What was one tensor stays one: layers ask whether keys are
     queries.
     """

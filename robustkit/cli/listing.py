@@ -187,10 +187,19 @@ def _range(severities: Iterable[tuple[int, ...]]) -> str:
 def _cams() -> list[Entry]:
     from ..evaluations.explainers import EVERY_EXPLAINER
     from ..evaluations.maps.condition import CONTROLS, method_names
+    from ..evaluations.maps.options import OPTIONS
+    from ..protocol.card import format_number
 
     every = dict(EVERY_EXPLAINER.usable())
     return [
-        {"name": name, "kind": "control" if name in CONTROLS else "map", "what it is": _sentence(kind.__doc__ or "")}
+        {
+            "name": name,
+            "kind": "control" if name in CONTROLS else "map",
+            "what it is": _sentence(kind.__doc__ or ""),
+            "parameters": {
+                key: f"{format_number(option.usual)} ({option.what})" for key, option in OPTIONS.get(name, {}).items()
+            },
+        }
         for name in method_names()
         if (kind := every.get(name)) is not None
     ]

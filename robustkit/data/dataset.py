@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.files import lines_of, reason
 from ..errors import BadImageError, DataError, unknown
 from .cifar import CifarSource, cifar_names, read_cifar
-from .class_lists import CIFAR10, WNID
+from .class_lists import CIFAR10
 from .generated import EMBEDDED, embedded_set
 from .images import read_image
 from .layouts import LAYOUTS, Question, Sample, label
@@ -30,6 +30,7 @@ from .sources import (
     list_folder,
     list_zip,
 )
+from .splits import class_root
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["EMBEDDED", "LAYOUTS", "Dataset", "Sample", "open_dataset"]
 
 # Best first: the split that an audit takes from a folder with several.
-_SPLITS = ("val", "validation", "valid", "test", "testing", "train", "training")
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def open_dataset(
     listing = list_folder(path) if path.is_dir() else list_zip(path)
     if not listing.images:
         raise DataError(f"{path}: no images in it; expected a folder or zip of {', '.join(SUFFIXES)} files")
-    prefix, notes = _root(listing.images, split, str(path))
+    prefix, notes = class_root(listing.images, split, str(path))
     question = Question(
         where=str(path),
         images=tuple(image[len(prefix) :] for image in listing.images if image.startswith(prefix)),
@@ -241,28 +241,6 @@ def open_dataset(
         notes=(f"layout {labels.layout}: {len(labels.samples)} images", *notes, *labels.notes, *listing.notes),
         source=source,
     )
-
-
-def _root(images: tuple[str, ...], split: str | None, where: str) -> tuple[str, tuple[str, ...]]:
-    """Return the prefix under which class folders begin: single top folders are entered, and one split is chosen."""
-    prefix = ""
-    notes: tuple[str, ...] = ()
-    while True:
-        parts = [image[len(prefix) :].split("/") for image in images if image.startswith(prefix)]
-        tops = {part[0] for part in parts if len(part) > 1}
-        flat = any(len(part) == 1 for part in parts)
-        if split is not None and split in tops:
-            prefix, split = f"{prefix}{split}/", None
-        elif not flat and len(tops) > 1 and tops <= set(_SPLITS) and split is None:
-            chosen = next(name for name in _SPLITS if name in tops)
-            notes = (f"took {chosen!r} of the splits {', '.join(sorted(tops))}",)
-            prefix = f"{prefix}{chosen}/"
-        elif not flat and len(tops) == 1 and all(len(part) > 2 for part in parts) and not WNID.fullmatch(min(tops)):
-            prefix = f"{prefix}{min(tops)}/"
-        elif split is not None:
-            raise DataError(f"{where}: no split {split!r}; it holds {', '.join(sorted(tops)[:5]) or 'no folders'}")
-        else:
-            return prefix, notes
 
 
 def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:

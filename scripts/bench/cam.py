@@ -1,11 +1,11 @@
-"""AG-CAM compared with a bare forward and backward and with pytorch-grad-cam: passes, time and memory.
+"""Explainers compared with a bare forward and backward and with outside implementations: passes, time, agreement.
 
-    python -m scripts.bench.cam CHECKPOINT --data-dir IMAGES [--arch NAME] [--batch-size 16] [--device cuda]
+    python -m scripts.bench.cam CHECKPOINT --data-dir IMAGES [--arch NAME] [--layer NAME] [--batch-size 4]
 
-Bare is one forward and one backward to the pixels; unfused is the same with attention computed so that it can be
-seen. Rounds alternate in one process; the medians of their times are compared. pytorch-grad-cam (`pip install
-grad-cam`) is measured where it is installed. Memory after each of many batches, before anything else has run: the
-resident set, or what is allocated on a CUDA device.
+Bare is one forward and one backward to the input. It, a method and its peer take turns in one process; the medians of
+their times are compared, of a batch. Which peers there are: `scripts/bench/cam_peers.py`. The largest difference to the
+peer's maps and the correlation with them are over all images, with the same noise and masks. `--memory` looks at memory
+instead, after each of many batches of AG-CAM: the resident set, or what is allocated on a CUDA device.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import cam
 from cam.explainer import held
-from robustkit.attention import capture
 from robustkit.data.images import to_pixels, unit
 from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
-from robustkit.models.identity import Classifier
 from robustkit.pipeline.data import labelled_data
+
+from .cam_pairs import Pair, pairs
 
 
 def resident() -> float:
@@ -37,16 +36,17 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * 4096 / 1e6
 
 
-def passes(model: Classifier, work: Callable[[], object]) -> tuple[int, int]:
-    """Return the (forwards, backwards) of the network that `work` makes."""
+def passes(net: nn.Module, work: Callable[[], object]) -> tuple[int, int]:
+    """Return the rows that `work` sends (forwards, backwards) through the network."""
     counts = [0, 0]
 
-    def forward(_: object, __: object, output: Tensor) -> None:
-        counts[0] += 1
+    def forward(_: object, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        counts[0] += len(inputs[0])
         if output.requires_grad:
-            output.register_hook(lambda _: counts.__setitem__(1, counts[1] + 1))
+            rows = len(inputs[0])
+            output.register_hook(lambda _: counts.__setitem__(1, counts[1] + rows))
 
-    handle = model.network.register_forward_hook(forward)
+    handle = net.register_forward_hook(forward)
     try:
         work()
     finally:
@@ -54,41 +54,55 @@ def passes(model: Classifier, work: Callable[[], object]) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def bare(model: Classifier, images: Tensor, unfused: bool) -> None:
-    """Make one forward and one backward down to the pixels, without gradients of parameters."""
-    with held(model), torch.enable_grad(), capture(model.network, rows=slice(0, 1)) if unfused else nullcontext():
+def bare(net: nn.Module, images: Tensor) -> None:
+    """Make one forward and one backward down to the input, without gradients of parameters."""
+    with held(net), torch.enable_grad():
         leaf = images.detach().requires_grad_()
-        logits = model(leaf)
-        torch.autograd.grad(logits.amax(dim=1).sum(), leaf)
+        torch.autograd.grad(net(leaf).amax(dim=1).sum(), leaf)
 
 
-def peer(model: Classifier) -> Callable[[Tensor], object] | None:
-    """Return pytorch-grad-cam's GradCAM on the last block, as its documentation has it; None where it is not installed.
-
-    It needs parameters that take gradients, as those of a model that was just made do.
+def medians(contenders: dict[str, Callable[[], object]], rounds: int, device: torch.device) -> dict[str, float]:
+    """Return the median seconds of each, in rounds that alternate; the first round does not count. On a CPU they are
+    those that the process computes, so that other work on the machine does not count.
     """
-    try:
-        from pytorch_grad_cam import GradCAM
-    except ImportError:
-        return None
-    grid = model.network.patch_embed.grid_size
-    prefix = model.network.num_prefix_tokens
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds + 1):
+        for name, work in contenders.items():
+            began = clock()
+            work()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            times[name].append(clock() - began)
+    return {name: statistics.median(some[1:]) for name, some in times.items()}
 
-    def reshape(tokens: Tensor) -> Tensor:
-        kept = tokens[:, prefix:].reshape(len(tokens), *grid, -1)
-        return kept.permute(0, 3, 1, 2)
 
-    tool = GradCAM(model=model, target_layers=[model.network.blocks[-1].norm1], reshape_transform=reshape)
+def agreement(pair: Pair, images: Tensor, classes: Tensor, batch_size: int) -> str:
+    """Return the largest difference to the peer's maps, and the mean correlation of maps with its."""
+    ours, theirs = [], []
+    for rows in torch.arange(len(images)).split(batch_size):
+        one, other = pair.both(images[rows], classes[rows])
+        ours.append(one.flatten(1).double())
+        theirs.append(other.flatten(1).double().to(one.device))
+    a, b = torch.cat(ours), torch.cat(theirs)
+    fine = a.isfinite().all(dim=1) & b.isfinite().all(dim=1)  # a peer divides a map of zeros by 0
+    a, b = a[fine], b[fine]
+    x, y = a - a.mean(dim=1, keepdim=True), b - b.mean(dim=1, keepdim=True)
+    spread = x.norm(dim=1) * y.norm(dim=1)
+    same = ((x * y).sum(dim=1) / spread)[spread > 0]
+    return f"{(a - b).abs().max():.1e} | {same.mean():.4f}"
 
-    def explain(images: Tensor) -> object:
-        model.requires_grad_(True)
-        try:
-            return tool(images, None)  # None: the predicted classes
-        finally:
-            model.requires_grad_(False)
-            model.zero_grad(set_to_none=True)
 
-    return explain
+def look_at_memory(explain: cam.Explainer, images: Tensor, count: int) -> str:
+    """Return in words how memory grows over `count` images."""
+    sizes = []
+    with explain:
+        for _ in range(-(-count // len(images))):
+            explain(images)
+            sizes.append(torch.cuda.memory_allocated() / 1e6 if images.device.type == "cuda" else resident())
+    settled = sizes[len(sizes) // 10 :]
+    spread = max(settled) - min(settled)
+    return f"memory over {count} images: {min(settled):.0f} to {max(settled):.0f} MB, a spread of {spread:.0f}"
 
 
 def main() -> None:
@@ -97,52 +111,60 @@ def main() -> None:
     parser.add_argument("checkpoint")
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--arch")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--images", type=int, default=2000, help="for the look at memory")
+    parser.add_argument("--layer", help="whose features count, such as layer3 of a ResNet; a ViT's is known")
+    parser.add_argument("--mean", type=float, nargs=3)
+    parser.add_argument("--std", type=float, nargs=3)
+    parser.add_argument("--batch-size", type=int, default=4, help="images of a batch whose time is taken")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--images", type=int, default=20, help="for the agreement with peers, or the look at memory")
+    parser.add_argument("--methods", nargs="*", help="these alone")
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     device = pick_device(options.device)
-    model = load(options.checkpoint, arch=options.arch).to(device)
-    data = labelled_data(options.data_dir, model.identity, {}, options.batch_size, None, 0, unlabelled=True)
+    given = {name: value for name in ("arch", "mean", "std") if (value := getattr(options, name)) is not None}
+    model = load(options.checkpoint, **given).to(device)
+    many = options.batch_size if options.memory else max(options.images, options.batch_size)
+    data = labelled_data(options.data_dir, model.identity, {}, many, None, 0, unlabelled=True)
     pixels = [to_pixels(data.image(sample), model.identity.preprocessing) for sample in data.samples]
-    images = unit(torch.stack(pixels).to(device))
-    explain = cam.AGCAM(model)
-    sizes = []
-    with explain:
-        for _ in range(-(-options.images // len(images))):
-            explain(images)
-            sizes.append(torch.cuda.memory_allocated() / 1e6 if device.type == "cuda" else resident())
-    settled = sizes[len(sizes) // 10 :]
-    spread = max(settled) - min(settled)
-    print(f"memory over {options.images} images: {min(settled):.0f} to {max(settled):.0f} MB, a spread of {spread:.0f}")
-    contenders: dict[str, Callable[[], object]] = {
-        "bare": lambda: bare(model, images, unfused=False),
-        "unfused": lambda: bare(model, images, unfused=True),
+    images = model.normalize(unit(torch.stack(pixels).to(device)))
+    net = model.network
+    if options.memory:
+        print(look_at_memory(cam.AGCAM(net), images, options.images))
+        return
+    with torch.no_grad():
+        classes = torch.cat([net(part).argmax(dim=1) for part in images.split(options.batch_size)])
+    batch, of = images[: options.batch_size], classes[: options.batch_size]
+    found = {
+        name: pair for name, pair in pairs(net, options.layer).items() if not options.methods or name in options.methods
     }
-    for name in ("agcam", "agcam-full", "rollout", "grad-cam", "gradient"):
-        explainer = cam.method(name)(model)
-        contenders[name] = lambda explainer=explainer: explainer(images)  # type: ignore[misc]
-    if (other := peer(model)) is not None:
-        contenders["pytorch-grad-cam"] = lambda: other(images)
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(options.rounds + 1):
-        for name, work in contenders.items():
-            began = time.perf_counter()
-            work()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            times[name].append(time.perf_counter() - began)
-    base = statistics.median(times["bare"][1:])
     where = (
         torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()}, {torch.get_num_threads()}"
     )
-    print(f"{model.identity.name}, {len(images)} images of {tuple(images.shape[2:])}, {where} threads")
-    for name, work in contenders.items():
-        middle = statistics.median(times[name][1:])
-        forwards, backwards = passes(model, work)
-        rate = len(images) / middle
-        print(f"{name:>18}  {middle / base:.3f} x bare  {forwards} + {backwards} passes  {rate:.1f} images/s")
+    print(f"{model.identity.name}, {len(batch)} images of {tuple(batch.shape[2:])}, {where} threads\n")
+    print("| method | passes | x bare | peer | passes | of its time | largest difference | correlation |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    for name, pair in found.items():
+        contenders: dict[str, Callable[[], object]] = {
+            "bare": lambda: bare(net, batch),
+            "ours": lambda pair=pair: pair.ours(batch, of),  # type: ignore[misc]
+        }
+        if pair.theirs is not None:
+            contenders["theirs"] = lambda pair=pair: pair.theirs(batch, of)  # type: ignore[misc]
+        times = medians(contenders, options.rounds, device)
+        cells = [name, _passes(net, contenders["ours"], len(batch)), f"{times['ours'] / times['bare']:.2f}"]
+        if pair.theirs is not None:
+            cells += [pair.peer, _passes(net, contenders["theirs"], len(batch))]
+            cells += [f"{times['ours'] / times['theirs']:.2f}", agreement(pair, images, classes, len(batch))]
+        else:
+            cells += [""] * 5
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def _passes(net: nn.Module, work: Callable[[], object], images: int) -> str:
+    """Return forwards and backwards of an image; empty where the network itself is not asked."""
+    forwards, backwards = passes(net, work)
+    return f"{forwards / images:g} + {backwards / images:g}" if forwards else ""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What maps are worth: AG-CAM and its baselines next to controls, on real images and on the zoo.
 
     python -m scripts.pages.maps CHECKPOINT --images VAL --boxes CSV [--photographs DIR --masks DIR] --out runs/maps
-        [--markdown docs/results/maps.md]
+        [--cams agcam,legrad,chefer,layer-cam] [--markdown docs/results/maps.md]
 
 Scores the maps of a real ViT where boxes are known, by the published protocol and with the aspect kept; on photographs
 with masks, unlabelled; and those of the zoo's four on the generated set. Each is a run folder under --out; the same
@@ -72,11 +72,11 @@ class Part:
 def parts(options: argparse.Namespace) -> Iterator[Part]:
     """Yield the audits that the options ask for."""
     real = (options.checkpoint,)
-    boxes = {"data_dir": options.images, "boxes": options.boxes, "limit": options.limit, "cams": METHODS}
+    boxes = {"data_dir": options.images, "boxes": options.boxes, "limit": options.limit, "cams": options.cams}
     yield Part("boxes", "Real images with boxes, the published protocol", real, boxes | {"protocol": "agcam-paper"})
     yield Part("boxes-aspect", "The same with the aspect kept", real, boxes | {"faithfulness": "none"})
     if options.photographs:
-        masks = {"data_dir": options.photographs, "masks": options.masks, "cams": METHODS, "limit": options.limit}
+        masks = {"data_dir": options.photographs, "masks": options.masks, "cams": options.cams, "limit": options.limit}
         yield Part("masks", "Photographs with masks", real, masks | {"data": {"layout": "unlabelled"}})
     shapes = {"data_dir": "embedded:shapes", "cams": "agcam,agcam-full", "limit": 200, "faithfulness": "all"}
     yield Part("zoo", "The zoo on generated shapes", SHAPES, shapes)
@@ -176,6 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--boxes", required=True, help="their boxes: a CSV, or a folder of XML files")
     parser.add_argument("--photographs", help="a folder of images without labels")
     parser.add_argument("--masks", help="their masks")
+    parser.add_argument("--cams", default=METHODS, help="methods scored on the real ViT")
     parser.add_argument("--limit", type=int, default=500)
     parser.add_argument("--out", type=Path, required=True, help="where the run folders go")
     parser.add_argument("--markdown", type=Path, help="write the page there too")

@@ -276,7 +276,7 @@ def test_a_compiled_model_runs_as_written() -> None:
         (
             lambda m, x: cam.method("zzz"),
             ValueError,
-            "^unknown method 'zzz'; known: agcam, agcam-full, rollout, grad-cam, gradient, ",
+            "^unknown method 'zzz'; known: agcam, agcam-full, legrad, chefer, rollout, grad-cam, grad-cam-pp, ",
         ),
     ],
 )

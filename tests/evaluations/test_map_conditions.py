@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,15 @@ from cam.boxes import mask_of
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError, ProtocolError
-from robustkit.evaluations.maps.condition import CONTROLS, METHODS, MapSpec, parse_cams, parse_explained, parts_of
+from robustkit.evaluations.maps.condition import (
+    CONTROLS,
+    METHODS,
+    MapSpec,
+    map_condition,
+    parse_cams,
+    parse_explained,
+    parts_of,
+)
 from robustkit.evaluations.maps.truth import open_truth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,6 +36,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
     ("explained", "text"),
     [
         (MapSpec("agcam"), "cam(agcam)"),
+        (MapSpec("rise", 0.3, options=(("masks", Fraction(200)),)), "cam(rise,masks=200,threshold=0.3)"),
+        (
+            MapSpec("smooth-grad", under="clean", options=(("samples", Fraction(4)), ("noise", Fraction(1, 5)))),
+            "stability(smooth-grad,samples=4,noise=0.2,under=clean)",
+        ),
         (MapSpec("grad-cam", 0.3, "label", "all"), "cam(grad-cam,threshold=0.3,target=label,faithfulness=all)"),
         (
             MapSpec("agcam", under="pgd(eps=1/255,steps=20)"),
@@ -57,6 +71,10 @@ def test_a_list_brings_the_controls_along_once() -> None:
     named = "cam(agcam),cam(rollout,threshold=0.3,faithfulness=none)"  # as records call them
     assert [one.text for one in parse_cams(named) if not one.is_control] == re.split(r",(?=cam)", named)
     assert tuple(cam.METHODS) == METHODS
+    options = parse_cams("rise(share=1/2, masks=200),rise(masks=1000)")
+    assert [one.text for one in options] == ["cam(rise,masks=200)", "cam(rise)", *(f"cam({one})" for one in CONTROLS)]
+    drawn = map_condition(options[0])
+    assert (drawn.draws, options[0].called) == ("cam(rise)", "rise(masks=200)")
 
 
 @pytest.mark.parametrize(
@@ -67,6 +85,11 @@ def test_a_list_brings_the_controls_along_once() -> None:
         ("agcam(threshold=1.5)", "threshold 1.5; expected a number above 0, at most 1"),
         ("agcam(threshold=half)", "threshold 'half': expected a number"),
         ("agcam(target=predicted class)", "unknown target 'predicted class'; did you mean 'predicted'?"),
+        ("agcam(masks=3)", "unknown parameter 'masks'; known: faithfulness, on, target, threshold"),
+        ("rise(mask=3)", "unknown parameter 'mask'; did you mean 'masks'?"),
+        ("rise(masks=0)", "rise(masks=0): masks 0; expected a whole number from 1 to 100000"),
+        ("rise(cells=2.5)", "cells 2.5; expected a whole number from 2 to 64"),
+        ("smooth-grad(noise=many)", "noise 'many': expected a number"),
         (",", "none is left; expected methods such as agcam,grad-cam"),
     ],
 )

@@ -133,7 +133,8 @@ def test_every_formula_is_that_of_timms_vit_of_the_same_tensors(tmp_path: Path, 
             logits = model(pixels.requires_grad_())
         (gradient,) = torch.autograd.grad(logits[:, 1].sum(), pixels)
         seen.append((model(pixels), logits, gradient, *captured.scores, *captured.attention, *captured.key_norms))
-        seen[-1] += (cam.AGCAM(model)(pixels), cam.Rollout(model)(pixels), cam.GradCAM(model)(pixels))
+        kinds = (cam.AGCAM, cam.LeGrad, cam.Chefer, cam.Rollout, cam.GradCAM, cam.GradCAMPlusPlus, cam.LayerCAM)
+        seen[-1] += tuple(kind(model)(pixels) for kind in kinds)
     for one, other in zip(*seen, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)  # their plain softmax is in float32
     assert not torch.equal(seen[0][3], seen[0][4])

@@ -10,7 +10,10 @@ import pytest
 import timm
 import torch
 from attack_oracles import slow_vit
+from skimage.transform import resize
 from torch import Tensor, nn
+
+from robustkit.attention import capture
 
 
 def tiny_vit(**options: Any) -> Any:
@@ -129,6 +132,86 @@ def gradcam_slowly(model: Any, image: Tensor, target: int) -> list[float]:
     patches = range(model.num_prefix_tokens, tokens.shape[1])
     weights = [sum(gradient[0, p, k].item() for p in patches) / len(patches) for k in range(tokens.shape[2])]
     return [max(sum(w * tokens[0, p, k].item() for k, w in enumerate(weights)), 0.0) for p in patches]
+
+
+def legrad_slowly(model: Any, image: Tensor, target: int, layers: int) -> list[float]:
+    """Bousselham et al. (2025): block after block, a forward of its own from what goes into it, and a backward."""
+    x = model.norm_pre(model._pos_embed(model.patch_embed(image[None]))).detach()
+    total = [0.0] * x.shape[1]
+    for place, block in enumerate(model.blocks):
+        with capture(model) as captured:
+            formed = block(x)
+        pooled = sum(formed[:, token] for token in range(formed.shape[1])) / formed.shape[1]
+        logit = model.head(model.fc_norm(model.norm(pooled)))[0, target]
+        (gradient,) = torch.autograd.grad(logit, captured.attention[-1])
+        heads, queries, keys = gradient.shape[1:]
+        for key in range(keys if place >= len(model.blocks) - layers else 0):
+            rises = [max(gradient[0, h, q, key].item(), 0.0) for h in range(heads) for q in range(queries)]
+            total[key] += sum(rises) / len(rises)
+        x = formed.detach()
+    return total[model.num_prefix_tokens :]
+
+
+def chefer_slowly(model: Any, image: Tensor, target: int, formula: str) -> list[float]:
+    """Chefer et al. (ICCV 2021), equations 5 and 6: whole matrices, from the first block up."""
+    logits, _, all_attention = slow_vit(model, image[None], formula)
+    gradients = torch.autograd.grad(logits[0, target], all_attention)
+    relevance = torch.eye(all_attention[0].shape[-1], dtype=torch.float64)
+    for attention, gradient in zip(all_attention, gradients, strict=True):
+        product = (attention.detach() * gradient)[0].double().clamp(min=0)
+        relevance = relevance + sum(product[head] for head in range(len(product))) / len(product) @ relevance
+    rows = slice(model.num_prefix_tokens, None) if model.global_pool == "avg" else slice(0, 1)
+    return relevance[rows, model.num_prefix_tokens :].mean(dim=0).tolist()
+
+
+def last_norm(model: Any, image: Tensor, target: int) -> tuple[list[list[float]], list[list[float]]]:
+    """Return features and gradients after the last block's first norm: for each channel those of the patches."""
+    kept: list[Tensor] = []
+    handle = model.blocks[-1].norm1.register_forward_hook(lambda module, inputs, output: kept.append(output))
+    logit = model(image[None].clone().requires_grad_())[0, target]
+    handle.remove()
+    (gradient,) = torch.autograd.grad(logit, kept[0])
+    return tuple(part[0, model.num_prefix_tokens :].T.tolist() for part in (kept[0].detach(), gradient))  # type: ignore
+
+
+def gradcam_pp_slowly(model: Any, image: Tensor, target: int) -> list[float]:
+    """Chattopadhay et al. (2018), equations 7, 14 and 19: derivatives of exp(logit) by those of the logit."""
+    features, gradients = last_norm(model, image, target)
+    total = [0.0] * len(features[0])
+    for feature, gradient in zip(features, gradients, strict=True):
+        below = [2 * g**2 + sum(feature) * g**3 for g in gradient]
+        weight = sum(g**2 / b * max(g, 0.0) for g, b in zip(gradient, below, strict=True) if b)
+        total = [t + weight * f for t, f in zip(total, feature, strict=True)]
+    return [max(value, 0.0) for value in total]
+
+
+def layercam_slowly(model: Any, image: Tensor, target: int) -> list[float]:
+    """Jiang et al. (2021), equations 6 to 8."""
+    features, gradients = last_norm(model, image, target)
+    places = range(len(features[0]))
+    sums = [sum(max(g[p], 0.0) * f[p] for f, g in zip(features, gradients, strict=True)) for p in places]
+    return [max(value, 0.0) for value in sums]
+
+
+def scorecam_slowly(model: Any, features: Tensor, image: Tensor, target: int, fill: float) -> Tensor:
+    """Wang et al. (2020), algorithm 1: one channel of features (C, h, w) after the other; (h, w) before upsampling."""
+    scores = []
+    for channel in features:
+        mask = nn.functional.interpolate(channel[None, None], image.shape[1:], mode="bilinear")[0, 0]
+        spread = mask.max() - mask.min()
+        mask = (mask - mask.min()) / spread if spread > 0 else torch.zeros_like(mask)
+        scores.append(model((image * mask + fill * (1 - mask))[None])[0, target].item())
+    largest = max(scores)
+    shares = [math.exp(score - largest) for score in scores]
+    return sum(share / sum(shares) * channel for share, channel in zip(shares, features, strict=True)).clamp(min=0)  # type: ignore
+
+
+def rise_mask_slowly(cells: Tensor, shift: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """Petsiuk et al. (2018), section 3.2, by scikit-image as their code has it: a grid of 0 and 1 to (H, W)."""
+    cell = [math.ceil(side / len(cells)) for side in size]
+    whole = [(len(cells) + 1) * side for side in cell]
+    large = resize(cells.double().numpy(), whole, order=1, mode="reflect", anti_aliasing=False)
+    return torch.from_numpy(large[shift[0] : shift[0] + size[0], shift[1] : shift[1] + size[1]])
 
 
 def upsampled_slowly(values: list[float], grid: tuple[int, int], size: tuple[int, int]) -> Tensor:

@@ -15,6 +15,7 @@ from ...data.dataset import Dataset, Sample
 from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ...evaluations.maps.condition import MapSpec, parse_named
 from ...evaluations.maps.gallery import pick
+from ...evaluations.maps.options import shown
 from ...models.classifier import load
 from ...models.identity import ModelIdentity
 from ...pipeline.data import labelled_data
@@ -34,6 +35,7 @@ def label(spec: MapSpec) -> str:
     odd = [
         f"{key}={getattr(spec, key)}" for key in ("threshold", "target") if getattr(spec, key) != getattr(_PLAIN, key)
     ]
+    odd = [*shown(spec.options), *odd]
     return f"{spec.method}({','.join(odd)})" if odd else spec.method
 
 

@@ -21,8 +21,8 @@ from ...data.class_names import class_name
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import RunError
-from ...evaluations.explainers import EVERY_EXPLAINER
 from ...evaluations.maps.condition import MapSpec, map_condition
+from ...evaluations.maps.evaluate import explainer_of
 from ...evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page, write_sheet
 from ...evaluations.maps.truth import Truth, open_truth
 from ...evaluations.subject import Settings, Subject
@@ -148,7 +148,7 @@ def explained_tile(
     rng = subject.rng([sample], map_condition(spec))
 
     def explain() -> Explanation:
-        with EVERY_EXPLAINER[spec.method](subject.exact) as explainer:
+        with explainer_of(subject, spec) as explainer:
             return explainer.explain(subject.inputs(pixels[None]), target, rng=rng)
 
     explanation = subject.steadily(label(spec), rng, explain)

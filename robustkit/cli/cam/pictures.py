@@ -72,7 +72,7 @@ def explain_pictures(
                     tiles.append(explained_tile(subject, pixels, Sample(picture, -1), map_spec, target, {}))
                     named = class_name(identity.class_names or (), target or 0, identity.num_classes)
                     key = "predicted" if target is None else named
-                    kept[f"{identity.name}/{map_spec.method}/{key}/{picture}"] = tiles[-1].map
+                    kept[f"{identity.name}/{map_spec.called}/{key}/{picture}"] = tiles[-1].map
         rows.append(GalleryRow(picture, Path(picture).stem, tiles[0].image, tuple(tiles)))
     write_sheet(Gallery(", ".join(subject.classifier.identity.name for subject in subjects), tuple(rows)), path)
     if raw:
@@ -99,7 +99,7 @@ def _plain(methods: str) -> list[MapSpec]:
     """Return the methods without controls. Raises ProtocolError for what needs a label or a score."""
     specs = [spec for spec in parse_cams(methods) if not spec.is_control]
     for spec in specs:
-        if spec != MapSpec(spec.method):
+        if spec != MapSpec(spec.method, options=spec.options):
             raise ProtocolError(
                 f"--cams {methods}: a picture has neither label nor score; give methods alone, such as {spec.method}, "
                 "and the class with --target"

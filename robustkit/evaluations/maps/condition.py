@@ -10,6 +10,7 @@ from ...common.plugins import declared
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
 from ...protocol.condition import Condition
+from .options import Chosen, check_names, shown, take_options
 
 PLAIN = {
     "pointing_game": "pointing_game",
@@ -17,12 +18,24 @@ PLAIN = {
     "abpc": "abpc",
     "insertion": "insertion_auc",
     "deletion": "deletion_auc",
+    "infidelity": "infidelity",
     "head_correlation": "head_correlation",
+    "cascade_correlation": "cascade_correlation",
+    "entropy_rise": "entropy_rise",
+    "max_sensitivity": "max_sensitivity",
+    "mean_sensitivity": "mean_sensitivity",
+    "map_entropy": "map_entropy",
+    "map_gini": "map_gini",
 }
 """Columns whose mean is a metric, and its name."""
 
 CONTROLS = ("random", "centre", "full")
-METHODS = ("agcam", "agcam-full", "rollout", "grad-cam", "gradient", *CONTROLS)
+METHODS = (
+    *("agcam", "agcam-full", "legrad", "chefer", "rollout"),
+    *("grad-cam", "grad-cam-pp", "layer-cam", "score-cam", "rise"),
+    *("gradient", "integrated-gradients", "smooth-grad"),
+    *CONTROLS,
+)
 """As in `cam`, which loads torch."""
 TARGETS = ("predicted", "label")
 FAITHFULNESS = ("none", "abpc", "all")
@@ -45,9 +58,11 @@ class MapSpec:
     """A map of a class, its threshold, and what is measured on it.
 
     target: the class explained, `predicted` or `label`.
-    faithfulness: `none`, `abpc`, or `all` (insertion, deletion and a redrawn head as well).
+    faithfulness: `none`, `abpc`, or `all` (as well insertion, deletion, infidelity, a redrawn head and the cascade,
+        sensitivity, complexity).
     on: how many samples are drawn for it; 0 takes all.
     under: the text of the condition whose map is compared with the clean one; empty if the clean one is scored.
+    options: the method's own, where they differ from the usual ones.
     """
 
     method: str
@@ -56,6 +71,7 @@ class MapSpec:
     faithfulness: str = "abpc"
     on: int = 0
     under: str = ""
+    options: Chosen = ()
 
     @property
     def text(self) -> str:
@@ -63,8 +79,18 @@ class MapSpec:
         default = MapSpec(self.method)
         keys = ("threshold", "target", "faithfulness", "on", "under")
         odd = (key for key in keys if getattr(self, key) != getattr(default, key))
-        inside = "".join(f",{key}={getattr(self, key)}" for key in odd)
-        return f"{'stability' if self.under else 'cam'}({self.method}{inside})"
+        inside = ",".join([self.method, *shown(self.options), *(f"{key}={getattr(self, key)}" for key in odd)])
+        return f"{'stability' if self.under else 'cam'}({inside})"
+
+    @property
+    def called(self) -> str:
+        """The method with its own options, `rise(masks=200)`."""
+        return f"{self.method}({','.join(shown(self.options))})" if self.options else self.method
+
+    @property
+    def kind(self) -> MapSpec:
+        """What maps of several methods share: all but method and options."""
+        return replace(self, method="", options=())
 
     @property
     def is_control(self) -> bool:
@@ -74,6 +100,10 @@ class MapSpec:
     def beside(self, condition: str) -> MapSpec:
         """Return the stability of this map under a condition."""
         return replace(self, faithfulness="abpc", under=condition)
+
+    def control(self, name: str) -> MapSpec:
+        """Return the control that this map is compared with."""
+        return replace(self, method=name, options=())
 
 
 def parse_explained(text: str) -> MapSpec | None:
@@ -100,7 +130,7 @@ def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[M
         ProtocolError: an unknown method or parameter, or a value that is none.
     """
     named = parse_named(text, faithfulness)
-    return tuple(dict.fromkeys([*named, *(replace(spec, method=name) for spec in named for name in CONTROLS)]))
+    return tuple(dict.fromkeys([*named, *(spec.control(name) for spec in named for name in CONTROLS)]))
 
 
 def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
@@ -134,15 +164,15 @@ def _explained(method: str, arguments: str, where: str) -> MapSpec:
     for key, choices in (("target", TARGETS), ("faithfulness", FAITHFULNESS)):
         if key in given and given[key] not in choices:
             raise ProtocolError(f"{where}: " + unknown(key, given[key], choices))
-    if odd := given.keys() - set(_KEYS):
-        raise ProtocolError(f"{where}: " + unknown("parameter", min(odd), _KEYS))
+    check_names(method, given, _KEYS, where)
+    options = take_options(method, given, where)
     threshold = float(number(given.pop("threshold", "0.5"), f"{where}: threshold"))
     if not 0 < threshold <= 1:
         raise ProtocolError(f"{where}: threshold {threshold:g}; expected a number above 0, at most 1")
     on = number(given.pop("on", "0"), f"{where}: on")
     if on.denominator != 1 or on < 0:
         raise ProtocolError(f"{where}: on {on}; expected how many samples, such as on=200")
-    return MapSpec(method, threshold, on=int(on), **given)
+    return MapSpec(method, threshold, on=int(on), options=options, **given)
 
 
 def parts_of(condition: str) -> tuple[MapSpec, str] | None:

@@ -8,11 +8,15 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ..cost import Cost
 from ..family import family_of
-from .condition import explained_of
+from .condition import MapSpec, explained_of
+from .options import value_of
 
-ABPC, AREAS = Cost(20), Cost(57)
-"""What `cam.faithfulness` asks for an image: ABPC, and insertion with deletion."""
-_WITHOUT_BACKWARD = ("rollout",)
+AGAIN = 5 + 8 + 10
+"""Maps made again: with five redrawn heads, eight stages of the cascade, and ten noisy copies."""
+ABPC, AREAS, HIDDEN = Cost(20), Cost(57), Cost(33)
+"""What is asked for an image: for ABPC, for insertion with deletion, and for infidelity."""
+CHANNELS = 512
+"""What Score-CAM is expected to ask, a forward for each channel of a layer: ResNet-18's last one has so many."""
 
 
 def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
@@ -32,13 +36,27 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
     spec = explained_of(condition)
     if spec is None:
         return Cost()
-    single = spec.is_control or spec.method in _WITHOUT_BACKWARD
-    alone = Cost() if single else Cost(1, 1)
+    alone = _alone(spec)
     if (under := condition.under) is not None:
         return alone * 2 + family_of(under.name).cost(under, card, classes)
     total = alone
     if spec.faithfulness != "none":
         total = total + ABPC
     if spec.faithfulness == "all":
-        total = total + AREAS + (Cost(0) if spec.is_control else Cost(1, 1))
+        total = total + AREAS + HIDDEN + (Cost(0) if spec.is_control else alone * AGAIN)
     return total
+
+
+def _alone(spec: MapSpec) -> Cost:
+    """Return the passes of a map by itself."""
+    if spec.is_control or spec.method == "rollout":
+        return Cost()
+    if spec.method == "score-cam":
+        return Cost(1 + CHANNELS)
+    if spec.method == "rise":
+        return Cost(1 + value_of(spec.method, "masks", spec.options))
+    turns = {"integrated-gradients": "steps", "smooth-grad": "samples"}.get(spec.method)
+    if turns is None:
+        return Cost(1, 1)
+    count = value_of(spec.method, turns, spec.options)
+    return Cost(1 + count, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor
 
 import cam
+from cam.complexity import entropy, gini
 from cam.faithfulness import abpc, insertion_deletion
 from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_game, score
-from cam.sanity import head_correlation
+from cam.sanity import cascade, head_correlation
 from cam.similarity import iou_at, rank_correlation
+from cam.steadiness import infidelity, sensitivity
 
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample
@@ -26,6 +29,7 @@ from ..explainers import EVERY_EXPLAINER
 from ..subject import Batch, Evaluation, Subject
 from ..under import inputs_under
 from .condition import MODES, SCORES, MapSpec, explained_of
+from .options import as_numbers
 from .truth import Located
 
 LEVELS = 200  # levels of a map's values, for PxAP from records
@@ -41,7 +45,14 @@ COLUMNS: dict[str, pa.DataType] = {
     "abpc": pa.float32(),
     "insertion": pa.float32(),
     "deletion": pa.float32(),
+    "infidelity": pa.float32(),
     "head_correlation": pa.float32(),
+    "cascade_correlation": pa.float32(),
+    "entropy_rise": pa.float32(),
+    "max_sensitivity": pa.float32(),
+    "mean_sensitivity": pa.float32(),
+    "map_entropy": pa.float32(),
+    "map_gini": pa.float32(),
     "clean_correct": pa.bool_(),
     "held": pa.bool_(),
     "rank_correlation": pa.float32(),
@@ -52,17 +63,18 @@ COLUMNS: dict[str, pa.DataType] = {
 target: the class explained. degenerate: whether the map was constant or not finite; it is all 0 then, and scored so.
 mask_… and box_…: scores at the condition's threshold, in both modes.
 pixel_counts: `cam.localisation.pixel_counts` at LEVELS levels, flat. box_hits: `box_hits`, packed to bits.
-head_correlation: with the maps of the same class after the head is drawn again; null for controls.
+head_correlation: with the maps of the same class after the head is drawn again; null for controls. So is the mean over
+the stages of `cam.sanity.cascade`, its entropy_rise, and sensitivity.
 clean_correct: whether the clean image is predicted right; null without a label.
 held: whether the prediction under the condition is that of the clean image. map_iou: of the two thresholded maps.
 """
 
 
 def check_explainable(model: torch.nn.Module, name: str, wanted: Sequence[MapSpec]) -> None:
-    """Raise ModelError where a method does not work for a model; the message lists those that do."""
-    for method in dict.fromkeys(spec.method for spec in wanted):
+    """Raise ModelError where a method, with its options, does not work for a model; the message lists those that do."""
+    for method, options in dict.fromkeys((spec.method, spec.options) for spec in wanted):
         try:
-            EVERY_EXPLAINER[method](model)
+            EVERY_EXPLAINER[method](model, **as_numbers(method, options))
         except (ValueError, TypeError) as fault:
             raise ModelError(f"{name}: {fault}") from None
 
@@ -100,15 +112,14 @@ def explain(
     located: Sequence[Located | None],
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
     """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space."""
-    explanation = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted.method, rng)
+    explanation = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted, rng)
     columns: dict[str, list[Any]] = {
         "target": subject.classes(explanation.target),
         "degenerate": explanation.degenerate.tolist(),
         **_localisation(explanation.maps.cpu(), located, wanted.threshold),
     }
     if wanted.faithfulness != "none":
-        fill = torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
-        size = subject.settings.batch_size
+        fill, size = _nothing(subject), subject.settings.batch_size
         curves = abpc(subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size)
         columns["abpc"] = curves.abpc.tolist()
         if wanted.faithfulness == "all":
@@ -116,12 +127,34 @@ def explain(
                 subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size
             )
             columns |= {"insertion": areas.insertion.tolist(), "deletion": areas.deletion.tolist()}
-            if not wanted.is_control:
-                explainer = EVERY_EXPLAINER[wanted.method](subject.exact)
-                columns["head_correlation"] = _finite(
-                    head_correlation(explainer, inputs, explanation.maps, explanation.target)
-                )
+            columns |= _of_maps(subject, inputs, explanation, wanted, fill, rng)
     return explanation.logits, columns, explanation.maps
+
+
+def _of_maps(
+    subject: Subject, inputs: Tensor, explanation: cam.Explanation, wanted: MapSpec, fill: Tensor, rng: Any
+) -> dict[str, list[Any]]:
+    """Return what maps tell of hidden squares, how few pixels they are about, and, of those that look at the image,
+    whether they depend on the model and stand still under noise.
+    """
+    maps, target, size = explanation.maps, explanation.target, subject.settings.batch_size
+    found = {
+        "infidelity": infidelity(subject.exact, inputs, maps, target, fill=fill, rng=rng, batch_size=size),
+        "map_entropy": entropy(maps),
+        "map_gini": gini(maps),
+    }
+    if not wanted.is_control:
+        explainer = explainer_of(subject, wanted)
+        redrawn = cascade(explainer, inputs, maps, target, rng=rng)
+        moved = sensitivity(explainer, inputs, maps, target, rng=rng)
+        found |= {
+            "head_correlation": head_correlation(explainer, inputs, maps, target, rng=rng),
+            "cascade_correlation": redrawn.correlations.nanmean(dim=1),
+            "entropy_rise": redrawn.entropy_rise,
+            "max_sensitivity": moved.largest,
+            "mean_sensitivity": moved.mean,
+        }
+    return {name: _finite(values) for name, values in found.items()}
 
 
 def stability(
@@ -136,8 +169,8 @@ def stability(
     """Return the logits (B, K) of the images shown, how their maps differ from the clean ones of the same class, and
     these maps (B, H, W).
     """
-    before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted.method, rng)
-    after = _maps(subject, shown, before.target, wanted.method, rng)
+    before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted, rng)
+    after = _maps(subject, shown, before.target, wanted, rng)
     predicted = before.logits.argmax(dim=1)
     columns = {
         "target": subject.classes(before.target),
@@ -150,8 +183,23 @@ def stability(
     return after.logits, columns, after.maps
 
 
-def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, method: str, rng: Any) -> cam.Explanation:
-    with EVERY_EXPLAINER[method](subject.exact) as explainer:
+def explainer_of(subject: Subject, wanted: MapSpec) -> cam.Explainer:
+    """Return the explainer of a subject's network, with the options asked for. What stands for a hidden pixel, and how
+    many rows go at once, is the subject's, where the method takes it.
+    """
+    kind = EVERY_EXPLAINER[wanted.method]
+    shared = {"fill": _nothing(subject), "batch_size": subject.settings.batch_size}
+    taken = {key: value for key, value in shared.items() if key in inspect.signature(kind).parameters}
+    return kind(subject.exact, **taken, **as_numbers(wanted.method, wanted.options))
+
+
+def _nothing(subject: Subject) -> Tensor:
+    """Return what a removed pixel becomes, (3,): the mean that the model normalises with."""
+    return torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
+
+
+def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, wanted: MapSpec, rng: Any) -> cam.Explanation:
+    with explainer_of(subject, wanted) as explainer:
         return explainer.explain(inputs, target, rng=rng)
 
 

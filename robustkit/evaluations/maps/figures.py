@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...display.panels import dots, legend, panels, spread
@@ -47,12 +47,17 @@ def scores(results: Sequence[Mapping[str, Any]]) -> list[Score]:
         parts = parts_of(row["condition"])
         if parts is None or parts[0].under or row["value"] is None or (row["metric"], parts[1]) not in SCORES:
             continue
-        kind = replace(parts[0], method="").text.removeprefix("cam(").rstrip(")").lstrip(",")
+        kind = parts[0].kind.text.removeprefix("cam(").rstrip(")").lstrip(",")
         key = row["checkpoint"], kind, SCORES[row["metric"], parts[1]]
-        by_score.setdefault(key, {})[parts[0].method] = Point.of(row)
+        by_score.setdefault(key, {})[parts[0].called] = Point.of(row)
     order = list(SCORES.values())
     every = sorted(by_score.items(), key=lambda item: order.index(item[0][2]))
-    return [Score(*key, {name: points[name] for name in method_names() if name in points}) for key, points in every]
+    return [Score(*key, {name: points[name] for name in sorted(points, key=_place)}) for key, points in every]
+
+
+def _place(called: str) -> tuple[int, str]:
+    """Return where a method stands among all, with options after without."""
+    return method_names().index(called.partition("(")[0]), called
 
 
 def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
@@ -60,7 +65,7 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
     for kind in dict.fromkeys(entry.kind for entry in entries):
         group = [entry for entry in entries if entry.kind == kind]
         shown = list(dict.fromkeys(entry.score for entry in group))
-        methods = [name for name in method_names() if any(name in entry.points for entry in group)]
+        methods = sorted({name for entry in group for name in entry.points}, key=_place)
         names = labels(entry.checkpoint for entry in group)
 
         def paint(

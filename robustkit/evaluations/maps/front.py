@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from .condition import parts_of
 from .figures import SCORES
+from .options import shown
 from .sentence import METHODS
 
 _SHOWN = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
@@ -26,6 +27,7 @@ def called(text: str, of_other: Callable[[str], str]) -> str:
         return text
     explained, mode = parts
     words = [METHODS.get(explained.method, explained.method)]
+    words += [text.replace("=", " ") for text in shown(explained.options)]
     words += [f"{mode}es" if mode == "box" else f"{mode}s"] if mode else []
     words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
     words += ["of the label's class"] if explained.target == "label" else []

@@ -18,7 +18,14 @@ _MEANS = (
     Metric("abpc", "ABPC", better=1, paired=True, noun="faithfulness (ABPC)"),
     Metric("insertion_auc", "insertion", better=1, paired=True),
     Metric("deletion_auc", "deletion", better=-1, paired=True),
+    Metric("infidelity", "infidelity", better=-1, paired=True),
     Metric("head_correlation", "head redrawn"),
+    Metric("cascade_correlation", "model redrawn"),
+    Metric("entropy_rise", "entropy rise"),
+    Metric("max_sensitivity", "max sensitivity"),
+    Metric("mean_sensitivity", "mean sensitivity"),
+    Metric("map_entropy", "entropy of maps"),
+    Metric("map_gini", "Gini of maps"),
 )
 _POOLED = (Metric("pxap", "PxAP %", 100, 1), Metric("max_box_acc", "MaxBoxAcc %", 100, 1))
 FAITHFUL = tuple(metric for metric in _MEANS if metric.name in ("abpc", "insertion_auc", "deletion_auc"))
@@ -105,6 +112,37 @@ TERMS = (
         "head redrawn",
         "The rank correlation of the map with that of the same model after its last layer is drawn at random. It "
         "should be low: a map that stays the same does not depend on the class (Adebayo et al. 2018).",
+    ),
+    Term(
+        "infidelity",
+        "How badly a map tells what hiding a square of the image does to the probability of the class, over 32 random "
+        "squares: 0 where it tells every fall, 1 where it tells none (Yeh et al. 2019, scaled). Lower is better.",
+    ),
+    Term(
+        "model redrawn",
+        "The rank correlation of the map with those of the model whose layers are drawn at random from the head down, "
+        "as a mean over eight stages (MPRT, Adebayo et al. 2018). It should be low.",
+    ),
+    Term(
+        "entropy rise",
+        "How much the entropy of a map's histogram rises, as a share, when the whole model is drawn at random "
+        "(efficient MPRT, Hedström et al. 2024). It should be above 0.",
+    ),
+    Term(
+        "sensitivity",
+        "How far a map moves, as a share of its own norm, when noise of at most 0.02 is added to the image: the "
+        "largest and the mean of ten draws (Yeh et al. 2019). Low is steady; a control, which does not look, has 0.",
+        ("max sensitivity", "mean sensitivity"),
+    ),
+    Term(
+        "entropy of maps",
+        "The entropy of a map whose values are taken as shares, in nats: low where few pixels are marked (Bhatt et al. "
+        "2020). The largest possible is the logarithm of the number of pixels.",
+    ),
+    Term(
+        "Gini of maps",
+        "The Gini index of a map's values: 0 where all are alike, near 1 where few pixels have all (Chalasani et al. "
+        "2020).",
     ),
     Term(
         "rank correlation",

@@ -30,6 +30,8 @@ _WANTED = {
     *(*PLAIN, "pixel_counts", "box_hits", "vanished_boxes"),
 }
 _LOWER_IS_BETTER = {metric.name for metric in METRICS if metric.better < 0}
+_NEITHER_IS_BETTER = {metric.name for metric in METRICS if metric.better == 0}
+_OF_MAPS = {*_NEITHER_IS_BETTER, "infidelity"}  # what a constant map has not
 UNMOVED = 0.9
 """A rank correlation: maps above it after the head is redrawn do not depend on the class."""
 
@@ -113,12 +115,12 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
             value, low, high = _estimate(drawn, len(rows), key[1])
             flags = list(figures.flags)
             if len(rows) < len(figures.ids):
-                why = "maps are constant" if key[1] == "head_correlation" else "samples have no object in the frame"
+                why = "maps are constant" if key[1] in _OF_MAPS else "samples have no object in the frame"
                 flags.append(f"{len(figures.ids) - len(rows)} of {len(figures.ids)} {why}")
             if key[1] == "head_correlation" and low >= UNMOVED:
                 flags.append("maps stay when the head is replaced by a random one: they do not depend on the class")
             yield *key, value, len(rows), low, high, flags
-            if not figures.explained.is_control:
+            if not figures.explained.is_control and key[1] not in _NEITHER_IS_BETTER:
                 yield from _over_control(figures, key, maps)
 
 
@@ -127,8 +129,8 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
     sign = -1 if key[1] in _LOWER_IS_BETTER else 1
     rivals: dict[str, Floats | Counted] = {}
     for other in maps:
-        other_key = (key[0].replace(f"({figures.explained.method}", f"({other.explained.method}", 1), key[1])
-        same = replace(other.explained, method=figures.explained.method) == figures.explained
+        other_key = (key[0].replace(figures.explained.text[:-1], other.explained.text[:-1], 1), key[1])
+        same = figures.explained.control(other.explained.method) == other.explained
         if other.explained.method in CONTROLS and same and other_key in other.values and other.ids == figures.ids:
             rivals[other.explained.method] = other.values[other_key]
     if key[1] == "cam_pixel_accuracy" and "full" in rivals:

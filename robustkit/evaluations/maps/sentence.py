@@ -8,14 +8,23 @@ from ..cells import Cells, Row, is_finite
 from ..sentence import Clause
 from ..short_row import ShortRow
 from .condition import parts_of
+from .options import shown
 from .vocabulary import BEST, VOCABULARY
 
 METHODS = {
     "agcam": "AG-CAM",
     "agcam-full": "AG-CAM (full gradient)",
-    "grad-cam": "Grad-CAM",
+    "legrad": "LeGrad",
+    "chefer": "Chefer's rollout",
     "rollout": "rollout",
+    "grad-cam": "Grad-CAM",
+    "grad-cam-pp": "Grad-CAM++",
+    "layer-cam": "LayerCAM",
+    "score-cam": "Score-CAM",
+    "rise": "RISE",
     "gradient": "the gradient",
+    "integrated-gradients": "integrated gradients",
+    "smooth-grad": "SmoothGrad",
 }
 CONTROLS = {
     "random": "a random map",
@@ -38,6 +47,8 @@ def clauses(cells: Cells) -> Iterator[Clause]:
                 continue
             control = next(flag[len(BEST) :] for flag in row["flags"] if flag.startswith(BEST))
             method = METHODS.get(parts[0].method, parts[0].method)
+            if parts[0].options:
+                method += f" ({', '.join(shown(parts[0].options))})"
             if parts[0].target == "label":
                 method += " of the label's class"
             odd = f" at threshold {parts[0].threshold:g}" if mode and parts[0].threshold != 0.5 else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ...display.section import CardPart
@@ -25,7 +25,14 @@ FREE_HEADINGS = {
     "abpc": "ABPC",
     "insertion_auc": "insertion",
     "deletion_auc": "deletion ↓",
+    "infidelity": "infidelity ↓",
     "head_correlation": "head redrawn",
+    "cascade_correlation": "model redrawn",
+    "entropy_rise": "entropy rise",
+    "max_sensitivity": "max sensitivity",
+    "mean_sensitivity": "mean sensitivity",
+    "map_entropy": "entropy of maps",
+    "map_gini": "Gini of maps",
 }
 ONE_SIDED = ("cam_precision", "cam_recall")
 """Scores that a map reaches by marking everything, or nearly nothing: a lead in one is not shown without the other."""
@@ -65,8 +72,8 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
         assert parts is not None
         figures.setdefault(parts, {})[row["metric"]] = row
     scored = {key: metrics for key, metrics in figures.items() if not key[0].under}
-    for kind in dict.fromkeys(replace(spec, method="") for spec, _ in scored):
-        ours = {key: metrics for key, metrics in scored.items() if replace(key[0], method="") == kind}
+    for kind in dict.fromkeys(spec.kind for spec, _ in scored):
+        ours = {key: metrics for key, metrics in scored.items() if key[0].kind == kind}
         said = _title_of(kind)
         for mode in MODES:
             part = {spec: metrics for (spec, its), metrics in ours.items() if its == mode}
@@ -75,8 +82,8 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
         part = {spec: metrics for (spec, its), metrics in ours.items() if not its}
         yield from _scores(checkpoint, f"maps, without a threshold{said}", FREE_HEADINGS, part)
     stable = {spec: metrics for (spec, _), metrics in figures.items() if spec.under}
-    for method in dict.fromkeys(spec.method for spec in stable):
-        same = {spec: metrics for spec, metrics in stable.items() if spec.method == method}
+    for method in dict.fromkeys(spec.called for spec in stable):
+        same = {spec: metrics for spec, metrics in stable.items() if spec.called == method}
         lines = tuple(_stable(spec, metrics) for spec, metrics in same.items())
         yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines)
 
@@ -109,7 +116,7 @@ def _scores(
         if best and metric not in ONE_SIDED:
             cells = ["" if row is None else _interval(row, "+") for row in leads.values()]
             rows.append((f"  – {best[0]}", "", *cells))
-    names = (f"{spec.method} [95 %]" if not spec.is_control else spec.method for spec in order)
+    names = (f"{spec.called} [95 %]" if not spec.is_control else spec.method for spec in order)
     yield MapTable(checkpoint, title, ("score", "n", *names), tuple(rows))
 
 

@@ -1,0 +1,85 @@
+"""Rollout of attention weighed with its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from .explainer import Explainer, chosen, each_target, held
+from .rng import Rng
+from .trail import Add, Trail
+from .watch import OTHER_METHODS, Transformer
+
+
+class Chefer(Explainer):
+    """Generic attention explainability (Chefer, Gur and Wolf, ICCV 2021): rollout of attention times its gradient.
+
+    With A a block's attention and G the gradient of the class's logit for it, each block adds mean over heads of
+    relu(G * A) times what is known of the blocks before: R = R + mean(relu(G * A)) R, from the identity on (equations 5
+    and 6 for a pure ViT). The map is R's row of the class token, at the patches; of a model that pools its patches,
+    the mean of their rows. No layer-wise relevance propagation takes part.
+
+    model: a ViT of timm's kind or of transformers, of any attention formula that ends in a softmax. Raises ValueError
+        for another model, and where the logits are read from tokens other than those.
+
+    One forward and a backward for each target. A row times matrices, last block first, in the order in which a backward
+    meets them; so no product of matrices is made, and no gradient is kept.
+    """
+
+    name = "chefer"
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._transformer = Transformer.needed(self.model, "chefer")
+        if not self._transformer.pools_patches:
+            self._transformer = Transformer.with_class_token(self.model, "chefer")
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        with held(self.model), self._transformer.watched():
+            yield
+
+    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        reading = _Reading(self._transformer.prefix if self._transformer.pools_patches else None)
+        trail = Trail(reading.of, cut=False)
+        try:
+            with self._transformer.showing(trail.see):
+                logits = self._logits(images)
+            classes = chosen(logits, wanted)
+            rows = [trail.sum(total, more) for total, more in each_target(logits, classes)]
+        finally:
+            trail.forget()
+        if reading.unread:
+            raise ValueError(
+                "chefer follows the relevance from the class token, whose attention in the last block has no gradient, "
+                f"though that of others has: the logits are not read from it; {OTHER_METHODS}"
+            )
+        return logits, classes, self._transformer.to_grid(torch.stack(rows, dim=1))
+
+
+class _Reading:
+    """The row of R, and whether the last block's attention has a gradient elsewhere only.
+
+    prefix: where the patches begin, whose mean row is wanted; None for the class token's.
+    """
+
+    def __init__(self, prefix: int | None) -> None:
+        self.prefix = prefix
+        self.unread = False
+
+    def of(self, scores: Tensor, attention: Tensor) -> Add:
+        attention = attention.detach()
+
+        def add(gradient: Tensor, row: Tensor | None) -> Tensor:
+            flow = (gradient * attention).float().relu().mean(dim=1)
+            if row is None:
+                row = torch.zeros_like(flow[:, 0])
+                row[:, 0 if self.prefix is None else slice(self.prefix, None)] = 1
+                row = row / row.sum(dim=1, keepdim=True)
+                self.unread |= self.prefix is None and bool(gradient.any()) and not bool(gradient[:, :, 0].any())
+            return row + torch.einsum("bn,bnm->bm", row, flow)
+
+        return add

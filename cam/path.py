@@ -1,0 +1,108 @@
+"""Gradients at many inputs: on the way from a plain image, and in its noisy neighbourhood."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .explainer import Explainer, Target, check_images, chosen, each_target, wanted_targets
+from .repeated import Fill, at_least, colour, parts
+from .rng import Rng, TorchRng
+
+
+class IntegratedGradients(Explainer):
+    """Integrated gradients (Sundararajan et al., ICML 2017): |sum over channels of (x - x0) * mean gradient|.
+
+    The mean over the straight way from x0 to x is a Gauss-Legendre sum, so that few steps are enough for attributions
+    that add up to the difference of the two logits (completeness; see `attributions`).
+
+    steps: points on the way. fill: the plain image x0, a number or one for each channel, in the unit of the images.
+    batch_size: rows of a pass, where the images themselves are not more.
+
+    Any differentiable model; a forward, and `steps` forwards and backwards for each image (and target).
+    """
+
+    name = "integrated-gradients"
+
+    def __init__(self, model: nn.Module, steps: int = 32, fill: Fill = 0.0, batch_size: int = 64) -> None:
+        super().__init__(model)
+        at_least(1, steps=steps, batch_size=batch_size)
+        self.steps, self.fill, self.batch_size = steps, fill, batch_size
+
+    def attributions(self, images: Tensor, target: Target = None) -> Tensor:
+        """Return what each value of the images adds to the logit: (B, C, H, W), or (B, T, C, H, W) for T targets.
+
+        Their sum is the logit of the image less that of the plain one, up to the error of the steps.
+        """
+        check_images(images)
+        wanted = wanted_targets(target, images)
+        inside = nullcontext() if self._inside is not None else self
+        with inside, torch.inference_mode(False), torch.enable_grad():
+            signed = self._signed(self._as_fed(images), wanted)[2]
+        return signed if isinstance(target, Tensor) and target.ndim == 2 else signed[:, 0]
+
+    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        logits, classes, signed = self._signed(images, wanted)
+        return logits, classes, signed.sum(dim=2).abs()
+
+    def _signed(self, images: Tensor, wanted: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.no_grad():
+            logits = self._logits(images)
+        classes = chosen(logits, wanted)
+        way = images - colour(self.fill, images)
+        places, weights = (torch.from_numpy(part).to(images) for part in np.polynomial.legendre.leggauss(self.steps))
+        total = torch.zeros(1, device=images.device)
+        for part in parts(self.steps, len(images), self.batch_size):
+            far = 0.5 - 0.5 * places[part]  # from the image back
+            gradients = _gradients(self, images - far.view(-1, 1, 1, 1, 1) * way, classes)
+            total = total + torch.einsum("s,sbtchw->btchw", 0.5 * weights[part].float(), gradients)
+        return logits, classes, total * way.float()[:, None]
+
+
+class SmoothGrad(Explainer):
+    """SmoothGrad (Smilkov et al. 2017, arXiv:1706.03825): sum over channels of |mean gradient of noisy copies|.
+
+    samples: noisy copies. noise: standard deviation, as a share of the range of each image's values. batch_size: rows
+    of a pass, where the images themselves are not more. The noise is `rng`'s, so a function of the sample.
+
+    Any differentiable model; a forward, and `samples` forwards and backwards for each image (and target).
+    """
+
+    name = "smooth-grad"
+
+    def __init__(self, model: nn.Module, samples: int = 25, noise: float = 0.15, batch_size: int = 64) -> None:
+        super().__init__(model)
+        at_least(1, samples=samples, batch_size=batch_size)
+        at_least(0, noise=noise)
+        self.samples, self.noise, self.batch_size = samples, noise, batch_size
+
+    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        rng = rng or TorchRng(len(images), images.device)
+        with torch.no_grad():
+            logits = self._logits(images)
+        classes = chosen(logits, wanted)
+        sigma = self.noise * (images.amax(dim=(1, 2, 3)) - images.amin(dim=(1, 2, 3))).view(-1, 1, 1, 1)
+        total = torch.zeros(1, device=images.device)
+        for part in parts(self.samples, len(images), self.batch_size):
+            draws = (rng.normal(images.shape[1:], f"cam/smooth-grad/{i}") for i in range(part.start, part.stop))
+            noisy = torch.stack([images + sigma * draw.to(images) for draw in draws])
+            total = total + _gradients(self, noisy, classes).sum(dim=0)
+        return logits, classes, (total / self.samples).abs().sum(dim=2)
+
+
+def _gradients(explainer: Explainer, points: Tensor, classes: Tensor) -> Tensor:
+    """Return the gradients (S, B, T, C, H, W) float32 of the logits of (B, T) classes at points (S, B, C, H, W)."""
+    leaf = points.flatten(0, 1).requires_grad_()
+    logits = explainer._logits(leaf)
+    gradients = []
+    for total, more in each_target(logits, classes.repeat(len(points), 1)):
+        gradient = None
+        if total.requires_grad:
+            (gradient,) = torch.autograd.grad(total, leaf, retain_graph=more, allow_unused=True)
+        if gradient is None:
+            raise ValueError("the logits have no gradient for the images (is the model detached?); use rollout or rise")
+        gradients.append(gradient.float().view(points.shape))
+    return torch.stack(gradients, dim=2)

@@ -1,0 +1,90 @@
+"""Parameters that methods of maps have of their own, as in `rise(masks=200)`. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ...errors import ProtocolError, unknown
+from ...protocol.card import format_number, number
+
+
+@dataclass(frozen=True)
+class MethodOption:
+    """A number that a method takes: its usual value, what it is, and from where to where it goes, both included.
+
+    whole: whether only whole numbers will do.
+    """
+
+    usual: Fraction
+    what: str
+    low: Fraction
+    high: Fraction
+    whole: bool = True
+
+    def read(self, text: str, where: str) -> Fraction:
+        """Return the value that a user gives. Raises ProtocolError for one that will not do."""
+        value = number(text, where)
+        if not self.low <= value <= self.high or (self.whole and value.denominator != 1):
+            kind = "a whole number" if self.whole else "a number"
+            raise ProtocolError(
+                f"{where} {text}; expected {kind} from {format_number(self.low)} to {format_number(self.high)}"
+            )
+        return value
+
+
+def _whole(usual: int, what: str, low: int = 1, high: int = 100_000) -> MethodOption:
+    return MethodOption(Fraction(usual), what, Fraction(low), Fraction(high))
+
+
+def _share(usual: str, what: str, low: str = "1/100", high: str = "99/100") -> MethodOption:
+    return MethodOption(Fraction(usual), what, Fraction(low), Fraction(high), whole=False)
+
+
+OPTIONS: Mapping[str, Mapping[str, MethodOption]] = {
+    "legrad": {"layers": _whole(0, "blocks that count, from the last back; 0: all", low=0, high=1000)},
+    "rise": {
+        "masks": _whole(1000, "random masks"),
+        "cells": _whole(7, "of a side of a mask's grid", low=2, high=64),
+        "share": _share("0.5", "of cells that show the image"),
+    },
+    "integrated-gradients": {"steps": _whole(32, "on the way from the plain image", high=1000)},
+    "smooth-grad": {
+        "samples": _whole(25, "noisy copies"),
+        "noise": _share("0.15", "standard deviation, of the range of the image's values", high="10"),
+    },
+}
+"""By method and name, as the explainers of `cam` take them."""
+
+Chosen = tuple[tuple[str, Fraction], ...]
+"""Options that differ from the usual ones, by name, in the order of `OPTIONS`."""
+
+
+def take_options(method: str, given: dict[str, str], where: str) -> Chosen:
+    """Take the method's own options out of `given`. Raises ProtocolError for a value that will not do."""
+    own = OPTIONS.get(method, {})
+    values = {key: option.read(given.pop(key), f"{where}: {key}") for key, option in own.items() if key in given}
+    return tuple((key, value) for key, value in values.items() if value != own[key].usual)
+
+
+def shown(chosen: Chosen) -> list[str]:
+    """Return `masks=200` for each option."""
+    return [f"{key}={format_number(value)}" for key, value in chosen]
+
+
+def as_numbers(method: str, chosen: Chosen) -> dict[str, int | float]:
+    """Return the options as an explainer takes them."""
+    return {key: int(value) if OPTIONS[method][key].whole else float(value) for key, value in chosen}
+
+
+def value_of(method: str, key: str, chosen: Chosen) -> float:
+    """Return an option's value, the usual one where none was chosen."""
+    return float(dict(chosen).get(key, OPTIONS[method][key].usual))
+
+
+def check_names(method: str, given: Mapping[str, str], others: tuple[str, ...], where: str) -> None:
+    """Raise ProtocolError for a parameter that neither all maps have nor this method."""
+    names = (*others, *OPTIONS.get(method, {}))
+    if odd := given.keys() - set(names):
+        raise ProtocolError(f"{where}: " + unknown("parameter", min(odd), names))
