@@ -116,6 +116,7 @@ def run_cam(
     from .cam.pictures import is_picture
 
     gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
+    options["stability"] = options["attacks"] != "none"
     pictures = [argument for argument in arguments if is_picture(argument)]
     checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
     if bool(pictures) == (data_dir is not None):
@@ -127,9 +128,7 @@ def run_cam(
     if pictures:
         _explain(pictures, checkpoints, gallery, options)
         return
-    if gallery["targets"]:
-        raise ProtocolError("--target is for pictures of your own; for a data set: --cams 'agcam(target=label)'")
-    _draw(audit_request(checkpoints, str(data_dir), options | {"attacks": "none"}), gallery, skip_bad, details, quiet)
+    _draw(audit_request(checkpoints, str(data_dir), options), gallery, skip_bad, details, quiet)
 
 
 def _explain(
@@ -170,6 +169,7 @@ def _draw(
             how=gallery["choose"],
             count=gallery["gallery"],
             ids=gallery["show"],
+            targets=gallery["targets"],
         )
         choice.check(request)
     run = run_to_the_end(request, skip_bad, details, quiet)

@@ -53,9 +53,9 @@ def picture(image: Tensor | None = None, delta: Tensor | None = None, heat: Tens
     and of a map, (H, W) floats in [0, 1].
     """
     return Picture(
-        None if image is None else _webp(_bytes(image), quality=80),
-        None if delta is None else _webp(_bytes(_stretched(delta)), quality=60),
-        None if heat is None else _small_map(_bytes(heat)),
+        None if image is None else _webp(as_bytes(image), quality=80),
+        None if delta is None else _webp(as_bytes(_stretched(delta)), quality=60),
+        None if heat is None else _small_map(as_bytes(heat)),
     )
 
 
@@ -64,7 +64,7 @@ def _stretched(delta: Tensor) -> Tensor:
     return delta / (2 * largest or 1) + 0.5
 
 
-def _bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def as_bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Return values as (H, W, 3) or (H, W) uint8."""
     values = values.detach().cpu()
     if values.is_floating_point():

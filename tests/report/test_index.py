@@ -20,7 +20,8 @@ from PIL import Image
 
 from robustkit.cli.app import main
 from robustkit.errors import RunError
-from robustkit.evaluations.maps.gallery import Gallery, write_page
+from robustkit.evaluations.maps.gallery import Gallery
+from robustkit.evaluations.maps.gallery_page import write_page
 from robustkit.report.index import history, serve
 from robustkit.report.index import runs as index_runs
 from robustkit.report.index.found import find_runs

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...common.randomness import SampleRng
 from ...data.class_names import class_names, target_of
 from ...data.dataset import Dataset, Sample
 from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
-from ...evaluations.maps.condition import MapSpec, parse_named
+from ...evaluations.maps.condition import TARGETS, MapSpec, parse_named
 from ...evaluations.maps.gallery import pick
 from ...evaluations.maps.options import shown
+from ...evaluations.subject import Subject
 from ...models.classifier import load
 from ...models.identity import ModelIdentity
 from ...pipeline.data import labelled_data
@@ -25,9 +27,42 @@ from ...runs.folder import RunFolder
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]
 _PLAIN = MapSpec("agcam")
-COLUMNS = ("sample_id", "error", "correct", "mask_iou", "box_iou", "abpc")
+COLUMNS = ("sample_id", "error", "correct", "mask_iou", "box_iou", "abpc", "rank_correlation")
 Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
 """The row of each sample by checkpoint and condition, with COLUMNS as far as the run has them."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A class that maps are drawn for: `predicted`, `label`, or a class by its name. index: of a named one, among the
+    model's outputs.
+    """
+
+    name: str
+    index: int | None = None
+
+    @property
+    def heading(self) -> str:
+        """What it is called over its maps."""
+        return {PREDICTED: "predicted class", LABEL: "true class"}.get(self, self.name)
+
+    @classmethod
+    def of(cls, text: str, names: Sequence[str] = ()) -> Target:
+        """Return what a user means. names: of the classes. Raises ModelError where no class is called so."""
+        if text in TARGETS:
+            return PREDICTED if text == "predicted" else LABEL
+        index = target_of(text, names)
+        return cls(names[index].split(",")[0], index)
+
+    def place(self, subject: Subject, sample: Sample, logits: Tensor) -> Tensor:
+        """Return its index among the classes that compete, a scalar on the host. logits: (1, K) of the clean image."""
+        if self == PREDICTED:
+            return logits.argmax(dim=1)[0].cpu()
+        asked = sample if self.index is None else replace(sample, label=self.index)
+        return subject.labels([asked])[0].cpu()
+
+
+PREDICTED, LABEL = Target("predicted"), Target("label")
 
 
 def label(spec: MapSpec) -> str:
@@ -44,13 +79,15 @@ class Choice:
     """The maps and samples that a gallery draws.
 
     shown: the maps, controls last and only if named; samples are chosen by the scores of the first map.
-    how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these samples instead.
+    how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these samples instead. targets: the
+    classes that each map is drawn for; without any, the one that it is scored for, or those of both objects.
     """
 
     shown: tuple[MapSpec, ...]
     how: str
     count: int = 12
     ids: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -62,6 +99,7 @@ class Choice:
         how: str | None = None,
         count: int = 12,
         ids: Sequence[str] = (),
+        targets: Sequence[str] = (),
     ) -> Choice:
         """Return the choice that a user asks for.
 
@@ -73,7 +111,7 @@ class Choice:
         """
         maps: dict[str, MapSpec] = {}
         for spec in sorted(parse_named(cams, faithfulness), key=lambda spec: spec.is_control):
-            maps.setdefault(label(spec), spec)
+            maps.setdefault(label(replace(spec, target="predicted") if targets else spec), spec)
         if all(spec.is_control for spec in maps.values()):
             raise ProtocolError(
                 f"--cams {cams}: controls only, which do not look at the image; add a method such as agcam, or leave "
@@ -88,7 +126,25 @@ class Choice:
                 "--choose disagreement: a single checkpoint has none to disagree with; give another one, or --choose "
                 "worst"
             )
-        return cls(tuple(maps.values()), how, count, tuple(ids))
+        return cls(tuple(maps.values()), how, count, tuple(ids), tuple(dict.fromkeys(targets)))
+
+    def classes(self, dataset: Dataset, identity: ModelIdentity) -> list[Target]:
+        """Return the classes that are asked for.
+
+        Raises:
+            ModelError: no class is called so. DataError: it does not compete, or no class is known to be the true one.
+        """
+        names = class_names(identity.class_names or dataset.class_names, identity.num_classes)
+        found = [Target.of(text, names) for text in self.targets]
+        for target in found:
+            if target == LABEL and any(sample.label < 0 for sample in dataset.samples):
+                raise DataError(f"--target label: {dataset.name} has no labels; name a class, or give predicted")
+            if target.index is not None and dataset.valid_labels and target.index not in dataset.valid_labels:
+                raise DataError(
+                    f"--target {target.heading}: not among the {len(dataset.valid_labels)} classes of {dataset.name}, "
+                    "which alone compete; name one of those"
+                )
+        return found
 
     def samples(self, dataset: Dataset) -> list[Sample]:
         """Return the samples that the choice names by id or class; for any other choice all, in their order.
@@ -117,10 +173,11 @@ class Choice:
         """Raise RobustkitError where the data set lacks what is chosen, or where it or the model cannot be read."""
         located = request.boxes is not None or request.masks is not None
         unscored = self.how in _SCORED and not self.ids and not located and self.shown[0].faithfulness == "none"
-        if not (self.ids or unscored or self.how.startswith("class:")):
+        if not (self.ids or self.targets or unscored or self.how.startswith("class:")):
             return
         identity = load(request.checkpoints[0], **request.model).identity
         dataset = data_of(request, identity)
+        self.classes(dataset, identity)
         if unscored and dataset.mask(dataset.samples[0]) is None:
             raise ProtocolError(
                 f"--choose {self.how}: no map is scored, because no objects are known and --faithfulness is none; give "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.files import bytes_of, reason
-from ...data.class_names import class_name, class_names, target_of
+from ...data.class_names import class_names
 from ...data.dataset import Sample
 from ...data.images import read_image, to_pixels
 from ...data.sources import MAX_FILE_BYTES, SUFFIXES
@@ -21,7 +21,9 @@ from ...models.device import pick_device
 from ...models.identity import distinct_names
 from ...protocol.card import load_card
 from ...tasks.classification.subject import ClassifierSubject
-from .command import Heat, explained_tile, write_maps
+from .choice import LABEL, Target
+from .command import write_maps
+from .drawing import Heat, Painter
 
 
 def is_picture(argument: str) -> bool:
@@ -54,26 +56,21 @@ def explain_pictures(
     settings, card = Settings(device=pick_device(device)), load_card("standard")
     opened = distinct_names([load(spec, **model) for spec in checkpoints])
     subjects = [ClassifierSubject(classifier, card, settings, None) for classifier in opened]
-    wished: list[Sequence[int | None]] = []
+    wished: list[Sequence[Target]] = []
     for subject in subjects:
         identity = subject.classifier.identity
         check_explainable(subject.classifier, identity.name, wanted)
         names = class_names(identity.class_names, identity.num_classes)
-        wished.append(list(dict.fromkeys(target_of(text, names) for text in targets)) or [None])
-    rows = []
+        wished.append([Target.of(text, names) for text in dict.fromkeys(targets or ["predicted"])])
+        if LABEL in wished[-1]:
+            raise ProtocolError("--target label: a picture has no label; name a class, or give predicted")
+    rows: list[GalleryRow] = []
     kept: dict[str, Heat] = {}
     for picture, image in zip(pictures, decoded, strict=True):
-        tiles = []
         for subject, classes in zip(subjects, wished, strict=True):
-            identity = subject.classifier.identity
-            pixels = to_pixels(image, identity.preprocessing, picture)
-            for target in classes:
-                for map_spec in wanted:
-                    tiles.append(explained_tile(subject, pixels, Sample(picture, -1), map_spec, target, {}))
-                    named = class_name(identity.class_names or (), target or 0, identity.num_classes)
-                    key = "predicted" if target is None else named
-                    kept[f"{identity.name}/{map_spec.called}/{key}/{picture}"] = tiles[-1].map
-        rows.append(GalleryRow(picture, Path(picture).stem, tiles[0].image, tuple(tiles)))
+            pixels = to_pixels(image, subject.classifier.identity.preprocessing, picture)
+            painter = Painter(wanted, classes, (), kept)
+            rows += painter.rows(subject, pixels, Sample(picture, -1), Path(picture).stem, None, {})
     write_sheet(Gallery(", ".join(subject.classifier.identity.name for subject in subjects), tuple(rows)), path)
     if raw:
         write_maps(kept, path.with_suffix(".npz"))

@@ -27,6 +27,7 @@ from ..options import (
     preset_option,
     protocol_option,
     quiet_option,
+    radius_options,
     run_options,
     setup_option,
     sharing_options,
@@ -146,7 +147,7 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     "targets",
     section="Maps",
     multiple=True,
-    help="Class of an IMAGE to explain, by name or number; may be repeated.",
+    help="Class to draw maps for, by name or number, or predicted; of a data set also label; may be repeated.",
 )
 @option(
     "--cams",
@@ -154,6 +155,8 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     default="agcam,rollout,grad-cam",
     help="Methods (robustkit list cams); controls come along.",
 )
+@option("--attacks", section="Attacks", default="none", help="Also attack, and draw these maps next to the clean ones.")
+@radius_options
 @option("--gallery", section="Maps", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
 @option(
     "--choose",

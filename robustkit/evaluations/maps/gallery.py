@@ -1,13 +1,12 @@
-"""Maps to look at: a row per sample, with its image, truth, and an overlay for each checkpoint and method."""
+"""Maps to look at: a row for a checkpoint on an image, with the image and an overlay for each method and class."""
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import resources
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 
 import cv2
@@ -17,7 +16,6 @@ from PIL import Image, ImageDraw
 
 from ...common.files import write_whole
 from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
-from ...display.web import ENLARGE, LOOK, policy, shared
 
 Pixels = NDArray[np.uint8]
 
@@ -32,8 +30,8 @@ _NEAREST, _LANCZOS = Image.Resampling.NEAREST, Image.Resampling.LANCZOS
 class Tile:
     """One overlay.
 
-    heading: method and checkpoint. image: (H, W, 3) uint8 as this checkpoint sees it. map: (H, W) in [0, 1].
-    lines: what stands under it. truth: (H, W) bool in the frame of `image`, where known.
+    heading: method, and what comes after a comma. image: (H, W, 3) uint8 as this checkpoint sees it. map: (H, W) in
+    [0, 1]. lines: what stands under it. truth: (H, W) bool in the frame of `image`, where known.
     """
 
     heading: str
@@ -49,22 +47,36 @@ class Tile:
 
 @dataclass(frozen=True)
 class GalleryRow:
-    """One sample. name: of its class. image, truth: as of a tile, as the first checkpoint sees the sample."""
+    """A checkpoint on an image. name: of its class. image, truth: as of a tile. checkpoint: its name. under: what was
+    done to the image; empty where nothing was. lines: what the checkpoint predicts.
+    """
 
     sample_id: str
     name: str
     image: Pixels
     tiles: tuple[Tile, ...]
     truth: NDArray[np.bool_] | None = None
+    checkpoint: str = ""
+    under: str = ""
+    lines: tuple[str, ...] = ()
+
+    def drawn(self) -> Pixels:
+        """Draw the image, the object outlined."""
+        return outlined(self.image, self.truth)
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Rows with the same headings of tiles. title and lines stand at the top."""
+    """Rows with the same headings of tiles; those of a sample follow each other. title and lines stand at the top."""
 
     title: str
     rows: tuple[GalleryRow, ...]
     lines: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def samples(self) -> list[tuple[GalleryRow, ...]]:
+        """The rows of each sample."""
+        return [tuple(rows) for _, rows in groupby(self.rows, key=lambda row: row.sample_id)]
 
 
 def overlay(image: Pixels, heat: NDArray[np.float32]) -> Pixels:
@@ -106,14 +118,16 @@ def _tile(pixels: Pixels) -> Pixels:
 
 
 def draw(gallery: Gallery) -> Image.Image:
-    """Draw the contact sheet as an RGB image."""
+    """Draw the contact sheet as an RGB image. Where there is a single map, checkpoints stand side by side."""
     margin, gap, line = 36, 12, 24
+    if all(len(row.tiles) == 1 for row in gallery.rows):
+        gallery = replace(gallery, rows=tuple(map(_side_by_side, gallery.samples)))
     columns = 1 + max(len(row.tiles) for row in gallery.rows)
     width = 2 * margin + columns * TILE + (columns - 1) * gap
     said = [part for text in (*gallery.lines, SCALE) for part in _wrapped(text, 17, width - 2 * margin)]
     head = 70 + line * len(said) + 92
-    under = line * max(2, *(len(tile.lines) for row in gallery.rows for tile in row.tiles)) + 24
     rows = [_columns(row) for row in gallery.rows]
+    under = line * max(len(lines) for tiles in rows for _, _, lines in tiles) + 24
     tall = [max(pixels.shape[0] for _, pixels, _ in tiles) for tiles in rows]
     canvas = Image.new("RGB", (width, head + sum(tall) + len(tall) * under + margin), PAPER)
     pen = ImageDraw.Draw(canvas)
@@ -140,8 +154,19 @@ def draw(gallery: Gallery) -> Image.Image:
 
 def _columns(row: GalleryRow) -> list[tuple[str, Pixels, tuple[str, ...]]]:
     """Return heading, pixels and lines of the tiles of a row, the image first."""
-    image = ("", outlined(row.image, row.truth), (row.name, row.sample_id))
+    image = ("", row.drawn(), (row.name, row.sample_id, *filter(None, (row.checkpoint, row.under)), *row.lines))
     return [image, *((tile.heading, tile.drawn(), tile.lines) for tile in row.tiles)]
+
+
+def _side_by_side(rows: Sequence[GalleryRow]) -> GalleryRow:
+    """Return the rows of a sample, which have a map each, as one."""
+    tiles = (
+        replace(tile, heading=", ".join(filter(None, (tile.heading, row.checkpoint, row.under))), lines=lines)
+        for row in rows
+        for tile in row.tiles
+        for lines in ((*row.lines, *tile.lines),)
+    )
+    return replace(rows[0], tiles=tuple(tiles), checkpoint="", lines=())
 
 
 def _scale(canvas: Image.Image, pen: ImageDraw.ImageDraw, x: int, y: int) -> None:
@@ -167,51 +192,11 @@ def _wrapped(text: str, size: int, width: int) -> list[str]:
 
 def write_sheet(gallery: Gallery, path: Path) -> None:
     """Write the contact sheet as a PNG. RunError where it cannot be written."""
-    write_whole(path, _png(draw(gallery)))
+    write_whole(path, png(draw(gallery)))
 
 
-def write_page(gallery: Gallery, path: Path) -> None:
-    """Write the gallery as one self-contained HTML page, all text escaped. RunError where it cannot be written."""
-    from jinja2 import Environment, StrictUndefined
-
-    source = (resources.files("robustkit.evaluations.maps") / "templates" / "gallery.html.j2").read_text(
-        encoding="utf-8"
-    )
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    rows = [
-        {
-            "row": row,
-            "image": _uri(outlined(row.image, row.truth)),
-            "tiles": [(tile, _uri(tile.drawn())) for tile in row.tiles],
-        }
-        for row in gallery.rows
-    ]
-    tiles, script = 1 + max((len(row.tiles) for row in gallery.rows), default=0), shared(ENLARGE)
-    page = environment.from_string(source).render(
-        gallery=gallery,
-        rows=rows,
-        scale=SCALE,
-        columns=_columns_for(tiles, 7),
-        narrower=_columns_for(tiles, 4),
-        look=shared(LOOK),
-        script=script,
-        policy=policy(script),
-    )
-    write_whole(path, page.encode())
-
-
-def _columns_for(tiles: int, most: int) -> int:
-    """Return how many of a row's tiles stand side by side, at most `most`, so that the last line is as full as it can
-    be.
-    """
-    return tiles if tiles <= most else min(range(most // 2 + 1, most + 1), key=lambda wide: (-tiles % wide, -wide))
-
-
-def _uri(pixels: Pixels) -> str:
-    return "data:image/png;base64," + base64.b64encode(_png(Image.fromarray(pixels))).decode()
-
-
-def _png(image: Image.Image) -> bytes:
+def png(image: Image.Image) -> bytes:
+    """Return an image as a PNG."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
