@@ -215,6 +215,35 @@ def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeyp
     assert f"<span>{CLASSES[sample.label]} {shares[others.index(sample.label)]:.0%}</span>" in page
 
 
+def test_maps_are_drawn_for_each_class_and_each_attack(tmp_path: Path) -> None:
+    attack = "pgd(eps=8/255,steps=2)"
+    words = ("--data-dir", "embedded:shapes", "--limit", "2", "--gallery", "1", "--choose", "random")
+    words += ("--target", "label", "--target", "star", "--attacks", attack)
+    page, maps = cam_of(tmp_path, MODEL, *words, "--cams", "agcam,smooth-grad(samples=2)")
+    sample_id = next(iter(maps)).partition("/label/")[2]
+    names = [f"{NAME}/{called}/{name}" for called in ("agcam", "smooth-grad(samples=2)") for name in ("label", "star")]
+    assert list(maps) == [*(f"{name}/{sample_id}" for name in names), *(f"{n}/{attack}/{sample_id}" for n in names)]
+    model, dataset = robustkit.load(MODEL), open_dataset("embedded:shapes")
+    sample = next(one for one in dataset.samples if one.id == sample_id)
+    pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
+    np.testing.assert_allclose(
+        maps[f"{names[1]}/{sample_id}"], cam.AGCAM(model)(pixels, CLASSES.index("star"))[0], atol=1e-5
+    )
+    assert not np.allclose(maps[f"{names[1]}/{sample_id}"], maps[f"{names[1]}/{attack}/{sample_id}"], atol=1e-2)
+    assert page.count("<img ") == 2 * 5 and page.count(f"<span>{attack}</span>") == 1
+
+
+def test_both_objects_are_asked_for(tmp_path: Path) -> None:
+    words = ("--data-dir", "embedded:shapes-pairs", "--limit", "2", "--gallery", "1", "--choose", "random")
+    page, maps = cam_of(tmp_path, MODEL, *words, "--cams", "agcam")
+    first, second = maps
+    sample_id = first.partition("/first object/")[2]
+    assert second == f"{NAME}/agcam/second object/{sample_id}"
+    row = next(r for r in Run(tmp_path).table(NAME, "two-object(map=agcam)").to_pylist() if r["sample_id"] == sample_id)
+    for key in ("first_share", "second_share"):
+        assert f"{row[key]:.0%} in it, of both" in page
+
+
 def test_what_cannot_be_read_is_not_drawn_and_abpc_chooses_where_no_objects_are_known(tmp_path: Path) -> None:
     dataset = open_dataset("embedded:shapes")
     for index, sample in enumerate(dataset.samples[:4]):

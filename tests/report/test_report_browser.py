@@ -19,10 +19,6 @@ from robustkit.report.refresh import refresh
 
 USED = """
 const used = async () => {
-  const lines = {};
-  for (const tile of (document.querySelector("section > .tiles") || {children: []}).children)
-    lines[tile.offsetTop] = (lines[tile.offsetTop] || 0) + 1;
-  found.lines = Object.values(lines);
   const samples = [...document.querySelectorAll(".sample")], form = document.querySelector(".controls");
   if (!form) return;
   const texts = (all) => [...all].map((one) => one.textContent);
@@ -160,13 +156,40 @@ def test_tables_are_sorted_and_saved_and_pictures_enlarged(page: str, tmp_path: 
     assert found["hint"].startswith("ECE Expected calibration error")
 
 
-@pytest.mark.parametrize(("width", "lines"), [(1280, [4, 4]), (390, [2, 2, 2, 2])])
-def test_a_gallery_fills_its_lines_and_is_accessible(tmp_path: Path, width: int, lines: list[int]) -> None:
+SWITCHED = """
+const used = async () => {
+  const form = document.querySelector(".switches");
+  const seen = () => document.querySelectorAll("table").length + " " + [...document.querySelectorAll(".zoom")].filter(
+    (one) => one.checkVisibility()).length;
+  found.seen = [form.hidden, seen()];
+  for (const value of ["m1", "u1", "c0"]) {
+    form.querySelector(`[value=${value}]`).click();
+    found.seen.push(seen());
+  }
+  [...document.querySelectorAll(".zoom")].find((one) => one.checkVisibility()).click();
+  const dialog = document.querySelector(".enlarged");
+  found.seen.push(dialog.open, dialog.querySelector(".place").textContent);
+  dialog.close();
+};
+"""
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_a_gallery_is_accessible_and_hides_what_is_not_asked_for(tmp_path: Path, width: int, dark: bool) -> None:
     image, heat = np.zeros((8, 8, 3), np.uint8), np.eye(8, dtype=np.float32)
-    tiles = tuple(Tile(f"agcam, {name}", image, heat, ("cat 90 %",)) for name in (*HOSTILE[:5], "six", "seven"))
-    write_page(Gallery("maps", (GalleryRow("a.png", "cat", image, tiles),)), tmp_path / "gallery.html")
-    found = opened((tmp_path / "gallery.html").read_text("utf-8"), tmp_path, width, True, USED)
-    assert complaints(found) == [] and found["lines"] == lines
+    tiles = tuple(Tile(f"agcam, {name}", image, heat, ("cat 90 %",)) for name in HOSTILE[:2])
+    rows = tuple(
+        GalleryRow(sample, "cat", image, tiles, None, checkpoint, under, ("predicts cat 90 %",))
+        for sample in ("a.png", HOSTILE[2])
+        for checkpoint in HOSTILE[:2]
+        for under in ("", PGD)
+    )
+    write_page(Gallery("maps", rows), tmp_path / "gallery.html")
+    found = opened((tmp_path / "gallery.html").read_text("utf-8"), tmp_path, width, dark, SWITCHED)
+    assert complaints(found) == [] and found["dark"] == dark
+    # Of two samples, two checkpoints and two conditions with an image and two maps each: one map, one condition, and
+    # one checkpoint are hidden. What is left can be enlarged.
+    assert found["seen"] == [False, "2 24", "2 16", "2 8", "2 4", True, "1 of 4"]
 
 
 def test_each_check_can_fail(page: str, tmp_path: Path) -> None:

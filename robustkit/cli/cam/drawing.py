@@ -106,7 +106,7 @@ class Painter:
             place, plain = int(places[index]), not both and target == own
             row = scores.get((name, spec.text if under is None else spec.beside(under.text).text), {}) if plain else {}
             lines = [f"{_named(subject, place)} {_share(explained.logits, place)}", *_figures(row)]
-            lines += [f"{shares[index]:.0%} of both in it"] if both else []
+            lines += [f"{shares[index]:.0%} in it, of both"] if both else []
             truth = objects[index].numpy() if both and objects is not None else _marked(located)
             heading = label(spec) if target == own and not self.targets else f"{label(spec)}, {target.heading}"
             heat = maps[index].numpy()

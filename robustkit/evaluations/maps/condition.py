@@ -29,7 +29,9 @@ PLAIN = {
 }
 """Columns whose mean is a metric, and its name."""
 
-CONTROLS = ("random", "centre", "full")
+FULL = "full"
+"""The control that is 1 everywhere: from both ends the same pixels are removed, so that its ABPC is 0 by definition."""
+CONTROLS = ("random", "centre", FULL)
 METHODS = (
     *("agcam", "agcam-full", "legrad", "chefer", "rollout"),
     *("grad-cam", "grad-cam-pp", "layer-cam", "score-cam", "rise"),

@@ -8,7 +8,7 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ..cost import Cost
 from ..family import family_of
-from .condition import MapSpec, explained_of
+from .condition import FULL, MapSpec, explained_of
 from .options import value_of
 
 AGAIN = 5 + 8 + 10
@@ -20,7 +20,7 @@ CHANNELS = 512
 
 
 def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
-    """Return a line on what the controls cost: as much as the maps that they are compared with."""
+    """Return a line on what the controls cost: nothing for themselves, but the model is asked what they are worth."""
     specs = {condition: explained_of(condition) for condition in costs}
     controls = [costs[condition] for condition, spec in specs.items() if spec is not None and spec.is_control]
     if not controls:
@@ -40,7 +40,7 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
     if (under := condition.under) is not None:
         return alone * 2 + family_of(under.name).cost(under, card, classes)
     total = alone
-    if spec.faithfulness != "none":
+    if spec.faithfulness != "none" and spec.method != FULL:
         total = total + ABPC
     if spec.faithfulness == "all":
         total = total + AREAS + HIDDEN + (Cost(0) if spec.is_control else alone * AGAIN)

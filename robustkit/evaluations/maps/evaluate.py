@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,12 @@ from ...runs.pictures import Picture
 from ..explainers import EVERY_EXPLAINER
 from ..subject import Batch, Evaluation, Subject
 from ..under import inputs_under
-from .condition import MODES, SCORES, MapSpec, explained_of
+from .condition import FULL, MODES, SCORES, MapSpec, explained_of
 from .options import as_numbers
 from .truth import Located
 
+_ANSWERS = Condition("answers", "answers")
+"""Under which what the model says of clean images is kept, from one control to the next."""
 LEVELS = 200  # levels of a map's values, for PxAP from records
 COLUMNS: dict[str, pa.DataType] = {
     "target": pa.int32(),
@@ -87,7 +90,10 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     labels = subject.labels(batch.samples) if labelled else None
     inputs = subject.inputs(batch.inputs)
     if under is None:
-        logits, columns, maps = explain(subject, inputs, labels, wanted, rng, batch.truths)
+        answers = (
+            subject.kept(_ANSWERS, batch.samples, lambda: _answers(subject, inputs)) if wanted.is_control else None
+        )
+        logits, columns, maps = explain(subject, inputs, labels, wanted, rng, batch.truths, answers)
         rows = subject.score(logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
         return Evaluation(rows | columns, pictures=subject.pictures(batch, heat=maps))
     shown = inputs_under(subject, batch, under)
@@ -110,9 +116,20 @@ def explain(
     wanted: MapSpec,
     rng: Any,
     located: Sequence[Located | None],
+    answers: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
-    """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space."""
-    explanation = _maps(subject, inputs, labels if wanted.target == "label" else None, wanted, rng)
+    """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space.
+
+    answers: (B, K) the logits, of a control, which needs no forward then.
+    """
+    target = labels if wanted.target == "label" else None
+    if answers is None:
+        explanation = _maps(subject, inputs, target, wanted, rng)
+    else:
+        alone = EVERY_EXPLAINER[wanted.method]().explain(
+            inputs, answers.argmax(dim=1) if target is None else target, rng=rng
+        )
+        explanation = replace(alone, logits=answers)
     columns: dict[str, list[Any]] = {
         "target": subject.classes(explanation.target),
         "degenerate": explanation.degenerate.tolist(),
@@ -120,8 +137,11 @@ def explain(
     }
     if wanted.faithfulness != "none":
         fill, size = _nothing(subject), subject.settings.batch_size
-        curves = abpc(subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size)
-        columns["abpc"] = curves.abpc.tolist()
+        if wanted.method == FULL:
+            columns["abpc"] = [0.0] * len(inputs)
+        else:
+            curves = abpc(subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size)
+            columns["abpc"] = curves.abpc.tolist()
         if wanted.faithfulness == "all":
             areas = insertion_deletion(
                 subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size
@@ -129,6 +149,13 @@ def explain(
             columns |= {"insertion": areas.insertion.tolist(), "deletion": areas.deletion.tolist()}
             columns |= _of_maps(subject, inputs, explanation, wanted, fill, rng)
     return explanation.logits, columns, explanation.maps
+
+
+def _answers(subject: Subject, inputs: Tensor) -> Tensor:
+    """Return the logits (B, K) of clean images, which controls share."""
+    with torch.no_grad():
+        logits: Tensor = subject.exact(inputs)
+    return logits
 
 
 def _of_maps(
