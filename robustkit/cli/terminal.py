@@ -116,7 +116,7 @@ def run_cam(
     from .cam.pictures import is_picture
 
     gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
-    options["stability"] = options["attacks"] != "none"
+    options.update(stability=options["attacks"] != "none")
     pictures = [argument for argument in arguments if is_picture(argument)]
     checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
     if bool(pictures) == (data_dir is not None):

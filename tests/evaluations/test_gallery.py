@@ -438,3 +438,15 @@ def test_a_class_is_found_by_number_name_and_synonym() -> None:
     assert class_names(("n01440764",), 1) == ("tench, Tinca tinca",)
     assert class_names(None, 2) == ("0", "1")
     assert [is_picture(name) for name in ("a.JPG", "zoo:a.png", "model.pth")] == [True, False, False]
+
+
+def test_controls_ask_the_model_once_for_what_they_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from robustkit.evaluations.lens import Lens
+
+    asked, forward = [], Lens.forward
+    monkeypatch.setattr(Lens, "forward", lambda lens, images: (asked.append(len(images)), forward(lens, images))[1])
+    options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "setup_check": False, "device": "cpu"}
+    run = robustkit.audit(MODEL, **options, cams="agcam", limit=2, out=tmp_path / "run")
+    # Clean 1, the map 1, ABPC of the map and two controls 20 each, the controls' classes 1; the full image is 0.
+    assert sum(asked) == 2 * (1 + 1 + 3 * 20 + 1)
+    assert run.table(NAME, "cam(full)")["abpc"].to_pylist() == [0, 0]

@@ -34,7 +34,7 @@ from .options import as_numbers
 from .truth import Located
 
 _ANSWERS = Condition("answers", "answers")
-"""Under which what the model says of clean images is kept, from one control to the next."""
+"""Under which the answers on clean images are kept, from one control to the next."""
 LEVELS = 200  # levels of a map's values, for PxAP from records
 COLUMNS: dict[str, pa.DataType] = {
     "target": pa.int32(),
