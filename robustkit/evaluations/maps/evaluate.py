@@ -15,6 +15,7 @@ from torch import Tensor
 
 import cam
 from cam.complexity import entropy, gini
+from cam.controls import Control
 from cam.faithfulness import abpc, insertion_deletion
 from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_game, score
 from cam.sanity import cascade, head_correlation
@@ -126,9 +127,9 @@ def explain(
     if answers is None:
         explanation = _maps(subject, inputs, target, wanted, rng)
     else:
-        alone = EVERY_EXPLAINER[wanted.method]().explain(
-            inputs, answers.argmax(dim=1) if target is None else target, rng=rng
-        )
+        control = EVERY_EXPLAINER[wanted.method]
+        assert issubclass(control, Control)
+        alone = control().explain(inputs, answers.argmax(dim=1) if target is None else target, rng=rng)
         explanation = replace(alone, logits=answers)
     columns: dict[str, list[Any]] = {
         "target": subject.classes(explanation.target),
