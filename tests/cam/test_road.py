@@ -111,7 +111,7 @@ def test_the_curves_are_those_of_a_loop_for_any_batch_size(monkeypatch: pytest.M
             for one in found.values():
                 assert (one.morf if highest_first else one.lerf)[i, j].item() == pytest.approx(expected, abs=1e-6)
     close(found[4].road, (found[4].lerf - found[4].morf).mean(dim=1), 1e-7)
-    assert (found[64].road.abs() > 1e-3).all()
+    assert (found[64].road.abs() > 5e-4).all()
 
 
 def test_a_constant_map_has_none_and_the_right_order_has_more_than_its_reverse() -> None:
