@@ -137,7 +137,7 @@ def _finer(x: Tensor) -> Tensor:
 def _coarser(x: Tensor) -> Tensor:
     """Return the transpose of `_finer`: (B, C, h, w) to half the sides."""
     for axis in (2, 3):
-        first, second = x.unflatten(axis, (-1, 2)).unbind(axis + 1)
+        first, second = x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1 :]).unbind(axis + 1)
         size, x = first.shape[axis], 0.75 * (first + second)
         x.narrow(axis, 0, size - 1).add_(first.narrow(axis, 1, size - 1), alpha=0.25)
         x.narrow(axis, 1, size - 1).add_(second.narrow(axis, 0, size - 1), alpha=0.25)
