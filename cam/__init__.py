@@ -9,8 +9,8 @@
 `RandomMap`, `CentredGaussian` and `FullImage` do not look at the image: scores mean little without theirs.
 
 `cam.localisation` scores maps against masks and boxes, `cam.boxes` reads boxes and carries them through a resize,
-`cam.faithfulness` removes what a map marks, `cam.sanity` draws the model's head again, `cam.similarity` compares two
-maps.
+`cam.faithfulness` removes what a map marks (`cam.imputation` fills it), `cam.sanity` draws the model's head again,
+`cam.similarity` compares two maps.
 """
 
 from __future__ import annotations

@@ -17,10 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .imputation import imputed
 from .localisation import as_maps
 from .repeated import Fill, at_least, colour
+from .rng import Rng, TorchRng
 
 Model = Callable[[Tensor], Tensor]
+Show = Callable[[Tensor, Tensor], Tensor]
+"""From rows (R,) of a batch, and for each whether a pixel is taken (R, H, W), to what the model is shown (R, 3, H, W).
+"""
+SHARES = tuple(tenth / 10 for tenth in range(1, 10))
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,15 @@ class InsertionDeletion:
     deletion: Tensor
     insertion_curve: Tensor
     deletion_curve: Tensor
+
+
+@dataclass(frozen=True)
+class Imputed:
+    """road: (B,) mean of lerf - morf. lerf, morf: (B, shares) probability with the least (most) relevant imputed."""
+
+    road: Tensor
+    lerf: Tensor
+    morf: Tensor
 
 
 def abpc(
@@ -65,8 +80,9 @@ def abpc(
     at_least(2, steps=steps)
     images, maps, target, back = checked(model, images, maps, target, fill, batch_size)
     counts = _counts(maps, steps)
-    morf = _curve(model, images, back, _ranks(maps, descending=True), target, counts, batch_size)
-    inner = _curve(model, images, back, _ranks(maps, descending=False), target, counts[1:-1], batch_size)
+    show = _replacing(images, back)
+    morf = _curve(model, show, _ranks(maps, descending=True), target, counts, batch_size)
+    inner = _curve(model, show, _ranks(maps, descending=False), target, counts[1:-1], batch_size)
     lerf = torch.cat([morf[:, :1], inner, morf[:, -1:]], dim=1)
     return Perturbation((lerf - morf).mean(dim=1), lerf, morf)
 
@@ -98,12 +114,50 @@ def insertion_deletion(
             f"canvas has the shape {tuple(canvas.shape)}, the images {tuple(images.shape)}; expected the same"
         )
     ranks, counts = _ranks(maps, descending=True), _counts(maps, steps)
-    deletion = _curve(model, images, back, ranks, target, counts, batch_size)
-    inserted = _curve(model, canvas, images, ranks, target, counts[:-1], batch_size)
+    deletion = _curve(model, _replacing(images, back), ranks, target, counts, batch_size)
+    inserted = _curve(model, _replacing(canvas, images), ranks, target, counts[:-1], batch_size)
     insertion = torch.cat([inserted, deletion[:, :1]], dim=1)
     places = torch.tensor(counts, device=deletion.device) / counts[-1]
     areas = [torch.trapezoid(curve, places, dim=1) for curve in (insertion, deletion)]
     return InsertionDeletion(areas[0], areas[1], insertion, deletion)
+
+
+def road(
+    model: Model,
+    images: Tensor,
+    maps: Tensor,
+    target: Tensor | int,
+    *,
+    shares: Sequence[float] = SHARES,
+    noise: float = 0.01,
+    rng: Rng | None = None,
+    batch_size: int = 64,
+) -> Imputed:
+    """Return ROAD (Rong et al. 2022, arXiv:2202.00449): remove and debias.
+
+    As `abpc`, at the shares of pixels given, except that removed pixels become what those around them suggest
+    (`cam.imputation`), with Gaussian noise of the standard deviation `noise`, in the unit of the images: a fill of one
+    colour shows by its outline what was removed. The published figure is the accuracy at each share, which is the mean
+    over images of whether the class still has the highest probability; this is the probability itself. `rng` draws the
+    noise, one for each image, the same at all shares and in both orders.
+
+    Forwards for each image: twice the number of shares. Returns and errors as for `abpc`; ValueError, too, for shares
+    that are not between 0 and 1.
+    """
+    at_least(0, noise=noise)
+    if not shares or not all(0 < share < 1 for share in shares):
+        raise ValueError(f"shares are {tuple(shares)}; expected shares of pixels to remove, between 0 and 1")
+    images, maps, target, _ = checked(model, images, maps, target, 0.0, batch_size)
+    draws = (rng or TorchRng(len(images), images.device)).normal(images.shape[1:], "cam/road").to(images)
+
+    def show(row: Tensor, taken: Tensor) -> Tensor:
+        return imputed(images[row], taken).addcmul_(draws[row], taken[:, None], value=noise)
+
+    counts = [int(share * maps.shape[1] * maps.shape[2]) for share in shares]
+    morf, lerf = (
+        _curve(model, show, _ranks(maps, descending), target, counts, batch_size) for descending in (True, False)
+    )
+    return Imputed((lerf - morf).mean(dim=1), lerf, morf)
 
 
 def blurred(images: Tensor, length: int = 11, sigma: float = 5.0) -> Tensor:
@@ -127,21 +181,24 @@ def _ranks(maps: Tensor, descending: bool) -> Tensor:
     return torch.empty_like(order).scatter_(1, order, places).view_as(maps)
 
 
-def _curve(
-    model: Model, front: Tensor, back: Tensor, ranks: Tensor, target: Tensor, counts: Sequence[int], batch_size: int
-) -> Tensor:
-    """Return the target's probability (B, counts) where the first `count` pixels show `back` instead of `front`."""
-    rows = torch.arange(len(front), device=front.device).repeat_interleave(len(counts))
-    limits = torch.tensor(counts, device=front.device).repeat(len(front))
-    parts = [torch.empty(0, device=front.device)]
+def _replacing(front: Tensor, back: Tensor) -> Show:
+    """Return what shows `back` (B, 3, H, W) where pixels are taken, and `front` elsewhere."""
+    return lambda row, taken: torch.where(taken[:, None], back[row], front[row])
+
+
+def _curve(model: Model, show: Show, ranks: Tensor, target: Tensor, counts: Sequence[int], batch_size: int) -> Tensor:
+    """Return the target's probability (B, counts) where the first `count` pixels are taken."""
+    rows = torch.arange(len(ranks), device=ranks.device).repeat_interleave(len(counts))
+    limits = torch.tensor(counts, device=ranks.device).repeat(len(ranks))
+    parts = [torch.empty(0, device=ranks.device)]
     for start in range(0, len(rows), batch_size):
         row, limit = rows[start : start + batch_size], limits[start : start + batch_size]
         with torch.inference_mode():
-            logits = model(torch.where((ranks[row] < limit[:, None, None])[:, None], back[row], front[row]))
+            logits = model(show(row, ranks[row] < limit[:, None, None]))
         if start == 0 and int(target.max()) >= logits.shape[1]:
             raise ValueError(f"target {int(target.max())}; the model has {logits.shape[1]} classes, from 0 on")
         parts.append(logits.float().softmax(dim=1).gather(1, target[row, None])[:, 0])
-    return torch.cat(parts).view(len(front), len(counts))
+    return torch.cat(parts).view(len(ranks), len(counts))
 
 
 def checked(

@@ -189,7 +189,7 @@ truth_options = group(
             "--faithfulness",
             type=click.Choice(["none", "abpc", "all"]),
             default="abpc",
-            help="Test maps on the model itself: ABPC; all adds insertion, deletion and a redrawn head.",
+            help="Test maps on the model itself: ABPC; all adds ROAD, insertion, deletion and a redrawn head.",
         ),
         option("--keep-misclassified", is_flag=True, help="Also score the maps of wrong predictions."),
     ],

@@ -81,7 +81,7 @@ def audit(
         cams: methods whose maps are scored, `agcam,grad-cam(threshold=0.3)`; the controls come by themselves.
         region_noise: regions of clean images that noise drowns, `object,map-top(map=rollout,share=0.3)`, each next to
             the same region at a random place; object and background need boxes or masks.
-        faithfulness: `none`, `abpc`, or `all`: also insertion, deletion, and how maps change with a redrawn head.
+        faithfulness: `none`, `abpc`, or `all`: also insertion, deletion, ROAD, and how maps change with a redrawn head.
         stability: compare maps under every attack and corruption with those of the clean images.
         watch_attention: record what each head of each layer does, clean and under every attack and corruption.
         transfer: score each checkpoint on the adversarial images that were found for each of the others.

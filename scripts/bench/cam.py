@@ -62,13 +62,13 @@ def bare(net: nn.Module, images: Tensor) -> None:
 
 
 def medians(contenders: dict[str, Callable[[], object]], rounds: int, device: torch.device) -> dict[str, float]:
-    """Return the median seconds of each, in rounds that alternate; the first round does not count. On a CPU they are
-    those that the process computes, so that other work on the machine does not count.
+    """Return the median seconds of each, in rounds that alternate, every other one in reverse; the first does not
+    count. On a CPU they are those that the process computes, so that other work on the machine does not count.
     """
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 1):
-        for name, work in contenders.items():
+    for turn in range(rounds + 1):
+        for name, work in list(contenders.items())[:: -1 if turn % 2 else 1]:
             began = clock()
             work()
             if device.type == "cuda":

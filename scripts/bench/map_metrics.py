@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import cam
 from cam.complexity import entropy, gini
+from cam.imputation import imputed
 from cam.sanity import cascade
 from cam.steadiness import infidelity, sensitivity
 from robustkit.data.images import to_pixels, unit
@@ -34,6 +35,7 @@ from .cam import medians
 def contenders(net: nn.Module, layer: str | None, images: Tensor, classes: Tensor) -> dict[str, Callable[[], Any]]:
     """Return each metric of ours, and Quantus's of the same."""
     import quantus
+    from quantus.functions.perturb_func import noisy_linear_imputation
 
     tool = cam.GradCAM(net, layer)
     maps = tool(images, classes)
@@ -57,7 +59,13 @@ def contenders(net: nn.Module, layer: str | None, images: Tensor, classes: Tenso
         return run
 
     side = images.shape[2]
+    half = maps >= maps.flatten(1).median(dim=1).values.view(-1, 1, 1)
+    places = [np.flatnonzero(one) for one in half.numpy()]
     return {
+        "imputation of half": lambda: imputed(images, half),
+        "Quantus of imputation of half": lambda: [
+            noisy_linear_imputation(image.copy(), gone, noise=0.0) for image, gone in zip(x, places, strict=True)
+        ],
         "entropy": lambda: entropy(maps),
         "Quantus of entropy": theirs(quantus.Complexity(normalise=False, **quiet)),
         "gini": lambda: gini(maps),

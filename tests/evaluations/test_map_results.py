@@ -96,7 +96,7 @@ def open_boxes(mask: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_lead_over_the_best_control_is_paired(run: Run) -> None:
-    for metric, column, sign in (("abpc", "abpc", 1), ("deletion_auc", "deletion", -1)):
+    for metric, column, sign in (("abpc", "abpc", 1), ("deletion_auc", "deletion", -1), ("road", "road", 1)):
         values = {}
         for method in ("agcam", *CONTROLS):
             rows = run.table(NAME, f"cam({method},faithfulness=all)").to_pylist()
@@ -106,7 +106,7 @@ def test_the_lead_over_the_best_control_is_paired(run: Run) -> None:
         gaps = sign * (values["agcam"] - values[best])
         assert (lead["value"], lead["flags"]) == (pytest.approx(gaps.mean(), abs=1e-6), [f"best control: {best}"])
         assert lead["ci_high"] - lead["ci_low"] == pytest.approx(2 * 1.96 * gaps.std() / len(gaps) ** 0.5, rel=0.3)
-    assert [metric.name for metric in METRICS if metric.better < 0] == ["deletion_auc", "infidelity"]
+    assert [metric.name for metric in METRICS if metric.better < 0] == ["deletion_auc", "road_morf", "infidelity"]
     box = f"{AGCAM[:-1]},mode=box)"
     ours, everything = (run.table(NAME, f"cam({m},faithfulness=all)").to_pylist() for m in ("agcam", "full"))
     pairs = [

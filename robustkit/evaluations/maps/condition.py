@@ -18,6 +18,9 @@ PLAIN = {
     "abpc": "abpc",
     "insertion": "insertion_auc",
     "deletion": "deletion_auc",
+    "road": "road",
+    "road_lerf": "road_lerf",
+    "road_morf": "road_morf",
     "infidelity": "infidelity",
     "head_correlation": "head_correlation",
     "cascade_correlation": "cascade_correlation",
@@ -60,8 +63,8 @@ class MapSpec:
     """A map of a class, its threshold, and what is measured on it.
 
     target: the class explained, `predicted` or `label`.
-    faithfulness: `none`, `abpc`, or `all` (as well insertion, deletion, infidelity, a redrawn head and the cascade,
-        sensitivity, complexity).
+    faithfulness: `none`, `abpc`, or `all` (as well insertion, deletion, ROAD, infidelity, a redrawn head and the
+        cascade, sensitivity, complexity).
     on: how many samples are drawn for it; 0 takes all.
     under: the text of the condition whose map is compared with the clean one; empty if the clean one is scored.
     options: the method's own, where they differ from the usual ones.

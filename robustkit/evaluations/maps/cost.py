@@ -13,8 +13,8 @@ from .options import value_of
 
 AGAIN = 5 + 8 + 10
 """Maps made again: with five redrawn heads, eight stages of the cascade, and ten noisy copies."""
-ABPC, AREAS, HIDDEN = Cost(20), Cost(57), Cost(33)
-"""What is asked for an image: for ABPC, for insertion with deletion, and for infidelity."""
+ABPC, AREAS, ROAD, HIDDEN = Cost(20), Cost(57), Cost(18), Cost(33)
+"""What is asked for an image: for ABPC, for insertion with deletion, for ROAD, and for infidelity."""
 CHANNELS = 512
 """What Score-CAM is expected to ask, a forward for each channel of a layer: ResNet-18's last one has so many."""
 
@@ -43,7 +43,7 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
     if spec.faithfulness != "none" and spec.method != FULL:
         total = total + ABPC
     if spec.faithfulness == "all":
-        total = total + AREAS + HIDDEN + (Cost(0) if spec.is_control else alone * AGAIN)
+        total = total + AREAS + ROAD + HIDDEN + (Cost(0) if spec.is_control else alone * AGAIN)
     return total
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import cam
 from cam.complexity import entropy, gini
 from cam.controls import Control
-from cam.faithfulness import abpc, insertion_deletion
+from cam.faithfulness import abpc, insertion_deletion, road
 from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_game, score
 from cam.sanity import cascade, head_correlation
 from cam.similarity import iou_at, rank_correlation
@@ -49,6 +49,9 @@ COLUMNS: dict[str, pa.DataType] = {
     "abpc": pa.float32(),
     "insertion": pa.float32(),
     "deletion": pa.float32(),
+    "road": pa.float32(),
+    "road_lerf": pa.float32(),
+    "road_morf": pa.float32(),
     "infidelity": pa.float32(),
     "head_correlation": pa.float32(),
     "cascade_correlation": pa.float32(),
@@ -162,11 +165,15 @@ def _answers(subject: Subject, inputs: Tensor) -> Tensor:
 def _of_maps(
     subject: Subject, inputs: Tensor, explanation: cam.Explanation, wanted: MapSpec, fill: Tensor, rng: Any
 ) -> dict[str, list[Any]]:
-    """Return what maps tell of hidden squares, how few pixels they are about, and, of those that look at the image,
-    whether they depend on the model and stand still under noise.
+    """Return what is left where pixels are imputed, what maps tell of hidden squares, how few pixels they are about,
+    and, of those that look at the image, whether they depend on the model and stand still under noise.
     """
     maps, target, size = explanation.maps, explanation.target, subject.settings.batch_size
+    imputed = road(subject.exact, inputs, maps, target, rng=rng, batch_size=size)
     found = {
+        "road": imputed.road,
+        "road_lerf": imputed.lerf.mean(dim=1),
+        "road_morf": imputed.morf.mean(dim=1),
         "infidelity": infidelity(subject.exact, inputs, maps, target, fill=fill, rng=rng, batch_size=size),
         "map_entropy": entropy(maps),
         "map_gini": gini(maps),

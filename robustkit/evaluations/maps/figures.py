@@ -21,6 +21,7 @@ SCORES = {
     ("energy_inside", ""): "energy inside",
     ("pxap", ""): "PxAP",
     ("abpc", ""): "ABPC",
+    ("road", ""): "ROAD",
     ("insertion_auc", ""): "insertion",
     ("deletion_auc", ""): "deletion ↓",
 }

@@ -18,6 +18,9 @@ _MEANS = (
     Metric("abpc", "ABPC", better=1, paired=True, noun="faithfulness (ABPC)"),
     Metric("insertion_auc", "insertion", better=1, paired=True),
     Metric("deletion_auc", "deletion", better=-1, paired=True),
+    Metric("road", "ROAD", better=1, paired=True),
+    Metric("road_lerf", "ROAD LeRF", better=1, paired=True),
+    Metric("road_morf", "ROAD MoRF", better=-1, paired=True),
     Metric("infidelity", "infidelity", better=-1, paired=True),
     Metric("head_correlation", "head redrawn"),
     Metric("cascade_correlation", "model redrawn"),
@@ -108,6 +111,19 @@ TERMS = (
         "2018). Higher is better.",
     ),
     Term("deletion", "The same while they are removed. Lower is better."),
+    Term(
+        "ROAD",
+        "Remove and debias: as ABPC, but removed pixels become what those around them suggest, with a little noise, so "
+        "that the outline of what is gone tells nothing (Rong et al. 2022). It is the mean gap at 10, 20, … 90 % of "
+        "the pixels. Higher is better.",
+    ),
+    Term(
+        "LeRF",
+        "Least relevant first: the mean probability of the class while pixels are removed from the lowest value of the "
+        "map up. Higher is better. ROAD is LeRF minus MoRF.",
+        ("ROAD LeRF",),
+    ),
+    Term("MoRF", "Most relevant first: the same from the highest value down. Lower is better.", ("ROAD MoRF",)),
     Term(
         "head redrawn",
         "The rank correlation of the map with that of the same model after its last layer is drawn at random. It "
