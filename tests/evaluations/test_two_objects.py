@@ -18,6 +18,7 @@ from robustkit.data.shape_sets import PAIRS, pair_labels, rendered_pair
 from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.pattern import check_condition
 from robustkit.evaluations.two_objects.evaluate import masses
+from robustkit.evaluations.two_objects.vocabulary import VOCABULARY, chosen_of
 from robustkit.results.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
@@ -112,6 +113,31 @@ def test_a_run_goes_on_to_the_same_bytes_and_batches_do_not_matter(run: Run, tmp
     for row, other in zip(_rows(whole, AGCAM_TEXT).values(), _rows(run, AGCAM_TEXT).values(), strict=True):
         assert row["random_mass"] == other["random_mass"]
         assert row["asked_share"] == pytest.approx(other["asked_share"], abs=1e-3)
+
+
+def test_a_methods_own_options_are_in_the_condition_and_in_the_maps(tmp_path: Path) -> None:
+    """`rise(masks=4)` is scored with 4 masks, and what a mask hides is the model's mean, as everywhere."""
+    made = robustkit.audit(
+        "zoo:shapes-vit-quest",
+        data_dir="embedded:shapes-pairs",
+        attacks="none",
+        cams=["rise(masks=4)", "rise(masks=6)"],
+        faithfulness="none",
+        limit=2,
+        out=tmp_path / "run",
+        setup_check=False,
+    )
+    shares = [
+        made.table("shapes-vit-quest", f"two-object(map=rise,masks={masks})", ["asked_share"])[
+            "asked_share"
+        ].to_pylist()
+        for masks in (4, 6)
+    ]
+    assert shares[0] != shares[1] and all(0 < share < 1 for share in (*shares[0], *shares[1]))
+    chosen = VOCABULARY.parse("two-object(map=rise,masks=4)")
+    assert dict(chosen_of(chosen)) == {"masks": 4} and chosen.text == "two-object(map=rise,masks=4)"
+    with pytest.raises(ProtocolError, match="unknown parameter of two-object 'masks'; known: map"):
+        VOCABULARY.parse("two-object(map=agcam,masks=4)")
 
 
 def test_embedded_pairs_hold_every_two_classes_and_never_touch() -> None:

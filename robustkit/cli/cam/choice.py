@@ -16,7 +16,7 @@ from ...data.dataset import Dataset, Sample
 from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ...evaluations.maps.condition import TARGETS, MapSpec, parse_named
 from ...evaluations.maps.gallery import pick
-from ...evaluations.maps.options import shown
+from ...evaluations.method_options import shown
 from ...evaluations.subject import Subject
 from ...models.classifier import load
 from ...models.identity import ModelIdentity

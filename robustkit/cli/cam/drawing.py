@@ -16,9 +16,9 @@ from cam import Explanation
 
 from ...data.class_names import class_name
 from ...data.dataset import Sample
+from ...evaluations.explainers import explainer_of
 from ...evaluations.images import as_bytes
 from ...evaluations.maps.condition import MapSpec, map_condition
-from ...evaluations.maps.evaluate import explainer_of
 from ...evaluations.maps.gallery import GalleryRow, Tile
 from ...evaluations.maps.truth import Located
 from ...evaluations.subject import Batch, Subject
@@ -96,7 +96,7 @@ class Painter:
         rng = subject.rng([sample], map_condition(spec))
 
         def explain() -> Explanation:
-            with explainer_of(subject, spec) as explainer:
+            with explainer_of(subject, spec.method, spec.options) as explainer:
                 return explainer.explain(inputs, places[None].to(inputs.device), rng=rng)
 
         explained = subject.steadily(label(spec), rng, explain)

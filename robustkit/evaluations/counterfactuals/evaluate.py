@@ -13,7 +13,7 @@ from cam.localisation import energy_inside
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
-from ..explainers import EVERY_EXPLAINER
+from ..explainers import explainer_of
 from ..shown import show_pixels
 from ..subject import Batch, Evaluation, Shown, Subject
 
@@ -67,6 +67,6 @@ def _explained(
     subject: Subject, inputs: Tensor, masks: list[Tensor], method: str, rng: SampleRng
 ) -> tuple[Tensor, list[float]]:
     """Return the logits (B, K), and the share of the map of each prediction on its object."""
-    with EVERY_EXPLAINER[method](subject.exact) as explainer:
+    with explainer_of(subject, method) as explainer:
         explained = explainer.explain(inputs, rng=rng)
     return explained.logits, energy_inside(explained.maps.cpu(), torch.stack(masks)).tolist()

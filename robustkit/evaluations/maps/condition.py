@@ -10,7 +10,7 @@ from ...common.plugins import declared
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
 from ...protocol.condition import Condition
-from .options import Chosen, check_names, shown, take_options
+from ..method_options import Chosen, check_names, shown, take_options
 
 PLAIN = {
     "pointing_game": "pointing_game",

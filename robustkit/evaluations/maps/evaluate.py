@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,11 +26,11 @@ from ...data.dataset import Sample
 from ...errors import ModelError
 from ...protocol.condition import Condition
 from ...runs.pictures import Picture
-from ..explainers import EVERY_EXPLAINER
+from ..explainers import EVERY_EXPLAINER, explainer_of, nothing_of
+from ..method_options import as_numbers
 from ..subject import Batch, Evaluation, Subject
 from ..under import inputs_under
 from .condition import FULL, MODES, SCORES, MapSpec, explained_of
-from .options import as_numbers
 from .truth import Located
 
 _ANSWERS = Condition("answers", "answers")
@@ -140,7 +139,7 @@ def explain(
         **_localisation(explanation.maps.cpu(), located, wanted.threshold),
     }
     if wanted.faithfulness != "none":
-        fill, size = _nothing(subject), subject.settings.batch_size
+        fill, size = nothing_of(subject), subject.settings.batch_size
         if wanted.method == FULL:
             columns["abpc"] = [0.0] * len(inputs)
         else:
@@ -179,7 +178,7 @@ def _of_maps(
         "map_gini": gini(maps),
     }
     if not wanted.is_control:
-        explainer = explainer_of(subject, wanted)
+        explainer = explainer_of(subject, wanted.method, wanted.options)
         redrawn = cascade(explainer, inputs, maps, target, rng=rng)
         moved = sensitivity(explainer, inputs, maps, target, rng=rng)
         found |= {
@@ -218,23 +217,8 @@ def stability(
     return after.logits, columns, after.maps
 
 
-def explainer_of(subject: Subject, wanted: MapSpec) -> cam.Explainer:
-    """Return the explainer of a subject's network, with the options asked for. What stands for a hidden pixel, and how
-    many rows go at once, is the subject's, where the method takes it.
-    """
-    kind = EVERY_EXPLAINER[wanted.method]
-    shared = {"fill": _nothing(subject), "batch_size": subject.settings.batch_size}
-    taken = {key: value for key, value in shared.items() if key in inspect.signature(kind).parameters}
-    return kind(subject.exact, **taken, **as_numbers(wanted.method, wanted.options))
-
-
-def _nothing(subject: Subject) -> Tensor:
-    """Return what a removed pixel becomes, (3,): the mean that the model normalises with."""
-    return torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
-
-
 def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, wanted: MapSpec, rng: Any) -> cam.Explanation:
-    with explainer_of(subject, wanted) as explainer:
+    with explainer_of(subject, wanted.method, wanted.options) as explainer:
         return explainer.explain(inputs, target, rng=rng)
 
 

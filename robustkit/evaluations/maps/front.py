@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from ..method_options import shown
 from .condition import parts_of
 from .figures import SCORES
-from .options import shown
 from .sentence import METHODS
 
 _SHOWN = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..cells import Cells, Row, is_finite
+from ..method_options import shown
 from ..sentence import Clause
 from ..short_row import ShortRow
 from .condition import parts_of
-from .options import shown
 from .vocabulary import BEST, VOCABULARY
 
 METHODS = {

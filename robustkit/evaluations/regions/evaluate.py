@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
-from ..explainers import EVERY_EXPLAINER
+from ..explainers import explainer_of
 from ..shown import show_pixels
 from ..subject import Batch, Evaluation, Shown, Subject
 from .drown import elsewhere, extreme, noised
@@ -70,7 +70,7 @@ def _regions(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     region = str(given["region"])
     if "share" in given:
         method = str(given["map"]) if region in OF_MAP else RANDOM
-        with EVERY_EXPLAINER[method](subject.exact) as explainer:
+        with explainer_of(subject, method) as explainer:
             explained = explainer.explain(subject.inputs(batch.inputs), rng=rng)
         chosen = extreme(explained.maps, Fraction(str(given["share"])), lowest=region == "map-bottom")
         return chosen & ~explained.degenerate[:, None, None]

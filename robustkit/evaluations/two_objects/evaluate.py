@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
-from ..explainers import EVERY_EXPLAINER
+from ..explainers import explainer_of
 from ..subject import Batch, Evaluation, Subject
+from .vocabulary import chosen_of
 
 CONTROLS = ("centre", "random")
 COLUMNS: dict[str, pa.DataType] = {
@@ -33,7 +34,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     """Return how much of the maps lies in the object that was asked for."""
     inputs, labels = subject.inputs(batch.inputs), subject.accepted(batch.samples).to(subject.settings.device)
     method = str(dict(condition.parameters)["map"])
-    with EVERY_EXPLAINER[method](subject.exact) as explainer:
+    with explainer_of(subject, method, chosen_of(condition)) as explainer:
         explained = explainer.explain(inputs, labels, rng=rng)
     objects = torch.stack([truth.objects for truth in batch.truths]).to(explained.maps)
     rows = subject.score(explained.logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
@@ -41,7 +42,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     asked, other, shares = masses(explained.maps, objects)
     controls = {}
     for name in CONTROLS:
-        alike = EVERY_EXPLAINER[name](subject.exact).explain(inputs, labels, rng=rng)  # the same for every class
+        alike = explainer_of(subject, name).explain(inputs, labels, rng=rng)  # the same for every class
         controls[f"{name}_mass"] = masses(alike.maps, objects)[0].mean(dim=1).tolist()
     first, second = shares.unbind(dim=1)
     two = explained.logits.topk(2, dim=1).indices.sort(dim=1).values

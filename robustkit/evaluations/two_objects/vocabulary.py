@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from ...protocol.condition import Condition, Value
+from ...protocol.parameters import split_condition
 from ...protocol.pattern import ConditionPattern
+from ..method_options import Chosen, shown, take_options
 from ..vocabulary import Vocabulary
 from .measures import ASKED, METRICS, SHARE, TERMS
 
@@ -22,7 +24,13 @@ class TwoObjectWords(Vocabulary):
     terms = TERMS
 
     def parse(self, text: str) -> Condition:
-        return replace(super().parse(text), draws=KIND, needs_truth=True)
+        kind, inside = split_condition(text)
+        given = dict(part.partition("=")[::2] for part in (inside or "").split(",") if part)
+        options = take_options(given.get("map", "agcam"), given, text)
+        plain = ",".join(f"{key}={value}" for key, value in given.items())
+        condition = super().parse(f"{kind}({plain})" if plain else kind)
+        named = ",".join([condition.text.removesuffix(")"), *shown(options)])
+        return replace(condition, text=f"{named})", payload=options, draws=KIND, needs_truth=True)
 
     def label(self, text: str) -> str:
         return text.removeprefix(f"{KIND}(map=").removesuffix(")")
@@ -31,12 +39,19 @@ class TwoObjectWords(Vocabulary):
         yield from ((text, name, "") for text, name in values if name in (SHARE.name, ASKED.name))
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
-        yield from ("--attacks", "none", "--cams", pattern.given.get("map", "agcam"))
+        own = ",".join(f"{key}={value}" for key, value in pattern.given.items() if key != "map")
+        method = pattern.given.get("map", "agcam")
+        yield from ("--attacks", "none", "--cams", f"{method}({own})" if own else method)
 
 
 VOCABULARY = TwoObjectWords()
 
 
-def two_object_condition(method: str) -> Condition:
+def two_object_condition(method: str, options: Chosen = ()) -> Condition:
     """Return the condition of one method's maps."""
-    return VOCABULARY.parse(f"{KIND}(map={method})")
+    return VOCABULARY.parse(f"{KIND}({','.join([f'map={method}', *shown(options)])})")
+
+
+def chosen_of(condition: Condition) -> Chosen:
+    """Return the method's own options."""
+    return cast(Chosen, condition.payload)

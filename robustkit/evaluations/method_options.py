@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ...errors import ProtocolError, unknown
-from ...protocol.card import format_number, number
+from ..errors import ProtocolError, unknown
+from ..protocol.card import format_number, number
 
 
 @dataclass(frozen=True)
