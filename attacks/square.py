@@ -100,8 +100,8 @@ class Square(QueuedAttack):
         if any(begins):
             tried = torch.where(per_sample(s.step == 0, tried), s.points, tried)
         logits = front.oracle.predict(tried)
-        front.tally.count(s.rows, forwards=ahead)
         s, used = self._choose(front, s, tried, logits)
+        front.tally.count(s.rows, forwards=used)
         flags = torch.stack((s.wrong.long(), used)).tolist()  # one wait for the device
         broken, made = [bool(fell) for fell in flags[0]], flags[1]
         s = replace(s, step=s.step + used - 1, places=s.places.later([n - 1 for n in made]))
@@ -110,12 +110,14 @@ class Square(QueuedAttack):
         done = [ends and not fell for ends, fell in zip(over, falls, strict=True)]
         front.report(s, s.points, s.loss, falls, done)
         leaves = [ends or fell for ends, fell in zip(over, falls, strict=True)]
-        front.tally.count(s.rows, steps=used - torch.tensor(leaves, device=used.device).long())
+        gone = (s.step == self.queries) | (s.wrong & self.early_stop)
+        front.tally.count(s.rows, steps=used - gone.long())
         s, _ = s.leave(leaves)
         return replace(s, step=s.step + 1, places=s.places.later())
 
     def _ahead(self, front: Front, s: _Search) -> int:
-        """Return how many queries of each run are asked in one pass, all from its present point.
+        """Return how many queries of each run are asked in one pass, all from its present point; those that are thrown
+        away are not counted, as no result depends on them.
 
         Most changes are turned down, so most of these are what asking one by one would ask. Places that no run takes
         cost an accelerator next to nothing.

@@ -183,13 +183,13 @@ def test_asking_ahead_changes_nothing_but_the_number_of_passes(
         monkeypatch.setitem(square.AHEAD, "cpu", most)
         log.forwards.clear()
         result = attack.run(log, images, labels, rng=Draws(range(12)), batch_size=24)
-        assert sum(map(len, log.forwards)) == result.forwards.sum() and max(map(len, log.forwards)) <= 24
+        assert max(map(len, log.forwards)) <= 24
         found.append((result, len(log.forwards)))
     (one, passes), (ahead, fewer) = found
     assert 0 < (one.broken_at >= 0).sum() < 12
     assert torch.equal(one.adversarials, ahead.adversarials)
     assert torch.equal(one.broken_at, ahead.broken_at) and torch.equal(one.steps, ahead.steps)
-    assert fewer < passes and (ahead.forwards >= one.forwards).all()
+    assert fewer < passes and torch.equal(one.forwards, ahead.forwards)
 
 
 def test_without_early_leaving_the_worst_point_is_wrong_and_has_the_highest_loss() -> None:

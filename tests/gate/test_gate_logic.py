@@ -176,5 +176,5 @@ def test_a_lead_over_controls_is_no_rule_of_a_draft_of_everything() -> None:
     leads = [find_metric(f"{one.name}_over_control") for one in CONTROLLED]
     assert all(lead is not None and not (lead.drafted or lead.paired or lead.hub) for lead in leads)
     assert {name for name, one in metrics().items() if one.drafted} == {
-        *("top1", "mean_error", "mce", "miou", "cam_iou", "perplexity"),
+        *("top1", "mean_error", "mce", "miou", "cam_iou", "perplexity", "knn"),
     }
