@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .explainer import Explainer, Target, check_images, chosen, each_target, wanted_targets
-from .repeated import Fill, at_least, colour, parts
+from .repeated import Fill, at_least, colour, parts, rows_of
 from .rng import Rng, TorchRng
 
 
@@ -20,14 +20,14 @@ class IntegratedGradients(Explainer):
     that add up to the difference of the two logits (completeness; see `attributions`).
 
     steps: points on the way. fill: the plain image x0, a number or one for each channel, in the unit of the images.
-    batch_size: rows of a pass, where the images themselves are not more.
+    batch_size: rows of a pass, where the images themselves are not more; by default 16 on a CPU, else 64.
 
     Any differentiable model; a forward, and `steps` forwards and backwards for each image (and target).
     """
 
     name = "integrated-gradients"
 
-    def __init__(self, model: nn.Module, steps: int = 32, fill: Fill = 0.0, batch_size: int = 64) -> None:
+    def __init__(self, model: nn.Module, steps: int = 32, fill: Fill = 0.0, batch_size: int | None = None) -> None:
         super().__init__(model)
         at_least(1, steps=steps, batch_size=batch_size)
         self.steps, self.fill, self.batch_size = steps, fill, batch_size
@@ -55,7 +55,7 @@ class IntegratedGradients(Explainer):
         way = images - colour(self.fill, images)
         places, weights = (torch.from_numpy(part).to(images) for part in np.polynomial.legendre.leggauss(self.steps))
         total = torch.zeros(1, device=images.device)
-        for part in parts(self.steps, len(images), self.batch_size):
+        for part in parts(self.steps, len(images), rows_of(self.batch_size, images)):
             far = 0.5 - 0.5 * places[part]  # from the image back
             gradients = _gradients(self, images - far.view(-1, 1, 1, 1, 1) * way, classes)
             total = total + torch.einsum("s,sbtchw->btchw", 0.5 * weights[part].float(), gradients)
@@ -66,14 +66,15 @@ class SmoothGrad(Explainer):
     """SmoothGrad (Smilkov et al. 2017, arXiv:1706.03825): sum over channels of |mean gradient of noisy copies|.
 
     samples: noisy copies. noise: standard deviation, as a share of the range of each image's values. batch_size: rows
-    of a pass, where the images themselves are not more. The noise is `rng`'s, so a function of the sample.
+    of a pass, where the images themselves are not more; by default 16 on a CPU, else 64. The noise is `rng`'s, so a
+    function of the sample.
 
     Any differentiable model; a forward, and `samples` forwards and backwards for each image (and target).
     """
 
     name = "smooth-grad"
 
-    def __init__(self, model: nn.Module, samples: int = 25, noise: float = 0.15, batch_size: int = 64) -> None:
+    def __init__(self, model: nn.Module, samples: int = 25, noise: float = 0.15, batch_size: int | None = None) -> None:
         super().__init__(model)
         at_least(1, samples=samples, batch_size=batch_size)
         at_least(0, noise=noise)
@@ -86,7 +87,7 @@ class SmoothGrad(Explainer):
         classes = chosen(logits, wanted)
         sigma = self.noise * (images.amax(dim=(1, 2, 3)) - images.amin(dim=(1, 2, 3))).view(-1, 1, 1, 1)
         total = torch.zeros(1, device=images.device)
-        for part in parts(self.samples, len(images), self.batch_size):
+        for part in parts(self.samples, len(images), rows_of(self.batch_size, images)):
             draws = (rng.normal(images.shape[1:], f"cam/smooth-grad/{i}") for i in range(part.start, part.stop))
             noisy = torch.stack([images + sigma * draw.to(images) for draw in draws])
             total = total + _gradients(self, noisy, classes).sum(dim=0)

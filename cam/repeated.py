@@ -11,11 +11,16 @@ Fill = float | Sequence[float] | Tensor
 """What an image becomes where it is taken away: a number, or one for each channel, in the unit of the images."""
 
 
-def at_least(least: float, **values: float) -> None:
-    """Raise ValueError for a value below `least`."""
+def at_least(least: float, **values: float | None) -> None:
+    """Raise ValueError for a value below `least`; None is left alone."""
     for name, value in values.items():
-        if not value >= least:
+        if value is not None and not value >= least:
             raise ValueError(f"{name} is {value}; expected {least} or more")
+
+
+def rows_of(batch_size: int | None, images: Tensor) -> int:
+    """Return how many rows go at once: `batch_size`, or without one 16 on a CPU, whose caches hold few, else 64."""
+    return batch_size or (16 if images.device.type == "cpu" else 64)
 
 
 def parts(count: int, images: int, batch_size: int) -> Iterator[slice]:

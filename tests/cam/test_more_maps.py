@@ -112,7 +112,7 @@ def test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
             shown: list[int] = []
             handle = model.patch_embed.register_forward_hook(lambda m, i, o, shown=shown: shown.append(len(o)))
             backwards.clear()
-            options = FEW.get(kind, {})
+            options = FEW.get(kind, {}) | ({"batch_size": 64} if kind in rows else {})
             kind(model, **options).explain(images, target)
             handle.remove()
             assert sum(shown) == 4 * rows.get(kind, 1)
