@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ..results.run import Run
 from ..runs.progress import Progress
+from .request import Request
 from .run import run
 from .series import SeriesRequest
 from .text import TextRequest
@@ -57,30 +58,7 @@ def series(
         RobustkitError: anything that is wrong with the arguments, before a file is written.
         NothingEvaluated: no series could be evaluated.
     """
-    request = SeriesRequest(
-        checkpoints=_several(checkpoints),
-        data_dir=data,
-        attacks=attacks,
-        disturbances=disturbances,
-        evaluations=evaluations,
-        out=out,
-        protocol=protocol,
-        eps=eps,
-        norm=norm,
-        limit=limit,
-        ids=ids,
-        seed=seed,
-        batch_size=batch_size,
-        shard_size=shard_size,
-        workers=workers,
-        device=device,
-        dtype=dtype,
-        compile=compile,
-        part=part,
-        ray=ray,
-        model=model or {},
-    )
-    return run(request, progress, say)
+    return _carried_out(SeriesRequest, **locals())
 
 
 def text(
@@ -130,32 +108,19 @@ def text(
         RobustkitError: anything that is wrong with the arguments, before a file is written.
         NothingEvaluated: no document could be evaluated.
     """
-    request = TextRequest(
-        checkpoints=_several(checkpoints),
-        data_dir=data,
-        perturbations=perturbations,
-        evaluations=evaluations,
-        window=window,
-        stride=stride,
-        split=split,
-        documents=documents,
-        out=out,
-        protocol=protocol,
-        limit=limit,
-        ids=ids,
-        seed=seed,
-        batch_size=batch_size,
-        shard_size=shard_size,
-        workers=workers,
-        device=device,
-        dtype=dtype,
-        compile=compile,
-        part=part,
-        ray=ray,
-        model=model or {},
-    )
-    return run(request, progress, say)
+    return _carried_out(TextRequest, **locals())
 
 
-def _several(checkpoints: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    return [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints
+def _carried_out(
+    kind: type[Request],
+    *,
+    checkpoints: str | Path | Sequence[str | Path],
+    data: str | Path,
+    model: dict[str, Any] | None,
+    progress: Progress | None,
+    say: Callable[[str], None],
+    **options: Any,
+) -> Run:
+    """Carry out the request of that kind whose fields are the arguments of `series` or `text`."""
+    several = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints
+    return run(kind(checkpoints=several, data_dir=data, model=model or {}, **options), progress, say)

@@ -24,11 +24,11 @@ import robustkit
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.display.table import TextTable
 from robustkit.errors import RobustkitError
-from robustkit.evaluations.counterfactuals.tables import counterfactual_tables
+from robustkit.evaluations.counterfactuals.tables import CHANGED
 from robustkit.evaluations.kinds import words_of
-from robustkit.evaluations.regions.tables import region_tables
+from robustkit.evaluations.regions.tables import REGIONS
 from robustkit.evaluations.results import Results
-from robustkit.evaluations.two_objects.tables import two_object_tables
+from robustkit.evaluations.two_objects.tables import TWO_OBJECTS
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.run import Run
 from robustkit.tasks.measures import metric_of
@@ -37,7 +37,7 @@ from .needs_pictures import pictures
 from .writing import markdown
 
 SHAPES = tuple(f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
-REGIONS = "object,background,map-top,map-bottom"
+DROWNED = "object,background,map-top,map-bottom"
 START = (
     "QUEST's authors show a photograph of macaws (their Figure 1): drown those that standard attention looks at, and "
     "it errs, while QUEST, which looks at all of them, does not. Their Figure A8 asks for each of two objects in "
@@ -84,9 +84,9 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     real, model = (options.checkpoint,), {"model": {"arch": options.arch}}
     maps = {"cams": "agcam", "faithfulness": "none"}
     kept = ("region_kept", "region_over_random")
-    shapes = {"data_dir": "embedded:shapes", "region_noise": REGIONS, "limit": 500, "browse": 24}
+    shapes = {"data_dir": "embedded:shapes", "region_noise": DROWNED, "limit": 500, "browse": 24}
     yield Part("shapes", "Region noise on generated shapes", REGION_TEXT, SHAPES, kept, shapes)
-    images = {"data_dir": options.images, "boxes": options.boxes, "region_noise": REGIONS, "browse": 24, **model}
+    images = {"data_dir": options.images, "boxes": options.boxes, "region_noise": DROWNED, "browse": 24, **model}
     yield Part("vit", "Region noise on real images", "The objects are boxes; many fill the image.", real, (), images)
     pairs = {"data_dir": "embedded:shapes-pairs", "limit": 180, "browse": 24, **maps}
     yield Part("pairs", "Two objects in generated images", OBJECT_TEXT, SHAPES, ("asked_share", "both_found"), pairs)
@@ -116,7 +116,7 @@ def evaluate(part: Part, options: argparse.Namespace) -> Run:
 def tables(run: Run) -> Iterator[TextTable]:
     """Yield the tables of what this page is about."""
     results = Results.of(run, run.summary())
-    for make in (region_tables, two_object_tables, counterfactual_tables):
+    for make in (REGIONS.tables, TWO_OBJECTS.tables, CHANGED.tables):
         yield from make(results)
 
 

@@ -68,9 +68,9 @@ class Counterfactuals(Family):
         return f"with the {self.called(text, manifest)}"
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        from .tables import counterfactual_tables
+        from .tables import CHANGED
 
-        return counterfactual_tables(results)
+        return CHANGED.tables(results)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
         yield from (ShortRow(f"changed images: {FLIPPED.label}", self.words.label(t), t, FLIPPED) for t in texts)
@@ -79,12 +79,12 @@ class Counterfactuals(Family):
         from ...display.grid import with_flags
         from ...display.section import Section
         from ..flags import flag_lines, of_family
-        from .tables import TITLE, counterfactual_grids
+        from .tables import CHANGED
 
         if tables := self.tables(results):
             lines = flag_lines(results, of_family(self.name))
-            values = {"grids": with_flags(counterfactual_grids(tables), lines)}
-            yield Section("counterfactuals", TITLE, lambda: values, template="plain")
+            values = {"grids": with_flags(CHANGED.grids(tables), lines)}
+            yield Section("counterfactuals", CHANGED.title, lambda: values, template="plain")
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         from ..explainers import EVERY_EXPLAINER

@@ -60,9 +60,9 @@ class Regions(Family):
         return f"with {self.called(text, manifest)}"
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        from .tables import region_tables
+        from .tables import REGIONS
 
-        return region_tables(results)
+        return REGIONS.tables(results)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
         for metric in (KEPT, LEAD):
@@ -74,12 +74,12 @@ class Regions(Family):
         from ...display.grid import with_flags
         from ...display.section import Section
         from ..flags import flag_lines, of_family
-        from .tables import TITLE, region_grids
+        from .tables import REGIONS
 
         if tables := self.tables(results):
             lines = flag_lines(results, of_family(self.name))
-            values = {"grids": with_flags(region_grids(tables), lines)}
-            yield Section(self.name, TITLE, lambda: values)
+            values = {"grids": with_flags(REGIONS.grids(tables), lines)}
+            yield Section(self.name, REGIONS.title, lambda: values)
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         from ..explainers import EVERY_EXPLAINER

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from ...display.grid import Grid, part_of, side_by_side
-from ...display.table import TextTable
-from ..cells import by_checkpoint
+from ..listed import Figures, ListedConditions
 from .measures import ACCURACY, AREA, KEPT, LEAD, RANDOM
 from .vocabulary import KIND, VOCABULARY
 
@@ -21,28 +19,11 @@ _SHOWN = (AREA, ACCURACY, KEPT, RANDOM, LEAD)
 HEADINGS = ("region", "n", "area %", "top-1 %", "kept %", "random %", "difference")
 
 
-def region_tables(results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
-    """Return a table for each checkpoint, from the rows of the summary."""
-    ours = by_checkpoint(results, lambda text: text if text.startswith(f"{KIND}(") else None)
-    return [_table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
+def _cells(figures: Figures) -> list[str]:
+    return [_cell(figures.get(metric.name), metric == LEAD) for metric in _SHOWN]
 
 
-def region_grids(tables: Sequence[TextTable]) -> list[Grid]:
-    """Return the tables as one grid: a row for each region, and what is kept of each checkpoint side by side."""
-    return side_by_side(TITLE, [part_of(table) for table in tables], headline=HEADINGS[4], note=_NOTE)
-
-
-def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
-    rows = tuple(
-        (
-            VOCABULARY.label(text),
-            str(figures[ACCURACY.name]["n"]),
-            *(_cell(figures.get(metric.name), metric == LEAD) for metric in _SHOWN),
-        )
-        for text, figures in conditions.items()
-    )
-    title = f"{checkpoint}: {TITLE[0].lower()}{TITLE[1:]}"
-    return TextTable(title, HEADINGS, rows, (), _NOTE, checkpoint=checkpoint).said_once("n")
+REGIONS = ListedConditions(KIND, TITLE, HEADINGS, 4, _NOTE, VOCABULARY.label, ACCURACY.name, _cells)
 
 
 def _cell(row: Mapping[str, Any] | None, signed: bool) -> str:

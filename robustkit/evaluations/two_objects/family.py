@@ -60,9 +60,9 @@ class TwoObjects(Family):
         return f"of two objects, in maps by {self.words.label(text)}"
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        from .tables import two_object_tables
+        from .tables import TWO_OBJECTS
 
-        return two_object_tables(results)
+        return TWO_OBJECTS.tables(results)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
         yield from (ShortRow(f"two objects: {SHARE.heading}", self.words.label(text), text, SHARE) for text in texts)
@@ -71,12 +71,12 @@ class TwoObjects(Family):
         from ...display.grid import with_flags
         from ...display.section import Section
         from ..flags import flag_lines, of_family
-        from .tables import TITLE, two_object_grids
+        from .tables import TWO_OBJECTS
 
         if tables := self.tables(results):
             lines = flag_lines(results, of_family(self.name))
-            values = {"grids": with_flags(two_object_grids(tables), lines)}
-            yield Section("two-objects", TITLE, lambda: values, template="plain")
+            values = {"grids": with_flags(TWO_OBJECTS.grids(tables), lines)}
+            yield Section("two-objects", TWO_OBJECTS.title, lambda: values, template="plain")
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         from ..explainers import EVERY_EXPLAINER

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from ...display.grid import Grid, part_of, side_by_side
-from ...display.table import TextTable
-from ..cells import by_checkpoint, interval_cell
+from ..cells import interval_cell
+from ..listed import Figures, ListedConditions
 from .measures import ASKED, FOUND, LEADS, OTHER, SHARE
 from .vocabulary import KIND, VOCABULARY
 
@@ -24,26 +20,9 @@ _NOTE = (
 )
 
 
-def two_object_tables(results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
-    """Return a table for each checkpoint, from the rows of the summary."""
-    ours = by_checkpoint(results, lambda text: text if text.startswith(f"{KIND}(") else None)
-    return [_table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
-
-
-def two_object_grids(tables: Sequence[TextTable]) -> list[Grid]:
-    """Return the tables as one grid: a row for each map, and the share of each checkpoint side by side."""
-    return side_by_side(TITLE, [part_of(table) for table in tables], headline=HEADINGS[2], note=_NOTE)
-
-
-def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
+def _cells(figures: Figures) -> list[str]:
     shown = (SHARE, ASKED, OTHER, *LEADS.values(), FOUND)
-    rows = tuple(
-        (
-            VOCABULARY.label(text),
-            str(figures[SHARE.name]["n"]),
-            *(interval_cell(figures.get(metric.name)) for metric in shown),
-        )
-        for text, figures in conditions.items()
-    )
-    title = f"{checkpoint}: {TITLE[0].lower()}{TITLE[1:]}"
-    return TextTable(title, HEADINGS, rows, (), _NOTE, checkpoint=checkpoint).said_once("n")
+    return [interval_cell(figures.get(metric.name)) for metric in shown]
+
+
+TWO_OBJECTS = ListedConditions(KIND, TITLE, HEADINGS, 2, _NOTE, VOCABULARY.label, SHARE.name, _cells)
