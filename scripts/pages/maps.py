@@ -25,7 +25,6 @@ import robustkit
 from robustkit.cli.cam.choice import Choice
 from robustkit.cli.cam.command import make_gallery
 from robustkit.cli.progress import ConsoleProgress
-from robustkit.errors import RobustkitError
 from robustkit.evaluations.flags import flag_lines
 from robustkit.evaluations.maps.tables import is_of_maps, map_tables
 from robustkit.evaluations.results import Results
@@ -33,7 +32,7 @@ from robustkit.pipeline.request import ClassificationRequest
 from robustkit.results.run import Run
 
 from .maps_text import behind, in_short, leads, plot, side_by_side, source
-from .writing import markdown
+from .writing import deliver, markdown
 
 SHAPES = tuple(f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
 METHODS = "agcam,agcam-full,rollout,grad-cam"
@@ -185,17 +184,13 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if (options.photographs is None) != (options.masks is None):
         parser.error("expected --photographs and --masks together")
-    try:
+
+    def make() -> str:
         runs = [(part, evaluate(part, options)) for part in parts(options)]
         galleries = list(pictures(runs, options.markdown.with_suffix(""))) if options.markdown else []
-        written = page(runs, " ".join(["python -m scripts.pages.maps", *given]), galleries)
-    except RobustkitError as error:
-        print(f"scripts.pages.maps: {error}", file=sys.stderr)
-        return error.exit_code
-    print(written)
-    if options.markdown:
-        options.markdown.write_text(written, "utf-8")
-    return 0
+        return page(runs, " ".join(["python -m scripts.pages.maps", *given]), galleries)
+
+    return deliver("maps", make, options.markdown)
 
 
 if __name__ == "__main__":

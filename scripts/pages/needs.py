@@ -23,7 +23,6 @@ from rich.console import Console
 import robustkit
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.display.table import TextTable
-from robustkit.errors import RobustkitError
 from robustkit.evaluations.counterfactuals.tables import CHANGED
 from robustkit.evaluations.kinds import words_of
 from robustkit.evaluations.regions.tables import REGIONS
@@ -34,7 +33,7 @@ from robustkit.results.run import Run
 from robustkit.tasks.measures import metric_of
 
 from .needs_pictures import pictures
-from .writing import markdown
+from .writing import deliver, markdown
 
 SHAPES = tuple(f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
 DROWNED = "object,background,map-top,map-bottom"
@@ -167,18 +166,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     given = sys.argv[1:] if arguments is None else arguments
     names = [Path(word).name if word.startswith("/") else word for word in given]
-    try:
+
+    def make() -> str:
         runs = [(part, evaluate(part, options)) for part in parts(options)]
         by_folder = {part.folder: run for part, run in runs}
         drawn = list(pictures(by_folder, options.markdown.with_suffix(""))) if options.markdown else []
-        written = page(runs, " ".join(["python -m scripts.pages.needs", *names]), drawn)
-    except RobustkitError as error:
-        print(f"scripts.pages.needs: {error}", file=sys.stderr)
-        return error.exit_code
-    print(written)
-    if options.markdown:
-        options.markdown.write_text(written, "utf-8")
-    return 0
+        return page(runs, " ".join(["python -m scripts.pages.needs", *names]), drawn)
+
+    return deliver("needs", make, options.markdown)
 
 
 if __name__ == "__main__":

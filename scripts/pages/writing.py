@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from robustkit.errors import RobustkitError
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -19,3 +23,19 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 def whole_percent(share: float) -> str:
     """Return `93` for 0.934; a dash for nan."""
     return f"{100 * share:.0f}" if math.isfinite(share) else "–"
+
+
+def deliver(script: str, make: Callable[[], str], path: Path | None) -> int:
+    """Print the page that `make` returns, and write it to `path` if there is one. Return the exit status.
+
+    A RobustkitError becomes one line on standard error.
+    """
+    try:
+        written = make()
+    except RobustkitError as error:
+        print(f"scripts.pages.{script}: {error}", file=sys.stderr)
+        return error.exit_code
+    print(written)
+    if path:
+        path.write_text(written, "utf-8")
+    return 0
