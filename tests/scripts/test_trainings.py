@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import robustkit
+from robustkit.models.specs import embedded_file
 from scripts.pages import trainings as page
+from scripts.zoo import evaluate
 from scripts.zoo.trainings import (
     Trainings,
     correlation_interval,
@@ -130,6 +133,30 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
     both = trainings.crossed("quest", "standard", "clean", 1000)
     mean = np.mean([r.mean() for r in trainings.right("quest", "clean", 1000).values()])
     assert both is not None and both.second == pytest.approx(mean)
+
+
+def test_what_is_kept_of_a_training_is_what_its_run_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bits are those of the records, in the order of ids; a line that is there is not computed again."""
+    parts = (evaluate.Part("clean", 12, {"attacks": "fgsm", "eps": "8/255"}, ("clean", "fgsm(eps=8/255)")),)
+    monkeypatch.setattr(evaluate, "PARTS", parts)
+    checkpoint = str(embedded_file("shapes-vit-quest"))
+    given = [checkpoint, "--work", str(tmp_path / "runs"), "--out", str(tmp_path / "kept.jsonl")]
+    assert evaluate.main(given) == 0
+    (kept,) = evaluate.read_lines(tmp_path / "kept.jsonl")
+    assert (kept["attention"], kept["seed"]) == ("quest", 0) and kept["figures"]["attention(clean)"][
+        "key_norm_spread"
+    ] > 0
+    run = robustkit.Run(next((tmp_path / "runs").glob("*/clean")))
+    for condition in ("clean", "fgsm(eps=8/255)"):
+        table = run.table("shapes-vit-quest", condition, ["sample_id", "correct"]).sort_by("sample_id")
+        right = Trainings((kept,)).right("quest", condition, 12)[0]
+        assert right.tolist() == table["correct"].to_pylist()
+        assert kept["figures"][condition]["top1"] == pytest.approx(right.mean(), abs=1e-6)
+    assert Trainings((kept,)).right("quest", "fgsm(eps=8/255)", 12)[0].mean() < 1
+    capsys.readouterr()
+    assert evaluate.main(given) == 0 and "1 trainings, 0 of them new" in capsys.readouterr().out
 
 
 def test_without_records_it_says_what_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
