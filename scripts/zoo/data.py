@@ -56,6 +56,25 @@ class Images:
         chosen = torch.arange(count, device=self.labels.device) * len(self) // count
         return replace(self, pixels=self.pixels[chosen], labels=self.labels[chosen])
 
+    def part(self, fraction: float, seed: int) -> Images:
+        """Return this fraction of each class, at least one image, drawn by the seed; a larger fraction holds a smaller.
+
+        Raises DataError where it is not above 0 and at most 1.
+        """
+        if not 0 < fraction <= 1:
+            raise DataError(f"fraction {fraction:g} of the training images; expected more than 0 and at most 1")
+        if fraction == 1:
+            return self
+        draw = torch.Generator().manual_seed(seed_of(seed, "fraction"))
+        order = torch.randperm(len(self), generator=draw)
+        kept = []
+        for label in self.labels.unique():
+            of_class = order[self.labels[order] == label]
+            kept.append(of_class[: max(1, round(fraction * len(of_class)))])
+        chosen = torch.cat(kept).sort().values
+        digest = hashlib.sha256(f"{self.digest} {chosen.tolist()}".encode()).hexdigest()
+        return replace(self, pixels=self.pixels[chosen], labels=self.labels[chosen], digest=digest)
+
 
 def cached(
     spec: str, split: str, limit: int | None, folder: Path, family: Family, names: tuple[str, ...] | None = None

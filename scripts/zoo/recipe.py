@@ -1,7 +1,8 @@
 """What a zoo model is and how it is trained: the architecture, the presets, and every number that follows from them.
 
 The recipe is DeiT's (Touvron 2021) in small: AdamW, warm-up and cosine, label smoothing, mixup and cutmix, drop path,
-an average of the weights. It is the same for every attention formula and every seed.
+an average of the weights. It is the same for every attention formula and every seed. A variant of a preset has another
+number of epochs, rate, or part of the training images, and its models' names say so.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import timm
 import torch
-from timm.layers import build_sincos2d_pos_embed
+from timm.layers import PatchEmbed, build_sincos2d_pos_embed
 from torch import Tensor, nn
 from torch.nn import functional
 
 from robustkit.attention import set_attention
 from robustkit.data.images import unit
-
-ARCH = "vit_tiny_patch16_224"
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,9 @@ class Family:
     train: str = ""
     test: str = ""
 
-    def arch_kwargs(self) -> dict[str, int]:
+    arch: ClassVar[str] = "vit_tiny_patch16_224"
+
+    def arch_kwargs(self) -> dict[str, object]:
         """Return the arguments that make timm's architecture this one."""
         return {
             "img_size": self.side,
@@ -62,8 +63,27 @@ class Family:
 
     def empty(self, attention: str, drop_path: float = 0.0) -> nn.Module:
         """Return the architecture with that formula."""
-        model = timm.create_model(ARCH, num_classes=self.classes, drop_path_rate=drop_path, **self.arch_kwargs())
+        model = timm.create_model(self.arch, num_classes=self.classes, drop_path_rate=drop_path, **self.arch_kwargs())
         return set_attention(model, attention)
+
+
+class CrossFamily(Family):
+    """CrossViT in small (Chen 2021), with cross-attention between two branches: width and patch are those of the branch
+    of small patches, and twice as large in the other, which has the blocks of self-attention; depth: the pairs.
+    """
+
+    arch = "crossvit_9_240"
+
+    def arch_kwargs(self) -> dict[str, object]:
+        """Return the arguments that make timm's architecture this one."""
+        return {
+            "img_size": self.side,
+            "img_scale": [1.0, 1.0],
+            "patch_size": [self.patch, 2 * self.patch],
+            "embed_dim": [self.width, 2 * self.width],
+            "num_heads": [self.heads] * 2,
+            "depth": [[1, 2, 0]] * self.depth,
+        }
 
 
 CIFAR10 = Family(
@@ -92,6 +112,7 @@ SHAPES = Family(
     train="embedded:shapes-train",
     test="embedded:shapes",
 )
+CROSS = CrossFamily(**asdict(SHAPES) | {"name": "shapes-crossvit", "width": 48, "depth": 2, "heads": 2})
 
 
 @dataclass(frozen=True)
@@ -101,6 +122,7 @@ class Preset:
     rate: the highest learning rate. warm_up: the share of steps in which it rises from 0. floor: the rate at the end.
     ema_horizon: over which share of all steps the weights are averaged.
     mix_prob: the share of batches that mixup or cutmix (even odds) blends. randaugment: timm's text for it, or ''.
+    fraction: of the training images of each class, drawn by the seed; an epoch is as much shorter.
     train_images, test_images: how many are used, None for all; watched: how many of each are scored every epoch.
     save_every: minutes between two states of a run, apart from the one at each epoch's end. family: what is trained.
     """
@@ -125,6 +147,7 @@ class Preset:
     padding: int = 4
     bfloat16: bool = False
     compile: bool = False
+    fraction: float = 1.0
     train_images: int | None = None
     test_images: int | None = None
     watched: int | None = None
@@ -143,14 +166,23 @@ class Preset:
             f"AdamW ({self.beta_1}, {self.beta_2}), rate {self.rate:g}, {self.warm_up:.0%} warm-up",
             f"cosine to {self.floor:g}, weight decay {self.weight_decay:g}, gradient norm {self.clip:g}",
             f"label smoothing {self.smoothing:g}, drop path {self.drop_path:g}",
+            *([f"{self.fraction:.0%} of the training images"] if self.fraction != 1 else []),
             f"random crop with padding {self.padding}, mirror images",
             *([blend] if self.mix_prob else []),
             *([f"RandAugment {self.randaugment}"] if self.randaugment else []),
             f"average of the weights over {self.ema_horizon:.1%} of the steps",
-            "whitened patch embedding, sine positions",
+            *(["whitened patch embedding, sine positions"] if self.family.arch == Family.arch else []),
             "bfloat16 autocast" if self.bfloat16 else "float32",
         ]
         return ", ".join(parts) + "; scripts/zoo/train.py"
+
+    def variant(self) -> str:
+        """Return how it differs from the preset of its name, for the names of its models; '' where it does not."""
+        base = PRESETS.get(self.name, self)
+        fields = ("epochs", "rate", "fraction")
+        return "".join(
+            f"-{name}-{getattr(self, name):g}" for name in fields if getattr(self, name) != getattr(base, name)
+        )
 
     def identity(self) -> str:
         """Return every field that the weights depend on, as JSON."""
@@ -181,11 +213,13 @@ GPU = replace(
     randaugment="rand-m9-n2-mstd0.5-inc1",
     watched=None,
 )
+ON_SHAPES = replace(CPU, name="shapes", epochs=12, bfloat16=False, compile=False, watched=1000, family=SHAPES)
 PRESETS = {
     preset.name: preset
     for preset in (
         CPU,
-        replace(CPU, name="shapes", epochs=12, bfloat16=False, compile=False, watched=1000, family=SHAPES),
+        ON_SHAPES,
+        replace(ON_SHAPES, name="shapes-crossvit", family=CROSS),
         GPU,
         Preset("smoke", epochs=4, batch=32, rate=1e-3, warm_up=0.25, mix_prob=0.25, train_images=320, test_images=320),
     )
@@ -250,21 +284,25 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
 def build(attention: str, preset: Preset, seed: int, examples: Tensor) -> nn.Module:
     """Build a model at the start of training.
 
-    examples: (N, 3, side, side) uint8. The patch embedding starts as a turned whitening of their patches and the
-    positions as sines, which saves a small ViT on few images some epochs.
+    examples: (N, 3, side, side) uint8. The patch embedding of a ViT starts as a turned whitening of their patches and
+    the positions as sines, which saves a small one on few images some epochs.
     """
     family = preset.family
     torch.manual_seed(seed_of(seed, "weights"))
     model = family.empty(attention, preset.drop_path)
+    if isinstance(model.patch_embed, PatchEmbed):
+        _whiten(model, family, examples)
+    return model
+
+
+@torch.no_grad()
+def _whiten(model: nn.Module, family: Family, examples: Tensor) -> None:
     patches = functional.unfold(family.normalise(examples), family.patch, stride=family.patch)
     flat = patches.transpose(1, 2).flatten(0, 1).double()
     values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))  # in rising order: the weakest first
     whitening = (vectors / (values + 1e-2).sqrt()).T.float()[-family.width :]
     turn = nn.init.orthogonal_(torch.empty(family.width, len(whitening)))
-    weight = (turn @ whitening).reshape(family.width, 3, family.patch, family.patch)
     grid = family.side // family.patch
-    with torch.no_grad():
-        model.patch_embed.proj.weight.copy_(weight)
-        model.patch_embed.proj.bias.zero_()
-        model.pos_embed[:, 1:] = build_sincos2d_pos_embed([grid, grid], dim=family.width) / 2
-    return model
+    model.patch_embed.proj.weight.copy_((turn @ whitening).reshape(family.width, 3, family.patch, family.patch))
+    model.patch_embed.proj.bias.zero_()
+    model.pos_embed[:, 1:] = build_sincos2d_pos_embed([grid, grid], dim=family.width) / 2

@@ -3,14 +3,16 @@
     python -m scripts.zoo.train --attention quest --train TRAIN --test TEST --work DIR --out DIR
     python -m scripts.zoo.train --attention quest --preset shapes --threads 1 --work DIR --out DIR
     python -m scripts.zoo.train --attention standard --stabiliser 'quack(tau=0.5)' --preset shapes --work DIR
+    python -m scripts.zoo.train --attention quest --preset shapes --rate 3e-3 --fraction 0.1 --seed 2 --work DIR
     python -m scripts.zoo.train --work DIR --plot DIR
 
 TRAIN and TEST are CIFAR-10 as a zip or folder of class folders, or as cifar-10-batches-py. Presets: `cpu` for two
 cores, `gpu` for a CUDA device, `smoke` for a look at whether it runs; `shapes` is for the generated set that travels
-with the package. --work keeps the decoded images, and a folder for each run with its state and log.jsonl. The same
-command goes on where a run was stopped, at any moment and by any means; on one CPU thread it then gives the same bytes
-as a run that was never stopped. The average of the weights, rounded to half precision, goes to --out. A run whose loss
-is no longer a number ends with exit status 1.
+with the package, `shapes-crossvit` is CrossViT on it. --epochs, --rate and --fraction (of the training images, drawn by
+the seed) make a variant of a preset, in a folder and with a name of its own. --work keeps the decoded images, and a
+folder for each run with its state and log.jsonl. The same command goes on where a run was stopped, at any moment and by
+any means; on one CPU thread it then gives the same bytes as a run that was never stopped. The average of the weights,
+rounded to half precision, goes to --out. A run whose loss is no longer a number ends with exit status 1.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from robustkit.models.device import pick_device
 
 from .curves import plot
 from .data import cached
-from .recipe import ARCH, PRESETS, final_decay
+from .recipe import PRESETS, final_decay
 from .run import Run, Task, accuracy
 
 MOST_BYTES = 3_000_000
@@ -51,7 +53,7 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
     rounded.load_state_dict(tensors)
     score = accuracy(rounded.to(task.device), family, task.test.to(task.device))
     metadata = {
-        "arch": ARCH,
+        "arch": family.arch,
         "arch_kwargs": json.dumps(family.arch_kwargs()),
         "attention": task.attention,
         "num_classes": str(family.classes),
@@ -86,11 +88,12 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
 
 
 def named(task: Task) -> str:
-    """Return what the names of its files begin with: `shapes-vit-quest`,
+    """Return what the names of its files begin with: `shapes-vit-quest`, `shapes-vit-quest-rate-0.003`,
     `shapes-vit-standard-quack-tau-1-norm-frobenius`.
     """
     stabiliser = "" if task.stabiliser == NONE else f"-{task.stabiliser.text}"
-    return f"{task.preset.family.name}-" + re.sub(r"[^\w.-]+", "-", f"{task.attention}{stabiliser}").strip("-")
+    how = re.sub(r"[^\w.-]+", "-", f"{task.attention}{stabiliser}").strip("-")
+    return f"{task.preset.family.name}-{how}{task.preset.variant()}"
 
 
 def serialise(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
@@ -135,8 +138,8 @@ def task_of(options: argparse.Namespace) -> Task:
     preset = PRESETS[options.preset]
     find_formula(options.attention)
     stabilised = stabiliser(options.stabiliser)
-    if options.epochs is not None:
-        preset = replace(preset, epochs=options.epochs)
+    given = {"epochs": options.epochs, "rate": options.rate, "fraction": options.fraction}
+    preset = replace(preset, **{name: value for name, value in given.items() if value is not None})
     folder = options.work / "data"
     family = preset.family
     train = cached(options.train or family.train, "train", preset.train_images, folder, family)
@@ -145,7 +148,7 @@ def task_of(options: argparse.Namespace) -> Task:
         attention=options.attention,
         preset=preset,
         seed=options.seed,
-        train=train,
+        train=train.part(preset.fraction, options.seed),
         test=test,
         folder=options.work,
         device=pick_device(options.device),
@@ -184,7 +187,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True, help="decoded images, states and logs")
     parser.add_argument("--out", type=Path, help="where the checkpoint goes; --work if left out")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw the curves of all runs in --work, and stop")
-    parser.add_argument("--epochs", type=int, help="another number than the preset's, for a trial")
+    parser.add_argument("--epochs", type=int, help="another number than the preset's")
+    parser.add_argument("--rate", type=float, help="the highest learning rate, another than the preset's")
+    parser.add_argument("--fraction", type=float, help="of the training images of each class, drawn by the seed")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="torch.compile; the preset decides")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, help="CPU threads; another number gives other last bits")

@@ -124,7 +124,7 @@ def test_only_matrices_decay(zoo: Any, attention: str) -> None:
 
 
 def test_presets_differ_in_what_a_checkpoint_says_and_stay_small(zoo: Any) -> None:
-    assert len({preset.text() for preset in zoo.recipe.PRESETS.values()}) == 4
+    assert len({preset.text() for preset in zoo.recipe.PRESETS.values()}) == 5
     slower = replace(zoo.tiny, rate=5e-4)
     assert slower.identity() != zoo.tiny.identity()
     assert replace(zoo.tiny, save_every=9.0).identity() == zoo.tiny.identity()
@@ -378,10 +378,11 @@ def test_a_stabilised_run_goes_on_to_the_same_bytes_and_says_by_what(
         with pytest.raises(KeyboardInterrupt):
             zoo.script.main(broken)
     assert [zoo.script.main(arguments) for arguments in (broken, whole, plain)] == [0, 0, 0]
-    name = "cifar10-vit-standard-" + re.sub("[(=,]", "-", text).rstrip(")")
+    name = "cifar10-vit-standard-" + re.sub("[(=,]", "-", text).rstrip(")") + "-epochs-1"
     path = tmp_path / "whole" / f"{name}.safetensors"
     assert path.read_bytes() == (tmp_path / "broken" / f"{name}.safetensors").read_bytes()
-    found, other = (robustkit.load(file) for file in (path, tmp_path / "plain" / "cifar10-vit-standard.safetensors"))
+    usual_path = tmp_path / "plain" / "cifar10-vit-standard-epochs-1.safetensors"
+    found, other = (robustkit.load(file) for file in (path, usual_path))
     assert found.identity.metadata["stabiliser"] == text
     assert json.loads((tmp_path / "whole" / "checkpoints.json").read_text())[name]["stabiliser"] == text
     assert "stabiliser" not in other.identity.metadata
@@ -415,7 +416,8 @@ def test_a_stabiliser_is_part_of_what_a_folder_holds(
 ) -> None:
     given = [*command(tmp_path, "standard"), "--epochs", "1"]
     assert zoo.script.main([*given, "--stabiliser", "quack"]) == 0
-    (tmp_path / "cifar10-vit-standard-quack-tau-1-norm-frobenius-seed0").rename(tmp_path / "cifar10-vit-standard-seed0")
+    other = tmp_path / "cifar10-vit-standard-quack-tau-1-norm-frobenius-epochs-1-seed0"
+    other.rename(tmp_path / "cifar10-vit-standard-epochs-1-seed0")
     assert zoo.script.main(given) == 2
     assert "holds a run with stabiliser quack(tau=1,norm=frobenius), not none; give another" in capsys.readouterr().err
 
@@ -446,6 +448,34 @@ def test_the_shapes_preset_is_the_same_recipe_on_the_generated_set(
     recipes = [zoo.recipe.PRESETS[name].text() for name in ("cpu", "shapes")]
     cpu, shapes = (re.sub(r"preset \w+: \d+ epochs, batch \d+", "", recipe) for recipe in recipes)
     assert cpu.replace("bfloat16 autocast", "float32") == shapes
+
+
+def test_a_variant_has_a_name_of_its_own_and_a_part_of_each_class(
+    zoo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CrossViT, too: loading gives back its two branches and their formula."""
+    preset = replace(zoo.recipe.PRESETS["shapes-crossvit"], epochs=3, batch=10, train_images=60, test_images=20)
+    monkeypatch.setitem(zoo.recipe.PRESETS, "shapes-crossvit", preset)
+    variant = ["--epochs", "1", "--rate", "3e-3", "--fraction", "0.5"]
+    given = ["--preset", "shapes-crossvit", "--attention", "quest", "--work", str(tmp_path)]
+    assert zoo.script.main([*given, *variant]) == 0
+    model = robustkit.load(tmp_path / "shapes-crossvit-quest-epochs-1-rate-0.003-fraction-0.5.safetensors")
+    said = model.identity.metadata
+    assert said["data"].endswith(": 30 training images") and "50% of the training images" in said["recipe"]
+    assert (model.identity.attention, type(model.network).__name__) == ("quest", "CrossVit")
+    assert [grid.num_patches for grid in model.network.patch_embed] == [64, 16]
+    assert zoo.script.main([*given, "--fraction", "1.5"]) == 2
+    assert "fraction 1.5 of the training images; expected more than 0 and at most 1" in capsys.readouterr().err
+
+
+def test_a_fraction_is_of_each_class_and_larger_ones_hold_smaller(zoo: Any) -> None:
+    labels = torch.arange(90) % 3
+    labels[:6] = 0
+    images = zoo.data.Images(torch.arange(90)[:, None], labels, "x", "d", ("a", "b", "c"))
+    tenth, half, other = images.part(0.1, 1), images.part(0.5, 1), images.part(0.1, 2)
+    assert tenth.labels.bincount().tolist() == [round(0.1 * n) for n in labels.bincount().tolist()]
+    assert set(tenth.pixels.flatten().tolist()) < set(half.pixels.flatten().tolist())
+    assert len({images.digest, tenth.digest, half.digest, other.digest}) == 4 and images.part(1, 1) is images
 
 
 def test_a_folder_of_another_run_is_refused(zoo: Any, trained: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
