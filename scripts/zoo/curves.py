@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
-from robustkit.attention import FORMULAS
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.attention import evaluate as attention_watch
 
-Row = dict[str, Any]
+from .logs import Log, Row, plain, read_logs
 
 
 def watch(model: nn.Module, images: Tensor) -> dict[str, list[float]]:
@@ -33,46 +31,28 @@ def watch(model: nn.Module, images: Tensor) -> dict[str, list[float]]:
     return {name: [round(value, 5) for value in values] for name, values in columns.items()}
 
 
-def read_logs(work: Path) -> dict[str, list[Row]]:
-    """Return the rows of all runs in a work folder, by the name of the run's folder, in the order of the formulas."""
-    order = list(FORMULAS)
-
-    def place(path: Path) -> tuple[str, int, str]:
-        rest, _, seed = path.parent.name.rpartition("-seed")
-        family, _, formula = rest.partition("-vit-")
-        return family, (order.index(formula) if formula in order else len(order)), seed
-
-    logs = {}
-    for path in sorted(work.glob("*/log.jsonl"), key=place):
-        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        if rows:
-            logs[path.parent.name] = rows
-    return logs
+def _of(key: str, scale: float = 1.0) -> Callable[[Row], float]:
+    return lambda row: scale * float(row[key])
 
 
-def _epochs(rows: list[Row], key: str) -> list[float]:
-    return [row[key] for row in rows if "probe" in row]
+def _layer(name: str, layer: int) -> Callable[[Row], float]:
+    return lambda row: float(row["probe"][name][layer])
 
 
-def _panels(layers: int) -> list[tuple[str, Callable[[list[Row]], dict[str, list[float]]]]]:
-    """Return (title, rows -> named curves) of each row of the figure."""
+def _panels(layers: int) -> list[tuple[str, dict[str, Callable[[Row], float]]]]:
+    """Return (title, named curves, each a figure of an epoch's row) of each row of the figure."""
 
-    def probe(name: str) -> Callable[[list[Row]], dict[str, list[float]]]:
-        return lambda rows: {
-            f"layer {layer + 1}": [row["probe"][name][layer] for row in rows if "probe" in row]
-            for layer in range(layers)
-        }
+    def probe(name: str) -> dict[str, Callable[[Row], float]]:
+        return {f"layer {layer + 1}": _layer(name, layer) for layer in range(layers)}
 
+    accuracies = {
+        "train": _of("train_accuracy_ema", 100),
+        "test": _of("test_accuracy_ema", 100),
+        "test, weights not averaged": _of("test_accuracy", 100),
+    }
     return [
-        ("training loss", lambda rows: {"loss": _epochs(rows, "loss")}),
-        (
-            "accuracy, %",
-            lambda rows: {
-                "train": [100 * value for value in _epochs(rows, "train_accuracy_ema")],
-                "test": [100 * value for value in _epochs(rows, "test_accuracy_ema")],
-                "test, weights not averaged": [100 * value for value in _epochs(rows, "test_accuracy")],
-            },
-        ),
+        ("training loss", {"loss": _of("loss")}),
+        ("accuracy, %", accuracies),
         ("largest |attention logit|", probe("largest_logit")),
         ("mean query norm", probe("query_norm")),
         ("mean key norm", probe("key_norm")),
@@ -81,28 +61,34 @@ def _panels(layers: int) -> list[tuple[str, Callable[[list[Row]], dict[str, list
 
 
 def plot(work: Path, out: Path) -> list[Path]:
-    """Draw all runs in `work`, one figure per family, as FAMILY-curves.svg in `out`."""
-    whole: dict[str, dict[str, list[Row]]] = {}
-    for name, rows in read_logs(work).items():
-        if any("probe" in row for row in rows):
-            whole.setdefault(f"{name.partition('-vit-')[0]}-vit", {})[name] = rows
-    if not whole:
+    """Draw the trainings by presets themselves in `work`, one figure a family, as FAMILY-curves.svg in `out`."""
+    whole = {
+        family: {name: [log for log in logs if log.epochs] for name, logs in by_formula.items()}
+        for family, by_formula in plain(read_logs(work)).items()
+    }
+    whole = {family: {name: logs for name, logs in found.items() if logs} for family, found in whole.items()}
+    if not any(whole.values()):
         raise RobustkitError(f"{work}: no run with a whole epoch in it; train one first")
     out.mkdir(parents=True, exist_ok=True)
-    return [_draw(runs, out / f"{family}-curves.svg") for family, runs in whole.items()]
+    return [_draw(found, out / f"{family}-curves.svg") for family, found in whole.items() if found]
 
 
-def _draw(whole: dict[str, list[Row]], path: Path) -> Path:
-    """Draw a column per run and a row per quantity."""
+def _draw(whole: dict[str, list[Log]], path: Path) -> Path:
+    """Draw a column per formula and a row per quantity: the mean over seeds, and from the least to the most."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot, ticker
 
-    layers = max(len(row["probe"]["entropy"]) for rows in whole.values() for row in rows if "probe" in row)
+    layers = max(len(row["probe"]["entropy"]) for logs in whole.values() for log in logs for row in log.epochs)
     panels = _panels(layers)
     colours = [pyplot.get_cmap("viridis")(0.9 * layer / max(1, layers - 1)) for layer in range(layers)]
-    plain = {"loss": "black", "train": "tab:orange", "test": "tab:blue", "test, weights not averaged": "tab:gray"}
+    plain_colours = {
+        "loss": "black",
+        "train": "tab:orange",
+        "test": "tab:blue",
+        "test, weights not averaged": "tab:gray",
+    }
     figure, axes = pyplot.subplots(
         len(panels),
         len(whole),
@@ -112,13 +98,19 @@ def _draw(whole: dict[str, list[Row]], path: Path) -> Path:
         squeeze=False,
         layout="constrained",
     )
-    for column, (name, rows) in enumerate(whole.items()):
-        axes[0, column].set_title(_title(name, rows), fontsize=10)
+    for column, (name, logs) in enumerate(whole.items()):
+        axes[0, column].set_title(_title(name, logs), fontsize=10)
         axes[-1, column].set_xlabel("epoch", fontsize=9)
         for axis, (title, curves) in zip(axes[:, column], panels, strict=True):
-            for place, (label, values) in enumerate(curves(rows).items()):
-                colour = plain.get(label, colours[place % layers])
-                axis.plot(_epochs(rows, "epoch"), values, color=colour, label=label, linewidth=1.4, marker=".", ms=3)
+            for place, (label, value) in enumerate(curves.items()):
+                colour = plain_colours.get(label, colours[place % layers])
+                epochs, values = _over_seeds(logs, value)
+                axis.plot(
+                    epochs, np.nanmean(values, axis=0), color=colour, label=label, linewidth=1.4, marker=".", ms=3
+                )
+                if len(logs) > 1:
+                    low, high = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+                    axis.fill_between(epochs, low, high, color=colour, alpha=0.25, linewidth=0)
             axis.grid(alpha=0.25)
             axis.tick_params(labelsize=8)
             if column == 0:
@@ -137,5 +129,14 @@ def _draw(whole: dict[str, list[Row]], path: Path) -> Path:
     return path
 
 
-def _title(name: str, rows: list[Row]) -> str:
-    return f"{name}\ndiverged at step {rows[-1]['step']}" if rows[-1].get("diverged") else name
+def _over_seeds(logs: Sequence[Log], value: Callable[[Row], float]) -> tuple[list[int], np.ndarray]:
+    """Return the epochs and a figure of each of them, (seeds, epochs), nan where a training had ended."""
+    epochs = sorted({row["epoch"] for log in logs for row in log.epochs})
+    rows = [{row["epoch"]: value(row) for row in log.epochs} for log in logs]
+    return epochs, np.array([[found.get(epoch, np.nan) for epoch in epochs] for found in rows])
+
+
+def _title(name: str, logs: Sequence[Log]) -> str:
+    gone = [log.rows[-1]["step"] for log in logs if log.diverged]
+    seeds = f"{name}, {len(logs)} seeds" if len(logs) > 1 else name
+    return f"{seeds}\ndiverged at step {', '.join(map(str, gone))}" if gone else seeds

@@ -1,4 +1,4 @@
-"""Paired differences from records, against plain loops and scipy; and the page that puts them next to the paper."""
+"""Paired differences from records, against plain loops and scipy."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from manifests import whole
-from msgspec.structs import replace
 from paired_oracles import interval_of
 from scipy import stats
 
 import robustkit
 from robustkit.common.differences import Difference, holm, of_means
-from robustkit.errors import RobustkitError, RunError
+from robustkit.errors import RunError
 from robustkit.results.paired import Side, paired_difference
 from robustkit.results.run import Run
 from robustkit.runs.manifest import Manifest
-from scripts.pages import quest, quest_page
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIR = ("shapes-vit-standard", "shapes-vit-quest")
@@ -187,152 +185,3 @@ def test_holm_by_hand() -> None:
     first, second = holm([float("nan"), 0.02])
     assert np.isnan(first) and second == pytest.approx(0.04)
     assert holm([]) == []
-
-
-# the page
-
-
-@pytest.fixture(scope="module")
-def script() -> Any:
-    """The page's module."""
-    return quest
-
-
-@pytest.mark.parametrize(
-    ("metric", "published", "ours", "p", "verdict"),
-    [
-        ("top1", 0.01, 0.05, 0.05, "shown"),
-        ("top1", 0.01, -0.05, 0.001, "the opposite"),
-        ("top1", -0.01, -0.05, 0.001, "shown"),
-        ("top1", 0.01, 0.05, 0.051, "cannot tell"),
-        ("nll", -0.03, -0.2, 0.001, "shown"),
-        ("mean_error", -0.007, 0.02, 0.001, "the opposite"),
-        ("nll", -0.03, float("nan"), float("nan"), "cannot tell"),
-    ],
-)
-def test_the_verdict_on_the_published_order(
-    script: Any, metric: str, published: float, ours: float, p: float, verdict: str
-) -> None:
-    found = Difference(ours, 100, ours - 0.01, ours + 0.01, p)
-    gap = script.Gap("quest-paper@1:x", "pgd", metric, "quest", "standard", published, found, 1)
-    assert gap.verdict(p) == verdict
-
-
-@pytest.fixture(scope="module")
-def published(script: Any) -> dict[str, Any]:
-    """As if the paper's attacks were those of the run's card."""
-    return script.published_figures() | {"protocol": "standard"}
-
-
-def sections(page: str) -> dict[str, list[list[str]]]:
-    """The tables of a page by their titles, cell by cell."""
-    found = {}
-    for part in page.split("### ")[1:]:
-        title, _, rest = part.partition("\n")
-        lines = [line for line in rest.split("##")[0].splitlines() if line.startswith("|")]
-        found[title] = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    return found
-
-
-def test_the_page_has_our_figures_beside_the_published_ones(script: Any, run: Run, published: dict[str, Any]) -> None:
-    page = quest_page.page([run, run], published, "python -m scripts.pages.reproduce_quest")
-    tables = sections(page)
-    assert list(tables) == ["clean", "pgd", "noise", "AG-CAM", "AG-CAM, mask mode"]
-    assert page.count("### pgd") == 1
-    heading, _, _, cells = tables["pgd"]
-    summary = {r["metric"]: r for r in run.summary() if (r["checkpoint"], r["condition"]) == (PAIR[1], PGD)}
-    top1, difference = summary["top1"], between(run, *PAIR, PGD)
-    assert cells[0] == "quest"
-    assert cells[1] == f"{100 * top1['value']:.1f} [{100 * top1['ci_low']:.1f}, {100 * top1['ci_high']:.1f}]"
-    assert cells[2].startswith(f"{100 * difference.value:+.1f} [")
-    assert cells[-3:] == ["45.26", "79.33", "2.448"]
-    assert heading[-3:] == ["published: top-1 %", "published: top-5 %", "published: NLL"]
-    assert not any(cell.startswith("published") for cell in tables["noise"][0])
-    assert "shapes-vit-quest " + run.manifest.checkpoints[1].sha256[:12] in page
-    own = quest_page.page([run], published | {"protocol": "quest-paper"}, "x")
-    assert not any(cell.startswith("published") for cell in sections(own)["pgd"][0])
-
-
-def test_the_verdicts_are_counted_and_each_has_its_gap(script: Any, run: Run, published: dict[str, Any]) -> None:
-    page = quest_page.page([run], published, "x")
-    lines = [line for line in page.splitlines() if line.startswith("| standard |")]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    told = {(cells[1], cells[2]): cells for cells in rows}
-    expected = [(name, unit) for name in ("clean", "pgd") for unit in ("top-1 %", "NLL")]
-    assert list(told) == [*expected, *(("agcam", unit) for unit in ("pixel accuracy %", "IoU %", "DICE"))]
-    assert told["pgd", "top-1 %"][3:6] == ["quest", "standard", "+1.61 (better)"]
-    assert told["pgd", "NLL"][5] == "-0.055 (better)"
-    ours = between(run, *PAIR, PGD, "nll")
-    assert told["pgd", "NLL"][6] == f"{ours.value:+.3f} [{ours.ci_low:+.3f}, {ours.ci_high:+.3f}]"
-    words = [cells[-1] for cells in rows]
-    assert set(words) <= {"shown", "the opposite", "cannot tell"}
-    shown, opposite = words.count("shown"), words.count("the opposite")
-    assert f"Of 7 differences that the paper has, {shown} show here, {opposite} are the opposite, and" in page
-    raw = [between(run, *PAIR, name, metric) for name in ("clean", PGD) for metric in ("top1", "nll")]
-    raw += [between(run, *PAIR, BOX, f"cam_{name}") for name in ("pixel_accuracy", "iou", "dice")]
-    adjusted = [float(cells[8].removeprefix("< ")) for cells in rows]
-    assert adjusted == pytest.approx(holm([one.p_value for one in raw]), abs=1e-3)
-
-
-def test_differences_that_the_paper_does_not_resolve_have_no_verdict(script: Any, run: Run) -> None:
-    close = {"protocol": "standard", **script.published_figures()}
-    close = close | {"quest": close["standard"] | {"pgd": {"top1": 0.4375, "nll": 2.60}}, "protocol": "standard"}
-    page = quest_page.page([run], close, "x")
-    rows = [line for line in page.splitlines() if line.startswith("| standard |")]
-    assert len(rows) == 1 and "| NLL" in rows[0] and "(worse)" in rows[0]
-
-
-def test_what_the_paper_has_no_figure_of_is_listed_where_0_is_left_out(script: Any, run: Run) -> None:
-    page = quest_page.page([run], script.published_figures() | {"protocol": "quest-paper"}, "x")
-    found = [line for line in page.splitlines() if line.startswith("- ")]
-    expected = []
-    for name, condition in (("pgd", PGD), ("noise", "noise"), ("agcam-mask", BOX.replace("box", "mask"))):
-        metrics = {"pgd": ("top1", "nll"), "noise": ("mean_error",)}.get(name, script.LOCALISED)
-        for metric in metrics:
-            d = between(run, *PAIR, condition, metric)
-            if d.ci_low > 0 or d.ci_high < 0:
-                better = d.value < 0 if metric in ("nll", "mean_error") else d.value > 0
-                expected.append((name, script.UNITS[metric][0], "better" if better else "worse"))
-    told = [line[2:].replace(" (standard)", "").replace(": ", ", ").split(", ") for line in found]
-    assert [(words[1], words[2], words[-1]) for words in told] == expected
-    assert expected
-
-
-def test_the_first_checkpoint_must_have_standard_attention(script: Any, run: Run, published: dict[str, Any]) -> None:
-    asked = run.manifest.arguments["checkpoints"]
-    turned = Mirror(run, asked[::-1])
-    with pytest.raises(RobustkitError, match="shapes-vit-quest has quest attention; expected one with standard"):
-        quest_page.page([turned], published, "x")
-    alone = sections(quest_page.page([Mirror(run, [f"zoo:{PAIR[0]}"])], published, "x"))
-    assert [cells[0] for cells in alone["pgd"][2:]] == ["standard"]
-
-
-class Mirror:
-    """A run that was asked for other checkpoints."""
-
-    def __init__(self, run: Run, asked: list[str]) -> None:
-        arguments = {**run.manifest.arguments, "checkpoints": asked}
-        self.manifest, self.path = replace(run.manifest, arguments=arguments), run.path
-        self.summary, self.table = run.summary, run.table
-
-
-def test_maps_have_a_table_for_boxes_with_the_published_figures_and_one_for_masks(script: Any, run: Run) -> None:
-    heading, _, _, cells = sections(quest_page.page([run], script.published_figures(), "x"))["AG-CAM"]
-    box = {r["metric"]: r for r in run.summary() if (r["checkpoint"], r["condition"]) == (PAIR[1], BOX)}
-    assert heading[4:7] == ["IoU % [95 %]", "minus standard", "minus best control"]
-    found, lead = box["cam_iou"], box["cam_iou_over_control"]
-    assert cells[4] == f"{100 * found['value']:.1f} [{100 * found['ci_low']:.1f}, {100 * found['ci_high']:.1f}]"
-    assert cells[6].startswith(f"{100 * lead['value']:+.1f} [")
-    assert cells[6].endswith(f"({lead['flags'][0].removeprefix('best control: ')})")
-    assert cells[-3:] == ["70.76", "53.54", "0.660"]
-
-
-def test_the_published_figures_are_the_papers(script: Any) -> None:
-    published = script.published_figures()
-    assert published["elliptical-quest"]["spsa"] == {"top1": 0.5915, "top5": 0.8744, "nll": 1.613}
-    assert published["standard"]["in-c"] == {"mce_16": 0.557}
-    assert published["quest"]["agcam"] == {"cam_pixel_accuracy": 0.7076, "cam_iou": 0.5354, "cam_dice": 0.6597}
-    attacks = ("clean", "fgsm", "pgd", "spsa", "autoattack")
-    for name in ("standard", "quest", "elliptical", "elliptical-quest"):
-        figures = [published[name][attack] for attack in attacks]
-        assert all(f["top1"] < f["top5"] < 1 < f["nll"] for f in figures)

@@ -28,7 +28,7 @@ import robustkit
 from robustkit.attention import get_attention, scores
 from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError, RobustkitError
-from scripts.zoo import curves, data, recipe, run, train
+from scripts.zoo import curves, data, logs, recipe, run, train
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def zoo() -> Any:
     """The scripts' modules."""
-    return SimpleNamespace(script=train, curves=curves, data=data, recipe=recipe, run=run, tiny=tiny(recipe))
+    return SimpleNamespace(script=train, curves=curves, logs=logs, data=data, recipe=recipe, run=run, tiny=tiny(recipe))
 
 
 def tiny(recipe: Any) -> Any:
@@ -254,6 +254,8 @@ def test_curves_are_drawn_of_all_runs_and_none_without_one(zoo: Any, tmp_path: P
     rows = [{"epoch": epoch, **figures, "probe": probe} for epoch in (1, 2)]
     for name, more in (
         ("cifar10-vit-quest-seed0", []),
+        ("cifar10-vit-quest-seed1", []),
+        ("cifar10-vit-quest-rate-0.003-seed0", []),
         ("cifar10-vit-standard-seed0", [{"epoch": 3, "step": 77, "diverged": True}]),
         ("shapes-vit-quest-seed0", []),
     ):
@@ -263,13 +265,31 @@ def test_curves_are_drawn_of_all_runs_and_none_without_one(zoo: Any, tmp_path: P
     assert (svg.name, other.name) == ("cifar10-vit-curves.svg", "shapes-vit-curves.svg")
     first = svg.read_bytes()
     texts = [comment.strip() for comment in re.findall(r"<!-- (.*?) -->", svg.read_text(), re.DOTALL)]
-    assert texts.index("cifar10-vit-standard-seed0") < texts.index(
-        "cifar10-vit-quest-seed0"
-    )  # as the formulas are listed
-    assert {"cifar10-vit-quest-seed0", "diverged at step 77", "attention entropy, nats", "layer 2"} <= set(texts)
-    assert not any("shapes" in text for text in texts)
+    assert texts.index("standard") < texts.index("quest, 2 seeds")  # as the formulas are listed
+    assert {"diverged at step 77", "attention entropy, nats", "layer 2"} <= set(texts)
+    assert not any("shapes" in text or ("seeds" in text and "2" not in text) for text in texts)
     zoo.curves.plot(tmp_path, tmp_path / "plots")
     assert svg.read_bytes() == first
+
+
+def test_a_log_says_what_was_trained(zoo: Any, tmp_path: Path) -> None:
+    names = {
+        "shapes-vit-elliptical-quest-seed4": ("shapes-vit", "elliptical-quest", "", 4),
+        "shapes-crossvit-quest-seed0": ("shapes-crossvit", "quest", "", 0),
+        "shapes-vit-qknorm-hs-epochs-4-rate-0.0001-seed1": ("shapes-vit", "qknorm-hs", "epochs-4-rate-0.0001", 1),
+        "shapes-vit-standard-quack-tau-1-seed0": ("shapes-vit", "standard", "quack-tau-1", 0),
+    }
+    probes = [{"probe": {"largest_logit": values}} for values in ([1.0, 9.0], [4.0, 7.0], [3.5, 7.5])]
+    end = {"test_accuracy_ema": 0.75}
+    for name in (*names, "something-else"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(probe | end) + "\n" for probe in probes))
+    found = {log.name: log for log in zoo.logs.read_logs(tmp_path)}
+    assert {name: (log.family, log.attention, log.variant, log.seed) for name, log in found.items()} == names
+    rate = found["shapes-vit-qknorm-hs-epochs-4-rate-0.0001-seed1"]
+    assert (rate.option("rate"), rate.option("epochs"), rate.option("fraction")) == (1e-4, 4, None)
+    assert (rate.accuracy, rate.largest_logit(), rate.logit_change()) == (0.75, 9.0, 3.0)
+    assert set(zoo.logs.plain(list(found.values()))) == {"shapes-vit", "shapes-crossvit"}
 
 
 # runs
@@ -325,7 +345,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     assert zoo.script.main(command(tmp_path, attention)) == 0
     assert "goes on" not in capsys.readouterr().out
     assert (killed[attention] / name).read_bytes() == (tmp_path / name).read_bytes()
-    logs = [zoo.curves.read_logs(work)[f"cifar10-vit-{attention}-seed0"] for work in (killed[attention], tmp_path)]
+    logs = [zoo.logs.read_logs(work)[0].rows for work in (killed[attention], tmp_path)]
     for log in logs:
         for row in log:
             del row["images_per_second"]  # the only thing that time is in
@@ -499,8 +519,8 @@ def test_divergence_is_said_and_logged_and_leaves_no_checkpoint(
 ) -> None:
     status, error = trained("standard", rate=1e30)
     assert status == 1 and "the loss is nan by step 4 (epoch 1); training diverged; lower the rate of 1e+30" in error
-    (log,) = zoo.curves.read_logs(tmp_path).values()
-    assert log == [{"epoch": 1, "step": 4, "diverged": True}]
+    (log,) = zoo.logs.read_logs(tmp_path)
+    assert log.diverged and list(log.rows) == [{"epoch": 1, "step": 4, "diverged": True}]
     assert not list(tmp_path.glob("*.safetensors"))
     assert not (tmp_path / "cifar10-vit-standard-seed0" / "state.pt").exists()
 
