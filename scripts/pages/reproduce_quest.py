@@ -1,8 +1,10 @@
-"""Compare formulas over trainings: what differs, which published differences show, and what evenness has to do with it.
+"""The tables of the QUEST paper on the zoo, over several trainings: what differs, and which published differences show.
 
-    python -m scripts.pages.trainings [--records docs/results/zoo/shapes.jsonl] [--markdown docs/results/trainings.md]
+    python -m scripts.pages.reproduce_quest [--records docs/results/zoo] [--markdown docs/results/quest-tables.md]
+        [--reference robustkit/results/references/zoo.toml]
 
-Made from what `scripts/zoo/evaluate.py` kept of each training alone: no model and no image is needed.
+Made from what `scripts/zoo/evaluate.py` kept of each training, FAMILY.jsonl, and from the logs next to it: no model and
+no image is needed. --reference writes the means over seeds as figures for `robustkit compare --reference zoo`.
 """
 
 from __future__ import annotations
@@ -10,112 +12,70 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from robustkit.common.differences import Difference, holm
 from robustkit.common.files import write_whole
-from robustkit.results.published import read_published
+from robustkit.errors import RobustkitError
 from scripts.zoo.evaluate import PARTS, read_lines
-from scripts.zoo.trainings import (
-    LEVEL,
-    Trainings,
-    correlation_interval,
-    means,
-    partial_rank_correlation,
-    seeds_needed,
-    smallest_gap,
-    spread_of,
-)
+from scripts.zoo.logs import read_logs
+from scripts.zoo.trainings import LEVEL, Trainings, seeds_needed, smallest_gap, spread_of
 
+from .quest_evenness import evenness
+from .quest_figures import EVENNESS, FIGURES, TABLES, Figure
+from .quest_reference import reference
+from .quest_variants import variants
 from .writing import markdown
 
-RECORDS, PAGE = Path("docs/results/zoo/shapes.jsonl"), Path("docs/results/trainings.md")
-FGSM, PGD, IN_C = "fgsm(eps=2/255)", "pgd(eps=2/255,steps=20)", "in-c(texture=own)"
-FMN, ATTENTION, MAPS = "fmn(steps=100)", "attention(clean)", "cam(agcam,faithfulness=none,mode=box)"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a training. better: 1 where more is better, -1 where less is, 0 where neither. published: condition
-    and metric of the paper's tables, where they have it.
-    """
-
-    condition: str
-    metric: str
-    title: str
-    scale: float = 1.0
-    digits: int = 2
-    better: int = 0
-    published: tuple[str, str] | None = None
-
-
-FIGURES = (
-    Figure("clean", "top1", "clean top-1, %", 100, 1, 1, ("clean", "top1")),
-    Figure("clean", "nll", "clean NLL", 1, 3, -1, ("clean", "nll")),
-    Figure(FGSM, "top1", "FGSM 2/255, %", 100, 1, 1, ("fgsm", "top1")),
-    Figure(FGSM, "nll", "FGSM 2/255, NLL", 1, 3, -1, ("fgsm", "nll")),
-    Figure(PGD, "top1", "PGD-20 2/255, %", 100, 1, 1, ("pgd", "top1")),
-    Figure(PGD, "nll", "PGD-20 2/255, NLL", 1, 3, -1, ("pgd", "nll")),
-    Figure(FMN, "median_distance", "median distance, 1/255", 255, 2, 1),
-    Figure(IN_C, "mean_error", "IN-C mean error, %", 100, 1, -1, ("in-c", "mce_16")),
-    Figure(MAPS, "cam_pixel_accuracy", "AG-CAM pixel accuracy, %", 100, 1, 1, ("agcam", "cam_pixel_accuracy")),
-    Figure(MAPS, "cam_iou", "AG-CAM IoU, %", 100, 1, 1, ("agcam", "cam_iou")),
-    Figure(MAPS, "cam_dice", "AG-CAM DICE, %", 100, 1, 1, ("agcam", "cam_dice")),
-)
-EVENNESS = (
-    Figure(ATTENTION, "entropy_share", "share of the largest entropy", 1, 3),
-    Figure(ATTENTION, "largest_logit", "largest logit", 1, 1),
-    Figure(ATTENTION, "key_norm_spread", "spread of key norms", 1, 3),
-    Figure(ATTENTION, "softmax_slope", "slope of softmax", 1, 3),
-    Figure(ATTENTION, "strongest_key", "weight of the strongest key", 1, 3),
-)
-ROBUSTNESS = tuple(
-    figure
-    for figure in FIGURES
-    if (figure.condition, figure.metric) in ((PGD, "top1"), (FMN, "median_distance"), (IN_C, "mean_error"))
-)
 AGAINST = (
     ("quest", "standard"),
+    ("qnorm", "standard"),
+    ("qknorm-hs", "standard"),
+    ("qknorm-ds", "standard"),
     ("elliptical", "standard"),
     ("elliptical-quest", "standard"),
     ("elliptical-quest", "elliptical"),
 )
 UNRESOLVED = {"top1": 0.002, "nll": 0.005}
 """Published gaps below these are what another seed changes in the paper; there is no order to look for."""
+SIZES = {condition: part.limit or 1000 for part in PARTS for condition in part.bits}
 
 
 def levels(trainings: Trainings, figures: Sequence[Figure]) -> str:
-    """Return the table of means and standard deviations over seeds."""
-    rows: list[Sequence[str]] = [("attention", "seeds", *(figure.title for figure in figures))]
+    """Return means and standard deviations over seeds, and the published figures; '' where no training has one."""
+    had = [f for f in figures if any(trainings.values(name, f.condition, f.metric) for name in trainings.formulas())]
+    if not had:
+        return ""
+    heading = ["attention", "seeds"]
+    for figure in had:
+        heading += [figure.title, *(["published"] if figure.published else [])]
+    rows = [tuple(heading)]
     for formula in trainings.formulas():
-        seeds = len(trainings.values(formula, "clean", "top1"))
-        cells = [_level(trainings, formula, figure) for figure in figures]
-        rows.append((formula, str(seeds), *cells))
+        cells = [formula, str(len(trainings.values(formula, "clean", "top1")))]
+        for figure in had:
+            cells += [figure.level(trainings, formula), *([figure.of_paper(formula)] if figure.published else [])]
+        rows.append(tuple(cells))
     return markdown(rows)
 
 
-def _level(trainings: Trainings, formula: str, figure: Figure) -> str:
-    values = list(trainings.values(formula, figure.condition, figure.metric).values())
-    if not values:
-        return "–"
-    mean, sd = means([figure.scale * value for value in values])
-    return f"{mean:.{figure.digits}f}" + (f" ± {sd:.{figure.digits}f}" if len(values) > 1 else "")
+def tables(trainings: Trainings) -> Iterator[str]:
+    """Yield a section for each table of the paper."""
+    for table in TABLES:
+        yield f"### {table.title}"
+        written = levels(trainings, table.figures)
+        yield "\n\n".join(filter(None, [table.note, written or "Not evaluated: this takes a GPU."]))
 
 
 def differences(trainings: Trainings) -> Iterator[tuple[str, Figure, Difference, Difference | None]]:
     """Yield formula, figure, how it differs from standard by seed, and with images as a random effect, too."""
-    sizes = {condition: part.limit or 1000 for part in PARTS for condition in part.bits}
     for formula in trainings.formulas():
         for figure in FIGURES:
             found = trainings.difference(formula, "standard", figure.condition, figure.metric)
             if formula == "standard" or found is None:
                 continue
             both = None
-            if figure.metric == "top1":
-                both = trainings.crossed(formula, "standard", figure.condition, sizes[figure.condition])
+            if figure.metric == "top1" and figure.condition in SIZES:
+                both = trainings.crossed(formula, "standard", figure.condition, SIZES[figure.condition])
             yield formula, figure, found, both
 
 
@@ -126,9 +86,9 @@ def against_standard(trainings: Trainings) -> str:
     heading = ("attention", "figure", "minus standard [95 %]", "p", "p (Holm)", "images random, too", "80 % power at")
     rows: list[Sequence[str]] = [heading]
     for (formula, figure, found, both), p in zip(every, adjusted, strict=True):
-        mixed = "" if both is None else _signed(both, figure)
+        mixed = "" if both is None else figure.signed(both)
         least = figure.scale * smallest_gap(spread_of(found), found.n)
-        cells = (_signed(found, figure), f"{found.p_value:.3f}", f"{p:.3f}", mixed, f"{least:.{figure.digits}f}")
+        cells = (figure.signed(found), f"{found.p_value:.3f}", f"{p:.3f}", mixed, f"{least:.{figure.digits}f}")
         rows.append((formula, figure.title, *cells))
     beyond = sum(p < LEVEL for p in adjusted)
     return f"{beyond} of {len(every)} differences are beyond chance after Holm's correction.\n\n{markdown(rows)}"
@@ -136,34 +96,20 @@ def against_standard(trainings: Trainings) -> str:
 
 def published_order(trainings: Trainings) -> str:
     """Return for each published difference whether it shows, and how many seeds it would take."""
-    paper = read_published("quest")
     gaps = []
     for formula, against in AGAINST:
         for figure in FIGURES:
-            if figure.published is None:
-                continue
-            condition, metric = figure.published
-            sides = [paper.figures.get(name, {}).get(condition, {}).get(metric) for name in (against, formula)]
+            sides = figure.papers([against, formula])
             found = trainings.difference(formula, against, figure.condition, figure.metric)
-            if sides[0] is None or sides[1] is None or found is None:
+            if sides is None or found is None:
                 continue
             gap = sides[1] - sides[0]
-            if abs(gap) > UNRESOLVED.get(metric, 0):
+            if abs(gap) > UNRESOLVED.get(figure.metric, 0):
                 gaps.append((formula, against, figure, gap, found))
     adjusted = holm([found.p_value for *_, found in gaps])
-    rows: list[Sequence[str]] = [
-        (
-            "attention",
-            "against",
-            "figure",
-            "published",
-            "here [95 %]",
-            "p (Holm)",
-            "order",
-            "seeds: as published",
-            "as here",
-        )
-    ]
+    seeds, here = "seeds: as published", "as here"
+    heading = ("attention", "against", "figure", "published", "here [95 %]", "p (Holm)", "order", seeds, here)
+    rows: list[Sequence[str]] = [heading]
     words = []
     for (formula, against, figure, gap, found), p in zip(gaps, adjusted, strict=True):
         word = "cannot tell" if not p < LEVEL else "shown" if found.value * gap > 0 else "the opposite"
@@ -171,7 +117,7 @@ def published_order(trainings: Trainings) -> str:
         sd = spread_of(found)
         needed = [_seeds(seeds_needed(size, sd)) for size in (gap, found.value)]
         said = f"{figure.scale * gap:+.{figure.digits}f}"
-        rows.append((formula, against, figure.title, said, _signed(found, figure), f"{p:.3f}", word, *needed))
+        rows.append((formula, against, figure.title, said, figure.signed(found), f"{p:.3f}", word, *needed))
     counts = ", ".join(f"{words.count(word)} {word}" for word in ("shown", "the opposite", "cannot tell"))
     return f"Of {len(words)} published differences: {counts}.\n\n{markdown(rows)}"
 
@@ -180,76 +126,80 @@ def _seeds(count: int | None) -> str:
     return "over 1000" if count is None else str(count)
 
 
-def _signed(found: Difference, figure: Figure) -> str:
-    parts = [f"{figure.scale * value:+.{figure.digits}f}" for value in (found.value, found.ci_low, found.ci_high)]
-    return f"{parts[0]} [{parts[1]}, {parts[2]}]" if np.isfinite(found.ci_low) else parts[0]
-
-
-def evenness(trainings: Trainings) -> str:
-    """Return how figures of attention and of robustness go together over trainings, clean accuracy held fixed."""
-    rows: list[Sequence[str]] = [("attention", *(figure.title for figure in ROBUSTNESS))]
-    held = _column(trainings, FIGURES[0])
-    for figure in EVENNESS:
-        x = _column(trainings, figure)
-        cells = []
-        for robust in ROBUSTNESS:
-            y = robust.better * _column(trainings, robust)
-            low, high = correlation_interval(x, y, held)
-            cells.append(f"{partial_rank_correlation(x, y, held):+.2f} [{low:+.2f}, {high:+.2f}]")
-        rows.append((figure.title, *cells))
-    return markdown(rows)
-
-
-def _column(trainings: Trainings, figure: Figure) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array([line["figures"][figure.condition][figure.metric] for line in trainings.lines])
-
-
-def page(trainings: Trainings, command: str) -> str:
-    """Return the page."""
+def of_family(name: str, trainings: Trainings) -> Iterator[str]:
+    """Yield the sections of a family of trainings."""
     recipes = dict.fromkeys(str(line["recipe"]) for line in trainings.lines)
-    counts = {name: len(trainings.values(name, "clean", "top1")) for name in trainings.formulas()}
-    few = [f"{name} {count}" for name, count in counts.items() if count < 5]
-    parts = [
-        "# Formulas over several trainings",
-        f"Made by `{command}` from [what is kept of each training](zoo/shapes.jsonl); do not edit.",
-        f"{len(trainings.lines)} trainings of the zoo's small ViTs on generated shapes, by one recipe: "
-        f"{'; '.join(recipes)}. Seeds share their first weights and the order of images across formulas, so "
-        "differences are paired by seed. Mean ± standard deviation over seeds."
-        + (f" Fewer than five seeds: {', '.join(few)}." if few else ""),
-        "## Levels",
-        levels(trainings, FIGURES),
-        levels(trainings, EVENNESS),
-        "## Against standard attention",
+    counts = {formula: len(trainings.values(formula, "clean", "top1")) for formula in trainings.formulas()}
+    most = max(counts.values())
+    few = [f"{formula} {count}" for formula, count in counts.items() if count < most]
+    yield f"## Trainings on {name}"
+    yield (
+        f"{len(trainings.lines)} trainings: {'; '.join(recipes)}. [What is kept of each](zoo/{name}.jsonl)."
+        + (f" Seeds: {most}, but {', '.join(few)}." if few else f" Seeds: {most}.")
+    )
+    yield from tables(trainings)
+    if levels(trainings, EVENNESS):
+        yield "### How even attention is"
+        yield "On clean images, mean over layers and heads."
+        yield levels(trainings, EVENNESS)
+    if most < 2:
+        yield "One training of each: how far another seed would move a figure is not known, so nothing is compared."
+        return
+    yield "### Against standard attention"
+    yield (
         "Student's t on the differences by seed. *Images random, too*: intervals for other trainings and other images "
         "(seeds and images as crossed random effects, degrees of freedom of Hillis 2007). *80 % power at*: the "
-        "smallest difference that so many seeds find four times out of five.",
-        against_standard(trainings),
-        "## Do the published differences show?",
-        "The paper's are of ViT-Ti on ImageNet, attacked at 1/255 in normalised units; ours are attacked at 2/255 in "
-        "pixels, so that an attack leaves as much of the clean accuracy as there. IN-C is the paper's mCE, here the "
-        "mean error. *Seeds*: how many would find the published difference, and the one seen here, with a power of "
-        "80 %.",
-        published_order(trainings),
-        "## Does more even attention make a model more robust?",
-        "Spearman's rank correlation over all trainings with clean accuracy held fixed, and 95 % intervals over "
-        "resampled trainings. The signs of errors are turned, so that + means more robust. Trainings of one formula "
-        "are alike, so these are few independent points: a correlation may be the formula's and not attention's.",
-        evenness(trainings),
+        "smallest difference that so many seeds find four times out of five."
+    )
+    yield against_standard(trainings)
+    yield "### Do the published differences show?"
+    yield (
+        "The paper's are of ViT-Ti on ImageNet. An order is shown, or the opposite, where p is below 0.05 after Holm's "
+        "correction. *Seeds*: how many would find the published difference, and the one seen here, with a power of "
+        "80 %."
+    )
+    yield published_order(trainings)
+
+
+def page(records: Path, pictures: Path, command: str) -> str:
+    """Return the page, and draw its plots into the folder of pictures."""
+    families = {path.stem: Trainings(tuple(read_lines(path))) for path in sorted(records.glob("*.jsonl"))}
+    families = {name: found for name, found in families.items() if found.lines}
+    if not families:
+        raise RobustkitError(f"{records}: no trainings are kept there; run python -m scripts.zoo.evaluate")
+    parts = [
+        "# The QUEST paper's tables over several trainings",
+        f"Made by `{command}`; do not edit.",
+        "Small ViTs of the zoo, by one recipe for all formulas. Seeds share their first weights and the order of "
+        "images across formulas, so differences are paired by seed. Mean ± standard deviation over seeds. Columns "
+        "headed *published* are of larger models on ImageNet (Govindarajan et al., QUEST, arXiv 2604.00199): their "
+        "levels are not a goal here; what can agree is which formula is ahead of which.",
     ]
+    for name in sorted(families, key=lambda name: -len(families[name].lines)):
+        parts += of_family(name, families[name])
+    logs = read_logs(records)
+    for name, found in families.items():
+        parts += evenness(found, [log for log in logs if log.family == f"{name}-vit"], pictures)
+    parts += variants(logs)
     return "\n\n".join(parts) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the page. Return the exit status."""
+    """Write the page, and the reference if it is asked for. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=Path, default=RECORDS)
-    parser.add_argument("--markdown", type=Path, default=PAGE)
+    parser.add_argument("--records", type=Path, default=Path("docs/results/zoo"), help="FAMILY.jsonl, and logs")
+    parser.add_argument("--markdown", type=Path, default=Path("docs/results/quest-tables.md"))
+    parser.add_argument("--reference", type=Path, help="write the means of shapes as figures for compare there")
     options = parser.parse_args(arguments)
-    lines = read_lines(options.records)
-    if not lines:
-        print(f"{options.records}: no trainings are kept there; run python -m scripts.zoo.evaluate", file=sys.stderr)
-        return 2
-    write_whole(options.markdown, page(Trainings(tuple(lines)), "python -m scripts.pages.trainings").encode())
+    try:
+        written = page(options.records, options.markdown.with_suffix(""), "python -m scripts.pages.reproduce_quest")
+    except RobustkitError as error:
+        print(f"scripts.pages.reproduce_quest: {error}", file=sys.stderr)
+        return error.exit_code
+    write_whole(options.markdown, written.encode())
+    if options.reference:
+        shapes = Trainings(tuple(read_lines(options.records / "shapes.jsonl")))
+        write_whole(options.reference, reference(shapes).encode())
     return 0
 
 

@@ -2,10 +2,11 @@
 
     python -m scripts.zoo.evaluate CHECKPOINT… --work runs/trainings --out docs/results/zoo/shapes.jsonl
 
-Each checkpoint that has no line in --out yet goes through `robustkit.audit` in parts, which differ in how many images
-their cost allows; a part is one run for all of them, so that images are corrupted once. The same command continues
-where it was stopped, and takes models that were trained later. A line holds the figures of summary.json that the pages
-use, and for some conditions which images were right, as bits: differences over trainings need both.
+Each checkpoint goes through `robustkit.audit` in parts, which differ in how many images their cost allows; a part is
+one run for all that lack it in --out, so that images are corrupted once. The same command continues where it was
+stopped, and takes models that were trained later, and parts that were left out (--parts; `spsa` and `autoattack` are
+for a GPU). A line holds the figures of summary.json that the pages use, and for some conditions which images were
+right, as bits: differences over trainings need both.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import base64
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,8 @@ PARTS = (
         {"attacks": "fgsm,pgd", "eps": "2/255"},
         ("fgsm(eps=2/255)", "pgd(eps=2/255,steps=20)"),
     ),
+    Part("spsa", 100, {"attacks": "spsa(steps=10,directions=32)", "eps": "2/255"}),
+    Part("autoattack", 200, {"attacks": "autoattack", "eps": "2/255"}),
     Part("corrupted", 200, {"attacks": "none", "corruptions": "in-c"}),
     Part("distances", 100, {"attacks": "fmn(norm=linf)"}),
     Part("attention", 200, {"attacks": "none", "cams": "agcam", "faithfulness": "none", "watch_attention": True}),
@@ -111,41 +114,48 @@ def key_norm_spread(model: Classifier, data_dir: str, limit: int) -> float:
     return float(torch.cat(shares).mean())
 
 
-def evaluate(checkpoints: Sequence[Path], data_dir: str, work: Path, parts: Sequence[Part]) -> Iterator[Line]:
-    """Audit all of them, and yield a line for each."""
-    runs = [
-        robustkit.audit(
-            checkpoints,
-            data_dir=data_dir,
-            limit=part.limit,
-            out=work / part.name,
-            setup_check=False,
-            browse=0,
-            say=lambda text: print(text, file=sys.stderr),
-            **part.options,
-        )
-        for part in parts
-    ]
-    for path in checkpoints:
+def facts(path: Path) -> Line:
+    """Return what a line begins with: what the checkpoint says about itself."""
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    return {
+        "checkpoint": named(path),
+        "attention": metadata["attention"],
+        "seed": int(metadata["seed"]),
+        "recipe": metadata["recipe"],
+        "data": metadata["data_digest"],
+        "parts": [],
+        "figures": {},
+        "right": {},
+    }
+
+
+def named(path: Path) -> str:
+    """Return the name of a training, whose seed the file of seed 0 does not say."""
+    return path.stem if "-seed" in path.stem else f"{path.stem}-seed0"
+
+
+def evaluate(part: Part, checkpoints: Mapping[Path, Line], data_dir: str, work: Path) -> None:
+    """Audit all of them in a part, and put what is kept into their lines."""
+    run = robustkit.audit(
+        list(checkpoints),
+        data_dir=data_dir,
+        limit=part.limit,
+        out=work / part.name,
+        setup_check=False,
+        browse=0,
+        say=lambda text: print(text, file=sys.stderr),
+        **part.options,
+    )
+    for path, line in checkpoints.items():
         name = path.stem
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
-        line: Line = {
-            "checkpoint": name,
-            "attention": metadata["attention"],
-            "seed": int(metadata["seed"]),
-            "sha256": runs[0].manifest.checkpoint(name).sha256,
-            "recipe": metadata["recipe"],
-            "data": metadata["data_digest"],
-            "figures": {},
-            "right": {},
-        }
-        for part, run in zip(parts, runs, strict=True):
-            line["figures"] |= rows_of(run, name, set(line["figures"]))
-            line["right"] |= {condition: bits_of(run, name, condition) for condition in part.bits}
-        spread = key_norm_spread(robustkit.load(path), data_dir, 200)
-        line["figures"].setdefault("attention(clean)", {})["key_norm_spread"] = round(spread, 6)
-        yield line
+        line["sha256"] = run.manifest.checkpoint(name).sha256
+        line["figures"] |= rows_of(run, name, set(line["figures"]))
+        line["right"] |= {condition: bits_of(run, name, condition) for condition in part.bits}
+        if part.options.get("watch_attention"):
+            spread = key_norm_spread(robustkit.load(path), data_dir, part.limit or 200)
+            line["figures"]["attention(clean)"]["key_norm_spread"] = round(spread, 6)
+        line["parts"].append(part.name)
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -160,21 +170,31 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", default="embedded:shapes")
     parser.add_argument("--work", type=Path, required=True, help="where the run folders go")
     parser.add_argument("--out", type=Path, required=True, help="the lines")
+    parser.add_argument("--parts", default=",".join(part.name for part in PARTS), help="some of them, with commas")
     options = parser.parse_args(arguments)
+    parts = {part.name: part for part in PARTS}
+    asked = options.parts.split(",")
+    if odd := set(asked) - set(parts):
+        parser.error(f"unknown part {', '.join(sorted(odd))}; known: {', '.join(parts)}")
     lines = {line["checkpoint"]: line for line in read_lines(options.out)}
-    wanted = [path for path in options.checkpoints if path.stem not in lines]
-    if wanted:
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    done = 0
+    for name in asked:
+        found = {path: lines.get(named(path)) or facts(path) for path in options.checkpoints}
+        wanted = {path: line for path, line in found.items() if name not in line["parts"]}
+        if not wanted:
+            continue
         work = options.work / "+".join(path.stem for path in wanted)[:80]
         try:
-            for line in evaluate(wanted, options.data_dir, work, PARTS):
-                lines[line["checkpoint"]] = line
+            evaluate(parts[name], wanted, options.data_dir, work)
         except RobustkitError as error:
             print(f"scripts.zoo.evaluate: {error}", file=sys.stderr)
             return error.exit_code
-    text = "".join(json.dumps(lines[name], separators=(",", ":")) + "\n" for name in sorted(lines))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out, text.encode())
-    print(f"{options.out}: {len(lines)} trainings, {len(wanted)} of them new")
+        done += len(wanted)
+        lines |= {line["checkpoint"]: line for line in wanted.values()}
+        text = "".join(json.dumps(lines[key], separators=(",", ":")) + "\n" for key in sorted(lines))
+        write_whole(options.out, text.encode())
+    print(f"{options.out}: {len(lines)} trainings; {done} parts are new")
     return 0
 
 

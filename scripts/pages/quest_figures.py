@@ -1,0 +1,130 @@
+"""The figures of the QUEST paper's tables: what our trainings have of them, and what is published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from robustkit.common.differences import Difference
+from robustkit.results.published import read_published
+from scripts.zoo.trainings import Trainings, means
+
+FGSM, PGD, IN_C = "fgsm(eps=2/255)", "pgd(eps=2/255,steps=20)", "in-c(texture=own)"
+SPSA = "spsa(eps=2/255,steps=10,directions=32)"
+AUTOATTACK = "autoattack(eps=2/255,version=standard)"
+FMN, ATTENTION, MAPS = "fmn(steps=100)", "attention(clean)", "cam(agcam,faithfulness=none,mode=box)"
+PAPERS = ("quest-ablation", "quest")
+"""References of the package; the first that has both sides of a difference counts."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a training. better: 1 where more is better, -1 where less is, 0 where neither. published: condition
+    and metric of the paper's tables, where they have it.
+    """
+
+    condition: str
+    metric: str
+    title: str
+    scale: float = 1.0
+    digits: int = 2
+    better: int = 0
+    published: tuple[str, str] | None = None
+
+    def signed(self, found: Difference) -> str:
+        """Return a difference with its interval, where it has one."""
+        parts = [f"{self.scale * value:+.{self.digits}f}" for value in (found.value, found.ci_low, found.ci_high)]
+        return f"{parts[0]} [{parts[1]}, {parts[2]}]" if found.ci_low == found.ci_low else parts[0]
+
+    def level(self, trainings: Trainings, formula: str) -> str:
+        """Return mean ± standard deviation over seeds."""
+        values = list(trainings.values(formula, self.condition, self.metric).values())
+        if not values:
+            return "–"
+        mean, sd = means([self.scale * value for value in values])
+        return f"{mean:.{self.digits}f}" + (f" ± {sd:.{self.digits}f}" if len(values) > 1 else "")
+
+    def papers(self, formulas: Sequence[str]) -> list[float] | None:
+        """Return the published figures of all these formulas, of one source; None where none has them all."""
+        if self.published is None:
+            return None
+        condition, metric = self.published
+        for name in PAPERS:
+            table = read_published(name).figures
+            found = [table.get(formula, {}).get(condition, {}).get(metric) for formula in formulas]
+            if all(value is not None for value in found):
+                return [value for value in found if value is not None]
+        return None
+
+    def of_paper(self, formula: str) -> str:
+        """Return the published level."""
+        found = self.papers([formula])
+        return "–" if found is None else f"{self.scale * found[0]:.{self.digits + (self.scale == 100)}f}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures that stand next to each other, and what there is to say of them."""
+
+    title: str
+    note: str
+    figures: tuple[Figure, ...]
+
+
+TABLES = (
+    Table(
+        "Tables 1 and A1: clean images",
+        "",
+        (
+            Figure("clean", "top1", "clean top-1, %", 100, 1, 1, ("clean", "top1")),
+            Figure("clean", "nll", "clean NLL", 1, 3, -1, ("clean", "nll")),
+        ),
+    ),
+    Table(
+        "Table 1: corruptions",
+        "IN-C is the paper's mCE of 16 corruptions over AlexNet's, here the mean error of 15.",
+        (Figure(IN_C, "mean_error", "IN-C mean error, %", 100, 1, -1, ("in-c", "mce_16")),),
+    ),
+    Table(
+        "Table 3: FGSM and PGD",
+        "The paper attacks at 1/255 in normalised units, ours at 2/255 in pixels. The smallest distance (FMN, linf) "
+        "needs no radius.",
+        (
+            Figure(FGSM, "top1", "FGSM top-1, %", 100, 1, 1, ("fgsm", "top1")),
+            Figure(FGSM, "nll", "FGSM NLL", 1, 3, -1, ("fgsm", "nll")),
+            Figure(PGD, "top1", "PGD-20 top-1, %", 100, 1, 1, ("pgd", "top1")),
+            Figure(PGD, "nll", "PGD-20 NLL", 1, 3, -1, ("pgd", "nll")),
+            Figure(FMN, "median_distance", "median distance, 1/255", 255, 2, 1),
+        ),
+    ),
+    Table(
+        "Table 4: SPSA and AutoAttack",
+        "SPSA with a small budget of 10 steps of 32 directions.",
+        (
+            Figure(SPSA, "top1", "SPSA top-1, %", 100, 1, 1, ("spsa", "top1")),
+            Figure(AUTOATTACK, "top1", "AutoAttack top-1, %", 100, 1, 1, ("autoattack", "top1")),
+        ),
+    ),
+    Table(
+        "Table 6: AG-CAM",
+        "Box mode at threshold 0.5: the boxes around what a map marks, against the object's; images predicted right.",
+        (
+            Figure(MAPS, "cam_pixel_accuracy", "pixel accuracy, %", 100, 1, 1, ("agcam", "cam_pixel_accuracy")),
+            Figure(MAPS, "cam_iou", "IoU, %", 100, 1, 1, ("agcam", "cam_iou")),
+            Figure(MAPS, "cam_dice", "DICE, %", 100, 1, 1, ("agcam", "cam_dice")),
+        ),
+    ),
+)
+FIGURES = tuple(figure for table in TABLES for figure in table.figures)
+EVENNESS = (
+    Figure(ATTENTION, "entropy_share", "share of the largest entropy", 1, 3),
+    Figure(ATTENTION, "largest_logit", "largest logit", 1, 1),
+    Figure(ATTENTION, "key_norm_spread", "spread of key norms", 1, 3),
+    Figure(ATTENTION, "softmax_slope", "slope of softmax", 1, 3),
+    Figure(ATTENTION, "strongest_key", "weight of the strongest key", 1, 3),
+)
+ROBUSTNESS = tuple(
+    figure
+    for figure in FIGURES
+    if (figure.condition, figure.metric) in ((PGD, "top1"), (FMN, "median_distance"), (IN_C, "mean_error"))
+)

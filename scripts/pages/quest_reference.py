@@ -1,0 +1,33 @@
+"""The zoo's figures as a reference of `robustkit compare`: means over seeds, by formula."""
+
+from __future__ import annotations
+
+import json
+
+from scripts.zoo.trainings import Trainings, means
+
+from .quest_figures import FIGURES
+
+
+def reference(trainings: Trainings) -> str:
+    """Return the TOML file. Figures have the names of conditions and metrics in summary.json."""
+    counts = sorted({len(trainings.values(name, "clean", "top1")) for name in trainings.formulas()})
+    seeds = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
+    lines = [
+        f'summary = "the zoo\'s small ViTs on generated shapes: means over {seeds} trainings of each formula"',
+        'source = "docs/results/quest-tables.md, made by python -m scripts.pages.reproduce_quest"',
+        'data = "embedded:shapes"',
+        'protocol = "standard"',
+    ]
+    for formula in trainings.formulas():
+        lines += ["", f"[{formula}]"]
+        for condition in dict.fromkeys(figure.condition for figure in FIGURES):
+            found = {
+                figure.metric: means(list(values.values()))[0]
+                for figure in FIGURES
+                if figure.condition == condition and (values := trainings.values(formula, condition, figure.metric))
+            }
+            if found:
+                inner = ", ".join(f"{metric} = {value:.4f}" for metric, value in found.items())
+                lines.append(f"{json.dumps(condition)} = {{ {inner} }}")
+    return "\n".join(lines) + "\n"
