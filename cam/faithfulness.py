@@ -30,6 +30,17 @@ SHARES = tuple(tenth / 10 for tenth in range(1, 10))
 
 
 @dataclass(frozen=True)
+class Ends:
+    """Logits (B, K) of what the curves of an image begin and end with, whatever its map: of the image itself, of the
+    removed one, which is all `fill`, and of the canvas that insertion begins with; None where there is no insertion.
+    """
+
+    whole: Tensor
+    empty: Tensor
+    canvas: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Perturbation:
     """abpc: (B,) mean of lerf - morf. lerf, morf: (B, steps) probability with the least (most) relevant removed."""
 
@@ -65,6 +76,7 @@ def abpc(
     *,
     fill: Fill,
     steps: int = 11,
+    ends: Ends | None = None,
     batch_size: int = 64,
 ) -> Perturbation:
     """Return the area between the perturbation curves (Samek et al. 2017, arXiv:1509.06321; Schulz et al. 2020,
@@ -74,16 +86,16 @@ def abpc(
     (LeRF): 11 steps remove 0, 10, … 100 %. ABPC is the mean over the steps, the two ends included, of the class's
     probability under LeRF less that under MoRF; higher is better, a random map has about 0.
 
-    Forwards for each image: 2 * steps - 2. Returns float32 tensors on the device of the images, or of the model.
+    Forwards for each image: 2 * steps - 4, and those of `ends`, which `ends_of` finds once for all maps of the images;
+    half as many where all maps are constant. Returns float32 tensors on the device of the images, or of the model.
     Raises ValueError for a model in training mode, and for shapes, classes or steps that do not fit.
     """
     at_least(2, steps=steps)
     images, maps, target, back = checked(model, images, maps, target, fill, batch_size)
-    counts = _counts(maps, steps)
-    show = _replacing(images, back)
-    morf = _curve(model, show, _ranks(maps, descending=True), target, counts, batch_size)
-    inner = _curve(model, show, _ranks(maps, descending=False), target, counts[1:-1], batch_size)
-    lerf = torch.cat([morf[:, :1], inner, morf[:, -1:]], dim=1)
+    ends = ends or ends_of(model, images, fill=fill, batch_size=batch_size)
+    first, last = (probability(logits, target)[:, None] for logits in (ends.whole, ends.empty))
+    inner = _both(model, _replacing(images, back), maps, target, _counts(maps, steps)[1:-1], batch_size)
+    morf, lerf = (torch.cat([first, curve, last], dim=1) for curve in inner)
     return Perturbation((lerf - morf).mean(dim=1), lerf, morf)
 
 
@@ -96,6 +108,7 @@ def insertion_deletion(
     fill: Fill,
     canvas: Tensor | None = None,
     steps: int = 29,
+    ends: Ends | None = None,
     batch_size: int = 64,
 ) -> InsertionDeletion:
     """Return insertion and deletion (Petsiuk et al. 2018, arXiv:1806.07421).
@@ -104,7 +117,7 @@ def insertion_deletion(
     order, onto `canvas` (B, 3, H, W), by default the `blurred` images. A good map has a high insertion area and a low
     deletion area. The published 225 steps of 224 pixels are those of 224x224 images; 29 steps are every eighth of them.
 
-    Forwards for each image: 2 * steps - 1. Returns and errors as for `abpc`.
+    Forwards for each image: 2 * steps - 4, and those of `ends`, with the canvas. Returns and errors as for `abpc`.
     """
     at_least(2, steps=steps)
     images, maps, target, back = checked(model, images, maps, target, fill, batch_size)
@@ -113,10 +126,14 @@ def insertion_deletion(
         raise ValueError(
             f"canvas has the shape {tuple(canvas.shape)}, the images {tuple(images.shape)}; expected the same"
         )
+    ends = ends or ends_of(model, images, fill=fill, canvas=canvas, batch_size=batch_size)
+    if ends.canvas is None:
+        raise ValueError("ends without a canvas; expected those that insertion begins with, ends_of(..., canvas=...)")
+    start, whole, empty = (probability(logits, target)[:, None] for logits in (ends.canvas, ends.whole, ends.empty))
     ranks, counts = _ranks(maps, descending=True), _counts(maps, steps)
-    deletion = _curve(model, _replacing(images, back), ranks, target, counts, batch_size)
-    inserted = _curve(model, _replacing(canvas, images), ranks, target, counts[:-1], batch_size)
-    insertion = torch.cat([inserted, deletion[:, :1]], dim=1)
+    removed = _curve(model, _replacing(images, back), ranks, target, counts[1:-1], batch_size)
+    inserted = _curve(model, _replacing(canvas, images), ranks, target, counts[1:-1], batch_size)
+    deletion, insertion = torch.cat([whole, removed, empty], dim=1), torch.cat([start, inserted, whole], dim=1)
     places = torch.tensor(counts, device=deletion.device) / counts[-1]
     areas = [torch.trapezoid(curve, places, dim=1) for curve in (insertion, deletion)]
     return InsertionDeletion(areas[0], areas[1], insertion, deletion)
@@ -141,8 +158,8 @@ def road(
     over images of whether the class still has the highest probability; this is the probability itself. `rng` draws the
     noise, one for each image, the same at all shares and in both orders.
 
-    Forwards for each image: twice the number of shares. Returns and errors as for `abpc`; ValueError, too, for shares
-    that are not between 0 and 1.
+    Forwards for each image: twice the number of shares, half as many where all maps are constant. Returns and errors
+    as for `abpc`; ValueError, too, for shares that are not between 0 and 1.
     """
     at_least(0, noise=noise)
     if not shares or not all(0 < share < 1 for share in shares):
@@ -154,10 +171,25 @@ def road(
         return imputed(images[row], taken).addcmul_(draws[row], taken[:, None], value=noise)
 
     counts = [int(share * maps.shape[1] * maps.shape[2]) for share in shares]
-    morf, lerf = (
-        _curve(model, show, _ranks(maps, descending), target, counts, batch_size) for descending in (True, False)
-    )
+    morf, lerf = _both(model, show, maps, target, counts, batch_size)
     return Imputed((lerf - morf).mean(dim=1), lerf, morf)
+
+
+def ends_of(model: Model, images: Tensor, *, fill: Fill, canvas: Tensor | None = None, batch_size: int = 64) -> Ends:
+    """Return what all curves of images share. Forwards: one for each image, one for all of them for `fill`, and one for
+    each canvas (B, 3, H, W), where there is one.
+    """
+    nothing = colour(fill, images).expand(min(1, len(images)), *images.shape[1:])
+    whole = _logits(model, images, batch_size)
+    empty = _logits(model, nothing, batch_size).expand_as(whole)
+    return Ends(whole, empty, None if canvas is None else _logits(model, canvas, batch_size))
+
+
+def probability(logits: Tensor, target: Tensor) -> Tensor:
+    """Return the probability (B,) of the targets. ValueError for a class that the model does not have."""
+    if target.numel() and int(target.max()) >= logits.shape[1]:
+        raise ValueError(f"target {int(target.max())}; the model has {logits.shape[1]} classes, from 0 on")
+    return logits.float().softmax(dim=1).gather(1, target[:, None])[:, 0]
 
 
 def blurred(images: Tensor, length: int = 11, sigma: float = 5.0) -> Tensor:
@@ -186,6 +218,23 @@ def _replacing(front: Tensor, back: Tensor) -> Show:
     return lambda row, taken: torch.where(taken[:, None], back[row], front[row])
 
 
+def _logits(model: Model, images: Tensor, batch_size: int) -> Tensor:
+    """Return logits (B, K)."""
+    if not len(images):
+        return images.new_zeros(0, 0)
+    with torch.no_grad():
+        return torch.cat([model(part) for part in torch.split(images, batch_size)])
+
+
+def _both(
+    model: Model, show: Show, maps: Tensor, target: Tensor, counts: Sequence[int], batch_size: int
+) -> tuple[Tensor, Tensor]:
+    """Return the curves from the highest value down, and from the lowest up."""
+    falling, rising = (_ranks(maps, descending) for descending in (True, False))
+    morf = _curve(model, show, falling, target, counts, batch_size)
+    return morf, morf if torch.equal(falling, rising) else _curve(model, show, rising, target, counts, batch_size)
+
+
 def _curve(model: Model, show: Show, ranks: Tensor, target: Tensor, counts: Sequence[int], batch_size: int) -> Tensor:
     """Return the target's probability (B, counts) where the first `count` pixels are taken."""
     rows = torch.arange(len(ranks), device=ranks.device).repeat_interleave(len(counts))
@@ -195,9 +244,7 @@ def _curve(model: Model, show: Show, ranks: Tensor, target: Tensor, counts: Sequ
         row, limit = rows[start : start + batch_size], limits[start : start + batch_size]
         with torch.inference_mode():
             logits = model(show(row, ranks[row] < limit[:, None, None]))
-        if start == 0 and int(target.max()) >= logits.shape[1]:
-            raise ValueError(f"target {int(target.max())}; the model has {logits.shape[1]} classes, from 0 on")
-        parts.append(logits.float().softmax(dim=1).gather(1, target[row, None])[:, 0])
+        parts.append(probability(logits, target[row]))
     return torch.cat(parts).view(len(ranks), len(counts))
 
 

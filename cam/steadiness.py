@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .explainer import Explainer
-from .faithfulness import Model, checked
+from .faithfulness import Ends, Model, checked
 from .repeated import Fill, at_least, parts
 from .rng import Rng, TorchRng
 
@@ -62,6 +62,7 @@ def infidelity(
     samples: int = 32,
     side: float = 0.25,
     rng: Rng | None = None,
+    ends: Ends | None = None,
     batch_size: int = 64,
 ) -> Tensor:
     """Return the infidelity of maps (Yeh et al., NeurIPS 2019) to what hiding squares does: (B,) float64 in [0, 1].
@@ -71,7 +72,8 @@ def infidelity(
     factor that fits best, as the authors do, and the mean squared error that is left is divided by the mean square of
     the falls: 0 where the map tells every fall, 1 where it tells none.
 
-    Forwards for each image: samples + 1. Errors as for `cam.faithfulness.abpc`. NaN where the map, or all falls, are 0.
+    Forwards for each image: samples, and one where `ends` does not have the logits of the image. Errors as for
+    `cam.faithfulness.abpc`. NaN where the map, or all falls, are 0.
     """
     at_least(1, samples=samples)
     images, maps, target, back = checked(model, images, maps, target, fill, batch_size)
@@ -84,19 +86,19 @@ def infidelity(
     rows, columns = torch.arange(H, device=images.device), torch.arange(W, device=images.device)
     said, falls = [], []
     with torch.inference_mode():
-        whole = _probability(model, images, target)
+        whole = _probability(model(images) if ends is None else ends.whole, target)
         for part in parts(samples, B, batch_size):
             top, left = tops[:, part, None], lefts[:, part, None]
             down, across = (rows >= top) & (rows < top + length), (columns >= left) & (columns < left + length)
             inside = down[..., None] & across[:, :, None]
             shown = torch.where(inside[:, :, None], back[:, None], images[:, None])
             turns = shown.shape[1]
-            answers = _probability(model, shown.flatten(0, 1), target.repeat_interleave(turns)).view(B, turns)
+            answers = _probability(model(shown.flatten(0, 1)), target.repeat_interleave(turns)).view(B, turns)
             falls.append(whole[:, None] - answers)
             said.append((maps[:, None].double() * inside).sum(dim=(2, 3)))
     a, b = torch.cat(said, dim=1), torch.cat(falls, dim=1)
     return 1 - (a * b).sum(dim=1) ** 2 / ((a * a).sum(dim=1) * (b * b).sum(dim=1))
 
 
-def _probability(model: Model, images: Tensor, target: Tensor) -> Tensor:
-    return model(images).double().softmax(dim=1).gather(1, target[:, None])[:, 0]
+def _probability(logits: Tensor, target: Tensor) -> Tensor:
+    return logits.double().softmax(dim=1).gather(1, target[:, None])[:, 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -129,6 +129,7 @@ class Subject:
         self._strict = True
         self._positions = {label: index for index, label in enumerate(valid or ())}
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
+        self._answered: dict[Hashable, Tensor] = {}
         competing = None if valid is None else torch.tensor(valid, device=settings.device)
         self.exact = Lens(self.classifier, card, torch.float32, competing)
         self.fast = (
@@ -177,8 +178,8 @@ class Subject:
             self._strict = before
 
     def forget(self) -> None:
-        """Drop the inputs kept for the current shard."""
-        self._kept = "", {}
+        """Drop the inputs and answers kept for the current shard."""
+        self._kept, self._answered = ("", {}), {}
 
     def halve(self) -> bool:
         """Go on with batches of half the size, where memory is short; False where they hold one image already."""
@@ -238,6 +239,14 @@ class Subject:
         if key not in kept:
             kept[key] = make()
         return kept[key]
+
+    def answered(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Return the model's answers that a key names, made where they are not kept; all conditions of the current
+        shard share them.
+        """
+        if key not in self._answered:
+            self._answered[key] = make()
+        return self._answered[key]
 
     def _of(self, condition: Condition) -> dict[tuple[str, ...], Tensor]:
         """Return what is kept for a condition, and drop what was kept for others."""

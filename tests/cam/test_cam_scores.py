@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import cam_score_oracles as slow
@@ -22,7 +23,7 @@ from cam.boxes import (
     read_csv,
     resize_crop_boxes,
 )
-from cam.faithfulness import abpc, blurred, insertion_deletion
+from cam.faithfulness import abpc, blurred, ends_of, insertion_deletion
 from cam.localisation import (
     MaxBoxAcc,
     PxAP,
@@ -256,7 +257,7 @@ def test_insertion_and_deletion_are_the_loops() -> None:
     model, images, maps = tiny_cnn().eval(), random_images(4), tied(4)
     seen = Brightness()
     insertion_deletion(seen, images, maps, 1, fill=0.5, steps=9)
-    assert sum(seen.rows) == 4 * (2 * 9 - 1)
+    assert sum(seen.rows) == 4 * (2 * 9 - 4) + 4 + 4 + 1  # both curves between their ends: the images, canvas, nothing
     for canvas in (None, random_images(8)[4:]):
         found = insertion_deletion(model, images, maps, 2, fill=0.5, canvas=canvas, steps=9, batch_size=10)
         start = blurred(images) if canvas is None else canvas
@@ -267,6 +268,25 @@ def test_insertion_and_deletion_are_the_loops() -> None:
             assert found.insertion_curve[i].tolist() == pytest.approx(back, abs=1e-6)
             assert found.deletion[i].item() == pytest.approx(slow.trapezoid(gone), abs=1e-6)
             assert found.insertion[i].item() == pytest.approx(slow.trapezoid(back), abs=1e-6)
+
+
+def test_curves_of_all_maps_share_their_ends() -> None:
+    images, maps, model = random_images(4), tied(4), Brightness()
+    kept = {"fill": 0.9, "ends": ends_of(model, images, fill=0.9, canvas=blurred(images))}
+    for measure, inner in ((abpc, 2 * 9), (insertion_deletion, 2 * 27)):
+        alone = measure(model, images, maps, 1, fill=0.9)
+        model.rows.clear()
+        shared = measure(model, images, maps, 1, **kept)
+        assert sum(model.rows) == 4 * inner
+        for found, expected in zip(vars(shared).values(), vars(alone).values(), strict=True):
+            assert torch.equal(found, expected)
+    found = abpc(model, images, maps, 1, **kept)
+    close = partial(torch.testing.assert_close, rtol=0, atol=1e-6)
+    close(found.morf[:, 0], images.flatten(1).mean(dim=1))  # by the model's definition
+    close(found.morf[:, -1], torch.full((4,), 0.9))
+    assert torch.equal(found.lerf[:, [0, -1]], found.morf[:, [0, -1]])
+    with pytest.raises(ValueError, match=r"^ends without a canvas; expected those that insertion begins with"):
+        insertion_deletion(model, images, maps, 1, fill=0.9, ends=ends_of(model, images, fill=0.9))
 
 
 def test_blur_is_scipys() -> None:

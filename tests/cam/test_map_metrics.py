@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import cam
 from cam.complexity import entropy, gini, histogram_entropy
+from cam.faithfulness import ends_of
 from cam.sanity import cascade, redrawn_head
 from cam.similarity import rank_correlation
 from cam.steadiness import infidelity, sensitivity
@@ -112,9 +113,12 @@ def test_infidelity_is_captum_s_where_it_is_scaled() -> None:
         shown = images.repeat_interleave(20, dim=0) * (1 - hidden) + back * hidden
         whole = net(images).softmax(dim=1).gather(1, TARGETS[:, None])
         falls = whole - net(shown).softmax(dim=1).gather(1, chosen).view(3, 20)
+    ends = ends_of(net, images, fill=fill)
     for size in (64, 7):
         ours = infidelity(net, images, maps, TARGETS, fill=fill, samples=20, side=1 / 3, rng=draws, batch_size=size)
         close(ours * (falls**2).mean(dim=1), theirs, 1e-9)
+        known = infidelity(net, images, maps, TARGETS, fill=fill, samples=20, side=1 / 3, rng=draws, ends=ends)
+        close(known, ours, 1e-12)
         assert (ours > 0.05).all() and (ours <= 1).all()
 
 

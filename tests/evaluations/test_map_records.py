@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from evaluating import evaluate
 from explained import AGCAM, FGSM, MODEL, NAME, results
 from PIL import Image
 
 import robustkit
-from robustkit.data.dataset import open_dataset
+import robustkit.evaluations.maps.control_scores as control_scores
+import robustkit.evaluations.maps.evaluate as maps_evaluate
+from cam.boxes import boxes_of
+from robustkit.data.dataset import Sample, open_dataset
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError
-from robustkit.evaluations.subject import Batch
+from robustkit.evaluations.cost import Cost
+from robustkit.evaluations.maps.condition import FAITHFULNESS, map_condition, parse_cams
+from robustkit.evaluations.maps.cost import map_cost
+from robustkit.evaluations.maps.truth import Located
+from robustkit.evaluations.subject import Batch, Settings
+from robustkit.protocol.card import load_card
 from robustkit.results.run import Run
 from robustkit.tasks.classification.subject import ClassifierSubject
 
@@ -115,3 +125,60 @@ def test_a_method_that_does_not_fit_the_model_is_refused_before_any_work(place: 
     run = audit(place, tmp_path / "run", cams="grad-cam", attacks="none")
     assert len(run.table("net", "cam(grad-cam)")) == 30
     assert run.table("net", "cam(grad-cam)").column_names.count("mask_iou") == 0  # nothing is known of the objects
+
+
+def subject_of(place: Path) -> ClassifierSubject:
+    classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
+    return ClassifierSubject(classifier, load_card("standard"), Settings(), None)
+
+
+def small_batch(shown: bool = True) -> Batch:
+    masks = torch.zeros(5, 8, 8, dtype=torch.bool)
+    masks[:, 2:6, 1:4] = shown
+    truths = [Located(mask, boxes_of(mask)) for mask in masks]
+    pixels = torch.randint(0, 256, (5, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(4))
+    return Batch(pixels, [Sample(str(i), i % 3) for i in range(5)], truths)
+
+
+@pytest.mark.parametrize("faithfulness", FAITHFULNESS)
+def test_maps_ask_what_is_announced_and_share_what_all_begin_and_end_with(place: Path, faithfulness: str) -> None:
+    wanted = parse_cams("grad-cam,gradient,smooth-grad(samples=3)", faithfulness)
+    found = []
+    for specs in (wanted, wanted[::-1]):  # whichever map asks first
+        subject, asked, rows = subject_of(place), 0, {}
+
+        def count(_: Any, inputs: tuple[torch.Tensor]) -> None:
+            nonlocal asked
+            asked += len(inputs[0])
+
+        subject.classifier.network.register_forward_pre_hook(count)
+        for spec in specs:
+            rows[spec] = evaluate(subject, small_batch(), map_condition(spec)).columns
+        announced = sum((map_cost(map_condition(spec), subject.card, 3) for spec in specs), Cost(0))
+        assert asked == 5 * announced.forwards + (faithfulness != "none")  # one image of nothing for all
+        found.append(rows)
+    assert repr(found[0]) == repr({spec: found[1][spec] for spec in wanted})
+
+
+@pytest.mark.parametrize(("rows", "again"), [(30, 2), (29, 8)])  # of six controls; those that come first leave first
+def test_no_checkpoint_compares_controls_with_the_truth_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch, rows: int, again: int
+) -> None:
+    monkeypatch.setattr(control_scores, "_KEPT", OrderedDict())
+    monkeypatch.setattr(control_scores, "_ROWS", rows)
+    made: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        made.append(len(arguments[0]))
+        return localisation(*arguments)
+
+    localisation = maps_evaluate._localisation
+    monkeypatch.setattr(maps_evaluate, "_localisation", counted)
+    specs = parse_cams("grad-cam,grad-cam(threshold=0.3)", "none")
+    columns = []
+    for turn, shown in enumerate((True, True, False)):  # the third time, there is another truth
+        made.clear()
+        subject = subject_of(place)
+        columns.append([repr(evaluate(subject, small_batch(shown), map_condition(spec)).columns) for spec in specs])
+        assert len(made) == (again if turn == 1 else 8)
+    assert columns[0] == columns[1] != columns[2]

@@ -124,11 +124,11 @@ def test_planned_passes_are_those_of_the_records(place: Any, tmp_path: Any) -> N
 def test_controls_of_maps_are_announced() -> None:
     card = load_card("standard")
     conditions = [CLEAN, *map(map_condition, parse_cams("agcam"))]
-    assert [map_cost(each, card, 10) for each in conditions[1:]] == [Cost(21, 1), Cost(21), Cost(21), Cost(1)]
+    assert [map_cost(each, card, 10) for each in conditions[1:]] == [Cost(19, 1), Cost(18), Cost(18), Cost(1)]
     lines = work_lines(conditions, 2, 60, 10, 0, 0, card, 10)
     assert lines[0] == "to do: 2 checkpoints, 5 conditions, 60 samples: 10 units of work"
-    assert "65 + 1; of these clean 1 + 0, maps 64 + 1" in lines[1]
-    assert lines[2].startswith("maps: 43 + 0 of these 64 + 1 are for controls") and "--faithfulness none" in lines[2]
+    assert "57 + 1; of these clean 1 + 0, maps 56 + 1" in lines[1]
+    assert lines[2].startswith("maps: 37 + 0 of these 56 + 1 are for controls") and "--faithfulness none" in lines[2]
     assert work_lines(conditions, 2, 60, 10, 10, 0, card, 10) == [lines[0] + ", of which 10 are there already"]
 
 

@@ -13,8 +13,12 @@ from .condition import FULL, MapSpec, explained_of
 
 AGAIN = 5 + 8 + 10
 """Maps made again: with five redrawn heads, eight stages of the cascade, and ten noisy copies."""
-ABPC, AREAS, ROAD, HIDDEN = Cost(20), Cost(57), Cost(18), Cost(33)
-"""What is asked for an image: for ABPC, for insertion with deletion, for ROAD, and for infidelity."""
+ABPC, AREAS, ROAD, HIDDEN = Cost(18), Cost(54), Cost(18), Cost(32)
+"""What is asked of an image for a map: for ABPC, for insertion with deletion, for ROAD, and for infidelity."""
+WHOLE, BLURRED = Cost(1), Cost(1)
+"""What is asked once for all maps of an image: where their curves begin and end. `full`, which is there with every map,
+has it in its account. One image without anything is asked for a whole shard, and counts as nothing.
+"""
 CHANNELS = 512
 """What Score-CAM is expected to ask, a forward for each channel of a layer: ResNet-18's last one has so many."""
 
@@ -39,17 +43,23 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
     alone = _alone(spec)
     if (under := condition.under) is not None:
         return alone * 2 + family_of(under.name).cost(under, card, classes)
+    constant, tested = spec.method == FULL, spec.faithfulness == "all"
     total = alone
-    if spec.faithfulness != "none" and spec.method != FULL:
+    if spec.faithfulness != "none" and not constant:
         total = total + ABPC
-    if spec.faithfulness == "all":
-        total = total + AREAS + ROAD + HIDDEN + (Cost(0) if spec.is_control else alone * AGAIN)
+    if tested:
+        road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
+        total = total + AREAS + road + HIDDEN + (Cost(0) if spec.is_control else alone * AGAIN)
+    if constant:
+        total = total + WHOLE + (BLURRED if tested else Cost(0))
     return total
 
 
 def _alone(spec: MapSpec) -> Cost:
     """Return the passes of a map by itself."""
-    if spec.is_control or spec.method == "rollout":
+    if spec.is_control:
+        return Cost(0)
+    if spec.method == "rollout":
         return Cost()
     if spec.method == "score-cam":
         return Cost(1 + CHANNELS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 import cam
 from cam.complexity import entropy, gini
 from cam.controls import Control
-from cam.faithfulness import abpc, insertion_deletion, road
+from cam.faithfulness import Ends, abpc, blurred, insertion_deletion, road
 from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_game, score
 from cam.sanity import cascade, head_correlation
 from cam.similarity import iou_at, rank_correlation
@@ -31,10 +31,9 @@ from ..method_options import as_numbers
 from ..subject import Batch, Evaluation, Subject
 from ..under import inputs_under
 from .condition import FULL, MODES, SCORES, MapSpec, explained_of
+from .control_scores import scored_once
 from .truth import Located
 
-_ANSWERS = Condition("answers", "answers")
-"""Under which the answers on clean images are kept, from one control to the next."""
 LEVELS = 200  # levels of a map's values, for PxAP from records
 COLUMNS: dict[str, pa.DataType] = {
     "target": pa.int32(),
@@ -93,10 +92,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     labels = subject.labels(batch.samples) if labelled else None
     inputs = subject.inputs(batch.inputs)
     if under is None:
-        answers = (
-            subject.kept(_ANSWERS, batch.samples, lambda: _answers(subject, inputs)) if wanted.is_control else None
-        )
-        logits, columns, maps = explain(subject, inputs, labels, wanted, rng, batch.truths, answers)
+        logits, columns, maps = explain(subject, inputs, batch.samples, labels, wanted, rng, batch.truths)
         rows = subject.score(logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
         return Evaluation(rows | columns, pictures=subject.pictures(batch, heat=maps))
     shown = inputs_under(subject, batch, under)
@@ -115,20 +111,18 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
 def explain(
     subject: Subject,
     inputs: Tensor,
+    samples: Sequence[Sample],
     labels: Tensor | None,
     wanted: MapSpec,
     rng: Any,
     located: Sequence[Located | None],
-    answers: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
-    """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space.
-
-    answers: (B, K) the logits, of a control, which needs no forward then.
-    """
+    """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space."""
     target = labels if wanted.target == "label" else None
-    if answers is None:
+    if not wanted.is_control:
         explanation = _maps(subject, inputs, target, wanted, rng)
     else:
+        answers = _answers(subject, samples, "clean", lambda: inputs)
         control = EVERY_EXPLAINER[wanted.method]
         assert issubclass(control, Control)
         alone = control().explain(inputs, answers.argmax(dim=1) if target is None else target, rng=rng)
@@ -136,44 +130,70 @@ def explain(
     columns: dict[str, list[Any]] = {
         "target": subject.classes(explanation.target),
         "degenerate": explanation.degenerate.tolist(),
-        **_localisation(explanation.maps.cpu(), located, wanted.threshold),
+        **_located(subject, samples, explanation.maps, located, wanted),
     }
-    if wanted.faithfulness != "none":
-        fill, size = nothing_of(subject), subject.settings.batch_size
-        if wanted.method == FULL:
-            columns["abpc"] = [0.0] * len(inputs)
-        else:
-            curves = abpc(subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size)
-            columns["abpc"] = curves.abpc.tolist()
-        if wanted.faithfulness == "all":
-            areas = insertion_deletion(
-                subject.exact, inputs, explanation.maps, explanation.target, fill=fill, batch_size=size
-            )
-            columns |= {"insertion": areas.insertion.tolist(), "deletion": areas.deletion.tolist()}
-            columns |= _of_maps(subject, inputs, explanation, wanted, fill, rng)
+    if wanted.method == FULL and wanted.faithfulness != "none":
+        columns["abpc"] = [0.0] * len(inputs)
+    elif wanted.faithfulness != "none":
+        curves = abpc(
+            subject.exact, inputs, explanation.maps, explanation.target, **_shared(subject, samples, inputs, wanted)
+        )
+        columns["abpc"] = curves.abpc.tolist()
+    if wanted.faithfulness == "all":
+        columns |= _of_maps(subject, inputs, explanation, wanted, _shared(subject, samples, inputs, wanted), rng)
     return explanation.logits, columns, explanation.maps
 
 
-def _answers(subject: Subject, inputs: Tensor) -> Tensor:
-    """Return the logits (B, K) of clean images, which controls share."""
-    with torch.no_grad():
-        logits: Tensor = subject.exact(inputs)
-    return logits
+def _answers(subject: Subject, samples: Sequence[Sample], shown: str, images: Callable[[], Tensor]) -> Tensor:
+    """Return the logits of images, named by their samples and what they are `shown` as: all maps share them."""
+    condition = Condition("answers", f"answers({shown})")  # so that they do not depend on which map asks first
+
+    def ask() -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = subject.exact(images())
+        return logits
+
+    key = condition.text, *(sample.id for sample in samples)
+    return subject.answered(key, lambda: subject.steadily(condition.text, subject.rng(samples, condition), ask))
+
+
+def _shared(subject: Subject, samples: Sequence[Sample], inputs: Tensor, wanted: MapSpec) -> dict[str, Any]:
+    """Return what tests of maps on the model have in common: what a removed pixel becomes, what curves begin and end
+    with, which is asked once for all maps of the images, and how many rows go at once.
+    """
+    fill, shape = nothing_of(subject), inputs.shape[1:]
+    whole = _answers(subject, samples, "clean", lambda: inputs)
+    empty = _answers(subject, [], f"empty {tuple(shape)}", lambda: fill.to(inputs).view(1, -1, 1, 1).expand(1, *shape))
+    canvas = _answers(subject, samples, "blurred", lambda: blurred(inputs)) if wanted.faithfulness == "all" else None
+    return {
+        "fill": fill,
+        "ends": Ends(whole, empty.expand_as(whole), canvas),
+        "batch_size": subject.settings.batch_size,
+    }
 
 
 def _of_maps(
-    subject: Subject, inputs: Tensor, explanation: cam.Explanation, wanted: MapSpec, fill: Tensor, rng: Any
+    subject: Subject,
+    inputs: Tensor,
+    explanation: cam.Explanation,
+    wanted: MapSpec,
+    shared: Mapping[str, Any],
+    rng: Any,
 ) -> dict[str, list[Any]]:
-    """Return what is left where pixels are imputed, what maps tell of hidden squares, how few pixels they are about,
-    and, of those that look at the image, whether they depend on the model and stand still under noise.
+    """Return what is left where pixels are put in, taken away and imputed, what maps tell of hidden squares, how few
+    pixels they are about, and, of those that look at the image, whether they depend on the model and stand still under
+    noise.
     """
-    maps, target, size = explanation.maps, explanation.target, subject.settings.batch_size
-    imputed = road(subject.exact, inputs, maps, target, rng=rng, batch_size=size)
+    maps, target = explanation.maps, explanation.target
+    areas = insertion_deletion(subject.exact, inputs, maps, target, **shared)
+    imputed = road(subject.exact, inputs, maps, target, rng=rng, batch_size=shared["batch_size"])
     found = {
+        "insertion": areas.insertion,
+        "deletion": areas.deletion,
         "road": imputed.road,
         "road_lerf": imputed.lerf.mean(dim=1),
         "road_morf": imputed.morf.mean(dim=1),
-        "infidelity": infidelity(subject.exact, inputs, maps, target, fill=fill, rng=rng, batch_size=size),
+        "infidelity": infidelity(subject.exact, inputs, maps, target, rng=rng, **shared),
         "map_entropy": entropy(maps),
         "map_gini": gini(maps),
     }
@@ -222,6 +242,20 @@ def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, wanted: MapSp
         return explainer.explain(inputs, target, rng=rng)
 
 
+def _located(
+    subject: Subject, samples: Sequence[Sample], maps: Tensor, located: Sequence[Located | None], wanted: MapSpec
+) -> dict[str, list[Any]]:
+    """Return how maps (B, H, W) agree with the truth; of controls, what was found for another checkpoint."""
+
+    def score_all() -> dict[str, list[Any]]:
+        return _localisation(maps.cpu(), located, wanted.threshold)
+
+    if not wanted.is_control:
+        return score_all()
+    drawn = subject.settings.seed, *(sample.id for sample in samples)
+    return scored_once((wanted.method, wanted.threshold, maps.shape, str(maps.device), drawn), located, score_all)
+
+
 def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: float) -> dict[str, list[Any]]:
     marked = [index for index, entry in enumerate(located) if entry is not None and bool(entry.mask.any())]
     columns: dict[str, list[Any]] = {}
@@ -243,7 +277,7 @@ def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: fl
             put(f"{mode}_{name}", getattr(scores, name).tolist())
     put("pointing_game", pointing_game(maps, masks).tolist())
     put("energy_inside", energy_inside(maps, masks).tolist())
-    put("pixel_counts", pixel_counts(maps, masks, LEVELS).flatten(1).tolist())
+    put("pixel_counts", list(pixel_counts(maps, masks, LEVELS).flatten(1).int().numpy()))
     hits = box_hits(maps, [entry.boxes for entry in whole]).flatten(1).numpy()
     put("box_hits", [np.packbits(row).tobytes() for row in hits])
     columns["vanished_boxes"] = [None if entry is None else entry.vanished for entry in located]
