@@ -67,7 +67,20 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
 def test_what_comes_with_the_package_is_understood_and_is_as_printed() -> None:
     """Every file is read, every condition means something, and spot values are those of the paper's tables."""
     read = {name: read_published(name).resolved() for name in reference_names()}
-    assert list(read) == ["quest", "quest-handwriting", "quest-japanesevowels", "quest-wikitext"]
+    apart = ("ablation", "handwriting", "japanesevowels", "wikitext")
+    assert [name for name in read if name != "zoo"] == ["quest", *(f"quest-{name}" for name in apart)]
+    paper, table_a1 = read["quest"], read["quest-ablation"]
+    assert paper.figure("elliptical-quest", "spsa(eps=0.1)", "top1") is None
+    assert paper.figures["elliptical-quest"][next(t for t in paper.figures["quest"] if t.startswith("spsa("))] == {
+        "top1": 0.5915,
+        "top5": 0.8744,
+        "nll": 1.613,
+    }
+    assert paper.figures["quest"]["agcam"] == {"cam_pixel_accuracy": 0.7076, "cam_iou": 0.5354, "cam_dice": 0.6597}
+    assert table_a1.figures["qknorm-ds"] == {
+        "clean": {"top1": 0.7187, "top5": 0.9096, "nll": 1.231},
+        "in-c": {"mce_16": 0.574},
+    }
     table_10, table_a8 = read["quest-wikitext"], read["quest-handwriting"]
     assert table_10.figure("qnorm", "word-swap(rate=5)", "perplexity") == 55.451
     assert table_10.figure("quest", "clean", "perplexity") == 28.478

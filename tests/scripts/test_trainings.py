@@ -13,8 +13,12 @@ from scipy import stats
 
 import robustkit
 from robustkit.models.specs import embedded_file
-from scripts.pages import trainings as page
+from robustkit.results.published import read_published
+from scripts.pages import quest_variants, reproduce_quest
+from scripts.pages.quest_evenness import evenness
+from scripts.pages.quest_figures import EVENNESS, FGSM, FIGURES, PGD, ROBUSTNESS
 from scripts.zoo import evaluate
+from scripts.zoo.logs import Log
 from scripts.zoo.trainings import (
     Trainings,
     correlation_interval,
@@ -30,11 +34,11 @@ from scripts.zoo.trainings import (
 def line(formula: str, seed: int, shift: float, rng: np.random.Generator) -> dict[str, Any]:
     """A training as `scripts.zoo.evaluate` keeps it, `shift` better than others in every way."""
     figures: dict[str, dict[str, float]] = {}
-    for figure in (*page.FIGURES, *page.EVENNESS):
+    for figure in (*FIGURES, *EVENNESS):
         value = 0.5 + shift * (figure.better or 1) + 0.004 * rng.standard_normal()
         figures.setdefault(figure.condition, {})[figure.metric] = float(value)
     right = {}
-    for condition, n in (("clean", 1000), (page.FGSM, 500), (page.PGD, 500)):
+    for condition, n in (("clean", 1000), (FGSM, 500), (PGD, 500)):
         right[condition] = base64.b64encode(np.packbits(rng.random(n) < 0.5 + shift).tobytes()).decode()
     facts = {"checkpoint": f"shapes-vit-{formula}-seed{seed}", "attention": formula, "seed": seed, "recipe": "by hand"}
     return {**facts, "figures": figures, "right": right}
@@ -107,13 +111,27 @@ def test_a_correlation_with_accuracy_held_fixed() -> None:
 
 
 def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: Path) -> None:
-    records, written = tmp_path / "shapes.jsonl", tmp_path / "trainings.md"
-    records.write_text("".join(json.dumps(each) + "\n" for each in made_up))
-    assert page.main(["--records", str(records), "--markdown", str(written)]) == 0
+    """And writes the means as a reference, which `compare` reads."""
+    records, written = tmp_path / "zoo", tmp_path / "quest-tables.md"
+    probe = {"probe": {"largest_logit": [1.0]}, "test_accuracy_ema": 0.9}
+    for each in made_up:
+        (records / each["checkpoint"]).mkdir(parents=True)
+        (records / each["checkpoint"] / "log.jsonl").write_text((json.dumps(probe) + "\n") * 2)
+    (records / "shapes.jsonl").write_text("".join(json.dumps(each) + "\n" for each in made_up))
+    one = made_up[0] | {"seed": 0, "recipe": "alone"}
+    (records / "cifar10.jsonl").write_text(json.dumps(one) + "\n")
+    told = ["--records", str(records), "--markdown", str(written), "--reference", str(tmp_path / "zoo.toml")]
+    assert reproduce_quest.main(told) == 0
     text = written.read_text()
-    rows = [row for row in text.splitlines() if row.startswith("| quest") and "PGD-20 2/255, %" in row]
-    assert any("| standard | PGD-20 2/255, %" in " ".join(row.split()) and "| shown " in row for row in rows)
-    assert "| the opposite " in text and "Fewer than five" not in text
+    rows = [" ".join(row.split()) for row in text.splitlines() if row.startswith("| quest ")]
+    assert any(" | standard | PGD-20 top-1, % | +1.6 | +3." in row and "| shown " in row for row in rows)
+    assert any(row.startswith("| quest | 5 | 52.") and row.endswith(" | 1.160 |") for row in rows)
+    assert "| the opposite " in text and "One training of each: how far another seed" in text
+    assert text.index("## Trainings on shapes") < text.index("## Trainings on cifar10")
+    assert "20 trainings with clean accuracy held fixed" in text and (tmp_path / "quest-tables/evenness.svg").exists()
+    means = read_published(str(tmp_path / "zoo.toml")).figures
+    expected = np.mean([each["figures"][PGD]["top1"] for each in made_up if each["attention"] == "quest"])
+    assert means["quest"][PGD]["top1"] == pytest.approx(expected, abs=1e-4)
     trainings = Trainings(tuple(made_up))
     found = trainings.difference("quest", "standard", "clean", "top1")
     assert (
@@ -139,10 +157,14 @@ def test_what_is_kept_of_a_training_is_what_its_run_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Bits are those of the records, in the order of ids; a line that is there is not computed again."""
-    parts = (evaluate.Part("clean", 12, {"attacks": "fgsm", "eps": "8/255"}, ("clean", "fgsm(eps=8/255)")),)
+    parts = (
+        evaluate.Part("clean", 12, {"attacks": "fgsm", "eps": "8/255"}, ("clean", "fgsm(eps=8/255)")),
+        evaluate.Part("attention", 8, {"attacks": "none", "cams": "agcam(faithfulness=none)", "watch_attention": True}),
+    )
     monkeypatch.setattr(evaluate, "PARTS", parts)
     checkpoint = str(embedded_file("shapes-vit-quest"))
     given = [checkpoint, "--work", str(tmp_path / "runs"), "--out", str(tmp_path / "kept.jsonl")]
+    assert evaluate.main([*given, "--parts", "clean"]) == 0
     assert evaluate.main(given) == 0
     (kept,) = evaluate.read_lines(tmp_path / "kept.jsonl")
     assert (kept["attention"], kept["seed"]) == ("quest", 0) and kept["figures"]["attention(clean)"][
@@ -156,9 +178,53 @@ def test_what_is_kept_of_a_training_is_what_its_run_says(
         assert kept["figures"][condition]["top1"] == pytest.approx(right.mean(), abs=1e-6)
     assert Trainings((kept,)).right("quest", "fgsm(eps=8/255)", 12)[0].mean() < 1
     capsys.readouterr()
-    assert evaluate.main(given) == 0 and "1 trainings, 0 of them new" in capsys.readouterr().out
+    assert evaluate.main(given) == 0 and "1 trainings; 0 parts are new" in capsys.readouterr().out
+
+
+def test_evenness_within_formulas_is_not_that_between_them(made_up: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Formulas with more even attention are more robust here, and of one formula the less even trainings are."""
+    rng = np.random.default_rng(5)
+    place = {name: rank for rank, name in enumerate(("standard", "quest", "elliptical", "elliptical-quest"))}
+    for each in made_up:
+        even = place[each["attention"]] + 0.1 * rng.standard_normal()
+        for figure in EVENNESS:
+            each["figures"][figure.condition][figure.metric] = even
+        for figure in ROBUSTNESS:
+            robust = 2 * place[each["attention"]] - even
+            each["figures"][figure.condition][figure.metric] = figure.better * robust
+        each["figures"]["clean"]["top1"] = rng.random()
+    written = "\n".join(evenness(Trainings(tuple(made_up)), [], tmp_path))
+    all_three = "PGD-20 top-1, % and median distance, 1/255"
+    assert (
+        f"Over all trainings, those with more even attention are more robust by IN-C mean error, % and {all_three}"
+        in (written)
+    )
+    assert f"Within formulas, those with more even attention are less robust by IN-C mean error, % and {all_three}" in (
+        written
+    )
+
+
+def test_variants_are_told_by_formula_and_seed() -> None:
+    def log(attention: str, variant: str, seed: int, accuracy: float | None, family: str = "shapes-vit") -> Log:
+        probe = {"probe": {"largest_logit": [1.0]}, "test_accuracy_ema": accuracy}
+        row = {"diverged": True} if accuracy is None else probe
+        return Log("", family, attention, variant, seed, (row,))
+
+    logs = [log("standard", "", seed, 0.9) for seed in range(3)] + [log("quest", "", seed, 0.92) for seed in range(3)]
+    logs += [log("standard", "fraction-0.1", seed, 0.5 + 0.01 * seed) for seed in range(3)]
+    logs += [log("quest", "fraction-0.1", seed, 0.6 + 0.02 * seed) for seed in range(3)]
+    logs += [log("standard", "epochs-4-rate-0.03", 0, None), log("standard", "epochs-4-rate-0.03", 1, 0.3)]
+    logs += [log("quest", "epochs-4-rate-0.03", 0, 0.7), log("standard", "epochs-4", 0, 0.8)]
+    text = "\n".join(quest_variants.variants(logs))
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    found = stats.ttest_rel([60, 62, 64], [50, 51, 52])
+    low, high = found.confidence_interval()
+    told = f"| 10% | 51.0 ± 1.0 (3) | 62.0 ± 2.0 (3) | +11.0 [{low:+.1f}, {high:+.1f}] | {found.pvalue:.3f} |"
+    assert told in rows
+    assert "| 0.03 | 30.0 (1), 1 of 2 diverged | 70.0 (1) | – | – |" in rows
+    assert "| 0.001 | 80.0 (1) | – | – | – |" in rows and "CrossViT" not in text
 
 
 def test_without_records_it_says_what_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert page.main(["--records", str(tmp_path / "none.jsonl")]) == 2
+    assert reproduce_quest.main(["--records", str(tmp_path)]) == 2
     assert "run python -m scripts.zoo.evaluate" in capsys.readouterr().err

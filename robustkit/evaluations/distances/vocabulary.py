@@ -31,6 +31,9 @@ class DistanceWords(Vocabulary):
     def distance_norm(self, text: str) -> str:
         return norm_of(text)
 
+    def is_fixed(self, name: str) -> bool:
+        return name.startswith(("fmn(", "ddn("))
+
     def label(self, text: str) -> str:
         name, given = parts(text)
         words = [name.upper() + (f"-{given['steps']}" if "steps" in given else ""), norm_of(text)]
