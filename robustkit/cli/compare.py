@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..display.console import print_line, print_tables
 from ..errors import RunError
+from ..evaluations.needed import check_plugins
+from ..results.among import Among, among_tables, found_among, sides_of
 from ..results.comparison import Comparison, ComparisonRow, Pair, compare, own_flags, pairs, unpaired
 from ..results.paired import Side
 from ..results.published import read_published
@@ -33,18 +35,39 @@ def compare_runs(
     asked.
 
     Raises:
-        RunError: a run cannot be read, there is nothing that can be paired, or the reference is not understood.
+        RunError: a run cannot be read, there is nothing that can be paired or that the reference has, or the reference
+            is not understood.
     """
     opened = [RunFolder.existing(path) for path in runs]
     published = None if reference is None else read_published(reference)
-    comparison = compare(pairs(opened, checkpoints, against), published)
-    alone = unpaired(opened, checkpoints, against)
+    single = published is not None and len(opened) == 1 and len(opened[0].manifest.names) == 1
+    if single:  # a checkpoint by itself has nothing to be paired with, and a place among published ones
+        check_plugins(opened[0].manifest)
+    comparison = Comparison((), published) if single else compare(pairs(opened, checkpoints, against), published)
+    alone = [] if single else unpaired(opened, checkpoints, against)
     print_tables(console, [table.said_once("n") for table in tables(comparison)], "the file of --json")
     for line in alone:
         print_line(console, f"⚑ {line}")
+    sides = [] if published is None else sides_of(opened, checkpoints)
+    if published is not None:
+        found = among_tables(sides, published)
+        if single and not found:
+            raise RunError(
+                f"{opened[0].path} has no figure that {published.name} has; audit a condition of it, or give "
+                "another run"
+            )
+        print_tables(console, [table.said_once("n") for table in found], "the file of --json")
     if json_file is not None:
-        _write(json_file, as_json(comparison) | {"unpaired": alone})
+        placed = [_among(side, each) for side in sides if published for each in found_among(side, published)]
+        _write(json_file, as_json(comparison) | {"unpaired": alone, "among": placed})
         console.print(f"json: {json_file}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _among(side: Side, each: Among) -> dict[str, Any]:
+    value = each.row["value"]
+    finite = {"value": value if value is not None and math.isfinite(value) else None}
+    named = {name: each.row[name] for name in ("condition", "metric", "n")}
+    return {"checkpoint": side.checkpoint, **named, **finite, "published": each.levels, "place": each.place}
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

@@ -6,11 +6,12 @@ import json
 
 from scripts.zoo.trainings import Trainings, means
 
-from .quest_figures import FIGURES
+from .quest_figures import FIGURES, MAPS
 
 
 def reference(trainings: Trainings) -> str:
-    """Return the TOML file. Figures have the names of conditions and metrics in summary.json."""
+    """Return the TOML file. Figures have the names of conditions and metrics in summary.json, and those
+    of maps the name that stands for them."""
     counts = sorted({len(trainings.values(name, "clean", "top1")) for name in trainings.formulas()})
     seeds = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
     lines = [
@@ -29,5 +30,6 @@ def reference(trainings: Trainings) -> str:
             }
             if found:
                 inner = ", ".join(f"{metric} = {value:.4f}" for metric, value in found.items())
-                lines.append(f"{json.dumps(condition)} = {{ {inner} }}")
+                name = "agcam" if condition == MAPS else condition
+                lines.append(f"{json.dumps(name)} = {{ {inner} }}")
     return "\n".join(lines) + "\n"

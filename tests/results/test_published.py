@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,17 @@ from compared_runs import (
     rows_of,
     run_of,
 )
+from rich.console import Console
 
+from robustkit.cli.compare import compare_runs
 from robustkit.errors import RunError
+from robustkit.results.among import among_tables, found_among, sides_of
 from robustkit.results.comparison import compare, pairs
 from robustkit.results.published import read_published, reference_names
 from robustkit.results.tables import tables
 
 PAPER = 'summary = "s"\nsource = "t"\ndata = "d"\nprotocol = "quest-paper"\n'
+OWN = {"top1": 0.6, "nll": 0.8}
 
 
 def card(tag: str) -> Change:
@@ -62,6 +67,37 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
     alike = compare(pairs([run, other]), paper)
     assert tables(alike)[0].rows[0][-1] == "72.50" and tables(alike)[1].rows[1][-1] == "1.160"
     assert alike.pairs[0].flags[-1] == "published under quest-paper, here standard"
+
+
+def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand, for both directions; one checkpoint will do, and without a figure in common it is refused."""
+    own = tmp_path / "own.toml"
+    levels = {"standard": (0.2, 9.0), "quest": (0.9, 0.1), "qnorm": (0.5, 0.2)}
+    texts = [f"[{name}]\nclean = {{ top1 = {top1}, nll = {nll} }}\n" for name, (top1, nll) in levels.items()]
+    own.write_text(PAPER.replace("quest-paper", "standard") + "".join(texts))
+    run = run_of(tmp_path / "a", {("plain", "clean"): rows_of(0)})
+    told = {"checkpoint": "plain", "condition": "clean", "n": 40, "flags": []}
+    run.write_summary(
+        [told | {"metric": name, "value": v, "ci_low": v - 0.1, "ci_high": v + 0.1} for name, v in OWN.items()]
+    )
+    (side,) = sides_of([run])
+    top1, nll = found_among(side, read_published(str(own)))
+    assert 0.5 < top1.row["value"] < 0.9 and top1.place == 2 and nll.row["value"] > 0.2 and nll.place == 3
+    assert top1.levels == {name: value for name, (value, _) in levels.items()}
+    (table,) = among_tables([side], read_published(str(own)))
+    assert table.headings == ("condition", "figure", "n", "here [95 %]", "standard", "quest", "qnorm", "place")
+    assert table.rows[0][3:] == ("60.00 [50.00, 70.00]", "20.00", "90.00", "50.00", "2 of 4") and not table.flags
+    json_file = tmp_path / "among.json"
+    console = Console(width=200)
+    compare_runs([run.path], reference=str(own), json_file=json_file, console=console)
+    assert "plain (standard) among" in capsys.readouterr().out
+    said = json.loads(json_file.read_text())
+    assert [each["place"] for each in said["among"]] == [2, 3] and said["pairs"] == []
+    assert among_tables([side], read_published("quest"))[0].flags == ("published under quest-paper, here standard",)
+    with pytest.raises(RunError, match="has no figure that quest-wikitext has; audit a condition of it, or give ano"):
+        compare_runs([run.path], reference="quest-wikitext", console=console)
+    with pytest.raises(RunError, match="holds one checkpoint"):
+        compare_runs([run.path], console=console)
 
 
 def test_what_comes_with_the_package_is_understood_and_is_as_printed() -> None:

@@ -82,14 +82,15 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @option("--checkpoint", "checkpoints", multiple=True, help="Only this checkpoint of the runs; may be repeated.")
 @option("--against", help="The checkpoint that the others are compared with; default: the first.")
-@option("--reference", help="Published figures to show with them: quest, quest-wikitext, ..., or a TOML file.")
+@option("--reference", help="Published figures to show with them: quest, quest-ablation, ..., or a TOML file.")
 @option("--json", "json_file", type=Place(), help="File for the differences as JSON.")
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:
     """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
 
     For one run, its checkpoints against the first of them; for several, those of the later runs against those of the
-    first run of the same name, or, where no name is shared, all against the first.
+    first run of the same name, or, where no name is shared, all against the first. With --reference, each checkpoint
+    also has its place among the published ones; there a run of one checkpoint will do.
 
     \b
     robustkit compare runs/zoo

@@ -1,0 +1,85 @@
+"""Checkpoints among published ones: their own figures next to the level of each attention of a reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ..display.table import TextTable
+from ..evaluations.cells import Row, is_finite
+from ..evaluations.metric import Metric
+from ..runs.folder import RunFolder
+from ..tasks.measures import metric_of
+from .paired import Side
+from .published import Published
+
+
+@dataclass(frozen=True)
+class Among:
+    """A figure of a checkpoint, and the published levels by attention; place: the checkpoint's among them all, from 1
+    for the best; None where neither more nor less is better, or the figure is not a number.
+    """
+
+    row: Row
+    levels: dict[str, float]
+
+    @property
+    def metric(self) -> Metric:
+        return metric_of(self.row["metric"])
+
+    @property
+    def place(self) -> int | None:
+        better, own = self.metric.better, self.row["value"]
+        if not better or not is_finite(own):
+            return None
+        return 1 + len([level for level in self.levels.values() if better * (level - own) > 0])
+
+
+def found_among(side: Side, reference: Published) -> list[Among]:
+    """Return the figures of a checkpoint that a reference has for some attention, in the order of its results."""
+    resolved = reference.resolved()
+    found = []
+    for row in side.results:
+        figures = ((name, resolved.figure(name, row["condition"], row["metric"])) for name in resolved.figures)
+        levels = {name: value for name, value in figures if value is not None}
+        if levels:
+            found.append(Among(row, levels))
+    return found
+
+
+def sides_of(runs: Sequence[RunFolder], checkpoints: Collection[str] = ()) -> list[Side]:
+    """Return the checkpoints of all runs, or those named."""
+    kept = ((run, name) for run in runs for name in run.manifest.names)
+    return [Side(run, name) for run, name in kept if not checkpoints or name in checkpoints]
+
+
+def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]:
+    """Return a table for each checkpoint that has figures of the reference."""
+    note = f"{reference.name}: {reference.summary}, on {reference.data} ({reference.source}). Place: 1 is the best."
+    tables = []
+    for side in sides:
+        found = found_among(side, reference)
+        names = list(dict.fromkeys(name for each in found for name in each.levels))
+        rows = tuple(_cells(each, names) for each in found)
+        tag = side.manifest.protocol.tag
+        doubt = f"published under {reference.protocol}, here {tag.partition('@')[0]}"
+        title = f"{side.checkpoint} ({side.described.attention}) among {reference.name}"
+        if rows:
+            headings = ("condition", "figure", "n", "here [95 %]", *names, "place")
+            flags = () if reference.is_of(tag) else (doubt,)
+            tables.append(TextTable(title, headings, rows, flags, note, side.checkpoint, ("n",)))
+    return tables
+
+
+def _cells(each: Among, names: Sequence[str]) -> tuple[str, ...]:
+    row, metric = each.row, each.metric
+    digits = 2 if metric.scale == 100 else 3
+
+    def cell(value: float | None) -> str:
+        return f"{metric.scale * value:.{digits}f}" if value is not None and math.isfinite(value) else "–"
+
+    bounds = f" [{cell(row['ci_low'])}, {cell(row['ci_high'])}]" if is_finite(row["ci_low"]) else ""
+    place = f"{each.place} of {len(each.levels) + 1}" if each.place else ""
+    levels = (cell(each.levels.get(name)) for name in names)
+    return (row["condition"], metric.label, str(row["n"]), cell(row["value"]) + bounds, *levels, place)
