@@ -56,7 +56,10 @@ def sides_of(runs: Sequence[RunFolder], checkpoints: Collection[str] = ()) -> li
 
 def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]:
     """Return a table for each checkpoint that has figures of the reference."""
-    note = f"{reference.name}: {reference.summary}, on {reference.data} ({reference.source}). Place: 1 is the best."
+    note = (
+        f"{reference.name}: {reference.summary}, on {reference.data} ({reference.source}). Place: 1 is the best; "
+        "on other images it says little."
+    )
     tables = []
     for side in sides:
         found = found_among(side, reference)
@@ -64,7 +67,8 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
         rows = tuple(_cells(each, names) for each in found)
         tag = side.manifest.protocol.tag
         doubt = f"published under {reference.protocol}, here {tag.partition('@')[0]}"
-        title = f"{side.checkpoint} ({side.described.attention}) among {reference.name}"
+        own = f"{side.checkpoint} ({side.described.attention}) on {side.manifest.data.name}"
+        title = f"{own}, among {reference.name} on {reference.data}"
         if rows:
             headings = ("condition", "figure", "n", "here [95 %]", *names, "place")
             flags = () if reference.is_of(tag) else (doubt,)

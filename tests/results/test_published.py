@@ -90,7 +90,7 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
     json_file = tmp_path / "among.json"
     console = Console(width=200)
     compare_runs([run.path], reference=str(own), json_file=json_file, console=console)
-    assert "plain (standard) among" in capsys.readouterr().out
+    assert "plain (standard) on set, among" in capsys.readouterr().out
     said = json.loads(json_file.read_text())
     assert [each["place"] for each in said["among"]] == [2, 3] and said["pairs"] == []
     assert among_tables([side], read_published("quest"))[0].flags == ("published under quest-paper, here standard",)
