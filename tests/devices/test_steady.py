@@ -92,7 +92,7 @@ def test_only_one_devices_generator_is_seeded_and_all_come_back() -> None:
 
 
 @needs_stand_in
-def test_an_audit_leaves_settings_and_generators_as_it_found_them(tmp_path: Path) -> None:
+def test_an_audit_leaves_settings_and_generators_as_it_found_them(place: Path, tmp_path: Path) -> None:
     def state() -> list[Any]:
         settings = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
         generators = [torch.get_rng_state().tolist(), *(torch.cuda.get_rng_state(i).tolist() for i in (0, 1))]
@@ -105,8 +105,9 @@ def test_an_audit_leaves_settings_and_generators_as_it_found_them(tmp_path: Path
         try:
             before = state()
             robustkit.audit(
-                ["zoo:shapes-vit-standard"],
-                data_dir="embedded:shapes",
+                [place / "net.pth"],
+                data_dir=place / "images",
+                model={"arch": f"{place / 'net.py'}:build", "num_classes": 3},
                 limit=2,
                 attacks="pgd(steps=1)",
                 batch_size="auto",

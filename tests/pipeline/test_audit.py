@@ -444,6 +444,7 @@ def test_help_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_report_and_lists_need_no_model(place: Path, tmp_path: Path) -> None:
     run = audit(place, tmp_path / "run", attacks="fgsm")
     page = (run.path / "report.html").read_bytes()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_audit import files, furnish, leave_figures_empty, pages
+from small_audit import files, furnish, pages
 
 import robustkit
 from robustkit.cli import app as cli
@@ -48,11 +48,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generator = torch.Generator().manual_seed(1)
     torch.save({k: v + 0.02 * torch.randn(v.shape, generator=generator) for k, v in weights.items()}, place / "new.pth")
     return place
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_figures_empty(monkeypatch)
 
 
 def words(many: Path, out: Path, rules: Sequence[str], *more: str, net: str = "net.pth") -> list[str]:

@@ -150,7 +150,6 @@ def files_of(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
-@pytest.mark.usefixtures("empty_figures")
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_in_run_json_leads_out_of_the_folder(run: Run, tmp_path: Path, name: str) -> None:
     home = tmp_path / "a" / "b" / "c"
