@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from page_runs import page_of
 from PIL import Image
 from small_audit import files, furnish, pages
 
@@ -130,6 +131,14 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     flags = {flag for row in run.summary() for flag in row["flags"]}
     assert any(flag.startswith("incomplete") for flag in flags)
     assert any(flag.startswith("what the samples show may have ended the run here") for flag in flags)
+    page = page_of(run)
+    box = page.text()
+    assert (
+        "This run stops as soon as all rules of its policy are decided." in box and "This run is unfinished" not in box
+    )
+    taken = f"{16 * shards(out, 'clean')} under clean; {16 * shards(out, 'fgsm')} under FGSM, 1/255."
+    assert f"It has records of a part of its {N} images: {taken}" in " ".join(box.split())
+    assert run.manifest.command in page.text("pre")
     assert call(monkeypatch, ["check", str(out), "--policy", str(policy)]) == 1  # with ordinary intervals: cannot tell
     said = capsys.readouterr()
     assert "ends when its rules are decided: " in said.out and "0 pass, 0 fail, 2 cannot tell" in said.err

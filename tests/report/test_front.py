@@ -140,7 +140,7 @@ def half(tmp_path: Path) -> Run:
 
 
 def test_what_an_unfinished_run_lacks(half: Run, tmp_path: Path) -> None:
-    assert gaps_of(half) == [Gap("PGD, 1/255, 20 steps", 1, 4), Gap("fog", 2, 20)]
+    assert gaps_of(half) == [Gap("PGD, 1/255, 20 steps", 1, 4, 20, 40), Gap("fog", 2, 20, 0, 40)]
     line = "are missing; this completes it: robustkit audit a.pth '<b>.pth' --data-dir 'my images'"
     assert unfinished(half) == f"unfinished: 3 of 28 units {line}"
     assert unfinished(half, "other") == f"unfinished: 3 of 14 units {line}" and unfinished(half, "plain") == ""

@@ -27,6 +27,8 @@ from robustkit.results.run import Run
 from robustkit.results.summary import write_summary
 from robustkit.tasks.labelled.columns import CLASSIFICATION
 
+pytestmark = pytest.mark.usefixtures("whole_figures")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
@@ -158,7 +160,6 @@ def test_a_run_without_pictures_has_no_browser(tmp_path: Path, monkeypatch: pyte
     assert "Sample browser" not in page.text() and not page.all("form")
 
 
-@pytest.mark.usefixtures("whole_figures")
 def test_hostile_names_are_text(run: Run, tmp_path: Path) -> None:
     hostile = make_run(tmp_path / "<b>&", HOSTILE[:2], HOSTILE[:3], HOSTILE)
     manifest = hostile.manifest.to_plain()

@@ -22,7 +22,7 @@ from robustkit.results.run import Run
 from robustkit.runs.manifest import Manifest
 from scripts.pages import quest, quest_page
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 PAIR = ("shapes-vit-standard", "shapes-vit-quest")
 PGD = "pgd(eps=4/255,steps=3)"
 BOX = "cam(agcam,faithfulness=none,mode=box)"
