@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
 
 if TYPE_CHECKING:
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
 
 WIDTH = 480
@@ -201,8 +200,11 @@ def draw(
     return Figure(section, title, _tidy(buffer.getvalue(), f"f{digest}", alt), alt, caption)
 
 
-def save(canvas: Canvas, page: FigureCanvasSVG, buffer: io.BytesIO) -> None:
-    """Write the figure as `savefig` does, which would draw all of it once more to lay it out."""
+def save(canvas: Canvas, page: Any, buffer: io.BytesIO) -> None:
+    """Write the figure as `savefig` does, which would draw all of it once more to lay it out.
+
+    page: its FigureCanvasSVG.
+    """
     if engine := canvas.get_layout_engine():
         engine.execute(canvas)
     canvas.set_layout_engine("none")
