@@ -184,9 +184,6 @@ def test_a_run_that_its_rules_may_stop_says_what_it_has(half: Run) -> None:
     page = page_of(half)
     said = " ".join(page.text().split())
     assert "This run stops as soon as all rules of its policy are decided. It has records of a part of its 40" in said
-        "This run stops as soon as all rules of its policy are decided. It has records of a part of its 40 images"
-        in said
-    )
     assert (
         "20 to 40 under PGD, 1/255, 20 steps; 0 to 40 under fog. An audit of all of them is made by this command"
         in said
