@@ -127,6 +127,7 @@ def test_a_name_that_occurs_twice_is_refused(run: Run, tmp_path: Path) -> None:
     message = f"{run.manifest_path}: cannot be read ('seed' is named more than once in one object, expected once)"
     assert {line.partition(";")[0] for line in commands(run, tmp_path).values()} == {message}
     run.manifest_path.write_text(text)
+    run.write_summary([])
     summary = run.path / "summary.json"
     summary.write_text(summary.read_text("utf-8").replace('"results":', '"results": [], "results":', 1))
     with pytest.raises(RunError, match=r"summary.json: cannot be read \('results' is named more than once"):
