@@ -79,6 +79,9 @@ class Explainer(ABC):
         if stack is not None:
             stack.close()
 
+    def check(self, images: Tensor) -> None:  # noqa: B027 - most need no pass to tell
+        """Raise ValueError where one pass, of images (B, 3, H, W), tells that the model cannot be explained so."""
+
     def __call__(self, images: Tensor, target: Target = None, *, rng: Rng | None = None) -> Tensor:
         return self.explain(images, target, rng=rng).maps
 

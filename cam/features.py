@@ -51,6 +51,11 @@ class OfFeatures(Explainer):
                 stack.enter_context(self._transformer.sized())
             yield
 
+    def check(self, images: Tensor) -> None:
+        with self:
+            found = self._seen(self._as_fed(images), graph=False)[1]
+            self._spread(found.leaf, found.layer, len(images))
+
     def _seen(self, images: Tensor, graph: bool = True) -> tuple[Tensor, Features]:
         """Return the logits (B, K) and the features, in one forward; the graph, if any, begins at them."""
         size = (images.shape[2], images.shape[3])

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import stand_in
 import torch
-from small_audit import furnish, leave_figures_empty
+from small_audit import furnish
+
+from robustkit.display import svg
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several that share the cores, as do the commands that it starts
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -48,10 +50,24 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def empty_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports whose figures are painted, but not laid out and drawn: that takes most of the time of a small run."""
-    leave_figures_empty(monkeypatch)
+WHOLE = svg.save
+
+
+@pytest.fixture(scope="session", autouse=True)
+def empty_figures() -> Iterator[None]:
+    """Figures are painted, but not laid out and drawn: that takes most of the time of a small audit."""
+    empty = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(svg, "save", lambda canvas, page, buffer: buffer.write(empty))
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole_figures() -> Iterator[None]:
+    """Figures as users see them, for tests that look at one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(svg, "save", WHOLE)
+        yield
 
 
 @pytest.fixture(scope="module")

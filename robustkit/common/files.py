@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,26 @@ def lines_of(path: Path, limit: int = TABLE) -> Iterator[str]:
 
 
 def json_of(path: Path, limit: int | None = None) -> Any:
-    """Return what a JSON file holds. Raises OSError as `check_plain` does, and ValueError where it is not JSON."""
+    """Return what a JSON file holds. Raises OSError as `check_plain` does, and ValueError as `json_in`."""
+    return json_in(text_of(path, limit))
+
+
+def json_in(text: str | bytes) -> Any:
+    """Return what a JSON text says. Raises ValueError where it is not JSON, or names something twice in one object:
+    readers would disagree about which counts.
+    """
     try:
-        return json.loads(text_of(path, limit))
+        return json.loads(text, object_pairs_hook=_each_once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{twice[:80]!r} is named more than once in one object, expected once")
+    return unique
 
 
 def reason(fault: Exception) -> str:

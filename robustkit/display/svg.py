@@ -44,6 +44,7 @@ _SETTINGS: dict[str, Any] = {
     "ytick.color": INK,
     "grid.color": INK,
     "grid.alpha": 0.18,
+    "font.sans-serif": ["DejaVu Sans"],  # one of its own: each text is looked up in all of them
     "font.size": SMALL,
     "axes.titlesize": TITLE,
     "axes.titlelocation": "left",
@@ -192,11 +193,22 @@ def draw(
         matplotlib.rcdefaults()
         settings: Any = matplotlib.rcParams
         settings.update(_SETTINGS | {"svg.hashsalt": digest})
-        canvas = Canvas(figsize=(WIDTH / 72, height / 72), layout="constrained")
-        FigureCanvasSVG(canvas)
+        canvas = Canvas(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
+        page = FigureCanvasSVG(canvas)
         paint(canvas)
-        canvas.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        save(canvas, page, buffer)
     return Figure(section, title, _tidy(buffer.getvalue(), f"f{digest}", alt), alt, caption)
+
+
+def save(canvas: Canvas, page: Any, buffer: io.BytesIO) -> None:
+    """Write the figure as `savefig` does, which would draw all of it once more to lay it out.
+
+    page: its FigureCanvasSVG.
+    """
+    if engine := canvas.get_layout_engine():
+        engine.execute(canvas)
+    canvas.set_layout_engine("none")
+    page.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
 
 
 def _tidy(source: bytes, prefix: str, alt: str) -> str:

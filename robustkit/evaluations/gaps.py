@@ -16,25 +16,39 @@ from .kinds import kind_of, words_of
 class Gap:
     """What an unfinished run lacks under a condition, or a group of them such as all severities of a corruption.
 
-    called: what people call the condition. missing, units: shards of samples, over all checkpoints.
+    called: what people call the condition. missing, units: shards of samples, over all checkpoints. fewest, most:
+    samples that have a record, of the checkpoint and condition with the fewest and of that with the most.
     """
 
     called: str
     missing: int
     units: int
+    fewest: int
+    most: int
+
+    @property
+    def samples(self) -> str:
+        """The number of samples that have a record, such as `64` or `0 to 64`."""
+        return str(self.most) if self.fewest == self.most else f"{self.fewest} to {self.most}"
 
 
 def gaps_of(run: RunFolder) -> list[Gap]:
     """Return what an unfinished run lacks, in the order of its conditions; nothing of a finished one."""
     manifest, missing, units = run.manifest, Counter[str](), Counter[str]()
     names: dict[str, str] = {}
+    there: dict[str, list[int]] = {}
     for condition in manifest.conditions:
         group = words_of(condition).group(condition)
         names.setdefault(group, family_of(kind_of(group)).called(group, manifest))
         for checkpoint in manifest.names:
             units[group] += run.shard_count
             missing[group] += run.missing_units(checkpoint, condition)
-    return [Gap(names[group], missing[group], units[group]) for group in names if missing[group]]
+            there.setdefault(group, []).append(manifest.data.n - run.lacking(checkpoint, condition))
+    return [
+        Gap(names[group], missing[group], units[group], min(there[group]), max(there[group]))
+        for group in names
+        if missing[group]
+    ]
 
 
 def unfinished(run: RunFolder, checkpoint: str | None = None) -> str:

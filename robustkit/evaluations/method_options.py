@@ -25,12 +25,11 @@ class MethodOption:
 
     def read(self, text: str, where: str) -> Fraction:
         """Return the value that a user gives. Raises ProtocolError for one that will not do."""
-        value = number(text, where)
+        kind = "a whole number" if self.whole else "a number"
+        expected = f"{kind} from {format_number(self.low)} to {format_number(self.high)}"
+        value = number(text, where, expected)
         if not self.low <= value <= self.high or (self.whole and value.denominator != 1):
-            kind = "a whole number" if self.whole else "a number"
-            raise ProtocolError(
-                f"{where} {text}; expected {kind} from {format_number(self.low)} to {format_number(self.high)}"
-            )
+            raise ProtocolError(f"{where} {text}; expected {expected}")
         return value
 
 

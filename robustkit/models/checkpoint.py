@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from ..common.files import check_plain, reason
+from ..common.files import check_plain, json_in, reason
 from ..errors import CheckpointError
 from .pickles import foreign_globals, load_pickle
 from .state_dict import PREFIXES, strip_prefixes, unwrap
@@ -158,17 +158,10 @@ def _refuse_constant(name: str) -> None:
 
 
 def _refuse_doubles(path: Path) -> None:
-    """Raise ValueError where a header names a tensor twice: readers would disagree about which counts."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        unique = dict(pairs)
-        if len(unique) < len(pairs):
-            raise ValueError("a name occurs twice in the header")
-        return unique
-
+    """Raise ValueError where a header names a tensor twice."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        json.loads(file.read(size), object_pairs_hook=once)
+        json_in(file.read(size))
 
 
 def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str, Tensor]:

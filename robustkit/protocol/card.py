@@ -50,8 +50,8 @@ _PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
 _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 
 
-def number(text: object, what: str = "number") -> Fraction:
-    """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`.
+def number(text: object, what: str = "number", expected: str = "a number such as 1/255, 0.5/255 or 0.004") -> Fraction:
+    """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`. what, expected: for the message.
 
     Raises:
         ProtocolError: it is not such a number.
@@ -71,7 +71,7 @@ def number(text: object, what: str = "number") -> Fraction:
             raise ValueError(text)
         return value
     except (ValueError, ZeroDivisionError):
-        raise ProtocolError(f"{what} {str(text)!r}: expected a number such as 1/255, 0.5/255 or 0.004") from None
+        raise ProtocolError(f"{what} {str(text)!r}: expected {expected}") from None
 
 
 def format_number(value: Fraction) -> str:

@@ -49,16 +49,18 @@ def typed(name: str, key: str, text: str, known: Mapping[str, Value]) -> Value:
     usual, what = known[key], f"{name}: {key}"
     if isinstance(usual, bool):
         if text.lower() not in ("true", "false"):
-            raise ProtocolError(f"{what} {text!r}: expected true or false")
+            raise ProtocolError(f"{what} {text!r}: expected true or false, such as {key}={show(usual)}")
         return text.lower() == "true"
     if isinstance(usual, int):
-        value = number(text, what)
+        expected = f"a whole number, such as {key}={usual or 100}"  # 0 stands for all samples
+        value = number(text, what, expected)
         if value.denominator != 1:
-            raise ProtocolError(f"{what} {text!r}: expected a whole number")
+            raise ProtocolError(f"{what} {text!r}: expected {expected}")
         return int(value)
-    if isinstance(usual, Fraction):
-        return number(text, what)
-    return float(number(text, what)) if isinstance(usual, float) else text
+    if isinstance(usual, Fraction | float):
+        value = number(text, what, f"a number, such as {key}={show(usual)}")
+        return value if isinstance(usual, Fraction) else float(value)
+    return text
 
 
 def parse_parameters(text: str, known: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:

@@ -61,7 +61,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Front:
-    """What the template shows. groups: the lines of each family of conditions."""
+    """What the template shows. groups: the lines of each family of conditions. stops: what the samples are called of a
+    run that looks at them until rules are decided; None of others.
+    """
 
     findings: Sequence[Finding]
     columns: Sequence[Column]
@@ -70,6 +72,7 @@ class Front:
     figure: Figure | None
     flags: Sequence[Flag]
     gaps: Sequence[Gap]
+    stops: Samples | None
     cards: bool
 
     @property
@@ -100,6 +103,7 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> Front:
         front_figure(rows, results, looks),
         [*flags_of(results), *(Flag("", "", line) for line in not_evaluated(results.run))],
         gaps_of(results.run),
+        manifest.protocol.samples if manifest.is_sequential else None,
         len(columns) <= WIDE,
     )
 

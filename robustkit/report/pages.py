@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from ..display.neutral import no_controls, no_formula
@@ -16,6 +17,23 @@ from ..display.web import ENLARGE, LOOK, policy, shared
 _BREAKS = re.compile(r"(?<=[,:])|(?<=\w\()|(?<=/)(?<!\d/)|(?<=\d/)(?!\d)")
 _FRACTION = re.compile(r"(?<![\w./])(\d+/\d+)(?![\w/])")
 _WHOLE = Markup('<span class="whole">{}</span>')
+
+
+class _Compiled(BytecodeCache):
+    """Templates that this process has compiled: that takes longer than to fill them in."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self.kept:
+            bucket.bytecode_from_string(self.kept[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self.kept[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _Compiled()
 
 
 def environment(**filters: Callable[..., Any]) -> Environment:
@@ -29,6 +47,7 @@ def environment(**filters: Callable[..., Any]) -> Environment:
         finalize=lambda value: no_formula(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=_COMPILED,
     )
     templates.filters |= {"breakable": breakable, "trusted": Markup, **filters}
     return templates

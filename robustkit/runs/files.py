@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from pathlib import Path
 from typing import TypeVar
 
-from ..common.files import bytes_of, text_of, write_whole
+from ..common.files import bytes_of, json_in, text_of, write_whole
 from ..errors import RunError
 from .binding import Unit
 from .links import refuse_link, refuse_links
@@ -85,7 +84,7 @@ class RunFiles:
             status = self.manifest_path.stat()
             version = status.st_ino, status.st_mtime_ns, status.st_size
             if self._read is None or self._read[0] != version:
-                data = json.loads(self.read_text(self.manifest_path))
+                data = json_in(self.read_text(self.manifest_path))
                 self._read = version, manifest_of(data, self.manifest_path)
             return self._read[1]
         except (FileNotFoundError, NotADirectoryError):

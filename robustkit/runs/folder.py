@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..common.files import json_in
 from ..errors import DamagedRecord, RunError
 from .binding import Unit, digest_of_run, misfit, shard_number
 from .digests import digest_of
@@ -140,7 +141,7 @@ class RunFolder(RunFiles):
         try:
             data = self.read_bytes(path)
             with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
-                timing = json.loads(self.read_text(self._timing_path(path)))
+                timing = json_in(self.read_text(self._timing_path(path)))
                 expected = timing.get("sha256") if isinstance(timing, dict) else None
         except OSError as fault:
             raise RunError(
@@ -156,7 +157,7 @@ class RunFolder(RunFiles):
         folder = self.path / "timings" / folder_name(checkpoint) / folder_name(condition)
         for path in sorted(folder.glob("*.json")):
             with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
-                for stage, seconds in json.loads(self.read_text(path)).get("stages", {}).items():
+                for stage, seconds in json_in(self.read_text(path)).get("stages", {}).items():
                     total[stage] = total.get(stage, 0.0) + float(seconds)
         return total
 
@@ -190,7 +191,7 @@ class RunFolder(RunFiles):
     def _evidence(self, checkpoint: str, condition: str) -> tuple[dict[str, Any] | None, str]:
         path = self.evidence_path(checkpoint, condition)
         try:
-            figures = json.loads(self.read_text(path))
+            figures = json_in(self.read_text(path))
         except FileNotFoundError:
             return None, ""
         except (ValueError, RecursionError) as fault:
@@ -271,7 +272,7 @@ class RunFolder(RunFiles):
         """
         path = self.path / "summary.json"
         try:
-            plain = json.loads(self.read_text(path))
+            plain = json_in(self.read_text(path))
             digest, rows = plain.pop("digest", None), plain["results"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
             raise RunError(f"{path}: cannot be read ({fault}); robustkit report rebuilds it") from None

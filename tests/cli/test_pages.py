@@ -21,7 +21,6 @@ from page_blocks import (
     unprinted,
 )
 from places import ROOT
-from small_audit import leave_figures_empty
 
 MADE = {ROOT / "docs" / "reference" / "commands.md"}  # examples of the help, parsed by test_docs.py
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - MADE)
@@ -40,14 +39,16 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_blocks_of_a_page_run(page: Path, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_blocks_of_a_page_run(
+    page: Path, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     plain_environment(monkeypatch)
     if page.name in SMALL:
         monkeypatch.setenv("ROBUSTKIT_IMG_SIZE", SMALL[page.name])
     place = tmp_path / "place"
     shutil.copytree(desk, place)
-    if page.name != WITH_FIGURES:
-        leave_figures_empty(monkeypatch)
+    if page.name == WITH_FIGURES:
+        request.getfixturevalue("whole_figures")
     found = [block for block in blocks_of(page) if block.kind in RUN]
     assert run_page(page, place, monkeypatch) == sum(not block.reason and block.said != "test" for block in found)
 

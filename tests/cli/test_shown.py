@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from places import ROOT
-from small_audit import leave_figures_empty
 
 import robustkit
 from robustkit.cli.app import COMMANDS, cli
@@ -30,7 +29,7 @@ from robustkit.results.run import Run
 from robustkit.runs.folder import RunFolder
 from robustkit.tasks.labelled.tables import table_rows
 
-pytestmark = pytest.mark.usefixtures("one_thread", "empty_figures")
+pytestmark = pytest.mark.usefixtures("one_thread")
 LONG = "a_checkpoint_whose_name_has_more_than_sixty_characters_in_its_file_name"
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
 
@@ -45,10 +44,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
     words |= {"setup_check": False}
     attacks = "fgsm,pgd(steps=2,step_size=0.5/255,random_start=False),fgsm(eps=7.99/255)"
     both = ["zoo:shapes-vit-standard", long]
-    with pytest.MonkeyPatch.context() as patch:
-        leave_figures_empty(patch)
-        one = robustkit.audit([long], attacks=attacks, corruptions="noise", out=place / "one", **words)
-        two = robustkit.audit(both, attacks="fgsm", corruptions="noise", out=place / "two", **words)
+    one = robustkit.audit([long], attacks=attacks, corruptions="noise", out=place / "one", **words)
+    two = robustkit.audit(both, attacks="fgsm", corruptions="noise", out=place / "two", **words)
     return one, two
 
 

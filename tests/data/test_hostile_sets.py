@@ -171,6 +171,7 @@ def test_ids_name_samples_and_no_files(tmp_path: Path) -> None:
             dataset.select(ids=tmp_path / "ids.txt")
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_ten_thousand_classes(tmp_path: Path) -> None:
     count = 10_000
     classes = [f"class {place:05d}" for place in range(count)]

@@ -92,7 +92,7 @@ def test_only_one_devices_generator_is_seeded_and_all_come_back() -> None:
 
 
 @needs_stand_in
-def test_an_audit_leaves_settings_and_generators_as_it_found_them(tmp_path: Path) -> None:
+def test_an_audit_leaves_settings_and_generators_as_it_found_them(place: Path, tmp_path: Path) -> None:
     def state() -> list[Any]:
         settings = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
         generators = [torch.get_rng_state().tolist(), *(torch.cuda.get_rng_state(i).tolist() for i in (0, 1))]
@@ -105,8 +105,9 @@ def test_an_audit_leaves_settings_and_generators_as_it_found_them(tmp_path: Path
         try:
             before = state()
             robustkit.audit(
-                ["zoo:shapes-vit-standard"],
-                data_dir="embedded:shapes",
+                [place / "net.pth"],
+                data_dir=place / "images",
+                model={"arch": f"{place / 'net.py'}:build", "num_classes": 3},
                 limit=2,
                 attacks="pgd(steps=1)",
                 batch_size="auto",
@@ -214,7 +215,7 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 )
 def test_torchrun_gives_each_process_its_own_device(place: Path, tmp_path: Path, device: str) -> None:
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    words = torchrun_on_stand_in(place, tmp_path / "run", device)
+    words = torchrun_on_stand_in(place, tmp_path / "run", device, "--limit", "10")
     done = subprocess.run(words, capture_output=True, text=True, timeout=280, env=env)
     said = sorted(line for line in done.stderr.splitlines() if line.startswith(("process", "error")))
     if device == "cuda:1":
@@ -224,7 +225,7 @@ def test_torchrun_gives_each_process_its_own_device(place: Path, tmp_path: Path,
         return
     assert done.returncode == 0, done.stderr
     assert said == ["process 0 computed on [0]", "process 1 computed on [1]"]
-    small_audit.audit(place, tmp_path / "alone", attacks=CONDITIONS[1], shard_size=4)
+    small_audit.audit(place, tmp_path / "alone", attacks=CONDITIONS[1], shard_size=4, limit=10)
     assert pages(tmp_path / "run") == pages(tmp_path / "alone")
 
 

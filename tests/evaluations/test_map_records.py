@@ -182,3 +182,35 @@ def test_no_checkpoint_compares_controls_with_the_truth_again(
         columns.append([repr(evaluate(subject, small_batch(shown), map_condition(spec)).columns) for spec in specs])
         assert len(made) == (again if turn == 1 else 8)
     assert columns[0] == columns[1] != columns[2]
+
+
+TOKENS = """
+from torch import nn
+
+class Tokens(nn.Module):
+    def forward(self, x):
+        return x.flatten(2).transpose(1, 2)
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean(1)
+
+def build(num_classes=3):
+    net = nn.Sequential(nn.Conv2d(3, 4, 4, stride=4), Tokens(), nn.LayerNorm(4), Mean(), nn.Linear(4, 3))
+    net.default_cfg = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "input_size": (3, 8, 8)}
+    return net
+"""
+
+
+def test_a_network_whose_last_features_are_tokens_is_refused_before_any_work(place: Path, tmp_path: Path) -> None:
+    """It has no blocks as timm's ViTs, and tells only in a pass that there is no map: such as Swin of transformers."""
+    (tmp_path / "net.py").write_text(TOKENS)
+    scope: dict[str, Any] = {}
+    exec(TOKENS, scope)
+    torch.save(scope["build"]().state_dict(), tmp_path / "net.pth")
+    model, out = {"arch": f"{tmp_path / 'net.py'}:build", "num_classes": 3}, tmp_path / "run"
+    options: dict[str, Any] = {"data_dir": place / "images", "attacks": "none", "limit": 2, "device": "cpu"}
+    for cams in ("grad-cam", "layer-cam", "score-cam", "agcam,grad-cam-pp"):
+        with pytest.raises(ModelError, match=r"net: (no module of .* gives its last features as a map|AG-CAM needs)"):
+            robustkit.audit([tmp_path / "net.pth"], cams=cams, model=model, out=out, **options)
+        assert not out.exists()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gate_runs import make, right, verdict
-from small_audit import audit, furnish, leave_figures_empty
+from small_audit import audit, furnish
 
 import robustkit
 from robustkit.common.prediction_powered import supported_mean
@@ -35,9 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(place: Path) -> Run:
-    with pytest.MonkeyPatch.context() as patch:
-        leave_figures_empty(patch)
-        return audit(place, place / "run", attacks=f"pgd(steps=3),{WHOLE},{SOME},{FEWER}")
+    return audit(place, place / "run", attacks=f"pgd(steps=3),{WHOLE},{SOME},{FEWER}")
 
 
 def rows_of(run: Run, condition: str) -> dict[str, dict[str, Any]]:
@@ -81,8 +79,7 @@ def test_records_of_a_part_are_those_of_the_whole(run: Run) -> None:
     assert figures(run, WHOLE)["found_of_broken"]["n"] == len(broken) and "found_of_broken" not in shown
 
 
-def test_neither_batches_nor_shards_change_the_part(run: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_figures_empty(monkeypatch)
+def test_neither_batches_nor_shards_change_the_part(run: Run, place: Path) -> None:
     other = audit(place, place / "other", attacks=SOME, batch_size=4, shard_size=7, setup_check=False)
     assert {name: row["prediction"] for name, row in rows_of(other, SOME).items()} == {
         name: row["prediction"] for name, row in rows_of(run, SOME).items()
@@ -168,8 +165,7 @@ def test_terminal_and_page_show_it_next_to_the_plain_figure(
     assert "Figures of few samples, supported" in page and 'href="#term-supported"' in page
 
 
-def test_maps_of_a_part_are_supported_by_confidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_figures_empty(monkeypatch)
+def test_maps_of_a_part_are_supported_by_confidence(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 80, "attacks": "none", "setup_check": False}
     run = robustkit.audit("zoo:shapes-vit-quest", out=tmp_path / "run", cams="agcam(on=40)", device="cpu", **arguments)
     name, text = run.manifest.names[0], "cam(agcam,on=40)"

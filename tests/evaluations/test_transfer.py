@@ -15,7 +15,7 @@ import pytest
 import torch
 from manifests import whole
 from PIL import Image
-from processes import LAUNCHER
+from processes import in_two
 from small_audit import pages
 from torch import nn
 
@@ -232,7 +232,7 @@ def test_a_difference_of_16_bits_is_drawn_back_into_the_ball(nets: Path, tmp_pat
 
 def test_two_processes_make_the_same_files(nets: Path, tmp_path: Path) -> None:
     words = [
-        *("-m", "robustkit", "audit", str(nets / "a.pth"), str(nets / "b.pth"), "--arch", f"{nets / 'net.py'}:build"),
+        *("audit", str(nets / "a.pth"), str(nets / "b.pth"), "--arch", f"{nets / 'net.py'}:build"),
         *("--data-dir", str(nets / "images"), "--num-classes", "3", "--device", "cpu", "--shard-size", "4"),
         *(
             "--attacks",
@@ -245,7 +245,7 @@ def test_two_processes_make_the_same_files(nets: Path, tmp_path: Path) -> None:
             str(tmp_path / "two"),
         ),
     ]
-    done = subprocess.run([*LAUNCHER, *words], capture_output=True, text=True, timeout=240)
+    done = subprocess.run(in_two(words), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
     assert pages(tmp_path / "two") == pages(audit(nets, tmp_path / "one", shard_size=4).path)
 

@@ -15,6 +15,7 @@ from attacks import AutoAttack, ThreatModel
 from robustkit.common.double_sampling import two_phase_share
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.condition import parse_conditions
+from robustkit.evaluations.attacks.sentence import called
 from robustkit.evaluations.kinds import words_of
 from robustkit.evaluations.pattern import check_condition, fits, pattern_of
 from robustkit.evaluations.two_phase.condition import phases_of
@@ -24,7 +25,7 @@ from robustkit.protocol.card import load_card
 from robustkit.results.run import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-BUDGET = "steps=2,queries=20"
+BUDGET = "steps=2,targets=2,queries=20"
 WHOLE = f"autoattack(eps=3/255,version=standard,{BUDGET})"
 FIRST = f"autoattack(eps=3/255,version=standard,{BUDGET},only=apgd-ce)"
 
@@ -96,11 +97,16 @@ def test_a_lost_record_of_either_phase_is_made_again_with_the_same_bytes(run: Ru
     audit(tmp_path / "again", asked, batch_size=5)
     assert [path.read_bytes() for path in paths] == before
     assert columns(first, two_phase(3)) == columns(run, two_phase(3))  # whatever else is in the run
+    said = " ".join(re.sub(r"<[^>]*>", "", (first.path / "report.html").read_text("utf-8")).split())
+    assert "the only attack, autoattack with APGD on the cross-entropy alone at 3/255, leaves" in said
 
 
 def test_pages_rules_and_commands_know_it(run: Run) -> None:
     page = re.sub(r"<[^>]*>", "", (run.path / "report.html").read_text("utf-8"))  # words lead to the glossary
     assert "Attacks in two phases" in page and "two-phase(m=4)" in page
+    assert "AutoAttack, 3/255, APGD on the cross-entropy alone" in page and "only apgd-ce" not in page
+    rest = called("autoattack(eps=3/255,version=standard,only=apgd-t+fab-t+square)", run.manifest)
+    assert rest == "AutoAttack, 3/255, targeted APGD, targeted FAB and Square alone"
     text = two_phase(4)
     assert phases_of(text) == (WHOLE, "apgd-ce", 4) and phases_of(WHOLE) is None
     check_condition(text)

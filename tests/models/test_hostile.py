@@ -177,7 +177,7 @@ TWICE = b'{"a":%s,"a":%s}' % (json.dumps(TENSOR).encode(), json.dumps(TENSOR | {
         (header(tensor(shape=[2**32] * 3)), "overflow"),
         (header(tensor(shape=[2**63, 0], data_offsets=[0, 0]), data=0), "not a whole safetensors file .reshape"),
         (header(tensor(shape=[-2])), "invalid value"),
-        (header(TWICE), "a name occurs twice in the header"),
+        (header(TWICE), "is named more than once in one object, expected once"),
         (header(b'{"a":' + b" " * (101 << 20) + b"1}"), "header too large"),
         (header(b'{"a":' + b"[" * 100_000), "recursion limit"),
         (header(tensor(dtype="F4", shape=[16])), "weights that torch cannot turn into float32 .float4_e2m1fn_x2"),

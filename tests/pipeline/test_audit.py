@@ -172,8 +172,11 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_the_same_command_finishes_it(place: Path, tmp_path: Path, kills: int) -> None:
     extra = ("--attacks", "fgsm,pgd,spsa(steps=4,directions=16)", "--batch-size", "1", "--shard-size", "1")
-    reference = audit(place, tmp_path / "reference", attacks=extra[1], eps=None, batch_size=1, shard_size=1)
-    line = command(place, tmp_path / "run", *extra)
+    limit = 5 * kills
+    reference = audit(
+        place, tmp_path / "reference", attacks=extra[1], eps=None, batch_size=1, shard_size=1, limit=limit
+    )
+    line = command(place, tmp_path / "run", *extra, "--limit", str(limit))
     dice = random.Random(0)
     records = tmp_path / "run" / "records"
     for _ in range(kills):
@@ -444,6 +447,7 @@ def test_help_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.usefixtures("whole_figures")
 def test_report_and_lists_need_no_model(place: Path, tmp_path: Path) -> None:
     run = audit(place, tmp_path / "run", attacks="fgsm")
     page = (run.path / "report.html").read_bytes()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small_audit
-from processes import everything, torchrun
+from processes import everything, in_two
 
 from robustkit.results.run import Run
 
@@ -69,8 +69,9 @@ def test_two_processes_that_resume_make_the_same_bytes(
     shutil.copytree(whole[dtype].path, out)
     for path in sorted(out.rglob("records/**/*.parquet"))[::2]:
         path.unlink()
-    words = ["--dtype", dtype, "--batch-size", "5", "--cams", "grad-cam", "--attacks", OPTIONS["attacks"]]
-    done = subprocess.run(torchrun(place, out, *words), capture_output=True, text=True, timeout=280)
+    more = ("--shard-size", "4", "--eps", "8/255", "--dtype", dtype, "--batch-size", "5", "--cams", "grad-cam")
+    words = small_audit.command(place, out, *more, "--attacks", OPTIONS["attacks"])[3:]
+    done = subprocess.run(in_two(words), capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert everything(out) == everything(whole[dtype].path)
 

@@ -29,7 +29,7 @@ from robustkit.evaluations.parts import Part, part_of
 from robustkit.results.run import Run
 from robustkit.runs.folder import RunFolder
 
-pytestmark = pytest.mark.usefixtures("one_thread", "empty_figures")
+pytestmark = pytest.mark.usefixtures("one_thread")
 PARTS = 7
 SPARE = "fgsm(eps=8/255)"
 

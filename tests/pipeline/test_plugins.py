@@ -28,7 +28,8 @@ class Done(NamedTuple):
 
 
 Commands = Callable[..., list[Done]]
-STANDARD = ("zoo:shapes-vit-standard", "--data-dir", "embedded:shapes", "--limit", "6", "--browse", "2")
+N = 3
+STANDARD = ("zoo:shapes-vit-standard", "--data-dir", "embedded:shapes", "--limit", str(N), "--browse", "2")
 ASKED = (
     *("--attacks", "random-corner(eps=8/255,tries=2)", "--corruptions", "stripes", "--cams", "brightest"),
     *("--evaluations", "rotation(degrees=15),rotation(degrees=90)", "--attention", "cosine"),
@@ -124,9 +125,9 @@ def test_all_five_are_listed_and_run(run: Path, outputs: dict[str, str]) -> None
     assert manifest_of(run)["conditions"] == CONDITIONS
     rows = {(row["condition"], row["metric"]): row for row in json.loads((run / "summary.json").read_text())["results"]}
     for condition in CONDITIONS[:9]:
-        assert rows[condition, "top1"]["n"] == 6
+        assert rows[condition, "top1"]["n"] == N
     kept = rows["rotation(degrees=15)", "kept"]
-    assert kept["n"] == 6 and kept["value"] * 6 == pytest.approx(round(kept["value"] * 6)) and kept["ci_low"] > 0
+    assert kept["n"] == N and kept["value"] * N == pytest.approx(round(kept["value"] * N)) and kept["ci_low"] > 0
     assert ("corruption(stripes)", "mean_error") in rows and ("cam(brightest)", "abpc") in rows
 
 

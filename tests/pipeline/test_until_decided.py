@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from page_runs import page_of
 from PIL import Image
-from small_audit import files, furnish, leave_figures_empty, pages
+from small_audit import files, furnish, pages
 
 import robustkit
 from robustkit.cli import app as cli
@@ -48,11 +49,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generator = torch.Generator().manual_seed(1)
     torch.save({k: v + 0.02 * torch.randn(v.shape, generator=generator) for k, v in weights.items()}, place / "new.pth")
     return place
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_figures_empty(monkeypatch)
 
 
 def words(many: Path, out: Path, rules: Sequence[str], *more: str, net: str = "net.pth") -> list[str]:
@@ -135,6 +131,14 @@ def test_the_run_is_an_ordinary_one_and_its_own_command_completes_it(
     flags = {flag for row in run.summary() for flag in row["flags"]}
     assert any(flag.startswith("incomplete") for flag in flags)
     assert any(flag.startswith("what the samples show may have ended the run here") for flag in flags)
+    page = page_of(run)
+    box = page.text()
+    assert (
+        "This run stops as soon as all rules of its policy are decided." in box and "This run is unfinished" not in box
+    )
+    taken = f"{16 * shards(out, 'clean')} under clean; {16 * shards(out, 'fgsm')} under FGSM, 1/255."
+    assert f"It has records of a part of its {N} images: {taken}" in " ".join(box.split())
+    assert "An audit of all of them is made by a command that is not repeated here: " in box  # it runs a file of code
     assert call(monkeypatch, ["check", str(out), "--policy", str(policy)]) == 1  # with ordinary intervals: cannot tell
     said = capsys.readouterr()
     assert "ends when its rules are decided: " in said.out and "0 pass, 0 fail, 2 cannot tell" in said.err

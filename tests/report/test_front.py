@@ -140,7 +140,7 @@ def half(tmp_path: Path) -> Run:
 
 
 def test_what_an_unfinished_run_lacks(half: Run, tmp_path: Path) -> None:
-    assert gaps_of(half) == [Gap("PGD, 1/255, 20 steps", 1, 4), Gap("fog", 2, 20)]
+    assert gaps_of(half) == [Gap("PGD, 1/255, 20 steps", 1, 4, 20, 40), Gap("fog", 2, 20, 0, 40)]
     line = "are missing; this completes it: robustkit audit a.pth '<b>.pth' --data-dir 'my images'"
     assert unfinished(half) == f"unfinished: 3 of 28 units {line}"
     assert unfinished(half, "other") == f"unfinished: 3 of 14 units {line}" and unfinished(half, "plain") == ""
@@ -176,6 +176,20 @@ def test_an_unfinished_run_says_so_wherever_it_is_shown(half: Run, tmp_path: Pat
     assert "(unfinished)</text>" in (out / "badge.svg").read_text("utf-8")
     assert CliRunner().invoke(cli, ["card", str(half.path), "--checkpoint", "plain", "--out", str(out)]).exit_code == 0
     assert "unfinished" not in "".join((out / name).read_text("utf-8") for name in ("card.md", "badge.svg"))
+
+
+def test_a_run_that_its_rules_may_stop_says_what_it_has(half: Run) -> None:
+    write_plain(half, half.manifest.to_plain() | {"sequential": True})
+    refresh(half)
+    page = page_of(half)
+    said = " ".join(page.text().split())
+    assert "This run stops as soon as all rules of its policy are decided. It has records of a part of its 40" in said
+    assert (
+        "20 to 40 under PGD, 1/255, 20 steps; 0 to 40 under fog. An audit of all of them is made by this command"
+        in said
+    )
+    assert "This run is unfinished" not in said
+    assert page.text("pre").strip() == "robustkit audit a.pth '<b>.pth' --data-dir 'my images'"
 
 
 def test_a_finished_run_does_not(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare, pairs
 from robustkit.runs.folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("whole_figures")
+
 GOOD = ["half", "early", "vit/b", "vit/a"]  # the newest first
 
 

@@ -9,6 +9,8 @@ from index_runs import furnished
 from robustkit.report.index.index import write_index
 from robustkit.report.pages import breakable
 
+pytestmark = pytest.mark.usefixtures("whole_figures")
+
 USED = """
 const used = () => {
   const form = document.querySelector("#filter"), picked = document.querySelector("#picked");

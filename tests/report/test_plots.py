@@ -30,6 +30,8 @@ from robustkit.tasks.labelled.calibration import reliabilities, reliability
 from robustkit.tasks.labelled.columns import CLASSIFICATION
 from robustkit.tasks.segmentation.figures import MOST, class_ious
 
+pytestmark = pytest.mark.usefixtures("whole_figures")
+
 PGD, LONG, FGSM = "pgd(eps=4/255,steps=20)", "pgd(eps=4/255,steps=100)", "fgsm(eps=1/255)"
 NASTY = "<script>alert('x')</script>&amp;\"$\\frac{a}{b}$_^ \u202e日本\x00\n" + "x" * 300
 

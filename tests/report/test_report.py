@@ -27,6 +27,8 @@ from robustkit.results.run import Run
 from robustkit.results.summary import write_summary
 from robustkit.tasks.labelled.columns import CLASSIFICATION
 
+pytestmark = pytest.mark.usefixtures("whole_figures")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:

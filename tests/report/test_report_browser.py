@@ -17,6 +17,8 @@ from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile
 from robustkit.evaluations.maps.gallery_page import write_page
 from robustkit.report.refresh import refresh
 
+pytestmark = pytest.mark.usefixtures("whole_figures")
+
 USED = """
 const used = async () => {
   const samples = [...document.querySelectorAll(".sample")], form = document.querySelector(".controls");

@@ -27,7 +27,7 @@ from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
 
-pytestmark = pytest.mark.usefixtures("one_thread", "empty_figures")
+pytestmark = pytest.mark.usefixtures("one_thread")
 HOLD = """
 import sys, time
 from pathlib import Path

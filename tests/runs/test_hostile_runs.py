@@ -120,6 +120,20 @@ def test_a_run_json_that_is_none(run: Run, tmp_path: Path, text: str) -> None:
     assert all("restore it or use another --out" in line for line in said.values())
 
 
+def test_a_name_that_occurs_twice_is_refused(run: Run, tmp_path: Path) -> None:
+    """Readers of JSON disagree about which of the two counts."""
+    text = run.manifest_path.read_text("utf-8")
+    run.manifest_path.write_text(text.replace('"seed":', '"seed": 5, "seed":', 1))
+    message = f"{run.manifest_path}: cannot be read ('seed' is named more than once in one object, expected once)"
+    assert {line.partition(";")[0] for line in commands(run, tmp_path).values()} == {message}
+    run.manifest_path.write_text(text)
+    run.write_summary([])
+    summary = run.path / "summary.json"
+    summary.write_text(summary.read_text("utf-8").replace('"results":', '"results": [], "results":', 1))
+    with pytest.raises(RunError, match=r"summary.json: cannot be read \('results' is named more than once"):
+        run.summary()
+
+
 def test_files_that_never_end_or_are_too_large_are_not_read(run: Run, tmp_path: Path) -> None:
     run.manifest_path.write_bytes(b"")
     os.truncate(run.manifest_path, 65 << 20)
@@ -150,7 +164,6 @@ def files_of(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
-@pytest.mark.usefixtures("empty_figures")
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_in_run_json_leads_out_of_the_folder(run: Run, tmp_path: Path, name: str) -> None:
     home = tmp_path / "a" / "b" / "c"

@@ -11,6 +11,8 @@ import pytest
 from scripts.language import grid, keys, stability
 from scripts.pages import qana, quack
 
+pytestmark = pytest.mark.usefixtures("whole_figures")
+
 pytest.importorskip("matplotlib")
 
 

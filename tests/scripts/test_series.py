@@ -13,6 +13,8 @@ from robustkit.models.series import load_series
 from scripts.pages import series as page
 from scripts.series import ship, train
 
+pytestmark = pytest.mark.usefixtures("whole_figures")
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -11,6 +11,8 @@ import pytest
 
 from scripts.stability import page, train
 
+pytestmark = pytest.mark.usefixtures("whole_figures")
+
 
 @pytest.fixture(scope="module")
 def scripts() -> Any:

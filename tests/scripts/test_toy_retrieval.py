@@ -25,7 +25,7 @@ from scripts.toy import run as toy_run
 from scripts.toy import train as toy_train
 from scripts.toy import train_and_write as toy_retrieval
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "whole_figures")
 TRAINED = toy_run.FORMULAS
 SAMPLES = toy_data.Realisation.draw(3).samples(64, 20, purpose=0, biased=0.5)
 TOKENS = SAMPLES.tokens.double()

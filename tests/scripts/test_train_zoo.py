@@ -31,7 +31,7 @@ from robustkit.errors import DataError, RobustkitError
 from scripts.zoo import curves, data, logs, recipe, run, train
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "whole_figures")
 
 
 @pytest.fixture(scope="module")

@@ -40,9 +40,14 @@ def torchrun(place: Path, out: Path, *extra: str) -> list[str]:
     return [*LAUNCHER, *words[1:]]
 
 
-def torchrun_on_stand_in(place: Path, out: Path, device: str) -> list[str]:
+def in_two(words: list[str]) -> list[str]:
+    """Return the command that runs `robustkit WORD...` in two processes that find each other as under torchrun."""
+    return [sys.executable, str(Path(__file__).with_name("two_processes.py")), *words]
+
+
+def torchrun_on_stand_in(place: Path, out: Path, device: str, *extra: str) -> list[str]:
     """Return the same on two stand-in CUDA devices, in a process each."""
-    words = [*small_audit.command(place, out, "--shard-size", "4", *CONDITIONS)[3:], "--device", device]
+    words = [*small_audit.command(place, out, "--shard-size", "4", *CONDITIONS)[3:], "--device", device, *extra]
     return [*LAUNCHER, str(Path(__file__).with_name("on_stand_in.py")), *words]
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
@@ -51,20 +50,6 @@ def audit(place: Path, out: Path, **options: Any) -> Run:
     model = {"arch": f"{place / 'net.py'}:build", "num_classes": 3} | arguments.pop("model", {})
     data_dir = arguments.pop("data_dir", place / "images")
     return robustkit.audit([place / "net.pth"], data_dir=data_dir, out=out, device="cpu", model=model, **arguments)
-
-
-def leave_figures_empty(patch: pytest.MonkeyPatch) -> None:
-    """Paint a report's figures without laying them out and drawing them."""
-
-    from matplotlib.figure import Figure
-
-    def save(self: Figure, file: Any, **options: Any) -> None:
-        if options.get("format") != "svg":
-            return whole(self, file, **options)
-        return file.write(b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>')
-
-    whole = Figure.savefig
-    patch.setattr(Figure, "savefig", save)
 
 
 def files(run: Path) -> dict[str, bytes]:

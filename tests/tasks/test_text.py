@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from places import ROOT, SHARED
+from processes import called
 from small_audit import files
 from texts import PAGE, WORDS, library_model, probability, slow_nll, word_model
 
@@ -253,27 +254,19 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     text = "\n\n".join(f"{' '.join(WORDS[:8] * 40)} number{place}" for place in range(40))
     (tmp_path / "long.txt").write_text(text, encoding="utf-8")
     asked = ("--shard-size", "2", "--device", "cpu", "--quiet", "--perturbations", "word-swap(rate=5),case")
-    words = [
-        sys.executable,
-        "-m",
-        "robustkit",
-        "text",
-        str(model),
-        "--data",
-        str(tmp_path / "long.txt"),
-        *asked,
-        "--out",
-    ]
+    words = ["text", str(model), "--data", str(tmp_path / "long.txt"), *asked, "--out"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run([*words, "whole"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert called([*words, str(tmp_path / "whole")])[0] == 0
     every = len(list((tmp_path / "whole" / "records").rglob("*.parquet")))
-    child = subprocess.Popen([*words, "killed"], cwd=tmp_path, env=environment, stdout=-3, stderr=-3)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "robustkit", *words, str(tmp_path / "killed")], env=environment, stdout=-3, stderr=-3
+    )
     while child.poll() is None and len(list((tmp_path / "killed" / "records").rglob("*.parquet"))) < every // 3:
         time.sleep(0.01)
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert 0 < len(list((tmp_path / "killed" / "records").rglob("*.parquet"))) < every == 60
-    subprocess.run([*words, "killed"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert called([*words, str(tmp_path / "killed")])[0] == 0
     assert files(tmp_path / "whole") == files(tmp_path / "killed")
 
 

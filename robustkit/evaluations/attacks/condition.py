@@ -71,12 +71,12 @@ def parse_condition(
         return CLEAN
     if name not in attacks_of(card):
         raise ProtocolError(unknown("attack", name, attacks_of(card)))
-    default = _defaults(name, card)
+    default = defaults_of(name, card)
     own, under = parted(text, split_arguments(name, arguments, default), default)
     given = {key: _value(name, key, value, default) for key, value in own.items()}
     known = _norms(name, card)
     norm = norm if norm in known or len(known) > 1 else None  # of an attack in one norm
-    default = _defaults(name, card, str(given.get("norm", norm or default["norm"])))
+    default = defaults_of(name, card, str(given.get("norm", norm or default["norm"])))
     options = {"eps": eps, "norm": norm, "engine": engine}
     resolved = default | {k: value for k, value in options.items() if value is not None and k in default} | given
     _check_threat(name, resolved, card)
@@ -128,7 +128,7 @@ def parse_conditions(
     return tuple(conditions)
 
 
-def _defaults(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
+def defaults_of(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
     """Return all parameters of an attack in the order of its class, with the card's values for a norm (None: its)."""
     attack, known = attacks_of(card)[name], _norms(name, card)
     in_radius = bool(getattr(attack, "radius", True))
@@ -157,7 +157,7 @@ def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
     """Return `text` as a value of the kind that parameter `key` takes."""
     if key == "step_size" and key in known:
         factor, times, _ = text.partition("*eps")
-        value = number(factor, f"{name}: {key}") if times else number(text, f"{name}: {key}")
+        value = number(factor if times else text, f"{name}: {key}", f"a number, such as {key}={show(known[key])}")
         return format_number(value) + times if times else float(value)
     return typed(name, key, text, known)
 

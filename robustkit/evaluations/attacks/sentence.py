@@ -15,6 +15,13 @@ from ..sentence import Clause, share
 from .on_corrupted import UNDER, starts_from
 
 _NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
+_STAGES = {
+    "apgd-ce": "APGD on the cross-entropy",
+    "apgd-dlr": "APGD on the DLR loss",
+    "apgd-t": "targeted APGD",
+    "fab-t": "targeted FAB",
+    "square": "Square",
+}
 
 
 def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
@@ -47,7 +54,7 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
         "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} {manifest.protocol.samples.many}"
     )
     name, given = _parts(row["condition"])
-    stages = f" ({given['only'].replace('+', ' and ')} only)" if "only" in given else ""
+    stages = f" with {_alone(given['only'])}" if "only" in given else ""
     call = f"{name}{stages} at {radius}{_beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}{of_others}"
     missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
@@ -56,6 +63,12 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
         yield Clause(f"the attack{of} {call} {leaves}{so_far}", (row,))
     else:
         yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack{of}, {call}, {leaves}", (row,))
+
+
+def _alone(only: str) -> str:
+    """Return which stages of AutoAttack run, in words: `targeted FAB and Square alone`."""
+    *first, last = (_STAGES.get(stage, stage) for stage in only.split("+"))
+    return f"{', '.join(first)} and {last} alone" if first else f"{last} alone"
 
 
 def _beneath(text: str, manifest: Manifest) -> str:
@@ -74,6 +87,7 @@ def called(text: str, manifest: Manifest) -> str:
     words += ["normalised units"] if space == "normalised" else []
     if given.get("version") == "standard":
         del given["version"]
+    words += [_alone(given.pop("only"))] if "only" in given else []
     for key, value in given.items():
         counted = value.isdigit() and key.endswith("s")
         word = key.removesuffix("s") if value == "1" else key

@@ -44,7 +44,7 @@ METHODS = (
 """As in `cam`, which loads torch."""
 TARGETS = ("predicted", "label")
 FAITHFULNESS = ("none", "abpc", "all")
-_KEYS = ("threshold", "target", "faithfulness", "on")
+SHARED = ("threshold", "target", "faithfulness", "on")
 MODES = ("mask", "box")
 """What is compared with the truth: the pixels above the threshold, or the boxes around their contours."""
 SCORES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
@@ -169,12 +169,12 @@ def _explained(method: str, arguments: str, where: str) -> MapSpec:
     for key, choices in (("target", TARGETS), ("faithfulness", FAITHFULNESS)):
         if key in given and given[key] not in choices:
             raise ProtocolError(f"{where}: " + unknown(key, given[key], choices))
-    check_names(method, given, _KEYS, where)
+    check_names(method, given, SHARED, where)
     options = take_options(method, given, where)
-    threshold = float(number(given.pop("threshold", "0.5"), f"{where}: threshold"))
+    threshold = float(number(given.pop("threshold", "0.5"), f"{where}: threshold", "a number above 0, at most 1"))
     if not 0 < threshold <= 1:
         raise ProtocolError(f"{where}: threshold {threshold:g}; expected a number above 0, at most 1")
-    on = number(given.pop("on", "0"), f"{where}: on")
+    on = number(given.pop("on", "0"), f"{where}: on", "how many samples, such as on=200")
     if on.denominator != 1 or on < 0:
         raise ProtocolError(f"{where}: on {on}; expected how many samples, such as on=200")
     return MapSpec(method, threshold, on=int(on), options=options, **given)

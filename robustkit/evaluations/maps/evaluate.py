@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +23,10 @@ from cam.similarity import iou_at, rank_correlation
 from cam.steadiness import infidelity, sensitivity
 
 from ...common.randomness import SampleRng
+from ...common.steady import seeded
 from ...data.dataset import Sample
 from ...errors import ModelError
+from ...models.identity import Classifier
 from ...protocol.condition import Condition
 from ...runs.pictures import Picture
 from ..explainers import EVERY_EXPLAINER, explainer_of, nothing_of
@@ -75,11 +78,15 @@ held: whether the prediction under the condition is that of the clean image. map
 """
 
 
-def check_explainable(model: torch.nn.Module, name: str, wanted: Sequence[MapSpec]) -> None:
+def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -> None:
     """Raise ModelError where a method, with its options, does not work for a model; the message lists those that do."""
+    plain = torch.zeros(2, 3, *model.identity.preprocessing.input_size, device=model.mean.device)
     for method, options in dict.fromkeys((spec.method, spec.options) for spec in wanted):
         try:
-            EVERY_EXPLAINER[method](model, **as_numbers(method, options))
+            explainer = EVERY_EXPLAINER[method](model, **as_numbers(method, options))
+            # A network that fails by itself does so on clean images, too, and there it is said in one line.
+            with seeded(plain.device, 0), suppress(RuntimeError):
+                explainer.check(plain)
         except (ValueError, TypeError) as fault:
             raise ModelError(f"{name}: {fault}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -58,8 +59,13 @@ def line() -> str:
     """Return the line of the project that asked for what happens now."""
     frame = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(_INSIDE) and not name.startswith(_HERE):
-            return f"{Path(name).relative_to(ROOT)}:{frame.f_lineno}"
+        if name := _ours(frame.f_code.co_filename):
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return "backward"
+
+
+@cache
+def _ours(name: str) -> str:
+    """Return a file of the project as its path from the root, and nothing for all others."""
+    return str(Path(name).relative_to(ROOT)) if name.startswith(_INSIDE) and not name.startswith(_HERE) else ""

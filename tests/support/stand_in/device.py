@@ -17,11 +17,11 @@ from torch._ops import OpOverload
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from . import operations
 from .build import library
 from .counts import Counts, line
+from .trees import leaves_of, mapped
 
 TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices"
 
@@ -122,7 +122,7 @@ WORLD = _World()
 
 def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any = None) -> Any:
     """Do what the operation does, on the host; refuse and count as a device would."""
-    leaves = tree_leaves((args, kwargs))
+    leaves = leaves_of((args, kwargs))
     here = [leaf for leaf in leaves if isinstance(leaf, OnDevice)]
     wanted = kwargs.get("device")
     wanted = torch.device(wanted) if isinstance(wanted, str) else wanted
@@ -143,7 +143,7 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], mode: 
     to_host = _count(func, args, kwargs, here, wanted, index)
     copying = sum(WORLD.seen.staged.values()) > staged
     hosts = {id(tensor.host): tensor for tensor in here}
-    args, kwargs = tree_map(lambda leaf: leaf.host if isinstance(leaf, OnDevice) else leaf, (args, kwargs))
+    args, kwargs = mapped(lambda leaf: leaf.host if isinstance(leaf, OnDevice) else leaf, (args, kwargs))
     if wanted is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     # In inference mode, too, a view of an ordinary tensor is an ordinary tensor.
@@ -164,11 +164,11 @@ def _run(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], mode: 
                 return leaf
             return hosts.get(id(leaf)) if id(leaf) in hosts else OnDevice(leaf, index)
 
-        if any(isinstance(leaf, Tensor) and leaf.dtype == torch.float64 for leaf in tree_leaves(result)):
+        if any(isinstance(leaf, Tensor) and leaf.dtype == torch.float64 for leaf in leaves_of(result)):
             if not WORLD.doubles:
                 raise TypeError("Cannot convert a tensor to float64: the device does not support it")
             WORLD.seen.doubles[line()] += not operations.is_free(func)
-        return tree_map(placed, result)
+        return mapped(placed, result)
 
 
 @contextmanager
@@ -203,7 +203,7 @@ def _refuse(
             raise RuntimeError(f"{TWO_DEVICES}, cuda:0 and cpu! (values in {func})")
     elif here and elsewhere and name not in operations.COPIES | operations.INDEXING:
         wrong = [tensor for tensor in elsewhere if tensor.dim() or not operations.takes_scalars(func)]
-        outputs = tree_leaves(list(operations.written(func, args, kwargs)))
+        outputs = leaves_of(list(operations.written(func, args, kwargs)))
         if wrong or any(isinstance(out, Tensor) and not isinstance(out, OnDevice) for out in outputs):
             raise RuntimeError(f"{TWO_DEVICES}, cuda:0 and cpu! (in {func})")
     if any(isinstance(leaf, torch.Generator) and leaf.device.type != "cuda" for leaf in leaves):
