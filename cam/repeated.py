@@ -19,8 +19,8 @@ def at_least(least: float, **values: float | None) -> None:
 
 
 def rows_of(batch_size: int | None, images: Tensor) -> int:
-    """Return how many rows go at once: `batch_size`, or without one 16 on a CPU, whose caches hold few, else 64."""
-    return batch_size or (16 if images.device.type == "cpu" else 64)
+    """Return how many rows go at once: `batch_size`, or without one 32 on a CPU, whose caches hold few, else 64."""
+    return batch_size or (32 if images.device.type == "cpu" else 64)
 
 
 def parts(count: int, images: int, batch_size: int) -> Iterator[slice]:
