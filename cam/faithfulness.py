@@ -3,7 +3,7 @@
 `images` are (B, 3, H, W), as the model takes them, `maps` (B, H, W) in [0, 1], `target` a class, or one for each image.
 `fill` is what a removed pixel becomes, a number or one for each channel, in the unit of the images: where the published
 protocol sets pixels to 0 after normalisation, that is the mean that the model normalises with. `batch_size`: rows of a
-pass, by default 32 on a CPU, whose caches hold few, else 64.
+pass, by default 16 on a CPU, whose caches hold few, else 64.
 
 Equal values of a map are taken in raster order, whichever end is removed first. So a constant map removes the same
 pixels from both ends, and its ABPC is exactly 0.

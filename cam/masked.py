@@ -21,7 +21,7 @@ class RISE(Explainer):
     masks: how many; published are 4000 and 8000. cells: of a side of the grid. share: of cells that show the image.
     fill: what hidden places become, a number or one for each channel, in the unit of the images; published is the mean
     that the model normalises with. batch_size: rows of a pass, where the images themselves are not more; by
-    default 32 on a CPU, else 64.
+    default 16 on a CPU, else 64.
 
     Any model; `masks` forwards for each image, and one for logits; further targets cost nothing. No backward.
     """
@@ -88,7 +88,7 @@ class ScoreCAM(OfFeatures):
     same everywhere hides the whole image; all such share one forward.
 
     fill: what hidden places become, a number or one for each channel, in the unit of the images. batch_size: rows of a
-    pass; by default 32 on a CPU, else 64. model, layer and errors: `OfFeatures`.
+    pass; by default 16 on a CPU, else 64. model, layer and errors: `OfFeatures`.
 
     A forward, and one for each channel of each image; further targets cost nothing. No backward.
     """
