@@ -19,7 +19,7 @@ def at_least(least: float, **values: float | None) -> None:
 
 
 def rows_of(batch_size: int | None, images: Tensor, on_cpu: int = 16) -> int:
-    """Return how many rows go at once: `batch_size`, or without one `on_cpu` on a CPU, whose caches hold few, else 64."""
+    """Return how many rows go at once: `batch_size`; without one `on_cpu` on a CPU, whose caches hold few, else 64."""
     return batch_size or (on_cpu if images.device.type == "cpu" else 64)
 
 
