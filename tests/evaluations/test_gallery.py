@@ -105,11 +105,9 @@ def test_the_page_says_whose_map_is_where_and_its_switches_name_what_they_hide(t
 
     rows, levels = [], iter(range(20, 252, 19))
     for checkpoint, under in product(("first net", "second net"), ("", "fog")):
+        heat, said = np.zeros((8, 8), np.float32), f"{checkpoint} {under}"
         tiles = tuple(
-            Tile(
-                f"{name}, as asked", grey(next(levels)), np.zeros((8, 8), np.float32), (f"{name} {checkpoint} {under}",)
-            )
-            for name in ("agcam", "rollout")
+            Tile(f"{name}, as asked", grey(next(levels)), heat, (f"{name} {said}",)) for name in ("agcam", "rollout")
         )
         given = {"checkpoint": checkpoint, "under": under, "lines": (f"says {said}",)}
         rows.append(GalleryRow("1.png", "cat", grey(next(levels)), tiles, **given))
