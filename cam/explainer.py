@@ -59,6 +59,7 @@ class Explainer(ABC):
     """
 
     name: ClassVar[str]
+    _maps_alone = False  # whether nobody asks for logits
 
     def __init__(self, model: nn.Module) -> None:
         if not isinstance(model, nn.Module):
@@ -83,7 +84,12 @@ class Explainer(ABC):
         """Raise ValueError where one pass, of images (B, 3, H, W), tells that the model cannot be explained so."""
 
     def __call__(self, images: Tensor, target: Target = None, *, rng: Rng | None = None) -> Tensor:
-        return self.explain(images, target, rng=rng).maps
+        """Return the maps (B, H, W) alone: where targets are given, no forward is made for the logits."""
+        self._maps_alone = True
+        try:
+            return self.explain(images, target, rng=rng).maps
+        finally:
+            self._maps_alone = False
 
     def explain(self, images: Tensor, target: Target = None, *, rng: Rng | None = None) -> Explanation:
         """Return maps, logits, targets and which maps are degenerate. For B = 0 the logits are (0, 0): the model is not
@@ -123,6 +129,16 @@ class Explainer(ABC):
         """Return the images as the model takes them, without a graph."""
         dtypes = (p.dtype for p in nn.Module.parameters(self.model) if p.is_floating_point())
         return images.detach().to(next(dtypes, images.dtype))
+
+    def _answered(self, images: Tensor, wanted: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the logits (B, K), of a forward without a graph, and the classes (B, T). Where maps alone are asked
+        for, and of given classes, no forward is made, and the logits are (B, 0).
+        """
+        if self._maps_alone and wanted is not None:
+            return images.new_zeros(len(images), 0), wanted
+        with torch.no_grad():
+            logits = self._logits(images)
+        return logits, chosen(logits, wanted)
 
     def _logits(self, images: Tensor, copies: int = 1) -> Tensor:
         """Return the logits (B, K). ValueError for a model that returns anything else.

@@ -2,7 +2,8 @@
 
 `images` are (B, 3, H, W), as the model takes them, `maps` (B, H, W) in [0, 1], `target` a class, or one for each image.
 `fill` is what a removed pixel becomes, a number or one for each channel, in the unit of the images: where the published
-protocol sets pixels to 0 after normalisation, that is the mean that the model normalises with.
+protocol sets pixels to 0 after normalisation, that is the mean that the model normalises with. `batch_size`: rows of a
+pass, by default 16 on a CPU, whose caches hold few, else 64.
 
 Equal values of a map are taken in raster order, whichever end is removed first. So a constant map removes the same
 pixels from both ends, and its ABPC is exactly 0.
@@ -19,7 +20,7 @@ from torch.nn import functional
 
 from .imputation import imputed
 from .localisation import as_maps
-from .repeated import Fill, at_least, colour
+from .repeated import Fill, at_least, colour, rows_of
 from .rng import Rng, TorchRng
 
 Model = Callable[[Tensor], Tensor]
@@ -77,7 +78,7 @@ def abpc(
     fill: Fill,
     steps: int = 11,
     ends: Ends | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
 ) -> Perturbation:
     """Return the area between the perturbation curves (Samek et al. 2017, arXiv:1509.06321; Schulz et al. 2020,
     arXiv:2001.00396).
@@ -91,7 +92,7 @@ def abpc(
     Raises ValueError for a model in training mode, and for shapes, classes or steps that do not fit.
     """
     at_least(2, steps=steps)
-    images, maps, target, back = checked(model, images, maps, target, fill, batch_size)
+    images, maps, target, back, batch_size = checked(model, images, maps, target, fill, batch_size)
     ends = ends or ends_of(model, images, fill=fill, batch_size=batch_size)
     first, last = (probability(logits, target)[:, None] for logits in (ends.whole, ends.empty))
     inner = _both(model, _replacing(images, back), maps, target, _counts(maps, steps)[1:-1], batch_size)
@@ -109,7 +110,7 @@ def insertion_deletion(
     canvas: Tensor | None = None,
     steps: int = 29,
     ends: Ends | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
 ) -> InsertionDeletion:
     """Return insertion and deletion (Petsiuk et al. 2018, arXiv:1806.07421).
 
@@ -120,7 +121,7 @@ def insertion_deletion(
     Forwards for each image: 2 * steps - 4, and those of `ends`, with the canvas. Returns and errors as for `abpc`.
     """
     at_least(2, steps=steps)
-    images, maps, target, back = checked(model, images, maps, target, fill, batch_size)
+    images, maps, target, back, batch_size = checked(model, images, maps, target, fill, batch_size)
     canvas = blurred(images) if canvas is None else canvas.to(images)
     if canvas.shape != images.shape:
         raise ValueError(
@@ -148,7 +149,7 @@ def road(
     shares: Sequence[float] = SHARES,
     noise: float = 0.01,
     rng: Rng | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
 ) -> Imputed:
     """Return ROAD (Rong et al. 2022, arXiv:2202.00449): remove and debias.
 
@@ -164,7 +165,7 @@ def road(
     at_least(0, noise=noise)
     if not shares or not all(0 < share < 1 for share in shares):
         raise ValueError(f"shares are {tuple(shares)}; expected shares of pixels to remove, between 0 and 1")
-    images, maps, target, _ = checked(model, images, maps, target, 0.0, batch_size)
+    images, maps, target, _, batch_size = checked(model, images, maps, target, 0.0, batch_size)
     draws = (rng or TorchRng(len(images), images.device)).normal(images.shape[1:], "cam/road").to(images)
 
     def show(row: Tensor, taken: Tensor) -> Tensor:
@@ -175,14 +176,16 @@ def road(
     return Imputed((lerf - morf).mean(dim=1), lerf, morf)
 
 
-def ends_of(model: Model, images: Tensor, *, fill: Fill, canvas: Tensor | None = None, batch_size: int = 64) -> Ends:
+def ends_of(
+    model: Model, images: Tensor, *, fill: Fill, canvas: Tensor | None = None, batch_size: int | None = None
+) -> Ends:
     """Return what all curves of images share. Forwards: one for each image, one for all of them for `fill`, and one for
     each canvas (B, 3, H, W), where there is one.
     """
     nothing = colour(fill, images).expand(min(1, len(images)), *images.shape[1:])
-    whole = _logits(model, images, batch_size)
-    empty = _logits(model, nothing, batch_size).expand_as(whole)
-    return Ends(whole, empty, None if canvas is None else _logits(model, canvas, batch_size))
+    count = rows_of(batch_size, images)
+    whole, empty = _logits(model, images, count), _logits(model, nothing, count)
+    return Ends(whole, empty.expand_as(whole), None if canvas is None else _logits(model, canvas, count))
 
 
 def probability(logits: Tensor, target: Tensor) -> Tensor:
@@ -254,9 +257,11 @@ def checked(
     maps: Tensor,
     target: Tensor | int,
     fill: Fill,
-    batch_size: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return images, maps, targets (B,) and what removed pixels become (B, 3, H, W), fit for each other."""
+    batch_size: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """Return images, maps, targets (B,) and what removed pixels become (B, 3, H, W), fit for each other, and how many
+    rows go at once.
+    """
     if getattr(model, "training", False):
         raise ValueError("the model is in training mode; call model.eval() first")
     at_least(1, batch_size=batch_size)
@@ -272,4 +277,5 @@ def checked(
         )
     if target.numel() and int(target.min()) < 0:
         raise ValueError(f"target {int(target.min())}; expected a class, 0 or more")
-    return images, maps, target.long().expand(len(images)), colour(fill, images).expand_as(images)
+    back = colour(fill, images).expand_as(images)
+    return images, maps, target.long().expand(len(images)), back, rows_of(batch_size, images)

@@ -23,7 +23,7 @@ class RISE(Explainer):
     that the model normalises with. batch_size: rows of a pass, where the images themselves are not more; by
     default 16 on a CPU, else 64.
 
-    Any model; a forward, and `masks` forwards for each image; further targets cost nothing. No backward.
+    Any model; `masks` forwards for each image, and one for logits; further targets cost nothing. No backward.
     """
 
     name = "rise"
@@ -46,16 +46,15 @@ class RISE(Explainer):
         self.fill, self.batch_size = fill, batch_size
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        logits, classes = self._answered(images, wanted)
         with torch.no_grad():
-            logits = self._logits(images)
-            classes = chosen(logits, wanted)
             draws = self.draws(images, rng)
             back, total = colour(self.fill, images), torch.zeros(0)
             for part in parts(self.masks, len(images), rows_of(self.batch_size, images)):
                 masks = self.drawn(draws[:, part], (images.shape[2], images.shape[3]))
                 shown = torch.lerp(back, images[:, None], masks[:, :, None].to(images.dtype))
                 answers = self._logits(shown.flatten(0, 1)).float().softmax(dim=1).view(*masks.shape[:2], -1)
-                weights = answers.gather(2, classes[:, None].expand(-1, masks.shape[1], -1))
+                weights = answers.gather(2, chosen(answers[:, 0], classes)[:, None].expand(-1, masks.shape[1], -1))
                 term = torch.einsum("bmt,bmhw->bthw", weights, masks)
                 total = term if part.start == 0 else total + term
         return logits, classes, total
@@ -118,7 +117,7 @@ class ScoreCAM(OfFeatures):
                 image, channel = rows.unbind(1)
                 masks = functional.interpolate(features[image, channel][:, None], images.shape[2:], mode="bilinear")
                 low, high = masks.amin(dim=(2, 3), keepdim=True), masks.amax(dim=(2, 3), keepdim=True)
-                masks = ((masks - low) / (high - low)).to(images.dtype)
+                masks = masks.sub_(low).div_(high - low).to(images.dtype)
                 answers = self._logits(torch.lerp(back, images[image], masks)).float()
                 scores[image, channel] = answers.gather(1, classes[image])
             maps = torch.einsum("bct,bchw->bthw", scores.softmax(dim=1), features).relu()

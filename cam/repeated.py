@@ -18,9 +18,9 @@ def at_least(least: float, **values: float | None) -> None:
             raise ValueError(f"{name} is {value}; expected {least} or more")
 
 
-def rows_of(batch_size: int | None, images: Tensor) -> int:
-    """Return how many rows go at once: `batch_size`, or without one 16 on a CPU, whose caches hold few, else 64."""
-    return batch_size or (16 if images.device.type == "cpu" else 64)
+def rows_of(batch_size: int | None, images: Tensor, on_cpu: int = 16) -> int:
+    """Return how many rows go at once: `batch_size`; without one `on_cpu` on a CPU, whose caches hold few, else 64."""
+    return batch_size or (on_cpu if images.device.type == "cpu" else 64)
 
 
 def parts(count: int, images: int, batch_size: int) -> Iterator[slice]:

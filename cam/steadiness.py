@@ -63,7 +63,7 @@ def infidelity(
     side: float = 0.25,
     rng: Rng | None = None,
     ends: Ends | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
 ) -> Tensor:
     """Return the infidelity of maps (Yeh et al., NeurIPS 2019) to what hiding squares does: (B,) float64 in [0, 1].
 
@@ -76,7 +76,7 @@ def infidelity(
     `cam.faithfulness.abpc`. NaN where the map, or all falls, are 0.
     """
     at_least(1, samples=samples)
-    images, maps, target, back = checked(model, images, maps, target, fill, batch_size)
+    images, maps, target, back, batch_size = checked(model, images, maps, target, fill, batch_size)
     if not 0 < side <= 1:
         raise ValueError(f"side is {side}; expected a share of the shorter side, above 0, at most 1")
     B, _, H, W = images.shape
@@ -95,7 +95,7 @@ def infidelity(
             turns = shown.shape[1]
             answers = _probability(model(shown.flatten(0, 1)), target.repeat_interleave(turns)).view(B, turns)
             falls.append(whole[:, None] - answers)
-            said.append((maps[:, None].double() * inside).sum(dim=(2, 3)))
+            said.append(((down.double() @ maps.double()) * across).sum(dim=2))
     a, b = torch.cat(said, dim=1), torch.cat(falls, dim=1)
     return 1 - (a * b).sum(dim=1) ** 2 / ((a * a).sum(dim=1) * (b * b).sum(dim=1))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-SIZES = {"report": (1280, 900), "gallery": (1280, 880)}
+SIZES = {"report": (1280, 900), "gallery": (1340, 920)}
 """Windows in CSS pixels; pictures have as many."""
 
 DEMO = ["demo", "--out", "demo"]

@@ -121,6 +121,12 @@ def test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
             else:
                 assert backwards == [*[True] * (T - 1), False]
             assert seen.count == (1 if kind not in rows else 1 + -(-(rows[kind] - 1) * 4 // 64))
+            if target is not None and kind in rows and kind is not cam.ScoreCAM:
+                explain, draws = kind(model, **options), Draws(range(4))
+                whole = explain.explain(images, target, rng=draws)
+                before = seen.count
+                maps = explain(images, target, rng=draws)  # nobody asks for logits
+                assert seen.count - before == -(-(rows[kind] - 1) * 4 // 64) and torch.equal(maps, whole.maps)
 
 
 def test_the_graph_of_legrad_is_its_own_block_s() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from explained import FGSM, MODEL
+from small_audit import leave_figures_empty
 
 import robustkit
 from robustkit.results.run import Run
@@ -12,15 +13,17 @@ from robustkit.results.run import Run
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One checkpoint, 24 images, AG-CAM with all scores and its stability."""
-    return robustkit.audit(
-        [MODEL],
-        data_dir="embedded:shapes",
-        attacks=f"{FGSM},fgsm(eps=0)",
-        cams="agcam",
-        faithfulness="all",
-        stability=True,
-        limit=24,
-        batch_size=9,
-        out=tmp_path_factory.mktemp("maps") / "run",
-        device="cpu",
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        leave_figures_empty(patch)
+        return robustkit.audit(
+            [MODEL],
+            data_dir="embedded:shapes",
+            attacks=f"{FGSM},fgsm(eps=0)",
+            cams="agcam",
+            faithfulness="all",
+            stability=True,
+            limit=24,
+            batch_size=9,
+            out=tmp_path_factory.mktemp("maps") / "run",
+            device="cpu",
+        )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import html
 import io
 import math
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +42,7 @@ from robustkit.pipeline.data import labelled_data
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.results.run import Run
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 
 
 def test_overlays_show_the_map_and_leave_the_rest_to_be_seen() -> None:
@@ -94,6 +97,40 @@ def test_a_gallery_escapes_what_it_is_told_and_explains_its_colours(
     assert more.shape[0] == sheet.shape[0] + 24
     monkeypatch.setattr("robustkit.evaluations.maps.gallery.SCALE", "")
     assert draw(gallery).height <= sheet.shape[0] - 24
+
+
+def test_the_page_says_whose_map_is_where_and_its_switches_name_what_they_hide(tmp_path: Path) -> None:
+    def grey(level: int) -> Any:
+        return np.full((8, 8, 3), level, np.uint8)
+
+    rows, levels = [], iter(range(20, 252, 19))
+    for checkpoint, under in product(("first net", "second net"), ("", "fog")):
+        heat, said = np.zeros((8, 8), np.float32), f"{checkpoint} {under}"
+        tiles = tuple(
+            Tile(f"{name}, as asked", grey(next(levels)), heat, (f"{name} {said}",)) for name in ("agcam", "rollout")
+        )
+        given = {"checkpoint": checkpoint, "under": under, "lines": (f"says {said}",)}
+        rows.append(GalleryRow("1.png", "cat", grey(next(levels)), tiles, **given))
+    write_page(Gallery("maps", tuple(rows)), tmp_path / "gallery.html")
+    page = (tmp_path / "gallery.html").read_text("utf-8")
+    boxes = re.findall(r'<input type="checkbox" value="(\w+)"[^>]*>([^<]*)</label>', page)
+    assert boxes[:2] == [("m0", "agcam, as asked"), ("m1", "rollout, as asked")]
+    assert boxes[2:] == [("c0", "first net"), ("c1", "second net"), ("u0", "clean"), ("u1", "fog")]
+    assert re.findall(r'<th scope="col" data-of="(m.)">(\w+)<', page) == [("m0", "agcam"), ("m1", "rollout")]
+    shown = re.findall(r'<tr data-of="(.*?)">(.*?)</tr>', page, re.DOTALL)
+    assert [key for key, _ in shown] == ["c0 u0", "c0 u1", "c1 u0", "c1 u1"]
+    for (_, text), row in zip(shown, rows, strict=True):
+        assert f"<b>{row.checkpoint}</b><span>{row.under or 'clean'}</span><span>{row.lines[0]}</span>" in text
+        assert re.findall(r'<td data-of="(m.)">.*?<span>(.*?)</span></td>', text) == [
+            (f"m{place}", tile.lines[0]) for place, tile in enumerate(row.tiles)
+        ]
+        pictures = re.findall(r'src="data:image/webp;base64,([^"]+)"', text)
+        for picture, expected in zip(pictures, (row, *row.tiles), strict=True):
+            seen = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture))), float)
+            assert abs(seen - expected.drawn()).mean() < 4  # the next one is further off
+    assert re.search("<h2>cat <span>1.png</span></h2>", page)
+    script = page.partition("<script>")[2].partition("</script>")[0]
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in html.unescape(page)[:600]
 
 
 QUEST, QUEST_NAME = "zoo:shapes-vit-quest", "shapes-vit-quest"
@@ -274,17 +311,6 @@ def test_what_cannot_be_read_is_not_drawn_and_abpc_chooses_where_no_objects_are_
     )
 
 
-def test_the_page_of_maps_has_two_galleries(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scripts.pages import maps as maps_page
-
-    monkeypatch.setattr(maps_page, "SHAPES", (MODEL, MODEL))
-    assert [path for path, _ in maps_page.draw(run, tmp_path / "maps")] == [
-        "maps/shapes-disagreement.png",
-        "maps/shapes-controls.png",
-    ]
-    assert len({path.read_bytes() for path in (tmp_path / "maps").iterdir()}) == 2
-
-
 def test_own_pictures(tmp_path: Path) -> None:
     picture = tmp_path / "star.png"
     dataset, model = open_dataset("embedded:shapes"), robustkit.load(MODEL)
@@ -447,6 +473,6 @@ def test_controls_ask_the_model_once_for_what_they_share(tmp_path: Path, monkeyp
     monkeypatch.setattr(Lens, "forward", lambda lens, images: (asked.append(len(images)), forward(lens, images))[1])
     options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "setup_check": False, "device": "cpu"}
     run = robustkit.audit(MODEL, **options, cams="agcam", limit=2, out=tmp_path / "run")
-    # Clean 1, the map 1, ABPC of the map and two controls 20 each, the controls' classes 1; the full image is 0.
-    assert sum(asked) == 2 * (1 + 1 + 3 * 20 + 1)
+    # Clean 1, the map 1, ABPC of the map and two controls 18 each, what all begin with 1; what all end with once.
+    assert sum(asked) == 2 * (1 + 1 + 3 * 18 + 1) + 1
     assert run.table(NAME, "cam(full)")["abpc"].to_pylist() == [0, 0]

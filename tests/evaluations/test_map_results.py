@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -217,6 +218,17 @@ def test_the_tables_have_a_row_a_score_with_its_lead_below_and_the_controls_last
     assert f"{NAME}, all maps: {lost}" in flag_lines(Results.of(run, run.summary()))
     page = (run.path / "report.html").read_text("utf-8")
     assert page.count("<h3>agcam: alike to the clean map</h3>") == 1
+
+
+def test_the_page_of_maps_has_two_galleries(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scripts.pages import maps as maps_page
+
+    monkeypatch.setattr(maps_page, "SHAPES", (MODEL, MODEL))
+    assert [path for path, _ in maps_page.draw(run, tmp_path / "maps")] == [
+        "maps/shapes-disagreement.png",
+        "maps/shapes-controls.png",
+    ]
+    assert len({path.read_bytes() for path in (tmp_path / "maps").iterdir()}) == 2
 
 
 def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 
@@ -23,6 +25,7 @@ from robustkit.gate.grammar import parse_statement
 from robustkit.pipeline.two_phase import in_two_phases
 from robustkit.protocol.card import load_card
 from robustkit.results.run import Run
+from scripts.bench import two_phase as bench
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BUDGET = "steps=2,targets=2,queries=20"
@@ -85,6 +88,56 @@ def test_few_drawn_are_a_random_part_whose_rest_is_not_known(run: Run) -> None:
         assert (rows["kept_in_second"]["n"], rows["kept_in_second"]["value"]) == (m, pytest.approx(kept / m))
         assert not found["flags"]
     assert drawn[3] < drawn[4]
+
+
+class Made:
+    """What a run's folder tells the bench: 40 samples clean, and two stages under attack."""
+
+    def __init__(self, share: float, half: float, rows: int) -> None:
+        self.share, self.half, self.rows = share, half, rows
+        self.manifest = SimpleNamespace(data=SimpleNamespace(n=40))
+
+    def units(self) -> list[tuple[str, str]]:
+        return [("net", "clean"), ("net", "first"), ("net", "second")]
+
+    def table(self, checkpoint: str, condition: str, columns: list[str]) -> pa.Table:
+        assert condition != "clean"
+        return pa.table({"forwards": [self.rows, 1, None], "backwards": [2, None, 0]}).select(columns)
+
+    def summary(self) -> list[dict[str, Any]]:
+        ends = {"ci_low": self.share - self.half, "ci_high": self.share + self.half}
+        every = [("clean", "top1", 0.9), ("first", "top1", 0.8), ("second", "top1", self.share)]
+        every.append(("second", "estimated_top1", self.share))
+        return [{"condition": text, "metric": name, "value": value, **ends} for text, name, value in every]
+
+
+def test_the_bench_compares_estimate_interval_and_passes_with_the_whole(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = [columns(run, text) for _, text in run.units() if text != "clean"]
+    for place, name in enumerate(("forwards", "backwards")):
+        counted = sum(value for each in every for value in each[name] if value is not None)
+        assert bench.passes(run)[place] == counted > 0
+    asked: list[tuple[str, Path]] = []
+
+    def made(checkpoint: str, attacks: str, out: Path, **options: Any) -> Made:
+        asked.append((attacks, out))
+        return Made(0.5, 0.1, 196) if attacks == "autoattack" else Made(0.45, 0.15, 46)
+
+    monkeypatch.setattr(robustkit, "audit", made)
+    words = ["net.pth", "--data-dir", "val", "--eps", "2/255", "--out", str(tmp_path)]
+    assert bench.main([*words, "--second", "7,9"]) == 0
+    ran = ["autoattack", "autoattack(second=7)", "autoattack(second=9)"]
+    assert asked == list(zip(ran, (tmp_path / name for name in ("whole", "7", "9")), strict=True))
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    # of both stages: 2 * (196 + 1) forwards and 2 * 2 backwards are 398 passes; 2 * 47 and 4 are 98
+    assert [row for row in cells if row and row[0].startswith("`")] == [
+        [f"`{ran[0]}`", "40", "50.0 [40.0, 60.0]", "1.00", "394", "4", "1/1.0"],
+        *([f"`{text}`", "40", "45.0 [30.0, 60.0]", "1.50", "94", "4", "1/4.1"] for text in ran[1:]),
+    ]
+    monkeypatch.undo()
+    assert bench.main([*words, "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.startswith("scripts.bench.two_phase: net.pth: ")
 
 
 def test_a_lost_record_of_either_phase_is_made_again_with_the_same_bytes(run: Run, tmp_path: Path) -> None:

@@ -49,24 +49,29 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
         total = total + ABPC
     if tested:
         road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
-        total = total + AREAS + road + HIDDEN + (Cost(0) if spec.is_control else alone * AGAIN)
+        total = total + AREAS + road + HIDDEN + (Cost(0) if spec.is_control else _again(spec) * AGAIN)
     if constant:
         total = total + WHOLE + (BLURRED if tested else Cost(0))
     return total
 
 
 def _alone(spec: MapSpec) -> Cost:
-    """Return the passes of a map by itself."""
+    """Return the passes of a map by itself, with the logits."""
     if spec.is_control:
         return Cost(0)
-    if spec.method == "rollout":
-        return Cost()
+    return _again(spec) + (Cost(1) if _turns(spec) else Cost(0))
+
+
+def _again(spec: MapSpec) -> Cost:
+    """Return the passes of a map of a class that is known."""
+    if turns := _turns(spec):
+        return Cost(turns, 0 if spec.method == "rise" else turns)
     if spec.method == "score-cam":
         return Cost(1 + CHANNELS)
-    if spec.method == "rise":
-        return Cost(1 + value_of(spec.method, "masks", spec.options))
-    turns = {"integrated-gradients": "steps", "smooth-grad": "samples"}.get(spec.method)
-    if turns is None:
-        return Cost(1, 1)
-    count = value_of(spec.method, turns, spec.options)
-    return Cost(1 + count, count)
+    return Cost(1, 0 if spec.method == "rollout" else 1)
+
+
+def _turns(spec: MapSpec) -> int:
+    """Return how often a method asks that has no need of the image's own answer; 0 for others."""
+    name = {"rise": "masks", "integrated-gradients": "steps", "smooth-grad": "samples"}.get(spec.method)
+    return 0 if name is None else int(value_of(spec.method, name, spec.options))
