@@ -17,7 +17,7 @@ _NUMBER, _TEXT, _LIST = 65_536, 64, 64  # the largest number, the longest text a
 _TIMES, _ROOM = 4, 64_000_000  # numbers that may be allocated: this multiple of the file's, and at least this many
 _TENSORS, _SOME = 20, 5000  # tensors, likewise; many are temporary
 _WORDS = """
-    img_size patch_size in_chans num_classes embed_dim embed_dims depth depths dims num_heads mlp_ratio mlp_ratios
+    img_size img_scale crop_scale multi_conv patch_size in_chans num_classes embed_dim embed_dims depth depths dims num_heads mlp_ratio mlp_ratios
     hidden_size hidden_sizes layers channels widths width width_list depth_list num_blocks heads base_dim base_dims
     base_width stem_width cardinality groups group_size growth_rate block_config num_init_features kernel_size
     kernels window_size window_sizes patch_sizes stages stride sr_ratios reduction output_stride expand_ratio

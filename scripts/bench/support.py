@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
         ratio = found.errors[1] / found.errors[0]
         # With n samples in all, the error of m drawn falls with (1/m - 1/n).
         equal = 1 / (1 / len(both) + ratio**2 * (1 / found.m - 1 / len(both)))
-        held = f"{100 * found.held[1]:.1f} ({100 * found.held[0]:.1f})"
+        held = f"{100 * found.held[1]:.1f}, {100 * found.held[0]:.1f}"
         rows.append(
             (str(found.m), f"{found.weight:.2f}", f"{found.width:.2f}", f"{ratio:.2f}", f"{equal:.0f} samples", held)
         )

@@ -62,7 +62,7 @@ def _column(trainings: Trainings, figure: Figure) -> Column:
 
 
 def _during(trainings: Trainings, logs: Sequence[Log]) -> list[Column]:
-    """Return what the logs say of each training; nothing where one has no log."""
+    """Return the columns that logs give; none where a training has no log."""
     found = {(log.attention, log.seed): log for log in logs if not log.variant}
     keys = [(line["attention"], line["seed"]) for line in trainings.lines]
     if not set(keys) <= found.keys():

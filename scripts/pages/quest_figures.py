@@ -64,7 +64,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Figures that stand next to each other, and what there is to say of them."""
+    """Figures that stand next to each other, and a note on them."""
 
     title: str
     note: str

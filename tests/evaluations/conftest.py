@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from explained import FGSM, MODEL
-from small_audit import leave_figures_empty
 
 import robustkit
 from robustkit.results.run import Run
@@ -13,17 +12,15 @@ from robustkit.results.run import Run
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One checkpoint, 24 images, AG-CAM with all scores and its stability."""
-    with pytest.MonkeyPatch.context() as patch:
-        leave_figures_empty(patch)
-        return robustkit.audit(
-            [MODEL],
-            data_dir="embedded:shapes",
-            attacks=f"{FGSM},fgsm(eps=0)",
-            cams="agcam",
-            faithfulness="all",
-            stability=True,
-            limit=24,
-            batch_size=9,
-            out=tmp_path_factory.mktemp("maps") / "run",
-            device="cpu",
-        )
+    return robustkit.audit(
+        [MODEL],
+        data_dir="embedded:shapes",
+        attacks=f"{FGSM},fgsm(eps=0)",
+        cams="agcam",
+        faithfulness="all",
+        stability=True,
+        limit=24,
+        batch_size=9,
+        out=tmp_path_factory.mktemp("maps") / "run",
+        device="cpu",
+    )

@@ -68,7 +68,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 def test_it_is_one_of_the_families(run: Run) -> None:
     assert [family.name for family in families_of(run.manifest)][-1] == "rotations"
-    with pytest.raises(ProtocolError, match="rotation: degrees 'x': expected a number"):
+    with pytest.raises(ProtocolError, match="rotation: degrees 'x': expected a whole number, such as degrees=30"):
         check_condition("rotation(degrees=x)")
 
 
