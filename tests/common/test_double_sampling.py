@@ -34,6 +34,15 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(n: int, m: int) -> Non
     assert max(middle) <= 0.975  # not by being wide
 
 
+@pytest.mark.parametrize("n, m", [(300, 60), (500, 40)])
+def test_where_nearly_all_stand_or_none_it_holds_the_truth_too(n: int, m: int) -> None:
+    """As with AutoAttack after APGD. The product of two exact intervals would hold it in 99 % and be much wider."""
+    for first, second in itertools.product((0.2, 0.62, 0.95), (0.005, 0.05, 0.95, 0.98, 0.995)):
+        assert coverage(n, m, first, second) >= 0.94
+    narrow, whole = two_phase_share(500, 310, 50, 50)[1], wilson(310, 500)
+    assert narrow[1] - narrow[0] < 1.25 * (whole[1] - whole[0])
+
+
 def test_all_drawn_is_the_whole_attack() -> None:
     for standing, kept in ((37, 20), (37, 0), (37, 37), (100, 99)):
         assert two_phase_share(100, standing, standing, kept) == (kept / 100, wilson(kept, 100))
@@ -51,9 +60,11 @@ def test_more_drawn_is_narrower_and_holds_the_estimate() -> None:
     assert widths[-1] > high - low
 
 
-def test_few_counts_take_the_exact_intervals() -> None:
+def test_few_counts_take_the_exact_interval_of_the_second_phase() -> None:
     for kept, n in ((0, 7), (3, 50), (7, 7)):
         exact = binomtest(kept, n).proportion_ci(0.95, "exact")
         assert clopper_pearson(kept, n) == pytest.approx((exact.low, exact.high))
-    (low, high), (first, last) = two_phase_share(100, 60, 10, 10)[1], clopper_pearson(60, 100)
-    assert (low, high) == pytest.approx((first * clopper_pearson(10, 10)[0], last))
+    (low, high), one = two_phase_share(100, 60, 10, 10)[1], wilson(60, 100)
+    assert high == pytest.approx(one[1])  # all that were drawn stand: nothing is left out above
+    assert low == pytest.approx(0.6 - ((0.6 - one[0]) ** 2 + (0.6 * (1 - clopper_pearson(10, 10)[0])) ** 2) ** 0.5)
+    assert two_phase_share(100, 60, 10, 0)[1] == (0.0, pytest.approx(0.6 * clopper_pearson(0, 10)[1]))
