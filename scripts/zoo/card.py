@@ -23,6 +23,7 @@ import robustkit
 from robustkit.attention import set_attention
 from robustkit.attention.fingerprint import Fingerprint, judge
 from robustkit.attention.formula import PLAIN
+from robustkit.attention.registry import find_formula
 from robustkit.common.intervals import wilson
 from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError
@@ -53,20 +54,29 @@ def facts() -> list[Facts]:
 def ranking(checkpoint: str, data_dir: str, limit: int) -> Fingerprint:
     """Rank a checkpoint's weights under all nine formulas on `limit` test images.
 
-    Scales that a formula has and the weights lack are at their initial values.
+    Scales that a formula has and the weights lack are at their initial values. Weights with scales say by their names
+    whose they are, so there the other formulas with parameters are left out.
     """
     model = robustkit.load(checkpoint)
     identity = model.identity
     data = labelled_data(data_dir, identity, {}, limit=limit, ids=None, seed=0)
     pixels = torch.stack([to_pixels(data.image(sample), identity.preprocessing) for sample in data.samples])
     labels = torch.tensor([sample.label for sample in data.samples])
+    names = [
+        name for name in PLAIN if name == identity.attention or not (_learns(identity.attention) and _learns(name))
+    ]
     fits = {}
-    for name in PLAIN:
+    for name in names:
         set_attention(model.network, name)
         logits = torch.cat([model(unit(part)) for part in pixels.split(125)])
         nll = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         fits[name] = torch.stack((nll.double(), (logits.argmax(1) == labels).double()), dim=1)
     return judge(fits, identity.attention, (), math.log(identity.num_classes))
+
+
+def _learns(name: str) -> bool:
+    """Whether a formula has parameters of its own."""
+    return name == "qknorm-ln" or bool(find_formula(name).initial(1, 1))
 
 
 def _checkpoints(zoo: Sequence[Facts]) -> str:
@@ -100,7 +110,8 @@ def _losses(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
     for said in zoo:
         ranks = ranking(f"zoo:{said['name']}", images[said["name"].partition("-vit-")[0]], limit)
         nll = {row.name: row.nll for row in ranks.rows}
-        cells = [f"**{nll[name]:.3f}**" if name == ranks.best else f"{nll[name]:.3f}" for name in PLAIN]
+        texts = {name: f"**{value:.3f}**" if name == ranks.best else f"{value:.3f}" for name, value in nll.items()}
+        cells = [texts.get(name, "–") for name in PLAIN]
         second = ranks.rows[1]
         ahead = f"{second.difference:+.3f} [{second.ci_low:+.3f}, {second.ci_high:+.3f}]"
         rows.append((f"`{said['name']}`", str(ranks.n), *cells, ahead))
@@ -185,9 +196,10 @@ exercise an audit on weights of each formula, and each is one training of severa
 ## Which formula fits
 
 Mean NLL of each checkpoint's weights under each of the nine formulas, on test images of its set (balanced over the
-classes; scales that the weights lack at their initial values, where qknorm-hs, qknorm-ds and qknorm are the same). The
-declared formula must have the lowest, beyond chance: any of the nine loads without an error. A few hundred images
-are not always enough to tell the two closest: `robustkit inspect zoo:NAME --data-dir IMAGES --limit 2000`.
+classes; scales that the weights lack at their initial values, where qknorm-hs, qknorm-ds and qknorm are the same;
+weights with scales say by their names whose they are, so the other formulas with parameters are left out). The declared
+formula must have the lowest, beyond chance: it loads under another without an error. A few hundred images are not
+always enough to tell the two closest: `robustkit inspect zoo:NAME --data-dir IMAGES --limit 2000`.
 
 {_losses(zoo, images, limit)}
 

@@ -96,7 +96,7 @@ def test_the_metadata_are_complete_and_those_of_one_recipe(name: str) -> None:
 def test_the_declared_formula_has_the_lowest_loss_of_all_nine(card: Any, name: str) -> None:
     count = 250 if name == "cifar10-vit-elliptical-quest" else 100  # fewer do not rank its own first
     found = card.ranking(f"zoo:{name}", images_of(name), count)
-    assert len(found.rows) == 9
+    assert len(found.rows) == (6 if "qknorm" in name else 9)  # scales in the file say whose they are
     assert found.best == found.declared == LISTED[name]["attention"]
     assert abs(found.rows[0].top1 - LISTED[name]["accuracy"]) < 4 * math.sqrt(0.25 / count)
     classes = robustkit.load(f"zoo:{name}").identity.class_names
