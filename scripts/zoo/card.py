@@ -223,9 +223,9 @@ Means over seeds and, where there are several, from the least to the most of the
 
 Mean ± standard deviation over seeds: accuracy of the averaged weights on test images; mean training loss of the last
 epoch; accuracy of the averaged weights on training images; the largest logit of all epochs; and after the last epoch,
-weights not averaged, on 256 test images, the smallest and the largest of the layers. A single seed does not show how far
-another would move a figure. `python -m scripts.zoo.train --preset PRESET --attention NAME --seed SEED --threads 1 --work
-DIR` repeats one.
+weights not averaged, on 256 test images, the smallest and the largest of the layers. A single seed does not show how
+far another would move a figure. `python -m scripts.zoo.train --preset PRESET --attention NAME --seed SEED --threads 1
+--work DIR` repeats one.
 
 {ran}
 
