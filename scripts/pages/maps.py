@@ -114,7 +114,7 @@ def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tup
         texts += [f"## {part.title}", source(run)]
         if part.folder == "zoo":
             texts += [
-                "Side by side (differences paired by image, with tests, are in [quest-tables.md](quest-tables.md)):",
+                "Side by side; over several trainings they are in [quest-tables.md](quest-tables.md):",
                 side_by_side(run),
             ]
         for table in map_tables(run.summary()):
