@@ -127,7 +127,7 @@ class TestCompletion:
         ("command", "option", "incomplete", "expected"),
         [
             ("list", "kinds", "att", ["attacks", "attentions"]),
-            ("audit", "checkpoints", "zoo:shapes-vit-q", ["zoo:shapes-vit-quest"]),
+            ("audit", "checkpoints", "zoo:shapes-vit-que", ["zoo:shapes-vit-quest"]),
             ("segment", "checkpoints", "zoo:shapes-segmenter-q", ["zoo:shapes-segmenter-quest"]),
             ("audit", "checkpoints", "", ["<file>"]),
             ("audit", "checkpoints", "runs/m", ["<file>"]),
@@ -197,7 +197,7 @@ def test_what_is_listed_is_one_whole_sentence() -> None:
     ("words", "found"),
     [
         ("robustkit list att", "plain,attacks\nplain,attentions\n"),
-        ("robustkit audit zoo:shapes-vit-q", "plain,zoo:shapes-vit-quest\n"),
+        ("robustkit audit zoo:shapes-vit-que", "plain,zoo:shapes-vit-quest\n"),
     ],
 )
 def test_a_shell_that_asks_is_answered(words: str, found: str) -> None:
