@@ -4,8 +4,8 @@
         --drawn 50,100,200
 
 Both conditions must have been evaluated on the same samples, so that what the few estimate is known. As often as
---draws says, m of them are drawn, and the dear figure of the others is hidden. A page of `numbers.md` says what is
-compared: the plain figure of the m, and the supported one.
+--draws says, m of them are drawn, and the dear figure of the others is hidden. Compared are the plain figure of the m
+and the supported one (docs/concepts/numbers.md).
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from robustkit.common.intervals import wilson
+from robustkit.common.intervals import Z, wilson
 from robustkit.common.prediction_powered import supported_mean
-from robustkit.errors import RobustkitError, RunError
+from robustkit.errors import RunError
 from robustkit.results.run import Run
-from scripts.pages.writing import markdown
+from scripts.pages.writing import deliver, markdown
 
 Floats = NDArray[np.float64]
-Z = 1.959964
 
 
 @dataclass(frozen=True)
@@ -80,43 +79,19 @@ def draws(dear: Floats, cheap: Floats, sizes: list[int], times: int, seed: int =
         )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the table. Return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run")
-    parser.add_argument("condition", help="the dear one")
-    parser.add_argument("--by", nargs=2, required=True, metavar=("RUN", "CONDITION"), help="the cheap one")
-    parser.add_argument(
-        "--figures", nargs=2, default=["correct", "correct"], help="columns of the two; abpc confidence"
-    )
-    parser.add_argument("--drawn", default="50,100,200")
-    parser.add_argument("--draws", type=int, default=2000)
-    options = parser.parse_args(arguments)
-    try:
-        runs = [Run(options.run), Run(options.by[0])]
-        name = runs[0].manifest.names[0]
-        conditions = (options.condition, options.by[1])
-        sides = [column(r, name, c, f) for r, c, f in zip(runs, conditions, options.figures, strict=True)]
-        both = sorted(sides[0].keys() & sides[1].keys())
-        sizes = [int(text) for text in options.drawn.split(",")]
-        if len(both) <= max(sizes):
-            raise RunError(f"{len(both)} samples have both figures; expected more than --drawn {max(sizes)}")
-    except RobustkitError as error:
-        print(f"scripts.bench.support: {error}", file=sys.stderr)
-        return error.exit_code
+def table(options: argparse.Namespace) -> str:
+    """Return what is compared in a line, and a row for each m. Raises RunError for too few samples."""
+    runs = [Run(options.run), Run(options.by[0])]
+    name = runs[0].manifest.names[0]
+    conditions = (options.condition, options.by[1])
+    sides = [column(r, name, c, f) for r, c, f in zip(runs, conditions, options.figures, strict=True)]
+    both = sorted(sides[0].keys() & sides[1].keys())
+    sizes = [int(text) for text in options.drawn.split(",")]
+    if len(both) <= max(sizes):
+        raise RunError(f"{len(both)} samples have both figures; expected more than --drawn {max(sizes)}")
     dear, cheap = (np.array([side[sample] for sample in both]) for side in sides)
-    together = np.corrcoef(dear, cheap)[0, 1]
-    print(f"{len(both)} samples, mean {dear.mean():.3f} by {cheap.mean():.3f}, correlation {together:.2f}\n")
-    rows: list[tuple[str, ...]] = [
-        (
-            "drawn",
-            "λ",
-            "width, of the plain",
-            "error, of the plain",
-            "as good as plain with",
-            "holds the figure of all %",
-        )
-    ]
+    widths = ("width, of the plain", "error, of the plain", "as good as plain with")
+    rows: list[tuple[str, ...]] = [("drawn", "λ", *widths, "holds the figure of all %, plain")]
     for found in draws(dear, cheap, sizes, options.draws):
         ratio = found.errors[1] / found.errors[0]
         # With n samples in all, the error of m drawn falls with (1/m - 1/n).
@@ -125,8 +100,22 @@ def main(arguments: list[str] | None = None) -> int:
         rows.append(
             (str(found.m), f"{found.weight:.2f}", f"{found.width:.2f}", f"{ratio:.2f}", f"{equal:.0f} samples", held)
         )
-    print(markdown(rows))
-    return 0
+    together = np.corrcoef(dear, cheap)[0, 1]
+    means = f"mean {dear.mean():.3f} by {cheap.mean():.3f}, correlation {together:.2f}"
+    return f"{len(both)} samples, {means}\n\n{markdown(rows)}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table. Return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run")
+    parser.add_argument("condition", help="the dear one")
+    parser.add_argument("--by", nargs=2, required=True, metavar=("RUN", "CONDITION"), help="the cheap one")
+    parser.add_argument("--figures", nargs=2, default=["correct", "correct"], help="their columns; abpc confidence")
+    parser.add_argument("--drawn", default="50,100,200")
+    parser.add_argument("--draws", type=int, default=2000)
+    options = parser.parse_args(arguments)
+    return deliver("scripts.bench.support", lambda: table(options), None)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import robustkit
-from robustkit.errors import RobustkitError
 from robustkit.results.run import Run
-from scripts.pages.writing import markdown
+from scripts.pages.writing import deliver, markdown
 
 
 def passes(run: Run) -> tuple[int, int]:
@@ -92,12 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--second", default="60", help="samples of the second phase, several with commas")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="auto")
-    try:
-        print(table(parser.parse_args(arguments)))
-    except RobustkitError as error:
-        print(f"scripts.bench.two_phase: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    options = parser.parse_args(arguments)
+    return deliver("scripts.bench.two_phase", lambda: table(options), None)
 
 
 if __name__ == "__main__":

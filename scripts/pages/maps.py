@@ -190,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
         galleries = list(pictures(runs, options.markdown.with_suffix(""))) if options.markdown else []
         return page(runs, " ".join(["python -m scripts.pages.maps", *given]), galleries)
 
-    return deliver("maps", make, options.markdown)
+    return deliver("scripts.pages.maps", make, options.markdown)
 
 
 if __name__ == "__main__":

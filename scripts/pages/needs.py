@@ -173,7 +173,7 @@ def main(arguments: list[str] | None = None) -> int:
         drawn = list(pictures(by_folder, options.markdown.with_suffix(""))) if options.markdown else []
         return page(runs, " ".join(["python -m scripts.pages.needs", *names]), drawn)
 
-    return deliver("needs", make, options.markdown)
+    return deliver("scripts.pages.needs", make, options.markdown)
 
 
 if __name__ == "__main__":

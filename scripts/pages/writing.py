@@ -28,12 +28,12 @@ def whole_percent(share: float) -> str:
 def deliver(script: str, make: Callable[[], str], path: Path | None) -> int:
     """Print the page that `make` returns, and write it to `path` if there is one. Return the exit status.
 
-    A RobustkitError becomes one line on standard error.
+    A RobustkitError becomes one line on standard error. script: the module's name, `scripts.pages.maps`.
     """
     try:
         written = make()
     except RobustkitError as error:
-        print(f"scripts.pages.{script}: {error}", file=sys.stderr)
+        print(f"{script}: {error}", file=sys.stderr)
         return error.exit_code
     print(written)
     if path:

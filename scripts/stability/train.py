@@ -24,7 +24,8 @@ import torch
 from robustkit.attention.optim.stabilisers import stabiliser
 
 from ..zoo.data import Images, cached
-from ..zoo.recipe import SHAPES, Preset
+from ..zoo.families import SHAPES
+from ..zoo.recipe import Preset
 from ..zoo.run import DivergedError, Run, Task
 
 FAMILY = replace(SHAPES, name="small-vit", width=64, heads=2)

@@ -28,7 +28,8 @@ from robustkit.data.dataset import EMBEDDED, open_dataset
 from robustkit.errors import DataError
 from robustkit.models.checkpoint import digest_of
 
-from .recipe import Family, Preset, seed_of
+from .families import Family
+from .recipe import Preset, seed_of
 
 FORMAT = "1"
 

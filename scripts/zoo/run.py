@@ -24,7 +24,8 @@ from robustkit.errors import RobustkitError, RunError
 
 from .curves import watch
 from .data import Images, augment, batches
-from .recipe import Family, Preset, build, decay_at, parameter_groups, rate_at, seed_of
+from .families import Family
+from .recipe import Preset, build, decay_at, parameter_groups, rate_at, seed_of
 
 CHECK_EVERY = 50  # steps between two looks at the loss, which wait for the device
 PROBES = 256

@@ -6,13 +6,14 @@
     python -m scripts.zoo.train --attention quest --preset shapes --rate 3e-3 --fraction 0.1 --seed 2 --work DIR
     python -m scripts.zoo.train --work DIR --plot DIR
 
-TRAIN and TEST are CIFAR-10 as a zip or folder of class folders, or as cifar-10-batches-py. Presets: `cpu` for two
+TRAIN and TEST are CIFAR-10 as a zip or folder of class folders, or as cifar-10-batches-py. Presets: `cpu` is for two
 cores, `gpu` for a CUDA device, `smoke` for a look at whether it runs; `shapes` is for the generated set that travels
 with the package, `shapes-crossvit` is CrossViT on it. --epochs, --rate and --fraction (of the training images, drawn by
-the seed) make a variant of a preset, in a folder and with a name of its own. --work keeps the decoded images, and a
-folder for each run with its state and log.jsonl. The same command goes on where a run was stopped, at any moment and by
-any means; on one CPU thread it then gives the same bytes as a run that was never stopped. The average of the weights,
-rounded to half precision, goes to --out. A run whose loss is no longer a number ends with exit status 1.
+the seed) make a variant of a preset, in a folder and with a name of its own.
+
+--work keeps the decoded images, and for each run a folder with its state and log.jsonl. To go on after a stop of any
+kind, give the same command again: on one CPU thread it writes the bytes of a run that was never stopped. The averaged
+weights, rounded to half precision, go to --out. A run whose loss is no longer a number ends with exit status 1.
 """
 
 from __future__ import annotations
