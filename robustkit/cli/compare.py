@@ -67,7 +67,7 @@ def _among(side: Side, each: Among) -> dict[str, Any]:
     value = each.row["value"]
     finite = {"value": value if value is not None and math.isfinite(value) else None}
     named = {name: each.row[name] for name in ("condition", "metric", "n")}
-    return {"checkpoint": side.checkpoint, **named, **finite, "published": each.levels, "place": each.place}
+    return {"checkpoint": side.checkpoint, **named, **finite, "published": each.levels, "places": each.places}
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

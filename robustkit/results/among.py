@@ -17,9 +17,7 @@ from .published import Published
 
 @dataclass(frozen=True)
 class Among:
-    """A figure of a checkpoint, and the published levels by attention; place: the checkpoint's among them all, from 1
-    for the best; None where neither more nor less is better, or the figure is not a number.
-    """
+    """A figure of a checkpoint, and the published levels by attention."""
 
     row: Row
     levels: dict[str, float]
@@ -29,11 +27,16 @@ class Among:
         return metric_of(self.row["metric"])
 
     @property
-    def place(self) -> int | None:
+    def places(self) -> tuple[int, int] | None:
+        """The best and the worst place among them all that the checkpoint's interval allows, from 1 for the best; None
+        where neither more nor less is better, or the figure is not a number. Levels are taken as exact.
+        """
         better, own = self.metric.better, self.row["value"]
         if not better or not is_finite(own):
             return None
-        return 1 + len([level for level in self.levels.values() if better * (level - own) > 0])
+        ends = [self.row[end] if is_finite(self.row[end]) else own for end in ("ci_low", "ci_high")]
+        ahead = [1 + len([level for level in self.levels.values() if better * (level - end) > 0]) for end in ends]
+        return min(ahead), max(ahead)
 
 
 def found_among(side: Side, reference: Published) -> list[Among]:
@@ -58,7 +61,7 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
     """Return a table for each checkpoint that has figures of the reference."""
     note = (
         f"{reference.name}: {reference.summary}, on {reference.data} ({reference.source}). Place: 1 is the best; "
-        "on other images it says little."
+        "it is what the interval allows, and says little on other images."
     )
     tables = []
     for side in sides:
@@ -84,6 +87,9 @@ def _cells(each: Among, names: Sequence[str]) -> tuple[str, ...]:
         return f"{metric.scale * value:.{digits}f}" if value is not None and math.isfinite(value) else "–"
 
     bounds = f" [{cell(row['ci_low'])}, {cell(row['ci_high'])}]" if is_finite(row["ci_low"]) else ""
-    place = f"{each.place} of {len(each.levels) + 1}" if each.place else ""
+    place = ""
+    if each.places:
+        best, worst = each.places
+        place = f"{best}{f' to {worst}' if worst > best else ''} of {len(each.levels) + 1}"
     levels = (cell(each.levels.get(name)) for name in names)
     return (row["condition"], metric.label, str(row["n"]), cell(row["value"]) + bounds, *levels, place)

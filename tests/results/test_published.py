@@ -82,7 +82,10 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
     )
     (side,) = sides_of([run])
     top1, nll = found_among(side, read_published(str(own)))
-    assert 0.5 < top1.row["value"] < 0.9 and top1.place == 2 and nll.row["value"] > 0.2 and nll.place == 3
+    assert (top1.row["value"], top1.places, nll.row["value"], nll.places) == (0.6, (2, 2), 0.8, (3, 3))
+    wide = [{"value": 0.6, "ci_low": 0.1, "ci_high": 0.7}, {"value": 0.15, "ci_low": 0.05, "ci_high": 0.3}]
+    places = [Among(each.row | row, each.levels).places for each, row in zip((top1, nll), wide, strict=True)]
+    assert places == [(2, 4), (1, 3)] and Among(top1.row | {"value": math.nan}, top1.levels).places is None
     assert top1.levels == {name: value for name, (value, _) in levels.items()}
     (table,) = among_tables([side], read_published(str(own)))
     assert table.headings == ("condition", "figure", "n", "here [95 %]", "standard", "quest", "qnorm", "place")
@@ -92,7 +95,7 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
     compare_runs([run.path], reference=str(own), json_file=json_file, console=console)
     assert "plain (standard) on set, among" in capsys.readouterr().out
     said = json.loads(json_file.read_text())
-    assert [each["place"] for each in said["among"]] == [2, 3] and said["pairs"] == []
+    assert [each["places"] for each in said["among"]] == [[2, 2], [3, 3]] and said["pairs"] == []
     assert among_tables([side], read_published("quest"))[0].flags == ("published under quest-paper, here standard",)
     with pytest.raises(RunError, match="has no figure that quest-wikitext has; audit a condition of it, or give ano"):
         compare_runs([run.path], reference="quest-wikitext", console=console)
