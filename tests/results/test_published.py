@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from rich.console import Console
 
 from robustkit.cli.compare import compare_runs
 from robustkit.errors import RunError
-from robustkit.results.among import among_tables, found_among, sides_of
+from robustkit.results.among import Among, among_tables, found_among, sides_of
 from robustkit.results.comparison import compare, pairs
 from robustkit.results.published import read_published, reference_names
 from robustkit.results.tables import tables
