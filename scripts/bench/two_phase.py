@@ -41,6 +41,7 @@ def table(options: argparse.Namespace) -> str:
         "data_dir": options.data_dir,
         "eps": options.eps,
         "limit": options.limit,
+        "shard_size": options.shard_size,
         "device": options.device,
         "model": {"arch": options.arch} if options.arch else None,
         "browse": 0,
@@ -90,6 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, default=500)
     parser.add_argument("--second", default="60", help="samples of the second phase, several with commas")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--shard-size", type=int, help="samples that a stop loses at most; default: robustkit audit's")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args(arguments)
     return deliver("scripts.bench.two_phase", lambda: table(options), None)
