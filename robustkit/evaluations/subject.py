@@ -129,7 +129,7 @@ class Subject:
         self._strict = True
         self._positions = {label: index for index, label in enumerate(valid or ())}
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
-        self._answered: dict[Hashable, Tensor] = {}
+        self._answered: dict[Hashable, Any] = {}
         competing = None if valid is None else torch.tensor(valid, device=settings.device)
         self.exact = Lens(self.classifier, card, torch.float32, competing)
         self.fast = (
@@ -240,13 +240,14 @@ class Subject:
             kept[key] = make()
         return kept[key]
 
-    def answered(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+    def answered(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the model's answers that a key names, made where they are not kept; all conditions of the current
         shard share them.
         """
         if key not in self._answered:
             self._answered[key] = make()
-        return self._answered[key]
+        answers: T = self._answered[key]
+        return answers
 
     def _of(self, condition: Condition) -> dict[tuple[str, ...], Tensor]:
         """Return what is kept for a condition, and drop what was kept for others."""

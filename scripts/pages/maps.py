@@ -73,7 +73,8 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     real = (options.checkpoint,)
     boxes = {"data_dir": options.images, "boxes": options.boxes, "limit": options.limit, "cams": options.cams}
     yield Part("boxes", "Real images with boxes, the published protocol", real, boxes | {"protocol": "agcam-paper"})
-    yield Part("boxes-aspect", "The same with the aspect kept", real, boxes | {"faithfulness": "none"})
+    kept = boxes | {"cams": METHODS, "faithfulness": "none"}
+    yield Part("boxes-aspect", "The same with the aspect kept", real, kept)
     if options.photographs:
         masks = {"data_dir": options.photographs, "masks": options.masks, "cams": options.cams, "limit": options.limit}
         yield Part("masks", "Photographs with masks", real, masks | {"data": {"layout": "unlabelled"}})

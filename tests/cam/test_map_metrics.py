@@ -22,7 +22,7 @@ from cam.complexity import entropy, gini, histogram_entropy
 from cam.faithfulness import ends_of
 from cam.sanity import cascade, redrawn_head
 from cam.similarity import rank_correlation
-from cam.steadiness import infidelity, sensitivity
+from cam.steadiness import hide_squares, infidelity, sensitivity
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES, TARGETS = some_images(3), torch.tensor([1, 3, 2])
@@ -119,7 +119,15 @@ def test_infidelity_is_captum_s_where_it_is_scaled() -> None:
         close(ours * (falls**2).mean(dim=1), theirs, 1e-9)
         known = infidelity(net, images, maps, TARGETS, fill=fill, samples=20, side=1 / 3, rng=draws, ends=ends)
         close(known, ours, 1e-12)
+        squares = hide_squares(net, images, fill=fill, samples=20, side=1 / 3, rng=draws, batch_size=size)
+        shared = infidelity(nobody, images, maps, TARGETS, fill=fill, ends=ends, squares=squares)
+        close(shared, ours, 1e-12)
         assert (ours > 0.05).all() and (ours <= 1).all()
+
+
+def nobody(images: Tensor) -> Tensor:
+    """A model that must not be asked."""
+    raise AssertionError(f"asked about {len(images)} images")
 
 
 class Mean(nn.Module):

@@ -13,11 +13,12 @@ from .condition import FULL, MapSpec, explained_of
 
 AGAIN = 5 + 8 + 10
 """Maps made again: with five redrawn heads, eight stages of the cascade, and ten noisy copies."""
-ABPC, AREAS, ROAD, HIDDEN = Cost(18), Cost(54), Cost(18), Cost(32)
-"""What is asked of an image for a map: for ABPC, for insertion with deletion, for ROAD, and for infidelity."""
-WHOLE, BLURRED = Cost(1), Cost(1)
-"""What is asked once for all maps of an image: where their curves begin and end. `full`, which is there with every map,
-has it in its account. One image without anything is asked for a whole shard, and counts as nothing.
+ABPC, AREAS, ROAD = Cost(18), Cost(54), Cost(18)
+"""What is asked of an image for a map: for ABPC, for insertion with deletion, and for ROAD."""
+WHOLE, BLURRED, HIDDEN = Cost(1), Cost(1), Cost(32)
+"""What is asked once for all maps of an image: where their curves begin and end, and for infidelity. `full`, which is
+there with every map, has it in its account. One image without anything is asked for a whole shard, and counts as
+nothing.
 """
 CHANNELS = 512
 """What Score-CAM is expected to ask, a forward for each channel of a layer: ResNet-18's last one has so many."""
@@ -49,9 +50,9 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
         total = total + ABPC
     if tested:
         road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
-        total = total + AREAS + road + HIDDEN + (Cost(0) if spec.is_control else _again(spec) * AGAIN)
+        total = total + AREAS + road + (Cost(0) if spec.is_control else _again(spec) * AGAIN)
     if constant:
-        total = total + WHOLE + (BLURRED if tested else Cost(0))
+        total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
     return total
 
 

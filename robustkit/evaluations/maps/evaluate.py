@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,11 +16,11 @@ from torch import Tensor
 import cam
 from cam.complexity import entropy, gini
 from cam.controls import Control
-from cam.faithfulness import Ends, abpc, blurred, insertion_deletion, road
+from cam.faithfulness import abpc, insertion_deletion, road
 from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_game, score
 from cam.sanity import cascade, head_correlation
 from cam.similarity import iou_at, rank_correlation
-from cam.steadiness import infidelity, sensitivity
+from cam.steadiness import Squares, infidelity, sensitivity
 
 from ...common.randomness import SampleRng
 from ...common.steady import seeded
@@ -29,10 +29,11 @@ from ...errors import ModelError
 from ...models.identity import Classifier
 from ...protocol.condition import Condition
 from ...runs.pictures import Picture
-from ..explainers import EVERY_EXPLAINER, explainer_of, nothing_of
+from ..explainers import EVERY_EXPLAINER, explainer_of
 from ..method_options import as_numbers
 from ..subject import Batch, Evaluation, Subject
 from ..under import inputs_under
+from .answers import clean_answers, hidden_squares, shared_by_maps
 from .condition import FULL, MODES, SCORES, MapSpec, explained_of
 from .control_scores import scored_once
 from .truth import Located
@@ -129,7 +130,7 @@ def explain(
     if not wanted.is_control:
         explanation = _maps(subject, inputs, target, wanted, rng)
     else:
-        answers = _answers(subject, samples, "clean", lambda: inputs)
+        answers = clean_answers(subject, samples, inputs)
         control = EVERY_EXPLAINER[wanted.method]
         assert issubclass(control, Control)
         alone = control().explain(inputs, answers.argmax(dim=1) if target is None else target, rng=rng)
@@ -139,44 +140,17 @@ def explain(
         "degenerate": explanation.degenerate.tolist(),
         **_located(subject, samples, explanation.maps, located, wanted),
     }
-    if wanted.method == FULL and wanted.faithfulness != "none":
-        columns["abpc"] = [0.0] * len(inputs)
-    elif wanted.faithfulness != "none":
-        curves = abpc(
-            subject.exact, inputs, explanation.maps, explanation.target, **_shared(subject, samples, inputs, wanted)
-        )
-        columns["abpc"] = curves.abpc.tolist()
-    if wanted.faithfulness == "all":
-        columns |= _of_maps(subject, inputs, explanation, wanted, _shared(subject, samples, inputs, wanted), rng)
+    if wanted.faithfulness != "none":
+        shared = shared_by_maps(subject, samples, inputs, canvas=wanted.faithfulness == "all")
+        if wanted.method == FULL:
+            columns["abpc"] = [0.0] * len(inputs)
+        else:
+            curves = abpc(subject.exact, inputs, explanation.maps, explanation.target, **shared)
+            columns["abpc"] = curves.abpc.tolist()
+        if wanted.faithfulness == "all":
+            squares = hidden_squares(subject, samples, inputs)
+            columns |= _of_maps(subject, inputs, explanation, wanted, shared, squares, rng)
     return explanation.logits, columns, explanation.maps
-
-
-def _answers(subject: Subject, samples: Sequence[Sample], shown: str, images: Callable[[], Tensor]) -> Tensor:
-    """Return the logits of images, named by their samples and what they are `shown` as: all maps share them."""
-    condition = Condition("answers", f"answers({shown})")  # so that they do not depend on which map asks first
-
-    def ask() -> Tensor:
-        with torch.no_grad():
-            logits: Tensor = subject.exact(images())
-        return logits
-
-    key = condition.text, *(sample.id for sample in samples)
-    return subject.answered(key, lambda: subject.steadily(condition.text, subject.rng(samples, condition), ask))
-
-
-def _shared(subject: Subject, samples: Sequence[Sample], inputs: Tensor, wanted: MapSpec) -> dict[str, Any]:
-    """Return what tests of maps on the model have in common: what a removed pixel becomes, what curves begin and end
-    with, which is asked once for all maps of the images, and how many rows go at once.
-    """
-    fill, shape = nothing_of(subject), inputs.shape[1:]
-    whole = _answers(subject, samples, "clean", lambda: inputs)
-    empty = _answers(subject, [], f"empty {tuple(shape)}", lambda: fill.to(inputs).view(1, -1, 1, 1).expand(1, *shape))
-    canvas = _answers(subject, samples, "blurred", lambda: blurred(inputs)) if wanted.faithfulness == "all" else None
-    return {
-        "fill": fill,
-        "ends": Ends(whole, empty.expand_as(whole), canvas),
-        "batch_size": subject.settings.batch_size,
-    }
 
 
 def _of_maps(
@@ -185,6 +159,7 @@ def _of_maps(
     explanation: cam.Explanation,
     wanted: MapSpec,
     shared: Mapping[str, Any],
+    squares: Squares,
     rng: Any,
 ) -> dict[str, list[Any]]:
     """Return what is left where pixels are put in, taken away and imputed, what maps tell of hidden squares, how few
@@ -200,7 +175,7 @@ def _of_maps(
         "road": imputed.road,
         "road_lerf": imputed.lerf.mean(dim=1),
         "road_morf": imputed.morf.mean(dim=1),
-        "infidelity": infidelity(subject.exact, inputs, maps, target, rng=rng, **shared),
+        "infidelity": infidelity(subject.exact, inputs, maps, target, squares=squares, **shared),
         "map_entropy": entropy(maps),
         "map_gini": gini(maps),
     }
