@@ -69,7 +69,7 @@ class OfFeatures(Explainer):
         if cut.layer is None or cut.features is None:
             raise ValueError(
                 f"no module of {type(self.model).__name__} gives its last features as a map (B, C, h, w); "
-                "name one with layer=, or use gradient"
+                "use gradient, or in Python name a layer (layer=)"
             )
         if layer is None:
             self._by_size[size] = cut.layer

@@ -33,7 +33,7 @@ NAMES_A_KIND = {
     "cli/idle.py": "names an option",
     "data/shapes.py": "a square is a shape there",
     "models/guess.py": "a part of timm's names of ViTs",
-    "evaluations/method_options.py": "what a parameter of SmoothGrad is called",
+    "evaluations/map_methods.py": "what a parameter of SmoothGrad is called",
     "evaluations/kinds.py": "says which family a kind is of",
     "pipeline/features.py": "the attack that is run by default",
     "pipeline/presets.py": "common lists of conditions",

@@ -113,7 +113,7 @@ def _corruptions(context: click.Context) -> Sequence[str]:
 
 
 def _cams(context: click.Context) -> Sequence[str]:
-    from ..evaluations.maps.condition import CONTROLS, method_names
+    from ..evaluations.map_methods import CONTROLS, method_names
 
     return [name for name in method_names() if name not in CONTROLS]
 

@@ -186,8 +186,7 @@ def _range(severities: Iterable[tuple[int, ...]]) -> str:
 
 def _cams() -> list[Entry]:
     from ..evaluations.explainers import EVERY_EXPLAINER
-    from ..evaluations.maps.condition import CONTROLS, method_names
-    from ..evaluations.method_options import OPTIONS
+    from ..evaluations.map_methods import CONTROLS, OPTIONS, method_names
     from ..protocol.card import format_number
 
     every = dict(EVERY_EXPLAINER.usable())

@@ -10,7 +10,7 @@ from torch import Tensor
 import cam
 
 from ..common.registry import Registry, subclass_of
-from .method_options import Chosen, as_numbers
+from .map_methods import Chosen, as_numbers
 from .subject import Subject
 
 EVERY_EXPLAINER: Registry[type[cam.Explainer]] = Registry("explainers", cam.METHODS, subclass_of(cam.Explainer))

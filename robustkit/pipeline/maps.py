@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..data.dataset import Dataset
-from ..errors import ProtocolError, unknown
+from ..errors import ProtocolError
 from ..evaluations.counterfactuals.vocabulary import CHANGES, counterfactual_conditions
 from ..evaluations.kinds import shows
-from ..evaluations.maps.condition import MapSpec, map_condition, method_names, parse_cams
+from ..evaluations.map_methods import check_method
+from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.truth import Truth
 from ..evaluations.regions.vocabulary import parse_regions
 from ..evaluations.two_objects.vocabulary import two_object_condition
@@ -36,8 +37,8 @@ def regions_of(request: ClassificationRequest, only_corrupted: bool) -> tuple[Co
             f"--region-noise on {request.data_dir}, a tree of corrupted images: expected the clean ones"
         )
     for condition in regions:
-        if (method := method_of(condition)) and method not in method_names():
-            raise ProtocolError(f"{condition.text}: " + unknown("map", method, method_names()))
+        if method := method_of(condition):
+            check_method(method, condition.text)
     return regions
 
 

@@ -24,7 +24,8 @@ from robustkit.data.images import to_pixels
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.build import build_attack
 from robustkit.evaluations.flags import flag_lines
-from robustkit.evaluations.maps.condition import CONTROLS, MapSpec
+from robustkit.evaluations.map_methods import CONTROLS
+from robustkit.evaluations.maps.condition import MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.measures import METRICS
 from robustkit.evaluations.maps.metrics import Figures, map_rows

@@ -10,8 +10,8 @@ from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.condition import attacks_of, defaults_of, parse_condition
 from robustkit.evaluations.corruptions.condition import FROST
 from robustkit.evaluations.kinds import FOLDERS, vocabulary_of
-from robustkit.evaluations.maps.condition import SHARED, method_names
-from robustkit.evaluations.method_options import OPTIONS
+from robustkit.evaluations.map_methods import OPTIONS, method_names
+from robustkit.evaluations.maps.condition import SHARED
 from robustkit.evaluations.pattern import check_condition
 from robustkit.protocol.card import load_card
 

@@ -14,9 +14,9 @@ from ...common.randomness import SampleRng
 from ...data.class_names import class_names, target_of
 from ...data.dataset import Dataset, Sample
 from ...errors import DataError, ModelError, ProtocolError, RunError, unknown
+from ...evaluations.map_methods import shown
 from ...evaluations.maps.condition import TARGETS, MapSpec, parse_named
 from ...evaluations.maps.gallery import pick
-from ...evaluations.method_options import shown
 from ...evaluations.subject import Subject
 from ...models.classifier import load
 from ...models.identity import ModelIdentity

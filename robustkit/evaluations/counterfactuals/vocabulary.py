@@ -9,6 +9,7 @@ from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, Value
 from ...protocol.parameters import parse_parameters
 from ...protocol.pattern import ConditionPattern
+from ..map_methods import check_method
 from ..vocabulary import View, Vocabulary
 from .measures import FLIPPED, METRICS, TERMS
 
@@ -29,6 +30,11 @@ class CounterfactualWords(Vocabulary):
         kept = tuple((key, value) for key, value in given.items() if value)
         inside = ",".join(f"{key}={value}" for key, value in kept)
         return Condition(kind, f"{kind}({inside})", kept, draws=KIND, needs_truth=True)
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        super().check(pattern, text, other)
+        if "map" in pattern.given:
+            check_method(pattern.given["map"], text)
 
     def label(self, text: str) -> str:
         given = dict(self.parse(text).parameters)

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ...common.plugins import declared
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
 from ...protocol.condition import Condition
-from ..method_options import Chosen, check_names, shown, take_options
+from ..map_methods import CONTROLS, Chosen, check_names, method_names, shown, take_options
 
 PLAIN = {
     "pointing_game": "pointing_game",
@@ -32,16 +31,6 @@ PLAIN = {
 }
 """Columns whose mean is a metric, and its name."""
 
-FULL = "full"
-"""The control that is 1 everywhere: from both ends the same pixels are removed, so that its ABPC is 0 by definition."""
-CONTROLS = ("random", "centre", FULL)
-METHODS = (
-    *("agcam", "agcam-full", "legrad", "chefer", "rollout"),
-    *("grad-cam", "grad-cam-pp", "layer-cam", "score-cam", "rise"),
-    *("gradient", "integrated-gradients", "smooth-grad"),
-    *CONTROLS,
-)
-"""As in `cam`, which loads torch."""
 TARGETS = ("predicted", "label")
 FAITHFULNESS = ("none", "abpc", "all")
 SHARED = ("threshold", "target", "faithfulness", "on")
@@ -51,11 +40,6 @@ SCORES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
 _FORM = re.compile(r"(cam|stability)\(\s*([\w-]+)\s*((?:,.*)?)\)", re.DOTALL)
 _CANONICAL = re.compile(r"cam\(\s*([\w-]+)\s*(?:,([^()]*))?\)")
 _ITEM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
-
-
-def method_names() -> tuple[str, ...]:
-    """Return all methods: the package's own, those of plug-ins, and the controls."""
-    return tuple(dict.fromkeys((*METHODS[: -len(CONTROLS)], *(one.name for one in declared("explainers")), *CONTROLS)))
 
 
 @dataclass(frozen=True)

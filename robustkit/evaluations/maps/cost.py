@@ -8,8 +8,8 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ..cost import Cost
 from ..family import family_of
-from ..method_options import value_of
-from .condition import FULL, MapSpec, explained_of
+from ..map_methods import FULL, value_of
+from .condition import MapSpec, explained_of
 
 AGAIN = 5 + 8 + 10
 """Maps made again: with five redrawn heads, eight stages of the cascade, and ten noisy copies."""

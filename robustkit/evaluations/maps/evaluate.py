@@ -30,11 +30,11 @@ from ...models.identity import Classifier
 from ...protocol.condition import Condition
 from ...runs.pictures import Picture
 from ..explainers import EVERY_EXPLAINER, explainer_of
-from ..method_options import as_numbers
+from ..map_methods import FULL, as_numbers
 from ..subject import Batch, Evaluation, Subject
 from ..under import inputs_under
 from .answers import clean_answers, hidden_squares, shared_by_maps
-from .condition import FULL, MODES, SCORES, MapSpec, explained_of
+from .condition import MODES, SCORES, MapSpec, explained_of
 from .control_scores import scored_once
 from .truth import Located
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...display.panels import dots, legend, panels, spread
 from ...display.svg import Figure, Point, Style, draw, labels, listed
-from .condition import CONTROLS, method_names, parts_of
+from ..map_methods import CONTROLS, method_names
+from .condition import parts_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ..method_options import shown
+from ..map_methods import shown
 from .condition import parts_of
 from .figures import SCORES
 from .sentence import METHODS

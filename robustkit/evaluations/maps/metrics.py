@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from ...common.intervals import Floats, intervals, resampled_figures
+from ..map_methods import CONTROLS
 from ..rows import Row, Rows
-from .condition import CONTROLS, MODES, PLAIN, SCORES, MapSpec, of_mode
+from .condition import MODES, PLAIN, SCORES, MapSpec, of_mode
 from .measures import METRICS
 from .pooled import POOLED, Counted, Pooled, has_interval
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..cells import Cells, Row, is_finite
-from ..method_options import shown
+from ..map_methods import shown
 from ..sentence import Clause
 from ..short_row import ShortRow
 from .condition import parts_of

@@ -8,7 +8,8 @@ from typing import Any
 
 from ...display.section import CardPart
 from ...display.table import TextTable
-from .condition import CONTROLS, MODES, MapSpec, parts_of
+from ..map_methods import CONTROLS
+from .condition import MODES, MapSpec, parts_of
 
 SCORE_HEADINGS = {
     "cam_pixel_accuracy": "pixel acc.",

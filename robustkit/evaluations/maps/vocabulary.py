@@ -10,10 +10,11 @@ from ...errors import ProtocolError, unknown
 from ...protocol.condition import CLEAN, ON
 from ...protocol.pattern import ConditionPattern
 from ..kinds import vocabulary_of
+from ..map_methods import METHODS
 from ..metric import Metric, named
 from ..supported import WEIGHT, plain_name, supported
 from ..vocabulary import View, Vocabulary
-from .condition import METHODS, MODES, MapSpec, parse_explained, parts_of
+from .condition import MODES, MapSpec, parse_explained, parts_of
 from .measures import CONTROLLED, FAITHFUL, METRICS, TERMS
 
 BEST = "best control: "

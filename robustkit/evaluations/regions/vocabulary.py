@@ -11,6 +11,7 @@ from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, Value
 from ...protocol.parameters import parse_parameters, show, split_condition
 from ...protocol.pattern import ConditionPattern
+from ..map_methods import check_method
 from ..vocabulary import View, Vocabulary
 from .measures import LEAD, METRICS, TERMS
 
@@ -53,6 +54,10 @@ class RegionWords(Vocabulary):
         kept = tuple((key, given[key]) for key in keys)
         inside = ",".join(f"{key}={show(value)}" for key, value in kept)
         return Condition(kind, f"{KIND}({inside})", kept, draws=KIND, needs_truth=region in LOCATED)
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        super().check(pattern, text, other)
+        check_method(pattern.given.get("map", "agcam"), text)
 
     def label(self, text: str) -> str:
         given = given_of(text)

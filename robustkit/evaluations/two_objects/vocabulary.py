@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 from ...protocol.condition import Condition, Value
 from ...protocol.parameters import split_condition
 from ...protocol.pattern import ConditionPattern
-from ..method_options import Chosen, shown, take_options
+from ..map_methods import Chosen, check_method, shown, take_options
 from ..vocabulary import Vocabulary
 from .measures import ASKED, METRICS, SHARE, TERMS
 
@@ -31,6 +31,10 @@ class TwoObjectWords(Vocabulary):
         condition = super().parse(f"{kind}({plain})" if plain else kind)
         named = ",".join([condition.text.removesuffix(")"), *shown(options)])
         return replace(condition, text=f"{named})", payload=options, draws=KIND, needs_truth=True)
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        super().check(pattern, text, other)
+        check_method(pattern.given.get("map", "agcam"), text)
 
     def label(self, text: str) -> str:
         return text.removeprefix(f"{KIND}(map=").removesuffix(")")

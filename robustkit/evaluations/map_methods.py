@@ -1,4 +1,4 @@
-"""Parameters that methods of maps have of their own, as in `rise(masks=200)`. Loads no torch."""
+"""Methods of maps: their names, and parameters that they have of their own, as in `rise(masks=200)`. Loads no torch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ..common.plugins import declared
 from ..errors import ProtocolError, unknown
 from ..protocol.card import format_number, number
+
+FULL = "full"
+"""The control that is 1 everywhere: from both ends the same pixels are removed, so that its ABPC is 0 by definition."""
+CONTROLS = ("random", "centre", FULL)
+METHODS = (
+    *("agcam", "agcam-full", "legrad", "chefer", "rollout"),
+    *("grad-cam", "grad-cam-pp", "layer-cam", "score-cam", "rise"),
+    *("gradient", "integrated-gradients", "smooth-grad"),
+    *CONTROLS,
+)
+"""As in `cam`, which loads torch."""
+
+
+def method_names() -> tuple[str, ...]:
+    """Return all methods: the package's own, those of plug-ins, and the controls."""
+    return tuple(dict.fromkeys((*METHODS[: -len(CONTROLS)], *(one.name for one in declared("explainers")), *CONTROLS)))
+
+
+def check_method(method: str, where: str) -> None:
+    """Raise ProtocolError, which begins with `where`, unless there is a method of this name."""
+    if method not in method_names():
+        raise ProtocolError(f"{where}: " + unknown("map", method, method_names()))
 
 
 @dataclass(frozen=True)
