@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustkit.data.images import unit
-from robustkit.errors import RobustkitError, RunError
+from robustkit.errors import RobustkitError
 from robustkit.tasks.segmentation.counts import class_counts
 from scripts.zoo.segmenter_recipe import Recipe, Scenes, batch
-from scripts.zoo.train import write
+from scripts.zoo.states import save_state, saved_state
 from scripts.zoo.train_segmenter import scenes_of
 
 SHOWN = (192, 256)  # what the processor resizes images to; of three sizes the best on the test images of CamVid
@@ -53,7 +53,8 @@ class Training:
         self.phases = phases(epochs)
         self.per_epoch = len(train) // self.phases[0].batch
         self.steps = sum(epochs) * self.per_epoch
-        self.identity = json.dumps([train.digest, seed, *(phase.identity() for phase in self.phases)])
+        self.identity = {"train": train.digest, "seed": str(seed)}
+        self.identity |= {f"phase {phase.name}": phase.identity() for phase in self.phases}
         torch.manual_seed(seed)
         self.model = network(train.class_names)
         self.average = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
@@ -66,24 +67,24 @@ class Training:
 
     def save(self) -> None:
         """Write state and log, each whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        state = {"identity": self.identity, "model": self.model.state_dict(), "average": self.average}
-        state |= {"optimiser": self.optimiser.state_dict(), "step": self.step, "rows": json.dumps(self.rows)}
-        torch.save(state, self.folder / "state.partial")
-        (self.folder / "state.partial").replace(self.folder / "state.pt")
-        write(self.folder / "log.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows).encode())
+        save_state(
+            self.folder,
+            self.identity,
+            self.rows,
+            model=self.model.state_dict(),
+            average=self.average,
+            optimiser=self.optimiser.state_dict(),
+            step=self.step,
+        )
 
     def resume(self) -> None:
         """Take up the state in the folder, if there is one. RunError where it is of something else."""
-        path = self.folder / "state.pt"
-        if not path.exists():
+        state = saved_state(self.folder, self.identity)
+        if state is None:
             return
-        state = torch.load(path, weights_only=True)
-        if state["identity"] != self.identity:
-            raise RunError(f"{self.folder}: holds a run of other data or another recipe; give another --work")
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.average, self.step, self.rows = state["average"], state["step"], json.loads(state["rows"])
+        self.average, self.step, self.rows = state["average"], state["step"], state["rows"]
 
     def train(self) -> Iterator[dict[str, Any]]:
         """Train to the end, and yield the log's row of each epoch, saved before."""

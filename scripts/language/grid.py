@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from robustkit.attention.optim.stabilisers import stabiliser
+from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
 
 from ..zoo.run import DivergedError
-from ..zoo.train import write
 from .corpus import Corpus
 from .run import Recipe, Row, Run
 
@@ -76,7 +76,7 @@ def finish(trials: Sequence[Trial], data: Path, work: Path, logs: Path, only: st
         order = [other.name for other in trials if other.name in done]
         lines = (json.dumps({"trial": name, "rows": done[name]}) for name in order)
         logs.parent.mkdir(parents=True, exist_ok=True)
-        write(logs, "".join(line + "\n" for line in lines).encode())
+        write_whole(logs, "".join(line + "\n" for line in lines).encode())
 
 
 def main(described: str, trials: Sequence[Trial], arguments: list[str] | None) -> int:

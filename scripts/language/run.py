@@ -17,12 +17,11 @@ from torch.nn import functional
 from robustkit.attention.apply import capture, set_attention
 from robustkit.attention.latent import LatentAttention
 from robustkit.attention.optim.stabilisers import NONE, Stabiliser
-from robustkit.errors import RunError
 from robustkit.models.word_model import Sizes, WordModel
 
 from ..zoo.recipe import parameter_groups, rate_at, seed_of
 from ..zoo.run import DivergedError
-from ..zoo.train import write
+from ..zoo.states import save_state, saved_state
 from .corpus import Corpus, batches, windows
 
 Row = dict[str, Any]
@@ -151,31 +150,23 @@ class Run:
 
     def save(self) -> None:
         """Write the state and the log, each whole or not at all."""
-        state = {
-            "identity": self.identity,
-            "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "step": self.step,
-            "rows": json.dumps(self.rows),
-        }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.folder / "state.partial"
-        torch.save(state, partial)
-        partial.replace(self.folder / "state.pt")
-        write(self.folder / "log.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows).encode())
+        save_state(
+            self.folder,
+            self.identity,
+            self.rows,
+            model=self.model.state_dict(),
+            optimiser=self.optimiser.state_dict(),
+            step=self.step,
+        )
 
     def resume(self) -> None:
         """Take up the state in the folder, if there is one. RunError where it is of something else."""
-        path = self.folder / "state.pt"
-        if not path.exists():
+        state = saved_state(self.folder, self.identity)
+        if state is None:
             return
-        state = torch.load(path, weights_only=True)
-        odd = [what for what, value in self.identity.items() if state["identity"].get(what) != value]
-        if odd:
-            raise RunError(f"{self.folder}: holds a run with another {odd[0]}; give another --work, or delete it")
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.rows = state["step"], json.loads(state["rows"])
+        self.step, self.rows = state["step"], state["rows"]
 
     def train(self) -> Iterator[Row]:
         """Train to the end, and yield each row of the log, saved before. Raises DivergedError."""

@@ -18,10 +18,11 @@ from pathlib import Path
 import torch
 
 from robustkit.attention.registry import find_formula
+from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
 from robustkit.models.word_model import TASK, Sizes, metadata_of
 
-from ..zoo.train import enter, serialise, write
+from ..zoo.train import enter, serialise
 from .corpus import Corpus, windows
 from .run import Recipe, Run, loss_of
 
@@ -68,7 +69,7 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
     }
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{run.recipe.name}-{attention}.safetensors"
-    write(path, serialise({name: tensor.half() for name, tensor in run.model.state_dict().items()}, metadata))
+    write_whole(path, serialise({name: tensor.half() for name, tensor in run.model.state_dict().items()}, metadata))
     enter(path, {"task": TASK, "attention": attention, "perplexity": round(perplexity, 2)})
     return path, perplexity
 

@@ -17,13 +17,14 @@ from pathlib import Path
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from robustkit.common.files import write_whole
 from robustkit.data.dataset import Dataset
 from robustkit.data.series import open_series
 from robustkit.errors import CheckpointError, RobustkitError
 from robustkit.models.series import load_series
 from robustkit.models.series_network import SeriesTransformer
 
-from ..zoo.train import enter, serialise, write
+from ..zoo.train import enter, serialise
 from .train import EPOCHS, cases_of, right
 
 
@@ -41,7 +42,7 @@ def ship(path: Path, test: Dataset, out: Path) -> Path:
     content = serialise(tensors, {**more, **said})
     counts = []
     for weights in (path.read_bytes(), content):
-        write(target, weights)
+        write_whole(target, weights)
         model = load_series(target)
         network, inputs = model.network, model.identity.preprocessing
         assert isinstance(network, SeriesTransformer)

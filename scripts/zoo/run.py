@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +18,13 @@ from torch.nn import functional
 
 from robustkit.attention import attention_layers
 from robustkit.attention.optim.stabilisers import NONE, Stabiliser
-from robustkit.errors import RobustkitError, RunError
+from robustkit.errors import RobustkitError
 
 from .curves import watch
 from .data import Images, augment, batches
 from .families import Family
 from .recipe import Preset, build, decay_at, parameter_groups, rate_at, seed_of
+from .states import save_state, saved_state, write_log
 
 CHECK_EVERY = 50  # steps between two looks at the loss, which wait for the device
 PROBES = 256
@@ -108,59 +107,30 @@ class Run:
 
     # state
 
-    @property
-    def _path(self) -> Path:
-        return self.task.folder / "state.pt"
-
     def save(self) -> None:
         """Write the state and the log, each whole or not at all."""
-        state = {
-            "identity": self.task.identity(),
-            "model": self.model.state_dict(),
-            "average": self.average,
-            "optimiser": self.optimiser.state_dict(),
-            "step": self.step,
-            "total": self.total,
-            "seconds": self.seconds,
-            "rows": json.dumps(self.rows),
-        }
-        self.task.folder.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._path)
-        self.write_log()
-
-    def write_log(self) -> None:
-        """Write log.jsonl: one line for each epoch."""
-        partial = self.task.folder / "log.partial"
-        partial.write_text("".join(json.dumps(row) + "\n" for row in self.rows), "utf-8")
-        partial.replace(self.task.folder / "log.jsonl")
+        save_state(
+            self.task.folder,
+            self.task.identity(),
+            self.rows,
+            model=self.model.state_dict(),
+            average=self.average,
+            optimiser=self.optimiser.state_dict(),
+            step=self.step,
+            total=self.total,
+            seconds=self.seconds,
+        )
 
     def resume(self) -> bool:
         """Take up the state in the folder; False where there is none. RunError where it is of something else."""
-        if not self._path.exists():
+        state = saved_state(self.task.folder, self.task.identity(), self.task.device)
+        if state is None:
             return False
-        state = torch.load(self._path, map_location=self.task.device, weights_only=True)
-        identity = {"stabiliser": NONE.text, **state["identity"]}  # states from before there were stabilisers
-        for what, value in self.task.identity().items():
-            if (saved := identity.get(what)) != value:
-                if what == "recipe":
-                    before, now = json.loads(saved or "{}"), json.loads(value)
-                    what = next(key for key in {**now, **before} if now.get(key) != before.get(key))
-                    saved, value = before.get(what), now.get(what)
-                raise RunError(
-                    f"{self.task.folder}: holds a run with {what} {saved}, not {value}; "
-                    "give another --work, or delete it"
-                )
         self.model.load_state_dict(state["model"])
         self.average = state["average"]
         self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.total, self.seconds = state["step"], state["total"], state["seconds"]
-        self.rows = json.loads(state["rows"])
-        self.write_log()
+        self.step, self.total, self.seconds, self.rows = (state[key] for key in ("step", "total", "seconds", "rows"))
+        write_log(self.task.folder, self.rows)
         return True
 
     # training
@@ -217,8 +187,7 @@ class Run:
             return
         epoch = (self.step - 1) // self.task.per_epoch + 1
         self.rows.append({"epoch": epoch, "step": self.step, "diverged": True})
-        self.task.folder.mkdir(parents=True, exist_ok=True)
-        self.write_log()
+        write_log(self.task.folder, self.rows)
         raise DivergedError(
             f"{self.task.attention}, seed {self.task.seed}: the loss is {self.total.item()} by step {self.step} "
             f"(epoch {epoch}); training diverged; "

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from robustkit.attention.optim.stabilisers import DEFAULTS, NONE, stabiliser
 from robustkit.attention.registry import find_formula
+from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
 from robustkit.models.device import pick_device
 
@@ -83,7 +84,7 @@ def save(run: Run, out: Path) -> tuple[Path, float]:
     out.mkdir(parents=True, exist_ok=True)
     suffix = f"-seed{task.seed}" if task.seed else ""
     path = out / f"{named(task)}{suffix}.safetensors"
-    write(path, serialise(tensors, metadata))
+    write_whole(path, serialise(tensors, metadata))
     enter(path, {**facts, "accuracy": round(score, 4)})
     return path, score
 
@@ -114,14 +115,7 @@ def enter(path: Path, facts: dict[str, Any]) -> None:
     listing = path.parent / "checkpoints.json"
     entries = json.loads(listing.read_text("utf-8")) if listing.exists() else {}
     entries[path.stem] = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **facts}
-    write(listing, (json.dumps(dict(sorted(entries.items())), indent=2) + "\n").encode())
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write the whole file or nothing of it."""
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    write_whole(listing, (json.dumps(dict(sorted(entries.items())), indent=2) + "\n").encode())
 
 
 def describe(row: dict[str, Any], epochs: int) -> str:

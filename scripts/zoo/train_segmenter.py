@@ -28,8 +28,9 @@ from torch.nn import functional
 
 from robustkit.attention import set_attention
 from robustkit.attention.registry import find_formula
+from robustkit.common.files import write_whole
 from robustkit.data.scenes import LabelledScenes, open_scenes
-from robustkit.errors import RobustkitError, RunError
+from robustkit.errors import RobustkitError
 from robustkit.models.device import pick_device
 from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
 from robustkit.models.windows import Windows
@@ -38,7 +39,8 @@ from robustkit.tasks.segmentation.counts import class_counts
 from .recipe import decay_at, parameter_groups, rate_at, seed_of
 from .run import DivergedError
 from .segmenter_recipe import MEAN, RECIPES, STD, Recipe, Scenes, batch, build, normalise
-from .train import enter, serialise, write
+from .states import save_state, saved_state
+from .train import enter, serialise
 
 CHECK_EVERY = 20  # steps between two looks at the loss, which wait for the device
 
@@ -70,33 +72,24 @@ class Training:
 
     def save(self) -> None:
         """Write the state and the log, each whole or not at all."""
-        state = {
-            "identity": self.identity,
-            "network": self.network.state_dict(),
-            "average": self.average,
-            "optimiser": self.optimiser.state_dict(),
-            "step": self.step,
-            "rows": json.dumps(self.rows),
-        }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.folder / "state.partial"
-        torch.save(state, partial)
-        partial.replace(self.folder / "state.pt")
-        write(self.folder / "log.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows).encode())
+        save_state(
+            self.folder,
+            self.identity,
+            self.rows,
+            network=self.network.state_dict(),
+            average=self.average,
+            optimiser=self.optimiser.state_dict(),
+            step=self.step,
+        )
 
     def resume(self) -> None:
         """Take up the state in the folder, if there is one. RunError where it is of something else."""
-        path = self.folder / "state.pt"
-        if not path.exists():
+        state = saved_state(self.folder, self.identity, self.device)
+        if state is None:
             return
-        state = torch.load(path, map_location=self.device, weights_only=True)
-        odd = [what for what, value in self.identity.items() if state["identity"].get(what) != value]
-        if odd:
-            raise RunError(f"{self.folder}: holds a run with another {odd[0]}; give another --work, or delete it")
         self.network.load_state_dict(state["network"])
-        self.average = state["average"]
         self.optimiser.load_state_dict(state["optimiser"])
-        self.step, self.rows = state["step"], json.loads(state["rows"])
+        self.average, self.step, self.rows = state["average"], state["step"], state["rows"]
 
     def train(self) -> Iterator[dict[str, Any]]:
         """Train to the end, and yield the log's row of each epoch, saved before. Raises DivergedError."""
@@ -193,7 +186,7 @@ def save(training: Training, test: Scenes, out: Path) -> tuple[Path, float]:
     out.mkdir(parents=True, exist_ok=True)
     kind = recipe.name.partition("-")[0]
     path = out / f"{kind}-segmenter-{attention}{f'-seed{training.seed}' if training.seed else ''}.safetensors"
-    write(path, serialise(tensors, metadata))
+    write_whole(path, serialise(tensors, metadata))
     enter(path, {"task": "segmentation", "attention": attention, "miou": round(score, 4)})
     return path, score
 

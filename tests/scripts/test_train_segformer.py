@@ -42,9 +42,9 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path: Path, monkeypatch: 
     model = load_segmenter(f"hf:{tmp_path / 'parts' / 'segformer-b0'}")
     named = torch.rand(1, 3, 64, 64)
     assert model(named).shape[1] == len(model.identity.class_names or ())
-    with pytest.raises(RunError, match="holds a run of other data or another recipe"):
+    with pytest.raises(RunError, match="holds a run with seed 0, not 1; give another --work"):
         training = Training.__new__(Training)
-        training.folder, training.identity = tmp_path / "parts", "another"
+        training.folder, training.identity = tmp_path / "parts", {"seed": "1"}
         training.resume()
 
 
