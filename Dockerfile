@@ -12,7 +12,7 @@ FROM python:${PYTHON}-slim AS build
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /source
 RUN python -m venv /opt/robustkit
-# torch first and alone: a layer that changes of RobustKit's source leave as it is.
+# torch first and alone: changes to RobustKit's source do not rebuild this layer.
 RUN /opt/robustkit/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" torch torchvision
 COPY . .
 RUN /opt/robustkit/bin/pip install --no-cache-dir .

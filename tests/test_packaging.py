@@ -1,5 +1,6 @@
 """The packages stand apart as promised, and a wheel built from the repository works elsewhere."""
 
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -23,6 +24,16 @@ def test_a_leaf_imports_nothing_of_the_house(leaf: str) -> None:
 def test_import_is_instant() -> None:
     code = "import sys, robustkit; assert not {'torch', 'numpy', 'click'} & sys.modules.keys(), sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("folder", [".", "elsewhere"])
+def test_a_module_of_the_current_folder_is_not_imported(folder: str, tmp_path: Path, monkeypatch: Any) -> None:
+    usual = list(sys.path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("robustkit.cli.app.main", lambda: None)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / folder), *usual])
+    runpy.run_module("robustkit", run_name="__main__")
+    assert sys.path == ([] if folder == "." else [str(tmp_path / folder)]) + usual
 
 
 def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         features: "features without a head: nearest neighbours, probe, few images",
         text: "language models: clean and on changed words",
         evaluation.cam: "maps of what classifiers look at, scored and drawn",
-        evaluation.demo: "embedded checkpoints and data, the whole audit",
+        evaluation.demo: "embedded checkpoints and data, a short audit",
     },
     "Read results": {
         runs.report: "tables and page of a run, made again from its records",
@@ -54,10 +54,10 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
 @click.version_option(__version__, prog_name="robustkit")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def cli() -> None:
-    """Audit how a vision checkpoint behaves when its input is attacked, and trace every number.
+    """Audit how a vision checkpoint behaves when its input is attacked or corrupted, and what it looks at.
 
     \b
-    robustkit demo                                        embedded checkpoints and data, the whole audit
+    robustkit demo                                        embedded checkpoints and data, a short audit
     robustkit audit model.safetensors --data-dir val      your own
     robustkit inspect model.safetensors                   what is in the file, which attention fits
     robustkit compare runs/vit                            its checkpoints against each other, paired by sample

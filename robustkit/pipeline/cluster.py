@@ -106,7 +106,7 @@ def _cluster(address: str) -> Iterator[Any]:
     try:
         import ray
     except ImportError:
-        raise RunError('--ray: Ray is not installed; pip install "robustkit-audit[ray]"') from None
+        raise RunError('--ray: Ray is not installed; pip install ".[ray]" in a clone of this project') from None
     ours = not ray.is_initialized()
     if ours:
         local = {"include_dashboard": False} if address == "local" else {}

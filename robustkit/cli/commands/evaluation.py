@@ -61,9 +61,9 @@ from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, 
 def audit(
     checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
 ) -> None:
-    """Evaluate checkpoints clean, under attack and corrupted; write records, summary and report.
+    """Evaluate checkpoints clean and under attack; write records, summary and report.
 
-    CHECKPOINT is a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME or local-dir:PATH. The same command
+    Corruptions and maps are added by --corruptions and --cams. CHECKPOINT is a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME or local-dir:PATH. The same command
     continues where an interrupted one stopped.
 
     \b
