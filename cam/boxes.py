@@ -229,6 +229,10 @@ def read_xml(path: Path) -> Annotation:
         parser.Parse(path.read_bytes(), True)
     except expat.ExpatError as error:
         raise BoxFileError(f"{path}, line {error.lineno}: not XML ({expat.ErrorString(error.code)})") from None
+    except BoxFileError:
+        raise
+    except (LookupError, ValueError) as error:  # of an encoding that expat does not know, or one of several bytes
+        raise BoxFileError(f"{path}: {error}; expected an XML file that is saved as UTF-8") from None
     return _annotation(path, texts)
 
 

@@ -43,11 +43,13 @@ def sensitivity(
     at_least(0, radius=radius)
     noise = rng or TorchRng(len(images), images.device)
     base = maps.double().flatten(1)
+    size = base.norm(dim=1)
+    size = size.masked_fill(size == 0, torch.nan)
     changes = []
     for i in range(samples):
         draw = noise.uniform(images.shape[1:], f"cam/sensitivity/{i}").to(images)
         again = explain(images + radius * (2 * draw - 1), target, rng=rng)
-        changes.append((again.double().flatten(1) - base).norm(dim=1) / base.norm(dim=1))
+        changes.append((again.double().flatten(1) - base).norm(dim=1) / size)
     every = torch.stack(changes)
     return Sensitivity(every.amax(dim=0), every.mean(dim=0))
 

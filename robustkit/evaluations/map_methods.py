@@ -9,6 +9,7 @@ from fractions import Fraction
 from ..common.plugins import declared
 from ..errors import ProtocolError, unknown
 from ..protocol.card import format_number, number
+from ..protocol.parameters import split_condition
 
 FULL = "full"
 """The control that is 1 everywhere: from both ends the same pixels are removed, so that its ABPC is 0 by definition."""
@@ -90,9 +91,30 @@ def take_options(method: str, given: dict[str, str], where: str) -> Chosen:
     return tuple((key, value) for key, value in values.items() if value != own[key].usual)
 
 
+def split_options(text: str, usual: str) -> tuple[str, Chosen]:
+    """Return a condition's text without what is its map's own, and these options: of `two-object(map=rise,masks=4)`.
+    usual: the method where none is named. Raises ProtocolError for a value that will not do.
+    """
+    kind, inside = split_condition(text)
+    given = dict(part.partition("=")[::2] for part in (inside or "").split(",") if part)
+    options = take_options(given.get("map", usual), given, text)
+    plain = ",".join(f"{key}={value}" for key, value in given.items())
+    return (f"{kind}({plain})" if plain else kind), options
+
+
+def with_options(text: str, chosen: Chosen) -> str:
+    """Return a condition's text, which has parentheses, with its map's own options at the end."""
+    return f"{','.join([text.removesuffix(')'), *shown(chosen)])})"
+
+
 def shown(chosen: Chosen) -> list[str]:
     """Return `masks=200` for each option."""
     return [f"{key}={format_number(value)}" for key, value in chosen]
+
+
+def method_text(method: str, chosen: Chosen) -> str:
+    """Return the method with its own options, `rise(masks=200)`."""
+    return f"{method}({','.join(shown(chosen))})" if chosen else method
 
 
 def as_numbers(method: str, chosen: Chosen) -> dict[str, int | float]:

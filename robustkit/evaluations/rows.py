@@ -88,8 +88,9 @@ def record_flags(
     flags += assumed_flags(described)
     flags += (note for note in manifest.data.notes if note.startswith(SUBSET))
     claim = manifest.claims.get(claimed or condition)
-    if claim and len(read):
-        largest = float(column_of(read, claim.norm).max())
+    changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
+    if claim and len(changes):
+        largest = float(column_of(changes, claim.norm).max())
         space = manifest.protocol.space
         unit = "" if space == "sigma" else " in pixels"
         measured = f"largest {claim.norm} perturbation {amount(largest, claim.norm, space)}{unit}"

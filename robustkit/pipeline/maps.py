@@ -67,12 +67,11 @@ def next_to(
 def of_the_data(dataset: Dataset, maps: Sequence[MapSpec]) -> tuple[Condition, ...]:
     """Return the conditions that a data set brings along: maps of two objects, and images with one thing changed."""
     first = dataset.samples[0]
-    methods = dict.fromkeys(spec.method for spec in maps if not spec.is_control)
+    asked = dict.fromkeys((spec.method, spec.options) for spec in maps if not spec.is_control)
     if dataset.objects(first) is not None:
-        asked = dict.fromkeys((spec.method, spec.options) for spec in maps if not spec.is_control)
         return tuple(two_object_condition(*each) for each in asked)
     if dataset.changed(first, CHANGES[0]) is not None:
-        return tuple(condition for method in methods or [""] for condition in counterfactual_conditions(method))
+        return tuple(condition for each in asked or [("", ())] for condition in counterfactual_conditions(*each))
     return ()
 
 

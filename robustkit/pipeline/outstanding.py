@@ -77,7 +77,10 @@ def _lacking(
     plan: Plan, contender: Contender, conditions: Sequence[Condition], lines: list[str], processes: int
 ) -> Lacking:
     run, name, part = plan.run, contender.name, plan.request.share
-    shards = shards_of(plan)
+    shards, able = shards_of(plan), ready(plan, contender.name, conditions)
+    waiting = [condition.text for condition in conditions if condition not in able]
+    lines += [f"{name}: {text} waits for the first phase of all parts; then run each part again" for text in waiting]
+    conditions = able
 
     def needed(text: str, shard: int) -> bool:
         return text in plan.handed and (run.manifest.keeps_adversarials or _awaited(plan, name, text, shard))
@@ -140,6 +143,19 @@ def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
     if plan.run.evidence(contender.name, CLEAN.text) is not None:
         return "it was done before"
     return unsuited(plan.dataset) or None
+
+
+def ready(plan: Plan, name: str, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
+    """Return the conditions that can be computed: a part leaves those out that draw from the records of another one
+    until all parts have made these.
+    """
+    if plan.request.share is None:  # who computes all of a run makes these first
+        return tuple(conditions)
+    return tuple(
+        condition
+        for condition in conditions
+        if condition.after is None or not plan.run.missing_units(name, condition.after.text)
+    )
 
 
 def units_of(plan: Plan, name: str, conditions: Sequence[Condition]) -> dict[str, list[int]]:

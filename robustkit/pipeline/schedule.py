@@ -15,7 +15,7 @@ from ..runs.progress import Progress
 from . import cluster
 from .manifest import prepare
 from .opening import announced, await_same
-from .outstanding import Lacking, lots, outstanding, pieces, shards_of
+from .outstanding import Lacking, lots, outstanding, pieces, ready, shards_of
 from .plan import Plan
 from .processes import Ranks
 from .reporting import Reporter
@@ -113,7 +113,9 @@ def _check_complete(plan: Plan) -> None:
     lacking = sum(
         len(piece.conditions)
         for contender in plan.contenders
-        for piece in pieces(run, contender.name, plan.conditions, shards, part=plan.request.share)
+        for piece in pieces(
+            run, contender.name, ready(plan, contender.name, plan.conditions), shards, part=plan.request.share
+        )
     )
     if lacking:
         raise RunError(

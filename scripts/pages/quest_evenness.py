@@ -16,7 +16,9 @@ from .quest_figures import EVENNESS, FIGURES, ROBUSTNESS, Figure
 from .writing import markdown
 
 Floats = NDArray[np.float64]
+Formulas = NDArray[np.str_]
 FEWEST = 12  # trainings: below, a rank correlation says nothing
+OF_EACH = 3  # trainings of each formula: below, intervals within formulas are too narrow
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ def evenness(trainings: Trainings, logs: Sequence[Log], pictures: Path) -> Itera
     held = _column(trainings, FIGURES[0]).values
     robust = [Column(f.title, f.better * _column(trainings, f).values) for f in ROBUSTNESS]
     formulas = np.array([line["attention"] for line in trainings.lines])
+    within = formulas if np.unique(formulas, return_counts=True)[1].min() >= OF_EACH else None
     yield "## Does more even attention make a model more robust?"
     yield (
         f"Spearman's rank correlation over {len(held)} trainings with clean accuracy held fixed, and 95 % intervals "
@@ -42,12 +45,12 @@ def evenness(trainings: Trainings, logs: Sequence[Log], pictures: Path) -> Itera
         "formula are alike, so over all of them a correlation may be the formula's and not attention's: *within "
         "formulas* are those of the differences from the formula's own mean."
     )
-    yield _correlations("attention on clean images", columns, robust, held, formulas)
-    yield _verdict(columns, robust, held, formulas)
+    yield _correlations("attention on clean images", columns, robust, held, within)
+    yield _verdict(columns, robust, held, within)
     during = _during(trainings, logs)
     if during:
         yield "The same for what was seen during training, over layers and epochs:"
-        yield _correlations("during training", during, robust, held, formulas)
+        yield _correlations("during training", during, robust, held, within)
     path = pictures / "evenness.svg"
     _draw(columns[0], robust, formulas, path)
     yield (
@@ -73,42 +76,37 @@ def _during(trainings: Trainings, logs: Sequence[Log]) -> list[Column]:
     ]
 
 
-def _centred(values: Floats, formulas: NDArray[np.str_]) -> Floats:
-    """Return the differences from the mean of a training's own formula."""
-    centred = values.copy()
-    for name in np.unique(formulas):
-        centred[formulas == name] -= values[formulas == name].mean()
-    return centred
-
-
-def _correlation(x: Floats, y: Floats, held: Floats) -> tuple[float, float, float]:
-    return (partial_rank_correlation(x, y, held), *correlation_interval(x, y, held))
+def _correlation(x: Floats, y: Floats, held: Floats, groups: Formulas | None) -> tuple[float, float, float]:
+    return (partial_rank_correlation(x, y, held, groups), *correlation_interval(x, y, held, groups))
 
 
 def _correlations(
-    heading: str, columns: Sequence[Column], robust: Sequence[Column], held: Floats, formulas: NDArray[np.str_]
+    heading: str, columns: Sequence[Column], robust: Sequence[Column], held: Floats, within: Formulas | None
 ) -> str:
-    rows: list[tuple[str, ...]] = [(heading, *(t for c in robust for t in (c.title, "within formulas")))]
+    """Return a table; within: the formula of each training, where there are enough of each to look within."""
+    sides = [None] if within is None else [None, within]
+    titles = [t for c in robust for t in (c.title, *(["within formulas"] if within is not None else []))]
+    rows: list[tuple[str, ...]] = [(heading, *titles)]
     for column in columns:
         cells = []
         for other in robust:
-            for value, low, high in (
-                _correlation(column.values, other.values, held),
-                _correlation(*(_centred(values, formulas) for values in (column.values, other.values, held))),
-            ):
+            for groups in sides:
+                value, low, high = _correlation(column.values, other.values, held, groups)
                 cells.append(f"{value:+.2f} [{low:+.2f}, {high:+.2f}]")
         rows.append((column.title, *cells))
     return markdown(rows)
 
 
-def _verdict(columns: Sequence[Column], robust: Sequence[Column], held: Floats, formulas: NDArray[np.str_]) -> str:
+def _verdict(columns: Sequence[Column], robust: Sequence[Column], held: Floats, within: Formulas | None) -> str:
     """Return what the share of the largest entropy says, over all and within formulas."""
     said = []
-    for centre, where in ((False, "Over all trainings"), (True, "Within formulas")):
+    for groups, where in ((None, "Over all trainings"), (within, "Within formulas")):
+        if groups is None and where == "Within formulas":
+            said.append(f"Within formulas nothing can be told before each has {OF_EACH} trainings.")
+            continue
         more, less = [], []
         for other in robust:
-            values = (columns[0].values, other.values, held)
-            low, high = _correlation(*(_centred(v, formulas) for v in values) if centre else values)[1:]
+            low, high = _correlation(columns[0].values, other.values, held, groups)[1:]
             more += [other.title] if low > 0 else []
             less += [other.title] if high < 0 else []
         words = [f"more robust by {' and '.join(more)}"] if more else []

@@ -52,7 +52,7 @@ def _options(logs: Sequence[Log], option: str, fits: Callable[[Log], bool], usua
     found: dict[float, list[Log]] = {}
     for log in logs:
         others = {"fraction", "rate"} - {option}
-        if fits(log) and all(log.option(other) is None for other in others) and "quack" not in log.variant:
+        if fits(log) and all(log.option(other) is None for other in others) and log.is_of_preset:
             value = log.option(option)
             found.setdefault(usual if value is None else value, []).append(log)
     return dict(sorted(found.items()))

@@ -15,6 +15,7 @@ from robustkit.attention import FORMULAS
 
 Row = dict[str, Any]
 
+_OPTION = r"(?:epochs|rate|fraction)-\d[\d.]*(?:e-?\d+)?"
 NAME = re.compile(r"(?P<family>.+?vit)-(?P<what>.+)-seed(?P<seed>\d+)")
 
 
@@ -49,6 +50,11 @@ class Log:
         """Return a number of the variant: 0.003 of `rate` in `epochs-4-rate-0.003`; None where it is the preset's."""
         found = re.search(rf"(?:^|-){name}-(\d[\d.]*(?:e-?\d+)?)", self.variant)
         return float(found[1]) if found else None
+
+    @property
+    def is_of_preset(self) -> bool:
+        """Whether epochs, rate and fraction alone make it another training than the preset's."""
+        return re.fullmatch(rf"(?:{_OPTION}(?:-{_OPTION})*)?", self.variant) is not None
 
     def largest_logit(self) -> float:
         """Return the largest of all layers and epochs."""

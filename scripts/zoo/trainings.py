@@ -16,6 +16,7 @@ from scipy.stats import nct, rankdata, t
 from robustkit.common.differences import Difference, of_means
 
 Floats = NDArray[np.float64]
+Groups = NDArray[np.str_]
 Line = Mapping[str, Any]
 
 CROSSED = "seeds and images as random effects"
@@ -139,20 +140,45 @@ def spread_of(difference: Difference) -> float:
     return reach / float(t.ppf(0.975, difference.n - 1)) * math.sqrt(difference.n)
 
 
-def partial_rank_correlation(x: Floats, y: Floats, held: Floats) -> float:
-    """Return Spearman's correlation of x and y, (n,), with `held` fixed: the partial correlation of their ranks."""
-    return float(_partial(x[None], y[None], held[None])[0])
+def partial_rank_correlation(x: Floats, y: Floats, held: Floats, groups: Groups | None = None) -> float:
+    """Return Spearman's correlation of x and y, (n,), with `held` fixed: the partial correlation of their ranks.
+
+    groups: (n,), such as formulas: the correlation is then of the differences from the mean of a value's own group.
+    """
+    return float(_partial(*(_centred(values[None], groups) for values in (x, y, held)))[0])
 
 
-def correlation_interval(x: Floats, y: Floats, held: Floats, draws: int = 2000, seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % percentile interval of `partial_rank_correlation` over resampled trainings; nan without one."""
-    index = np.random.default_rng(seed).integers(0, len(x), (draws, len(x)))
-    found = _partial(x[index], y[index], held[index])
+def correlation_interval(
+    x: Floats, y: Floats, held: Floats, groups: Groups | None = None, draws: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """Return the 95 % percentile interval of `partial_rank_correlation` over resampled trainings; nan without one.
+
+    With groups, trainings are drawn again within each, and means are taken anew in each draw, since they are of few.
+    """
+    rng, n = np.random.default_rng(seed), len(x)
+    if groups is None:
+        index = rng.integers(0, n, (draws, n))
+    else:
+        index = np.zeros((draws, n), np.int64)
+        for name in np.unique(groups):
+            own = np.flatnonzero(groups == name)
+            index[:, own] = rng.choice(own, (draws, len(own)))
+    found = _partial(*(_centred(values[index], groups) for values in (x, y, held)))
     finite = found[np.isfinite(found)]
     if not len(finite):
         return math.nan, math.nan
     low, high = np.percentile(finite, [2.5, 97.5])
     return float(low), float(high)
+
+
+def _centred(values: Floats, groups: Groups | None) -> Floats:
+    """Return the differences (R, n) from the mean of the own group; the values themselves without groups."""
+    if groups is None:
+        return values
+    centred = values.copy()
+    for name in np.unique(groups):
+        centred[:, groups == name] -= values[:, groups == name].mean(axis=1, keepdims=True)
+    return centred
 
 
 def _partial(*columns: Floats) -> Floats:

@@ -179,3 +179,10 @@ def test_xml_refuses(tmp_path: Path, text: str, message: str, encoding: str) -> 
     with pytest.raises(BoxFileError) as refused:
         read_xml(file)
     assert str(refused.value).startswith(f"{file}{message}")
+
+
+@pytest.mark.parametrize(("encoding", "said"), [("no-such", "unknown encoding"), ("Shift_JIS", "multi-byte encodings")])
+def test_an_encoding_that_expat_does_not_know_is_one_line(tmp_path: Path, encoding: str, said: str) -> None:
+    (tmp_path / "a.xml").write_text(f'<?xml version="1.0" encoding="{encoding}"?>\n<annotation/>')
+    with pytest.raises(BoxFileError, match=f"{said}.*; expected an XML file that is saved as UTF-8"):
+        read_xml(tmp_path / "a.xml")

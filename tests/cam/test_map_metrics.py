@@ -84,6 +84,8 @@ def test_sensitivity_is_captum_s(kind: Any) -> None:
         still = control(net)
         same = sensitivity(still, images, still(images, TARGETS, rng=draws), TARGETS, rng=draws)
         assert (same.largest == 0).all()
+    nothing = sensitivity(tool, images, torch.zeros_like(maps), TARGETS, radius=0.3, samples=2, rng=draws)
+    assert nothing.largest.isnan().all() and nothing.mean.isnan().all()
 
 
 def test_infidelity_is_captum_s_where_it_is_scaled() -> None:

@@ -12,6 +12,7 @@ from evaluating import evaluate
 from explained import AGCAM, FGSM, MODEL, NAME, results
 from PIL import Image
 
+import cam
 import robustkit
 import robustkit.evaluations.maps.control_scores as control_scores
 import robustkit.evaluations.maps.evaluate as maps_evaluate
@@ -158,6 +159,22 @@ def test_maps_ask_what_is_announced_and_share_what_all_begin_and_end_with(place:
         assert asked == 5 * announced.forwards + (faithfulness != "none")  # one image of nothing for all
         found.append(rows)
     assert repr(found[0]) == repr({spec: found[1][spec] for spec in wanted})
+
+
+def test_a_pair_with_a_constant_map_is_alike_in_no_way(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by rank nor by IoU, which is 0 of a map that marks nothing."""
+    subject, batch, logits = subject_of(place), small_batch(), torch.eye(5, 3)
+    maps = [torch.rand(5, 8, 8), torch.rand(5, 8, 8)]
+    lost = torch.tensor([[False, True, False, True, False], [False, False, False, True, True]])
+    made = [
+        cam.Explanation(where.masked_fill(gone.view(5, 1, 1), 0.0), logits, logits.argmax(1), gone)
+        for where, gone in zip(maps, lost, strict=True)
+    ]
+    monkeypatch.setattr(maps_evaluate, "_maps", lambda *arguments: made.pop(0))
+    wanted, inputs = parse_cams("grad-cam")[0], torch.rand(5, 3, 8, 8)
+    columns = maps_evaluate.stability(subject, inputs, inputs, batch.samples, None, wanted, None)[1]
+    for name in ("rank_correlation", "map_iou"):
+        assert [value is None for value in columns[name]] == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize(("rows", "again"), [(30, 2), (29, 8)])  # of six controls; those that come first leave first

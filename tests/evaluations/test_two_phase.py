@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,16 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from msgspec.structs import replace
 
 import robustkit
 from attacks import AutoAttack, ThreatModel
 from robustkit.common.double_sampling import two_phase_share
-from robustkit.errors import ProtocolError
+from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.attacks.condition import parse_conditions
 from robustkit.evaluations.attacks.sentence import called
 from robustkit.evaluations.kinds import words_of
 from robustkit.evaluations.pattern import check_condition, fits, pattern_of
+from robustkit.evaluations.rows import Reading
+from robustkit.evaluations.two_phase.choice import choose
 from robustkit.evaluations.two_phase.condition import phases_of
+from robustkit.evaluations.two_phase.summary import TwoPhaseSummary
 from robustkit.gate.grammar import parse_statement
 from robustkit.pipeline.two_phase import in_two_phases
 from robustkit.protocol.card import load_card
@@ -152,6 +157,65 @@ def test_a_lost_record_of_either_phase_is_made_again_with_the_same_bytes(run: Ru
     assert columns(first, two_phase(3)) == columns(run, two_phase(3))  # whatever else is in the run
     said = " ".join(re.sub(r"<[^>]*>", "", (first.path / "report.html").read_text("utf-8")).split())
     assert "the only attack, autoattack with APGD on the cross-entropy alone at 3/255, leaves" in said
+
+
+def test_parts_leave_the_second_phase_until_all_have_made_the_first(run: Run, tmp_path: Path) -> None:
+    lines: list[str] = []
+    asked = f"autoattack(second=3,{BUDGET})"
+    options: dict[str, Any] = {"batch_size": 5, "say": lines.append}
+    for number in (2, 1):
+        part = audit(tmp_path / "parts", asked, part=f"{number}/2", **options)
+        assert part.missing_units("shapes-vit-quest", two_phase(3)) == 3
+    waits = f"shapes-vit-quest: {two_phase(3)} waits for the first phase of all parts; then run each part again"
+    assert lines.count(waits) == 2
+    with pytest.raises(RunError, match=r"3 of 9 units are missing: part 1/2 lacks 2 \(shapes-vit-quest under two-ph"):
+        robustkit.merge(part.path)
+    for number in (1, 2):
+        audit(tmp_path / "parts", asked, part=f"{number}/2", **options)
+    assert columns(robustkit.merge(part.path), two_phase(3)) == columns(run, two_phase(3))
+    part.shard_path("shapes-vit-quest", FIRST, 1).unlink()
+    card = load_card("standard")
+    (condition,) = (
+        each for each in parse_conditions(asked, card, eps=(Fraction(3, 255),), several=in_two_phases) if each.after
+    )
+    with pytest.raises(RunError, match=r"1 of 3 shards of shapes-vit-quest under autoattack.* are missing, from which"):
+        choose(part, "shapes-vit-quest", condition, 3)
+
+
+class Unfinished(Reading):
+    """Records of a run in which nobody who is drawn has had the second phase."""
+
+    def shards(self, condition: str, columns: Any) -> Iterator[pa.Table]:
+        made = {"sample_id": ["a", "b"], "error": [None, None], "correct": [None, False], "drawn": [False, False]}
+        yield pa.table(made).cast(
+            pa.schema([("sample_id", "string"), ("error", "string"), ("correct", "bool"), ("drawn", "bool")])
+        )
+
+
+class Exceeding(Reading):
+    """Records whose second phase changed pixels by half of their range; null of those that it did not take."""
+
+    def shards(self, condition: str, columns: Any) -> Iterator[pa.Table]:
+        for table in super().shards(condition, columns):
+            place = table.column_names.index("linf")
+            linf = [None if value is None else 0.5 for value in table["linf"].to_pylist()]
+            second = condition == two_phase(4)
+            yield table.set_column(place, "linf", pa.array(linf, pa.float32())) if second else table
+
+
+def test_an_estimate_has_the_flags_of_both_phases(run: Run) -> None:
+    smaller = replace(run.manifest.claims[FIRST], eps=0.001)
+    manifest = replace(run.manifest, claims={FIRST: smaller})
+    for kind, said, told in (
+        (Reading, manifest, ["exceeds eps: largest linf perturbation 3/255 in pixels, claimed 0.255/255"]),
+        (Exceeding, run.manifest, ["exceeds eps: largest linf perturbation 127.5/255 in pixels, claimed 3/255"]),
+        (Reading, run.manifest, []),
+    ):
+        assert TwoPhaseSummary(kind(run, said, "shapes-vit-quest", {})).add(two_phase(4))[0][-1] == told
+
+
+def test_there_is_no_estimate_before_a_sample_was_drawn(run: Run) -> None:
+    assert TwoPhaseSummary(Unfinished(run, run.manifest, "shapes-vit-quest", {})).add(two_phase(4)) == []
 
 
 def test_pages_rules_and_commands_know_it(run: Run) -> None:

@@ -108,7 +108,7 @@ def test_a_row_says_what_a_slow_look_says(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     list(Run(SMALL, "standard", corpus(), tmp_path / "run").train())
-    with pytest.raises(RunError, match="holds a run with attention standard, not quest; give another --work, or delete it"):
+    with pytest.raises(RunError, match="holds a run with attention standard, not quest; give another --work"):
         Run(SMALL, "quest", corpus(), tmp_path / "run").resume()
 
 

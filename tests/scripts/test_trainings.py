@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,33 @@ def test_a_correlation_with_accuracy_held_fixed() -> None:
     assert stats.spearmanr(x, y)[0] > 0.6 and abs(partial_rank_correlation(x, y, held)) < 0.35
     low, high = correlation_interval(x, y, held, draws=300)
     assert low < partial_rank_correlation(x, y, held) < high and low < 0 < high
+
+
+def test_intervals_within_formulas_know_that_means_are_of_few() -> None:
+    """Of unrelated values about one in twenty leaves 0 out, and not one in five."""
+    rng, formulas = np.random.default_rng(3), np.repeat(list("abcdefg"), 3)
+    off = 0
+    for _ in range(120):
+        x, y, held = (np.repeat(rng.standard_normal(7), 3) * 2 + rng.standard_normal(21) for _ in range(3))
+        low, high = correlation_interval(x, y, held, formulas, draws=200)
+        off += not low <= 0 <= high
+    assert off <= 12
+    residuals = [v - np.repeat(v.reshape(7, 3).mean(1), 3) for v in (x, y, held)]
+    assert partial_rank_correlation(x, y, held, formulas) == pytest.approx(partial_rank_correlation(*residuals))
+
+
+def test_other_trainings_of_the_same_formula_and_seed_are_in_no_table_of_variants() -> None:
+    row = {"probe": {"largest_logit": [1.0]}, "test_accuracy_ema": 0.9}
+
+    def made(variant: str, accuracy: float) -> Log:
+        return Log("", "shapes-vit", "standard", variant, 0, (row | {"test_accuracy_ema": accuracy},))
+
+    logs = [made("", 0.9), made("bfloat16", 0.5), made("quack-tau-1", 0.4), made("fraction-0.1", 0.7)]
+    logs += [made("epochs-4", 0.8), made("epochs-4-rate-0.003", 0.6), made("bfloat16-epochs-4", 0.3)]
+    written = "\n".join(quest_variants.variants(logs))
+    assert "| 10%             | 70.0 (1)" in written and "| 100%            | 90.0 (1)" in written
+    assert "| 0.001 | 80.0 (1)" in written and "| 0.003 | 60.0 (1)" in written
+    assert not re.search(r"[345]0\.0 \(", written)
 
 
 def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: Path) -> None:

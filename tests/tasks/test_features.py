@@ -13,11 +13,13 @@ import torch
 from coloured import CLASSES, command, features, furnish
 from processes import called
 from small_audit import files
+from torch.nn import functional
 
+from robustkit.errors import ModelError
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.run import Run
 from robustkit.runs.folder import RunFolder
-from robustkit.tasks.features.logistic import best_strength, draws, fit, logits, shuffled
+from robustkit.tasks.features.logistic import best_strength, draws, fit, folds, logits, shuffled
 from robustkit.tasks.features.neighbours import answers
 
 sklearn = pytest.importorskip("sklearn", reason="scikit-learn is of the extra test")
@@ -111,6 +113,24 @@ def test_cross_validation_finds_the_strength_that_noise_needs() -> None:
     order = torch.randperm(120, generator=torch.Generator().manual_seed(0))
     again = best_strength(points[order], labels[order], [ids[place] for place in order], 2, 0)
     assert again == best_strength(points, labels, ids, 2, 0)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6, 10])
+def test_each_fold_has_its_share_of_each_class(classes: int) -> None:
+    places = torch.arange(7 * classes) % classes
+    fold = folds(places)
+    for out in range(3):
+        assert set(places[fold == out].bincount(minlength=classes).tolist()) <= {2, 3}
+    assert max(fold.bincount()) - min(fold.bincount()) <= 2
+    points = functional.one_hot(places).double()  # plain to see: any fold is told from the others
+    assert best_strength(points, places, [f"{at:03d}" for at in range(len(places))], classes, 0) == 10.0
+    weights = fit(points[fold != 0], places[fold != 0], classes, 1e-4)
+    assert (logits(points[fold == 0], weights).argmax(dim=1) == places[fold == 0]).all()
+
+
+def test_no_strength_is_chosen_where_each_class_has_one_image() -> None:
+    with pytest.raises(ModelError, match="no class has two of the 5 training images"):
+        best_strength(torch.eye(5).double(), torch.arange(5), list("abcde"), 5, 0)
 
 
 def test_few_images_are_drawn_evenly_and_as_a_function_of_their_ids() -> None:

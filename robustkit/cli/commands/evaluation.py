@@ -63,8 +63,8 @@ def audit(
 ) -> None:
     """Evaluate checkpoints clean and under attack; write records, summary and report.
 
-    Corruptions and maps are added by --corruptions and --cams. CHECKPOINT is a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME or local-dir:PATH. The same command
-    continues where an interrupted one stopped.
+    Corruptions and maps are added by --corruptions and --cams. CHECKPOINT is a file, zoo:NAME, timm:NAME, hf:DIR,
+    hf-hub:ORG/NAME or local-dir:PATH. The same command continues where an interrupted one stopped.
 
     \b
     robustkit audit vit.safetensors --arch vit_tiny_patch16_224 --data-dir imagenet/val --limit 1000 --out runs/vit

@@ -9,6 +9,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+import cam
 from cam.localisation import energy_inside
 
 from ...common.randomness import SampleRng
@@ -16,6 +17,7 @@ from ...protocol.condition import Condition
 from ..explainers import explainer_of
 from ..shown import show_pixels
 from ..subject import Batch, Evaluation, Shown, Subject
+from .vocabulary import chosen_of
 
 COLUMNS: dict[str, pa.DataType] = {
     "clean_prediction": pa.int32(),
@@ -48,8 +50,10 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     clean = subject.inputs(batch.inputs)
     masses: dict[str, list[Any]] = {}
     if method := str(given.get("map", "")):
-        before, masses["mass_before"] = _explained(subject, clean, [truth.mask for truth in batch.truths], method, rng)
-        after, masses["mass_after"] = _explained(subject, shown.inputs, [each.mask for each in altered], method, rng)
+        masks = [truth.mask for truth in batch.truths], [each.mask for each in altered]
+        with explainer_of(subject, method, chosen_of(condition)) as explainer:
+            before, masses["mass_before"] = _explained(explainer, clean, masks[0], rng)
+            after, masses["mass_after"] = _explained(explainer, shown.inputs, masks[1], rng)
     else:
         with torch.inference_mode():
             before, after = subject.exact(clean), subject.exact(shown.inputs)
@@ -64,9 +68,8 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
 
 
 def _explained(
-    subject: Subject, inputs: Tensor, masks: list[Tensor], method: str, rng: SampleRng
+    explainer: cam.Explainer, inputs: Tensor, masks: list[Tensor], rng: SampleRng
 ) -> tuple[Tensor, list[float]]:
     """Return the logits (B, K), and the share of the map of each prediction on its object."""
-    with explainer_of(subject, method) as explainer:
-        explained = explainer.explain(inputs, rng=rng)
+    explained = explainer.explain(inputs, rng=rng)
     return explained.logits, energy_inside(explained.maps.cpu(), torch.stack(masks)).tolist()

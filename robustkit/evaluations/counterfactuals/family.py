@@ -94,8 +94,11 @@ class Counterfactuals(Family):
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         from ..cost import Cost
+        from ..map_costs import map_with_logits
+        from .vocabulary import chosen_of
 
-        return Cost(2, 2) if "map" in dict(condition.parameters) else Cost(2)
+        method = str(dict(condition.parameters).get("map", ""))
+        return map_with_logits(method, chosen_of(condition)) * 2 if method else Cost(2)
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from .evaluate import show

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, Value
 from ...protocol.parameters import parse_parameters
 from ...protocol.pattern import ConditionPattern
-from ..map_methods import check_method
+from ..map_methods import Chosen, check_method, method_text, shown, split_options, with_options
 from ..vocabulary import View, Vocabulary
 from .measures import FLIPPED, METRICS, TERMS
 
@@ -24,12 +24,14 @@ class CounterfactualWords(Vocabulary):
     terms = TERMS
 
     def parse(self, text: str) -> Condition:
-        kind, given = parse_parameters(text, self.parameters)
+        plain, options = split_options(text, "")
+        kind, given = parse_parameters(plain, self.parameters)
         if given["change"] not in CHANGES:
             raise ProtocolError(f"{text}: " + unknown("change", str(given["change"]), CHANGES))
         kept = tuple((key, value) for key, value in given.items() if value)
         inside = ",".join(f"{key}={value}" for key, value in kept)
-        return Condition(kind, f"{kind}({inside})", kept, draws=KIND, needs_truth=True)
+        named = with_options(f"{kind}({inside})", options)
+        return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=True)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         super().check(pattern, text, other)
@@ -37,8 +39,10 @@ class CounterfactualWords(Vocabulary):
             check_method(pattern.given["map"], text)
 
     def label(self, text: str) -> str:
-        given = dict(self.parse(text).parameters)
-        return f"{given['change']} changed" + (f", maps by {given['map']}" if "map" in given else "")
+        condition = self.parse(text)
+        given = dict(condition.parameters)
+        method = method_text(str(given.get("map", "")), chosen_of(condition))
+        return f"{given['change']} changed" + (f", maps by {method}" if method else "")
 
     def view(self, text: str) -> View:
         return View(self.label(text))
@@ -48,13 +52,20 @@ class CounterfactualWords(Vocabulary):
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", "none", "--data-dir", "embedded:shapes-counterfactual")
-        yield from (word for method in [pattern.given.get("map", "")] if method for word in ("--cams", method))
+        if method := pattern.given.get("map", ""):
+            own = ",".join(f"{key}={value}" for key, value in pattern.given.items() if key not in ("map", "change"))
+            yield from ("--cams", f"{method}({own})" if own else method)
 
 
 VOCABULARY = CounterfactualWords()
 
 
-def counterfactual_conditions(method: str = "") -> tuple[Condition, ...]:
-    """Return a condition for each change. method: of the maps whose mass is compared; empty for none."""
-    with_map = f",map={method}" if method else ""
+def counterfactual_conditions(method: str = "", options: Chosen = ()) -> tuple[Condition, ...]:
+    """Return a condition for each change. method: of the maps whose mass is compared, with options; empty for none."""
+    with_map = "".join([f",map={method}", *(f",{each}" for each in shown(options))]) if method else ""
     return tuple(VOCABULARY.parse(f"{KIND}(change={change}{with_map})") for change in CHANGES)
+
+
+def chosen_of(condition: Condition) -> Chosen:
+    """Return the method's own options."""
+    return cast(Chosen, condition.payload)

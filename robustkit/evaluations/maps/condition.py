@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
 from ...protocol.condition import Condition
-from ..map_methods import CONTROLS, Chosen, check_names, method_names, shown, take_options
+from ..map_methods import CONTROLS, Chosen, check_names, method_names, method_text, shown, take_options
 
 PLAIN = {
     "pointing_game": "pointing_game",
@@ -74,7 +74,7 @@ class MapSpec:
     @property
     def called(self) -> str:
         """The method with its own options, `rise(masks=200)`."""
-        return f"{self.method}({','.join(shown(self.options))})" if self.options else self.method
+        return method_text(self.method, self.options)
 
     @property
     def kind(self) -> MapSpec:

@@ -8,8 +8,9 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ..cost import Cost
 from ..family import family_of
-from ..map_methods import FULL, value_of
-from .condition import MapSpec, explained_of
+from ..map_costs import map_of_class, map_with_logits
+from ..map_methods import FULL
+from .condition import explained_of
 
 AGAIN = 5 + 8 + 10
 """Maps made again: with five redrawn heads, eight stages of the cascade, and ten noisy copies."""
@@ -20,8 +21,6 @@ WHOLE, BLURRED, HIDDEN = Cost(1), Cost(1), Cost(32)
 there with every map, has it in its account. One image without anything is asked for a whole shard, and counts as
 nothing.
 """
-CHANNELS = 512
-"""What Score-CAM is expected to ask, a forward for each channel of a layer: ResNet-18's last one has so many."""
 
 
 def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
@@ -41,38 +40,17 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
     spec = explained_of(condition)
     if spec is None:
         return Cost()
-    alone = _alone(spec)
+    alone = map_with_logits(spec.method, spec.options)
     if (under := condition.under) is not None:
         return alone * 2 + family_of(under.name).cost(under, card, classes)
+    again = map_of_class(spec.method, spec.options)
     constant, tested = spec.method == FULL, spec.faithfulness == "all"
     total = alone
     if spec.faithfulness != "none" and not constant:
         total = total + ABPC
     if tested:
         road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
-        total = total + AREAS + road + (Cost(0) if spec.is_control else _again(spec) * AGAIN)
+        total = total + AREAS + road + (Cost(0) if spec.is_control else again * AGAIN)
     if constant:
         total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
     return total
-
-
-def _alone(spec: MapSpec) -> Cost:
-    """Return the passes of a map by itself, with the logits."""
-    if spec.is_control:
-        return Cost(0)
-    return _again(spec) + (Cost(1) if _turns(spec) else Cost(0))
-
-
-def _again(spec: MapSpec) -> Cost:
-    """Return the passes of a map of a class that is known."""
-    if turns := _turns(spec):
-        return Cost(turns, 0 if spec.method == "rise" else turns)
-    if spec.method == "score-cam":
-        return Cost(1 + CHANNELS)
-    return Cost(1, 0 if spec.method == "rollout" else 1)
-
-
-def _turns(spec: MapSpec) -> int:
-    """Return how often a method asks that has no need of the image's own answer; 0 for others."""
-    name = {"rise": "masks", "integrated-gradients": "steps", "smooth-grad": "samples"}.get(spec.method)
-    return 0 if name is None else int(value_of(spec.method, name, spec.options))

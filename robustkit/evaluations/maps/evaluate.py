@@ -207,14 +207,14 @@ def stability(
     """
     before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted, rng)
     after = _maps(subject, shown, before.target, wanted, rng)
-    predicted = before.logits.argmax(dim=1)
+    predicted, lost = before.logits.argmax(dim=1), before.degenerate | after.degenerate
     columns = {
         "target": subject.classes(before.target),
-        "degenerate": (before.degenerate | after.degenerate).tolist(),
+        "degenerate": lost.tolist(),
         "clean_correct": subject.correct(predicted, samples),
         "held": (after.logits.argmax(dim=1) == predicted).tolist(),
         "rank_correlation": _finite(rank_correlation(before.maps, after.maps)),
-        "map_iou": _finite(iou_at(before.maps, after.maps, wanted.threshold)),
+        "map_iou": _finite(iou_at(before.maps, after.maps, wanted.threshold).masked_fill(lost, math.nan)),
     }
     return after.logits, columns, after.maps
 

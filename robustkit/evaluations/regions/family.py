@@ -89,9 +89,10 @@ class Regions(Family):
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         from ..cost import Cost
+        from ..map_costs import map_with_logits
 
-        region = dict(condition.parameters)["region"]
-        return Cost(4, 1) if region in OF_MAP else Cost(3)
+        given = dict(condition.parameters)
+        return Cost(3) + map_with_logits(str(given["map"])) if given["region"] in OF_MAP else Cost(3)
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from .evaluate import show

@@ -86,8 +86,11 @@ class TwoObjects(Family):
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         from ..cost import Cost
+        from ..map_costs import map_with_logits
+        from .vocabulary import chosen_of
 
-        return Cost(3, 2)
+        method = str(dict(condition.parameters)["map"])
+        return Cost(2) + map_with_logits(method, chosen_of(condition), targets=2)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

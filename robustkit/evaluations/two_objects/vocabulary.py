@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import ClassVar, cast
 
 from ...protocol.condition import Condition, Value
-from ...protocol.parameters import split_condition
 from ...protocol.pattern import ConditionPattern
-from ..map_methods import Chosen, check_method, shown, take_options
+from ..map_methods import Chosen, check_method, shown, split_options, with_options
 from ..vocabulary import Vocabulary
 from .measures import ASKED, METRICS, SHARE, TERMS
 
@@ -24,13 +23,10 @@ class TwoObjectWords(Vocabulary):
     terms = TERMS
 
     def parse(self, text: str) -> Condition:
-        kind, inside = split_condition(text)
-        given = dict(part.partition("=")[::2] for part in (inside or "").split(",") if part)
-        options = take_options(given.get("map", "agcam"), given, text)
-        plain = ",".join(f"{key}={value}" for key, value in given.items())
-        condition = super().parse(f"{kind}({plain})" if plain else kind)
-        named = ",".join([condition.text.removesuffix(")"), *shown(options)])
-        return replace(condition, text=f"{named})", payload=options, draws=KIND, needs_truth=True)
+        plain, options = split_options(text, "agcam")
+        condition = super().parse(plain)
+        named = with_options(condition.text, options)
+        return replace(condition, text=named, payload=options, draws=KIND, needs_truth=True)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         super().check(pattern, text, other)

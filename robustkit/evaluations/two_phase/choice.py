@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ...common.randomness import drawn
+from ...errors import RunError
 from ...protocol.condition import Condition
 from ...runs.folder import RunFolder
 from ..rows import readable
@@ -29,9 +30,14 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition, m: int) -> Cho
     """Return the choice for a checkpoint: of those that stand m at random, a smaller m part of a larger one.
 
     Raises:
-        RunError: the first phase has no records.
+        RunError: records of the first phase are missing: who is drawn follows from all of them.
     """
     assert condition.after is not None
+    if missing := run.missing_units(checkpoint, condition.after.text):
+        raise RunError(
+            f"{run.path}: {missing} of {run.shard_count} shards of {checkpoint} under {condition.after.text} are "
+            "missing, from which the second phase draws; compute them first"
+        )
     read = readable(run.table(checkpoint, condition.after.text, _COLUMNS))
     fallen = read.filter(pa.compute.invert(read["correct"]))
     names = zip(fallen["sample_id"].to_pylist(), fallen["broken_by"].to_pylist(), strict=True)

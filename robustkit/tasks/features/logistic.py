@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...common.randomness import hashed
+from ...errors import ModelError
 
 STRENGTHS = tuple(10.0**-power for power in range(-1, 5))
 """What cross-validation chooses from, strongest first."""
@@ -58,19 +60,39 @@ def best_strength(features: Tensor, places: Tensor, ids: Sequence[str], classes:
 
     ids: of the N images: which fold an image is in depends on seed and id, and is even within each class. At most
     10 000 images are taken.
+
+    Raises:
+        ModelError: no class has two images, so that none is ever predicted by those that are left.
     """
-    order = shuffled(places, ids, f"{seed}/folds")
-    chosen = torch.tensor(order[:MOST], device=features.device)
-    fold = torch.arange(len(chosen), device=features.device) % FOLDS
+    order = shuffled(places, ids, f"{seed}/folds")[:MOST]
+    chosen = torch.tensor(order, device=features.device)
     features, places = features[chosen], places[chosen]
+    fold = folds(places)
+    if int(places.bincount().max()) < 2:
+        raise ModelError(
+            f"--probe cv: no class has two of the {len(order)} training images; expected some, since classes of images "
+            "left out are predicted; give more images, or a strength such as --probe 0.01"
+        )
     right = [0] * len(STRENGTHS)
-    for out in range(min(FOLDS, len(chosen))):
+    for out in sorted(set(fold.tolist())):
         weights: Tensor | None = None
         for which, strength in enumerate(STRENGTHS):
             weights = fit(features[fold != out], places[fold != out], classes, strength, weights)
             found = logits(features[fold == out], weights).argmax(dim=1)
             right[which] += int((found == places[fold == out]).sum())
     return STRENGTHS[right.index(max(right))]
+
+
+def folds(places: Tensor) -> Tensor:
+    """Return the fold (N,) that an image is in: images of a class take turns, each class from another fold on.
+    places: (N,) classes.
+    """
+    seen = Counter[int]()
+    turns = []
+    for place in places.tolist():
+        turns.append((seen[place] + place) % FOLDS)
+        seen[place] += 1
+    return torch.tensor(turns, device=places.device)
 
 
 def shuffled(places: Tensor, ids: Sequence[str], purpose: str) -> list[int]:
