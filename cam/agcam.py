@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from .explainer import Explainer, chosen, each_target, held
+from .attention_maps import AttentionExplainer
+from .explainer import chosen, each_target
 from .rng import Rng
 from .trail import Add, Trail
 from .watch import Transformer
@@ -20,7 +19,7 @@ _UNREAD = (
 )
 
 
-class AGCAM(Explainer):
+class AGCAM(AttentionExplainer):
     """AG-CAM (Leem and Seo, AAAI 2024): where attention is high and raises the logit, over all blocks and heads.
 
     With S (heads, N) the class token's row of the attention before softmax, and G the gradient of the class's logit
@@ -49,11 +48,6 @@ class AGCAM(Explainer):
             raise ValueError(
                 _UNREAD.format(f"this {type(vit).__name__} pools its patches (global_pool={vit.global_pool!r})")
             )
-
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        with held(self.model), self._transformer.watched():
-            yield
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         reading = _Reading()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 
-from .explainer import Explainer, chosen, each_target, held
+from .attention_maps import AttentionExplainer
+from .explainer import chosen, each_target
 from .rng import Rng
 from .trail import Add, Trail
 from .watch import OTHER_METHODS, Transformer
 
 
-class Chefer(Explainer):
+class Chefer(AttentionExplainer):
     """Generic attention explainability (Chefer, Gur and Wolf, ICCV 2021): rollout of attention times its gradient.
 
     With A a block's attention and G the gradient of the class's logit for it, each block adds mean over heads of
@@ -36,11 +34,6 @@ class Chefer(Explainer):
         self._transformer = Transformer.needed(self.model, "chefer")
         if not self._transformer.pools_patches:
             self._transformer = Transformer.with_class_token(self.model, "chefer")
-
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        with held(self.model), self._transformer.watched():
-            yield
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         reading = _Reading(self._transformer.prefix if self._transformer.pools_patches else None)

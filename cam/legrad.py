@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .explainer import Explainer, chosen, each_target, held
+from .attention_maps import AttentionExplainer
+from .explainer import chosen, each_target
 from .rng import Rng
 from .trail import Add, Trail
 from .watch import Transformer, detached
 
 
-class LeGrad(Explainer):
+class LeGrad(AttentionExplainer):
     """LeGrad (Bousselham et al., ICCV 2025): the positive gradient of attention, for what each block makes of a class.
 
     Each block's output, averaged over all tokens, goes through the model's own norm and head: its score of the class.
@@ -39,11 +39,6 @@ class LeGrad(Explainer):
         if not 0 <= layers <= depth:
             raise ValueError(f"layers is {layers}; the model has {depth} blocks: expected 1 … {depth}, or 0 for all")
         self.layers = layers or depth
-
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        with held(self.model), self._transformer.watched():
-            yield
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         blocks, trail = self._transformer.whole_blocks, Trail(_read, cut=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from .explainer import Explainer, chosen, held
+from .attention_maps import AttentionExplainer
+from .explainer import chosen
 from .rng import Rng
 from .watch import Transformer
 
 
-class Rollout(Explainer):
+class Rollout(AttentionExplainer):
     """Attention rollout (Abnar and Zuidema, ACL 2020): how much of each patch flows into the class token.
 
     The product over the blocks of (A + I) / 2, where A is the attention averaged over heads; the class token's row at
@@ -27,11 +27,6 @@ class Rollout(Explainer):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self._transformer = Transformer.with_class_token(self.model, "rollout")
-
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        with held(self.model), self._transformer.watched():
-            yield
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         averages: list[Tensor] = []

@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to compute. Except for the seed, nothing here changes results beyond float rounding."""
+    """How to compute. Except for the seed, nothing here changes results beyond float rounding; the batch size also
+    decides which run of an attack that stops early breaks a sample.
+    """
 
     seed: int = 0
     batch_size: int = 64

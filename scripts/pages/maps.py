@@ -44,7 +44,9 @@ INTRODUCTION = (
     "Below a score is the lead over the best of them, paired by image, with its 95 % interval: whichever is best "
     "in a resample counts there, and the one that is named is best over all images. Scores at a threshold reward "
     "maps that mark much, so that a Gaussian, or everything, may win them; pointing, energy inside, PxAP and "
-    "MaxBoxAccV2 need no threshold, and ABPC asks the model itself.",
+    "MaxBoxAccV2 need no threshold, and ABPC asks the model itself. A lead counts as ahead or behind where its "
+    "interval stays clear of 0 by 5 % of its width, about the error of the interval's ends; one that just misses 0 is "
+    "called level.",
     "`agcam` is AG-CAM as its authors' code computes it: no gradient passes from an attention layer to its input, so "
     "that it reaches the blocks before through skip connections and MLPs alone. `agcam-full` lets it pass through the "
     "attention of later blocks, too; what is called AG-CAM here is the former, so that its figures can be compared "

@@ -23,6 +23,7 @@ from rich.console import Console
 import robustkit
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.display.table import TextTable
+from robustkit.evaluations.counterfactuals.measures import FLIPPED
 from robustkit.evaluations.counterfactuals.tables import CHANGED
 from robustkit.evaluations.kinds import words_of
 from robustkit.evaluations.regions.tables import REGIONS
@@ -92,8 +93,8 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     photos = {"data_dir": f"pairs:{options.images}", "limit": 48, "browse": 12, **maps, **model}
     yield Part("photos", "Two photographs side by side", "", real, (), photos)
     changed = {"data_dir": "embedded:shapes-counterfactual", "limit": 150, "browse": 24, **maps}
-    flips = ("flipped", "followed", "mass_change")
-    yield Part("changed", "One thing changed", CHANGED_TEXT, SHAPES, flips, changed)
+    compared = ("flipped", "followed", "mass_change")
+    yield Part("changed", "One thing changed", CHANGED_TEXT, SHAPES, compared, changed)
 
 
 def evaluate(part: Part, options: argparse.Namespace) -> Run:
@@ -137,6 +138,21 @@ def differences(run: Run, metrics: Sequence[str]) -> str:
     return markdown(rows) if len(rows) > 1 else ""
 
 
+def flips(run: Run) -> str:
+    """Return what predictions flip with, from the least to the most of the checkpoints; '' where nothing changed."""
+    found: dict[str, list[float]] = {}
+    for row in run.summary():
+        if row["metric"] == FLIPPED.name:
+            change = str(dict(words_of(row["condition"]).parse(row["condition"]).parameters)["change"])
+            found.setdefault(change, []).append(100 * row["value"])
+    if not found:
+        return ""
+    said = {change: f"{min(shares):.0f} to {max(shares):.0f} %" for change, shares in found.items()}
+    text = f"Predictions flip with the colour in {said['colour']} of images, and with the outline in {said['shape']}."
+    shortcut = min(found["colour"]) > max(found["shape"])
+    return text + (" All of these checkpoints take the shortcut." if shortcut else "")
+
+
 def page(runs: Sequence[tuple[Part, Run]], command: str, drawn: Sequence[tuple[str, str]]) -> str:
     """Return the whole page as Markdown. drawn: (file next to the page, what it shows)."""
     texts = ["# What models need of an image", f"Made by `{command}`; do not edit.", *START]
@@ -144,6 +160,7 @@ def page(runs: Sequence[tuple[Part, Run]], command: str, drawn: Sequence[tuple[s
         manifest = run.manifest
         source = f"{manifest.data.n} images of `{Path(part.options['data_dir']).name}`, card `{manifest.protocol.tag}`."
         texts += [f"## {part.title}", f"{part.text} {source}".strip()]
+        texts += [flips(run)] if part.folder == "changed" else []
         for table in tables(run):
             texts += [f"{table.title}:", markdown([table.headings, *table.rows])]
         if part.compared and (between := differences(run, part.compared)):

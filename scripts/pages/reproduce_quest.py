@@ -17,7 +17,7 @@ from pathlib import Path
 from robustkit.common.differences import Difference, holm
 from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
-from scripts.zoo.evaluate import PARTS, read_lines
+from scripts.zoo.evaluate import PARTS, images_of, read_lines
 from scripts.zoo.logs import read_logs
 from scripts.zoo.trainings import LEVEL, Trainings, seeds_needed, smallest_gap, spread_of
 
@@ -25,7 +25,7 @@ from .quest_evenness import evenness
 from .quest_figures import EVENNESS, FIGURES, TABLES, Figure
 from .quest_reference import reference
 from .quest_variants import variants
-from .writing import markdown
+from .writing import markdown, shortcut
 
 AGAINST = (
     ("quest", "standard"),
@@ -64,6 +64,17 @@ def tables(trainings: Trainings) -> Iterator[str]:
         yield f"### {table.title}"
         written = levels(trainings, table.figures)
         yield "\n\n".join(filter(None, [table.note, written or "Not evaluated: this takes a GPU."]))
+        if written:
+            yield _images(table.figures)
+
+
+def _images(figures: Sequence[Figure]) -> str:
+    """Return on how many images of the test set figures are."""
+    counts = {figure.title: images_of(figure.condition) for figure in figures}
+    said = {title: f"{count} images" if count else "all test images" for title, count in counts.items()}
+    if len({*said.values()}) == 1:
+        return f"On {next(iter(said.values()))}."
+    return f"{'; '.join(f'{title}: {images}' for title, images in said.items())}."
 
 
 def differences(trainings: Trainings) -> Iterator[tuple[str, Figure, Difference, Difference | None]]:
@@ -167,13 +178,19 @@ def page(records: Path, pictures: Path, command: str) -> str:
     families = {name: found for name, found in families.items() if found.lines}
     if not families:
         raise RobustkitError(f"{records}: no trainings are kept there; run python -m scripts.zoo.evaluate")
+    seeds = [len(found.values(name, "clean", "top1")) for found in families.values() for name in found.formulas()]
+    several = max(seeds) > 1
+    paired = (
+        "Seeds share their first weights and the order of images across formulas, so differences are paired by seed. "
+        "Mean ± standard deviation over seeds. "
+    )
     parts = [
-        "# The QUEST paper's tables over several trainings",
+        f"# The QUEST paper's tables, {'over several trainings' if several else 'one training of each formula so far'}",
         f"Made by `{command}`; do not edit.",
-        "Small ViTs of the zoo, by one recipe for all formulas. Seeds share their first weights and the order of "
-        "images across formulas, so differences are paired by seed. Mean ± standard deviation over seeds. Columns "
-        "headed *published* are of larger models on ImageNet (Govindarajan et al., QUEST, arXiv 2604.00199): their "
-        "levels are not a goal here; what can agree is which formula is ahead of which.",
+        f"Small ViTs of the zoo, by one recipe for all formulas. {paired if several else ''}Columns headed *published* "
+        "are of larger models on ImageNet (Govindarajan et al., QUEST, arXiv 2604.00199): their levels are not a goal "
+        "here; what can agree is which formula is ahead of which.",
+        shortcut(),
     ]
     for name in sorted(families, key=lambda name: -len(families[name].lines)):
         parts += of_family(name, families[name])

@@ -142,8 +142,9 @@ def robust_tables(values: Kept) -> Iterator[str]:
         count = sum(value < _LEVEL for value in corrected.values())
         few = f" of {LIMIT[problem]} test series" if problem in LIMIT else ""
         yield (
-            f"**{problem}**{few}: {count} of {len(corrected)} comparisons with standard attention are beyond chance "
-            f"after Holm's correction over all of them (↑ more right than standard, ↓ fewer).\n\n{markdown(rows)}"
+            f"**{problem}**{few}: {count} of {len(corrected)} comparisons with standard attention "
+            f"{'is' if count == 1 else 'are'} beyond chance after Holm's correction over all of them (↑ more right "
+            f"than standard, ↓ fewer).\n\n{markdown(rows)}"
         )
 
 

@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded, embedded_file
 from robustkit.pipeline.data import labelled_data
 
-from ..pages.writing import markdown
+from ..pages.writing import markdown, shortcut
 from .logs import Log, plain, read_logs
 from .trainings import means
 
@@ -181,8 +182,10 @@ do not edit.
 
 Small ViTs that differ in their attention formula: same data, recipe, seed and order of images; those of shapes with
 qnorm, qknorm-hs and qknorm-ds were trained later and in float32, the others under bfloat16 autocast. They are here to
-exercise an audit on weights of each formula, and each is one training of several: what a formula does is in
-[quest-tables.md](quest-tables.md), over seeds. They are far from the state of the art, and not for other use.
+exercise an audit on weights of each formula, and each is one training: what a formula does over several is in
+[quest-tables.md](quest-tables.md). They are far from the state of the art, and not for other use.
+
+{textwrap.fill(shortcut(), 120, break_on_hyphens=False)}
 
 {_checkpoints(zoo)}
 
@@ -221,11 +224,12 @@ Means over seeds and, where there are several, from the least to the most of the
 
 ## All trainings
 
-Mean ± standard deviation over seeds: accuracy of the averaged weights on test images; mean training loss of the last
-epoch; accuracy of the averaged weights on training images; the largest logit of all epochs; and after the last epoch,
-weights not averaged, on 256 test images, the smallest and the largest of the layers. A single seed does not show how
-far another would move a figure. `python -m scripts.zoo.train --preset PRESET --attention NAME --seed SEED --threads 1
---work DIR` repeats one.
+Of shapes those in float32: the shipped standard, quest, elliptical and elliptical-quest were trained under bfloat16
+autocast, and are not among them. Mean ± standard deviation over seeds: accuracy of the averaged weights on test
+images (all of shapes, 2000 of CIFAR-10); mean training loss of the last epoch; accuracy of the averaged weights on
+training images; the largest logit of all epochs; and after the last epoch, weights not averaged, on 256 test images,
+the smallest and the largest of the layers. A single seed does not show how far another would move a figure. `python
+-m scripts.zoo.train --preset PRESET --attention NAME --seed SEED --threads 1 --work DIR` repeats one.
 
 {ran}
 

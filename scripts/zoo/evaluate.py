@@ -81,6 +81,15 @@ PARTS = (
 )
 
 
+_PART_OF = {"fgsm": "attacked", "pgd": "attacked", "in-c": "corrupted", "fmn": "distances", "cam": "attention"}
+
+
+def images_of(condition: str) -> int | None:
+    """Return how many images a condition is evaluated on; None for all."""
+    kind = condition.partition("(")[0]
+    return next(part.limit for part in PARTS if part.name == _PART_OF.get(kind, kind))
+
+
 def rows_of(run: Run, checkpoint: str, before: set[str]) -> dict[str, dict[str, float]]:
     """Return the figures that are kept, by condition and name. before: conditions that an earlier part had."""
     figures: dict[str, dict[str, float]] = {}

