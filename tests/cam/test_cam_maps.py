@@ -299,7 +299,8 @@ def test_gradcam_s_own_choice_of_layer() -> None:
         close(first, cam.GradCAM(model, layer)(images, 3))
     pooled = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5))
     close(cam.GradCAM(pooled)(images, 3), cam.GradCAM(pooled, "0")(images, 3))
-    with pytest.raises(ValueError, match=r"no module of Mixer gives its last features as a map \(B, C, h, w\); use gradient"):
+    said = r"no module of Mixer gives its last features as a map \(B, C, h, w\); use gradient"
+    with pytest.raises(ValueError, match=said):
         cam.GradCAM(Mixer())(some_images(1))
 
 
