@@ -135,7 +135,7 @@ def test_without_ray_one_line_says_what_to_install(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(RunError, match=r'Ray is not installed; pip install "robustkit-audit\[ray\]"'):
+    with pytest.raises(RunError, match=r'Ray is not installed; pip install "\.\[ray\]" in a clone'):
         small_audit.audit(place, tmp_path / "run", ray="local")
 
 
