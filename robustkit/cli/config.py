@@ -8,9 +8,9 @@ import click
 
 from ..common.files import TEXT, reason, text_of
 from ..errors import ProtocolError, unknown
+from .option_types import Place
 
 _CONFIG = "robustkit.config"
-_WRITTEN = ("out", "write", "json_file", "junit", "policy")
 
 
 def use_config(context: click.Context, _: click.Parameter, path: str | None) -> None:
@@ -60,7 +60,9 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
     here = Path.cwd().resolve()
     for key, value in (context.default_map or {}).items():
         values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
-        written = key in _WRITTEN and (key != "policy" or context.params.get("init"))  # which is read, else
+        parameter_type = next(part.type for part in context.command.params if part.name == key)
+        written = isinstance(parameter_type, Place) and parameter_type.writes
+        written = written and (key != "policy" or bool(context.params.get("init")))  # which is read, else
         if written and any(not (here / part).resolve().is_relative_to(here) for part in values):
             what = "writes outside the folder where you are"
         elif key == "plugin" or (key == "arch" and any(":" in part for part in values)):

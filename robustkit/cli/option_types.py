@@ -31,10 +31,13 @@ class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class Place(click.Path):
-    """A path that is not empty, nor of blanks alone: Path("") is the current folder."""
+    """A path that is not empty, nor of blanks alone: Path("") is the current folder. writes: whether a command writes
+    there, which an untrusted --config must not choose.
+    """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, writes: bool = False, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)
+        self.writes = writes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return super().convert(value, param, ctx) if str(value).strip() else self.fail(_empty(param), param, ctx)

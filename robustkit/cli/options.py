@@ -234,7 +234,7 @@ setup_option = option(
     is_flag=True,
     help="Do not try first, on 64 images, whether another normalisation fits better.",
 )
-out_option = option("--out", section="Output", type=Place(), help="Run folder; default: runs/<checkpoint>.")
+out_option = option("--out", section="Output", type=Place(writes=True), help="Run folder; default: runs/<checkpoint>.")
 computing_options = group(
     [
         option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; default: by device."),

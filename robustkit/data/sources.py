@@ -166,11 +166,9 @@ def list_folder(root: Path) -> Listing:
             elif entry.name.lower().endswith(SUFFIXES):
                 if name.isprintable():
                     images.append(name)
-                else:  # an id must survive a text file and a table
+                else:
                     undecodable += 1
-    notes = []
-    if undecodable:
-        notes.append(f"left out {undecodable} images whose names are not printable text; rename them")
+    notes = [*_unprintable(undecodable)]
     if unreadable:
         notes.append(f"left out {len(unreadable)} folders that cannot be read: {', '.join(sorted(unreadable)[:3])}")
     return Listing(tuple(sorted(images)), tuple(sorted(folders)), tuple(notes))
@@ -188,11 +186,17 @@ def list_zip(path: Path) -> Listing:
     """List all images in a zip. Raises DataError if it is not a zip, is encrypted, or a member points outside."""
     _, members = _open_zip(str(path), os.getpid())
     names = [name for name in members if not any(_ignored(part) for part in name.split("/"))]
-    images = sorted(name for name in names if name.lower().endswith(SUFFIXES) and name.isprintable())
+    pictures = [name for name in names if name.lower().endswith(SUFFIXES)]
+    images = sorted(filter(str.isprintable, pictures))
     folders = {name.rpartition("/")[0] for name in names} - {""}
     if not images and any(name.lower().endswith(".zip") for name in names):
         raise DataError(f"{path}: holds zip files, not images; unpack the outer one first")
-    return Listing(tuple(images), tuple(sorted(folders)))
+    return Listing(tuple(images), tuple(sorted(folders)), _unprintable(len(pictures) - len(images)))
+
+
+def _unprintable(count: int) -> tuple[str, ...]:
+    """Return a line on images that are left out, since an id must survive a text file and a table."""
+    return (f"left out {count} images whose names are not printable text; rename them",) if count else ()
 
 
 def _ignored(name: str) -> bool:

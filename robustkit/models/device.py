@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from functools import cache
 
 import torch
 
+from ..common.environment import count_in
 from ..errors import ModelError, unknown
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # float16 gradients vanish: a weak attack, unseen
@@ -52,9 +52,7 @@ def _unknown(name: str) -> ModelError:
 
 def _own(device: torch.device, name: str) -> torch.device:
     """Return the device of this process, by its rank among those on this machine."""
-    processes, rank = (
-        int(os.environ.get(key, usual)) for key, usual in (("LOCAL_WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
-    )
+    processes, rank = count_in("LOCAL_WORLD_SIZE", 1), count_in("LOCAL_RANK", 0)
     if device.index is not None and name != "auto":
         if processes > 1:
             raise ModelError(

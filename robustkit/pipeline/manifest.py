@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import platform
 import shlex
 import sys
@@ -17,6 +16,7 @@ import cv2
 import msgspec
 from msgspec import UNSET
 
+from ..common.environment import count_in
 from ..common.preprocessing import Preprocessing
 from ..errors import RunError
 from ..evaluations.family import family_of
@@ -131,7 +131,7 @@ def _described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
 def shard_size(plan: Plan, settings: Settings) -> int:
     """Return how many samples a unit of work has where nobody says."""
     queues = any(family_of(condition.name).takes_shards(condition, plan.request.card) for condition in plan.conditions)
-    fair = -(-len(plan.dataset.samples) // int(os.environ.get("WORLD_SIZE", "1")))  # so that each process has some
+    fair = -(-len(plan.dataset.samples) // count_in("WORLD_SIZE", 1))  # so that each process has some
     more = min(_QUEUED, fair) if queues and settings.device.type != "cpu" else 1
     return max(plan.request.least_shard, settings.batch_size, more)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from ..common.environment import count_in
 from ..errors import RobustkitError, RunError
 
 T = TypeVar("T")
@@ -46,7 +48,7 @@ class Ranks:
         Raises:
             RunError: the store that they name cannot be reached, or ROBUSTKIT_RANK_TIMEOUT is not a number of seconds.
         """
-        if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        if count_in("WORLD_SIZE", 1) < 2:
             return cls()
         from torch.distributed.distributed_c10d import PrefixStore
         from torch.distributed.rendezvous import rendezvous
@@ -55,7 +57,9 @@ class Ranks:
         try:
             silence = float(given)
         except ValueError:
-            raise RunError(f"ROBUSTKIT_RANK_TIMEOUT {given!r}: expected seconds, such as 1800") from None
+            silence = math.nan
+        if not 0 < silence < math.inf:
+            raise RunError(f"ROBUSTKIT_RANK_TIMEOUT {given!r}: expected seconds, above 0, such as 1800")
         try:
             store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=60)))
         except (RuntimeError, ValueError) as fault:
@@ -156,7 +160,10 @@ class Ranks:
 
 def follows() -> bool:
     """Whether another process leads and prints the messages."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
+    try:
+        return count_in("WORLD_SIZE", 1) > 1 and count_in("RANK", 0) > 0
+    except RunError:  # said where the number is needed, and not where errors are printed
+        return False
 
 
 class LedError(RunError):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..common.environment import count_in
 from ..errors import ProtocolError
 from ..gate.policy import Policy
 from ..gate.questions import baseline_of, options_asked, trial_of
@@ -50,7 +50,7 @@ def until_decided(
         ProtocolError: a rule cannot be decided while samples come; RobustkitError: as `run`. Both before a file is
             written.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if count_in("WORLD_SIZE", 1) > 1:
         raise ProtocolError("--until-decided in several processes: samples come one by one; leave torchrun out")
     options = options_asked(policy)
     words = (*command, *(word for option in options.items() for word in option), "--shuffle")

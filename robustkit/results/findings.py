@@ -206,8 +206,13 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
     if not tested:
         yield Finding(f"There are too few samples to test any difference between {those}.")
         return
-    if not some:
+    if not some and left == every:
         yield Finding(f"No difference between {those} is beyond chance in {every} paired tests ({_samples(n)}).")
+    elif not some:
+        yield Finding(
+            f"{every - left} of {every} paired tests between {those} {'shows' if every - left == 1 else 'show'} a "
+            f"difference beyond chance, of figures of which neither more nor less is better ({_samples(n)})."
+        )
     front = {entry.key for entry in asked(results)}
     plain = [
         row for row in tested if points(row.metric) and (row.condition, row.metric) in front and not row.significant
@@ -217,7 +222,7 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
     shown = max(
         (detectable(row.difference, len(tests.rows), metric_of(row.metric).binary) for row in clean), default=math.nan
     )
-    if not some and largest is not None and largest.difference.value:
+    if not some and left == every and largest is not None and largest.difference.value:
         where = family_of(kind_of(largest.condition)).where(largest.condition, results.manifest)
         yield _of(
             largest,

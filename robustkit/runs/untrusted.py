@@ -11,9 +11,10 @@ from ..errors import DamagedRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS, VALUES, DECODED = 1 << 20, 1 << 25, 1 << 28
-"""Limits for one record: rows, numbers in a column of lists, bytes of text. A few hundred bytes of Parquet can claim
-more than any memory holds, since a text is stored once however many rows have it."""
+ROWS, VALUES, DECODED, WHOLE = 1 << 20, 1 << 25, 1 << 28, 1 << 30
+"""Limits for one record: rows, numbers in a column of lists, bytes of text, and of all columns before compression (of
+pictures and adversarial images four times as much). A few hundred bytes of Parquet can claim more than any memory
+holds, since a text is stored once however many rows have it."""
 _TEXTS = ("sample_id", "broken_by", "error", "box_hits", "image", "difference", "heat")
 _WHOLE = ("label", "prediction", "broken_at", "steps", "forwards", "backwards", "pixels", "target", "vanished_boxes")
 _REAL = ("nll", "confidence", "linf", "l2")
@@ -82,16 +83,18 @@ def metadata_of(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, byt
 def _malformed(source: Any, what: str) -> str:
     needed, names = ("sample_id", "error") if what == "a record" else ("sample_id",), source.schema_arrow.names
     lacking = next((f"no column {name}" for name in needed if name not in names), "")
-    return _oversize(source) or _strange(source.schema_arrow) or lacking
+    return _oversize(source, what) or _strange(source.schema_arrow) or lacking
 
 
-def _oversize(source: Any) -> str:
+def _oversize(source: Any, what: str) -> str:
     metadata = source.metadata
     if metadata.num_rows > ROWS:
         return f"{metadata.num_rows} rows, more than one can have"
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    if (size := sum(group.total_byte_size for group in groups)) > (WHOLE if what == "a record" else 4 * WHOLE):
+        return f"{size >> 20} MB, more than one can have"
     lists = [name for name in source.schema_arrow.names if name.partition(" ")[0] in (*_LISTS, *_REAL_LISTS)]
-    for group in range(metadata.num_row_groups if lists else 0):
-        part = metadata.row_group(group)
+    for part in groups if lists else ():
         if any(part.column(place).num_values > VALUES for place in range(part.num_columns)):
             return f"more than {VALUES} numbers in a column"
     return ""
@@ -134,9 +137,8 @@ def _decoded(table: pa.Table, most: int) -> tuple[pa.Table, str]:
             continue
         column, size = table.column(place), 0
         for chunk in column.chunks:
-            if len(chunk) * chunk.dictionary.nbytes > most - size:
-                lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
-                size += pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
+            lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
+            size += pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
         if size > most:
             return table, f"{size >> 20} MB of text in column {field.name!r}"
         kind = field.type.value_type

@@ -65,6 +65,7 @@ def test_a_config_runs_no_code_and_writes_nowhere_else_unless_it_is_trusted(
             ["check", "run"],
             "writes outside the folder where you are (junit = '/x.xml'); give --junit",
         ),
+        ("attestation = '../x'", ["check", "run"], "writes outside the folder where you are (attestation = '../x')"),
         ("json-file = '~/x'", ["check", "run"], "is not a run folder"),
         ("write = '/x'", ["corrupt"], "writes outside the folder where you are (write = '/x'); give --write yourself"),
         ("log = ['mlflow:http://x']", ["report", "run"], "unknown option 'log'"),

@@ -165,6 +165,28 @@ def test_class_folders_follow_the_models_own_names(tmp_path: Path) -> None:
         open_dataset(root, class_names=("x", "y"))
 
 
+def test_folders_that_differ_in_case_alone_keep_their_own_labels(tmp_path: Path) -> None:
+    """Such as the letters of EMNIST."""
+    root = tree(tmp_path / "letters", "A/1.png", "a/1.png", "b/1.png")
+    assert labels(open_dataset(root, class_names=("A", "a", "B"))) == {"A/1.png": 0, "a/1.png": 1, "b/1.png": 2}
+    with pytest.raises(DataError, match=r"class folder 'STRASSE' may be straße, strasse of the model"):
+        open_dataset(tree(tmp_path / "any", "STRASSE/1.png"), class_names=("straße", "strasse"))
+    with pytest.raises(DataError, match="class folders 'A' and 'a' are one class of the model; merge them"):
+        open_dataset(root, class_names=("A", "b", "c"))
+
+
+def test_a_zip_says_which_images_it_leaves_out_as_a_folder_does(tmp_path: Path) -> None:
+    names = ("cat/a.png", "cat/b\u00a01.png", "dog/a.png")
+    root = tree(tmp_path / "set", *names)
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        for name in names:
+            archive.write(root / name, name)
+    for place in (root, tmp_path / "set.zip"):
+        dataset = open_dataset(place)
+        assert len(dataset.samples) == 2
+        assert "left out 1 images whose names are not printable text; rename them" in dataset.notes
+
+
 def test_some_cifar_folders_keep_cifars_labels(tmp_path: Path) -> None:
     root = tree(tmp_path, "truck/a.png", "cat/b.png")
     assert labels(open_dataset(root, num_classes=10)) == {"cat/b.png": 3, "truck/a.png": 9}

@@ -105,6 +105,20 @@ def test_what_is_no_archive_is_refused(content: bytes, message: str, tmp_path: P
         brown(path)
 
 
+def test_a_member_of_holes_is_refused_before_they_are_filled(tmp_path: Path) -> None:
+    """A GNU sparse member: 80 MB in a file of 3 blocks."""
+    member = tarfile.TarInfo("package/ca01")
+    member.type, member.size = tarfile.GNUTYPE_SPARSE, 0
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[386 + 96 : 386 + 97] = b"\0"  # no further table of what is stored
+    header[483:495] = b"%011o\0" % (80 << 20)  # the size with its holes
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "brown.tgz").write_bytes(gzip.compress(bytes(header) + bytes(1024)))
+    with pytest.raises(DataError, match="package/ca01 claims 83886080 bytes with holes in them"):
+        brown(tmp_path / "brown.tgz")
+
+
 def test_what_is_another_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no documents package/ca01 and so on in it"):
         brown(archive(tmp_path / "other.tgz", {"package/index.js": "x"}))

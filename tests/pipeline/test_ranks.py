@@ -17,7 +17,7 @@ from processes import CONDITIONS, called, everything, torchrun
 from torch.distributed import HashStore
 
 from robustkit.errors import RunError
-from robustkit.pipeline.processes import LedError, Ranks, is_own, speaker
+from robustkit.pipeline.processes import LedError, Ranks, follows, is_own, speaker
 from robustkit.results.run import Run
 
 
@@ -142,9 +142,16 @@ def test_without_torchrun_world_size_alone_is_an_error(monkeypatch: pytest.Monke
         RunError, match=r"WORLD_SIZE is 2, but the other processes cannot be reached .*start with torchrun"
     ):
         Ranks.of_environment()
-    monkeypatch.setenv("ROBUSTKIT_RANK_TIMEOUT", "soon")
-    with pytest.raises(RunError, match="ROBUSTKIT_RANK_TIMEOUT 'soon': expected seconds, such as 1800"):
+    for given in ("soon", "nan", "inf", "0", "-3"):
+        monkeypatch.setenv("ROBUSTKIT_RANK_TIMEOUT", given)
+        with pytest.raises(RunError, match=f"_TIMEOUT '{given}': expected seconds, above 0, such as 1800"):
+            Ranks.of_environment()
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(RunError, match="WORLD_SIZE is 'two'; expected a whole number"):
         Ranks.of_environment()
+    assert not follows()
+    monkeypatch.setenv("WORLD_SIZE", "")
+    assert Ranks.of_environment().size == 1
 
 
 @pytest.fixture(scope="module")

@@ -84,6 +84,18 @@ def test_where_nothing_differs_that_is_said_with_what_could_have_shown(tmp_path:
     assert not any(finding.significant for finding in findings(of(run)))
 
 
+def test_what_is_neither_better_nor_worse_is_not_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as how many predictions flip with a colour: no sentence is about it, but it differs."""
+    run = run_of(tmp_path, everywhere(36, 36, 20))
+    monkeypatch.setattr("robustkit.results.findings._ranked", lambda results, tests: [])
+    said = sentences(of(run))
+    assert said[0] == (
+        "1 of 3 paired tests between plain and other shows a difference beyond chance, of figures of which neither more "
+        "nor less is better (40 samples)."
+    )
+    assert not any("No difference" in text or text.startswith("The largest") for text in said)
+
+
 def test_what_samples_can_show() -> None:
     """Against the usual formula, and the exact test: of k changes in one direction 2 / 2 ** k is the p-value."""
     wide = Difference(0.0, 1000, -0.0392, 0.0392, 1.0)

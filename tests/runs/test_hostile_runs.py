@@ -26,9 +26,10 @@ from msgspec.structs import replace
 from sealing import seal
 
 from robustkit.cli.app import cli
-from robustkit.errors import RobustkitError, RunError
+from robustkit.errors import DamagedRecord, RobustkitError, RunError
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
+from robustkit.runs import untrusted
 from robustkit.runs.binding import PAGES, SAMPLES, provenance_metadata, provenance_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -337,6 +338,18 @@ def test_records_of_wrong_columns_or_sizes_are_one_line(tmp_path: Path, kind: st
     assert message in str(caught.value) and str(caught.value).startswith(str(record))
     if kind not in ("text", "null ids"):  # as is seen without reading the rows
         assert [path for path, _ in run.damaged("one", ["clean"])] == [record]
+
+
+def test_text_of_all_row_groups_counts_and_so_do_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, here = io.BytesIO(), Path("record.parquet")
+    table = pa.table({"sample_id": list("abcd"), "error": [letter * 100_000 for letter in "abcd"]})
+    pq.write_table(table, buffer, row_group_size=1)
+    assert len(untrusted.read_rows(here, buffer.getvalue(), most=400_000)) == 4
+    with pytest.raises(DamagedRecord, match="MB of text in column 'error'"):
+        untrusted.read_rows(here, buffer.getvalue(), most=399_999)
+    monkeypatch.setattr(untrusted, "WHOLE", 1000)
+    with pytest.raises(DamagedRecord, match="0 MB, more than one can have"):
+        untrusted.read_rows(here, buffer.getvalue())
 
 
 @pytest.mark.parametrize("link", ["/dev/null", "pipe"])

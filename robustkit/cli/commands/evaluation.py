@@ -107,7 +107,7 @@ def attack(
 
 
 @click.command(context_settings=CONTEXT)
-@option("--out", type=Place(), help="Run folder; default: robustkit-demo, with --full robustkit-demo-full.")
+@option("--out", type=Place(writes=True), help="Run folder; default: robustkit-demo, with --full robustkit-demo-full.")
 @device_option
 @option("--full", is_flag=True, help="More samples, two radii, SPSA, all severities: minutes.")
 @quiet_option

@@ -58,7 +58,7 @@ def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@option("--out", type=Place(), help="Run folder to merge into, which may be new; default: the first RUN.")
+@option("--out", type=Place(writes=True), help="Run folder to merge into, which may be new; default: the first RUN.")
 @option("--details", is_flag=True, help="Print every table, not only the short one.")
 @common
 def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
@@ -83,7 +83,7 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
 @option("--checkpoint", "checkpoints", multiple=True, help="Only this checkpoint of the runs; may be repeated.")
 @option("--against", help="The checkpoint that the others are compared with; default: the first.")
 @option("--reference", help="Published figures to show with them: quest, quest-ablation, ..., or a TOML file.")
-@option("--json", "json_file", type=Place(), help="File for the differences as JSON.")
+@option("--json", "json_file", type=Place(writes=True), help="File for the differences as JSON.")
 @common
 def compare(runs: tuple[Path, ...], **options: Any) -> None:
     """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
@@ -123,11 +123,11 @@ _AUDIT = group(
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("runs", nargs=-1, required=True, type=Text(), metavar="RUN | CHECKPOINT...")
-@option("--policy", type=Place(), help="TOML file of rules; written by --init.")
+@option("--policy", type=Place(writes=True), help="TOML file of rules; written by --init.")
 @option("--baseline", type=RUN, help="Run that rules about a drop compare with.")
-@option("--junit", type=Place(), help="File for the verdicts as JUnit XML.")
-@option("--json", "json_file", type=Place(), help="File for the verdicts as JSON.")
-@option("--attestation", type=Place(), help="File for the verdicts as an in-toto Statement, to be signed.")
+@option("--junit", type=Place(writes=True), help="File for the verdicts as JUnit XML.")
+@option("--json", "json_file", type=Place(writes=True), help="File for the verdicts as JSON.")
+@option("--attestation", type=Place(writes=True), help="File for the verdicts as an in-toto Statement, to be signed.")
 @option(
     "--predicate",
     type=click.Choice(["test-result", "robustness"]),
@@ -181,7 +181,7 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
 @click.command(context_settings=CONTEXT)
 @run_argument
 @option("--checkpoint", help="Which checkpoint of the run; required if it has several.")
-@option("--out", type=Place(), help="Folder of the files; default: RUN/card.")
+@option("--out", type=Place(writes=True), help="Folder of the files; default: RUN/card.")
 @common
 def card(run: Path, **options: Any) -> None:
     """Write files for a released checkpoint: a section and metadata of its model card, a JSON, a badge.

@@ -71,10 +71,10 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("images", nargs=-1, metavar="[IMAGE]...")
-@option("--write", type=Place(), help="Write a tree of corrupted images into this folder.")
+@option("--write", type=Place(writes=True), help="Write a tree of corrupted images into this folder.")
 @option("--drift", "drift_from", type=Place(), help="Compare this tree with corrupting here.")
 @images_option("Clean images of --write and --drift: folder, zip, or embedded:shapes.", required=False)
-@option("--out", section="Output", type=Place(), help="Contact sheet, or the folder of several.")
+@option("--out", section="Output", type=Place(writes=True), help="Contact sheet, or the folder of several.")
 @option(
     "--corruptions",
     section="Corruptions",
@@ -89,7 +89,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     type=click.Choice(["jpeg", "png"]),
     help="Files of --write; default: jpeg.",
 )
-@option("--json", "json_file", section="Output", type=Place(), help="File for the figures of --drift.")
+@option("--json", "json_file", section="Output", type=Place(writes=True), help="File for the figures of --drift.")
 @option(
     "--img-size",
     section="Model",
@@ -175,7 +175,7 @@ def completion(shell: str) -> None:
 
 
 @click.command(context_settings=CONTEXT)
-@option("--json", "json_file", type=Place(), help="File for the checks as JSON.")
+@option("--json", "json_file", type=Place(writes=True), help="File for the checks as JSON.")
 @common
 def doctor(json_file: Path | None) -> None:
     """Check this machine: versions, device, files, and known answers of everything that makes numbers.
