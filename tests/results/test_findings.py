@@ -90,8 +90,8 @@ def test_what_is_neither_better_nor_worse_is_not_denied(tmp_path: Path, monkeypa
     monkeypatch.setattr("robustkit.results.findings._ranked", lambda results, tests: [])
     said = sentences(of(run))
     assert said[0] == (
-        "1 of 3 paired tests between plain and other shows a difference beyond chance, of figures of which neither more "
-        "nor less is better (40 samples)."
+        "1 of 3 paired tests between plain and other shows a difference beyond chance, of figures of which neither "
+        "more nor less is better (40 samples)."
     )
     assert not any("No difference" in text or text.startswith("The largest") for text in said)
 
