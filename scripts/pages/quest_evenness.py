@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from robustkit.attention import FORMULAS
 from scripts.zoo.logs import Log
 from scripts.zoo.trainings import Trainings, correlation_interval, partial_rank_correlation
 
@@ -23,7 +24,7 @@ OF_EACH = 3  # trainings of each formula: below, intervals within formulas are t
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of each training, (n,)."""
+    """A figure of each training, (n,), in the unit of its title."""
 
     title: str
     values: Floats
@@ -61,7 +62,7 @@ def evenness(trainings: Trainings, logs: Sequence[Log], pictures: Path) -> Itera
 
 def _column(trainings: Trainings, figure: Figure) -> Column:
     values = [line["figures"].get(figure.condition, {}).get(figure.metric, np.nan) for line in trainings.lines]
-    return Column(figure.title, np.array(values))
+    return Column(figure.title, figure.scale * np.array(values))
 
 
 def _during(trainings: Trainings, logs: Sequence[Log]) -> list[Column]:
@@ -125,7 +126,7 @@ def _draw(even: Column, robust: Sequence[Column], formulas: NDArray[np.str_], pa
     figure, axes = pyplot.subplots(1, len(robust), figsize=(3.4 * len(robust), 3.2), layout="constrained")
     for axis, other in zip(axes, robust, strict=True):
         sign = -1 if (other.values < 0).all() else 1
-        for place, name in enumerate(dict.fromkeys(formulas.tolist())):
+        for place, name in enumerate(name for name in FORMULAS if name in formulas):
             of_formula = formulas == name
             colour = pyplot.get_cmap("tab10")(place)
             axis.scatter(even.values[of_formula], sign * other.values[of_formula], s=18, color=colour, label=name)

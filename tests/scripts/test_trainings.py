@@ -156,7 +156,9 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
     assert any(row.startswith("| quest | 5 | 52.") and " | 73.36 | " in row for row in rows)
     assert "| the opposite " in text and "One training of each: how far another seed" in text
     assert text.index("## Trainings on shapes") < text.index("## Trainings on cifar10")
-    assert "20 trainings with clean accuracy held fixed" in text and (tmp_path / "quest-tables/evenness.svg").exists()
+    assert "20 trainings with clean accuracy held fixed" in text
+    drawn = (tmp_path / "quest-tables" / "evenness.svg").read_text()
+    assert "PGD-20 top-1, %" in drawn and re.search(r"<!-- 5[0-9](\.\d)? -->", drawn)  # ticks in per cent, as it says
     means = read_published(str(tmp_path / "zoo.toml")).figures
     expected = np.mean([each["figures"][PGD]["top1"] for each in made_up if each["attention"] == "quest"])
     assert means["quest"][PGD]["top1"] == pytest.approx(expected, abs=1e-4)
