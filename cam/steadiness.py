@@ -79,7 +79,10 @@ def hide_squares(
 ) -> Squares:
     """Hide squares at random places, one at a time, of `side` times the shorter side, by `fill`, and ask the model.
 
-    images: (B, C, H, W). `rng` draws the places. Forwards for each image: samples. Errors as for `infidelity`.
+    images: (B, C, H, W). `rng` draws the places. Forwards for each image: samples.
+
+    Raises:
+        ValueError: samples or batch_size below 1, a side that is no share, or a fill of another number of channels.
     """
     at_least(1, samples=samples, batch_size=batch_size)
     if not 0 < side <= 1:

@@ -31,9 +31,9 @@ def shortcut() -> str:
     own, every = sum(wears_its_own(draws_of("test", index)) for index in range(SIZES["test"])), SIZES["test"]
     return (
         f"On shapes, {own} of {every} test images wear the colour of their class, so that a model that looks at colour "
-        f"alone is right on {100 * own / every:.0f} % at least; and checkpoints of shapes go by the colour far more "
-        "than by the outline ([one thing changed](what-models-need.md#one-thing-changed)). So clean top-1 of shapes "
-        "can hardly tell formulas apart, and robustness there is mostly that of looking at colours."
+        f"alone is right on {100 * own / every:.0f} % at least. The four checkpoints that were tested go by the colour "
+        "far more than by the outline ([one thing changed](what-models-need.md#one-thing-changed)). So clean top-1 of "
+        "shapes can hardly tell formulas apart, and robustness there may be mostly that of looking at colours."
     )
 
 

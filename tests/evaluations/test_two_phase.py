@@ -126,12 +126,13 @@ def test_the_bench_compares_estimate_interval_and_passes_with_the_whole(
     asked: list[tuple[str, Path]] = []
 
     def made(checkpoint: str, attacks: str, out: Path, **options: Any) -> Made:
+        assert options["shard_size"] == 5
         asked.append((attacks, out))
         return Made(0.5, 0.1, 196) if attacks == "autoattack" else Made(0.45, 0.15, 46)
 
     monkeypatch.setattr(robustkit, "audit", made)
     words = ["net.pth", "--data-dir", "val", "--eps", "2/255", "--out", str(tmp_path)]
-    assert bench.main([*words, "--second", "7,9"]) == 0
+    assert bench.main([*words, "--second", "7,9", "--shard-size", "5"]) == 0
     ran = ["autoattack", "autoattack(second=7)", "autoattack(second=9)"]
     assert asked == list(zip(ran, (tmp_path / name for name in ("whole", "7", "9")), strict=True))
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]

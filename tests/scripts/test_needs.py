@@ -48,6 +48,13 @@ def test_the_page_says_what_the_records_say_and_has_pictures(
     )
     (line,) = (line for line in text.splitlines() if line.startswith("| colour changed") and "change of mass" in line)
     assert line.split("|")[2].strip().startswith(f"{100 * (second - first):+.1f} [") and abs(second - first) > 0.001
+    shares = {}
+    for change in ("colour", "shape"):
+        of = [run.table(name, FLIPPED.replace("colour", change))["flipped"].to_pylist() for name in (STANDARD, QUEST)]
+        shares[change] = sorted(100 * sum(column) / len(column) for column in of)
+    said = [f"{low:.0f} to {high:.0f} %" for low, high in shares.values()]
+    assert f"Predictions flip with the colour in {said[0]} of images, and with the outline in {said[1]}." in text
+    assert ("All of these checkpoints take the shortcut." in text) == (shares["colour"][0] > shares["shape"][1])
     drawn = re.findall(r"^!\[(.*)\]\((needs/.*)\)$", text, re.MULTILINE)
     assert [path for _, path in drawn] == [f"needs/{name}.png" for name in ("figure-1", "figure-a8", "changed")]
     for caption, path in drawn:

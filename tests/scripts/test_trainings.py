@@ -156,6 +156,14 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
     assert any(row.startswith("| quest | 5 | 52.") and " | 73.36 | " in row for row in rows)
     assert "| the opposite " in text and "One training of each: how far another seed" in text
     assert text.index("## Trainings on shapes") < text.index("## Trainings on cifar10")
+    assert text.startswith("# The QUEST paper's tables, over several trainings") and "paired by seed" in text
+    assert "On shapes, 892 of 1000 test images wear the colour of their class" in text  # counted from their draws
+    assert "FGSM top-1, %: 500 images" in text and "median distance, 1/255: 100 images" in text
+    (records / "shapes.jsonl").write_text(json.dumps(made_up[0]) + "\n")
+    assert reproduce_quest.main(told[:4]) == 0
+    alone = written.read_text()
+    assert alone.startswith("# The QUEST paper's tables, one training of each formula so far")
+    assert "paired by seed" not in alone
     assert "20 trainings with clean accuracy held fixed" in text
     drawn = (tmp_path / "quest-tables" / "evenness.svg").read_text()
     assert "PGD-20 top-1, %" in drawn and re.search(r"<!-- 5[0-9](\.\d)? -->", drawn)  # ticks in per cent, as it says
