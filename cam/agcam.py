@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from .attention_maps import AttentionExplainer
+from .attention_maps import AttentionExplainer, is_read
 from .explainer import chosen, each_target
 from .rng import Rng
 from .trail import Add, Trail
@@ -31,7 +31,9 @@ class AGCAM(AttentionExplainer):
 
     model: a ViT with a class token, of timm's kind (ViT, DeiT, DeiT-3, EVA, BEiT), in any wrapper. The attention
         formula may be any that ends in a softmax. Raises ValueError for another model, and where the logits are not
-        read from the class token (pooled patches, a Segmenter's masks): nothing but attention leads from it to them.
+        read from the class token (pooled patches, a Segmenter's masks), or hardly: nothing but attention leads from it
+        to them. Where they are read from other tokens, too (a distilled DeiT, DINOv2's class token beside the mean of
+        the patches), the map tells of the class token's part alone.
 
     One forward and a backward for each target, down to the first block's attention and no further. With its graph a
     call holds one row of each attention; gradients are summed as they come, and not kept.
@@ -59,8 +61,8 @@ class AGCAM(AttentionExplainer):
             sums = [trail.sum(total, more) for total, more in each_target(logits, classes)]
         finally:
             trail.forget()
-        if self._cut and reading.others and not reading.class_token:
-            raise ValueError(_UNREAD.format("the class token's attention has no gradient, though that of others has"))
+        if self._cut and not is_read(reading.of_class, reading.of_all):
+            raise ValueError(_UNREAD.format("the class token's attention has hardly any gradient, that of others has"))
         return logits, classes, self._transformer.to_grid(torch.stack(sums, dim=1))
 
 
@@ -75,11 +77,11 @@ class AGCAMFull(AGCAM):
 
 
 class _Reading:
-    """The sum's terms, and whether the rows of the class token and of others have a gradient anywhere."""
+    """The sum's terms, and how much gradient the rows of the class token have, and all rows."""
 
     def __init__(self) -> None:
-        self.class_token = False
-        self.others = False
+        self.of_class: Tensor | float = 0.0
+        self.of_all: Tensor | float = 0.0
 
     def of(self, scores: Tensor, attention: Tensor) -> Add:
         row = scores[:, :, 0].detach().float().sigmoid()  # a copy: the rest of the scores can go
@@ -87,9 +89,8 @@ class _Reading:
         def add(gradient: Tensor, total: Tensor | None) -> Tensor:
             of_class = gradient[:, :, 0].float()
             term = (of_class.relu() * row).sum(dim=1)
-            if not self.class_token:
-                self.class_token = bool(of_class.any())
-                self.others = self.others or bool(gradient.any())
+            self.of_class = self.of_class + of_class.abs().sum()
+            self.of_all = self.of_all + gradient.float().abs().sum()
             return term if total is None else total + term
 
         return add

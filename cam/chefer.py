@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .attention_maps import AttentionExplainer
+from .attention_maps import AttentionExplainer, is_read
 from .explainer import chosen, each_target
 from .rng import Rng
 from .trail import Add, Trail
@@ -21,7 +21,8 @@ class Chefer(AttentionExplainer):
     the mean of their rows. No layer-wise relevance propagation takes part.
 
     model: a ViT of timm's kind or of transformers, of any attention formula that ends in a softmax. Raises ValueError
-        for another model, and where the logits are read from tokens other than those.
+        for another model, and where the logits are not read from the class token, or hardly. Where they are read from
+        other tokens, too, the map tells of the class token's part alone.
 
     One forward and a backward for each target. A row times matrices, last block first, in the order in which a backward
     meets them; so no product of matrices is made, and no gradient is kept.
@@ -31,12 +32,10 @@ class Chefer(AttentionExplainer):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
-        self._transformer = Transformer.needed(self.model, "chefer")
-        if not self._transformer.pools_patches:
-            self._transformer = Transformer.with_class_token(self.model, "chefer")
+        self._transformer = Transformer.read_from(self.model, "chefer")
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
-        reading = _Reading(self._transformer.prefix if self._transformer.pools_patches else None)
+        reading = _Reading(self._transformer)
         trail = Trail(reading.of, cut=False)
         try:
             with self._transformer.showing(trail.see):
@@ -47,20 +46,17 @@ class Chefer(AttentionExplainer):
             trail.forget()
         if reading.unread:
             raise ValueError(
-                "chefer follows the relevance from the class token, whose attention in the last block has no gradient, "
-                f"though that of others has: the logits are not read from it; {OTHER_METHODS}"
+                "chefer follows the relevance from the class token, whose attention in the last block has hardly any "
+                f"gradient, and that of others has: the logits are not read from it; {OTHER_METHODS}"
             )
         return logits, classes, self._transformer.to_grid(torch.stack(rows, dim=1))
 
 
 class _Reading:
-    """The row of R, and whether the last block's attention has a gradient elsewhere only.
+    """The row of R, and whether the last block's attention has its gradient elsewhere."""
 
-    prefix: where the patches begin, whose mean row is wanted; None for the class token's.
-    """
-
-    def __init__(self, prefix: int | None) -> None:
-        self.prefix = prefix
+    def __init__(self, transformer: Transformer) -> None:
+        self.transformer = transformer
         self.unread = False
 
     def of(self, scores: Tensor, attention: Tensor) -> Add:
@@ -69,10 +65,8 @@ class _Reading:
         def add(gradient: Tensor, row: Tensor | None) -> Tensor:
             flow = (gradient * attention).float().relu().mean(dim=1)
             if row is None:
-                row = torch.zeros_like(flow[:, 0])
-                row[:, 0 if self.prefix is None else slice(self.prefix, None)] = 1
-                row = row / row.sum(dim=1, keepdim=True)
-                self.unread |= self.prefix is None and bool(gradient.any()) and not bool(gradient[:, :, 0].any())
+                row, size = self.transformer.read_row(flow[:, 0]), gradient.float().abs()
+                self.unread = not (self.transformer.pools_patches or is_read(size[:, :, 0].sum(), size.sum()))
             return row + torch.einsum("bn,bnm->bm", row, flow)
 
         return add

@@ -50,6 +50,7 @@ class RandomMap(Control):
     """Uniform random numbers on a grid x grid, upsampled as a ViT's map is: a map with a map's smoothness."""
 
     name = "random"
+    draws_numbers = True
 
     def __init__(self, model: nn.Module | None = None, grid: int = 14) -> None:
         super().__init__(model)

@@ -50,7 +50,7 @@ class Explainer(ABC):
     images: (B, 3, H, W) floating, as the model takes them; they are cast to the dtype of its parameters.
     target: the class to explain: None for the predicted one, a number for all images, (B,) integers, or (B, T) for T
         maps of each image from one forward.
-    rng: where `RandomMap`, `RISE` and `SmoothGrad` take their numbers from; the others draw none.
+    rng: where explainers whose `draws_numbers` is true take them from: `RandomMap`, `RISE` and `SmoothGrad`.
 
     and returns maps (B, H, W), or (B, T, H, W), float32 in [0, 1]. `explain` returns an `Explanation`. Both work
     whatever the caller's grad mode is.
@@ -59,6 +59,7 @@ class Explainer(ABC):
     """
 
     name: ClassVar[str]
+    draws_numbers: ClassVar[bool] = False
     _maps_alone = False  # whether nobody asks for logits
 
     def __init__(self, model: nn.Module) -> None:
@@ -151,6 +152,15 @@ class Explainer(ABC):
             of = f"{len(images)} images" if copies == 1 else f"{len(images)} images of {copies} rows each"
             raise ValueError(f"the model returned {got} for {of}; expected logits (images, classes)")
         return logits
+
+
+def same_draws(explain: Explainer, rng: Rng | None) -> None:
+    """Raise ValueError where two maps of the same image would differ by what the explainer draws."""
+    if rng is None and explain.draws_numbers:
+        raise ValueError(
+            f"{explain.name} draws numbers, so that its maps differ even where nothing else does; give the rng that "
+            "made the maps, whose draws are the same each time (robustkit.common.randomness.SampleRng)"
+        )
 
 
 @contextmanager

@@ -27,6 +27,7 @@ class RISE(Explainer):
     """
 
     name = "rise"
+    draws_numbers = True
 
     def __init__(
         self,

@@ -73,6 +73,7 @@ class SmoothGrad(Explainer):
     """
 
     name = "smooth-grad"
+    draws_numbers = True
 
     def __init__(self, model: nn.Module, samples: int = 25, noise: float = 0.15, batch_size: int | None = None) -> None:
         super().__init__(model)

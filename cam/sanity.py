@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .complexity import histogram_entropy
-from .explainer import Explainer
+from .explainer import Explainer, same_draws
 from .repeated import at_least
 from .rng import Rng
 from .similarity import rank_correlation
@@ -45,7 +45,7 @@ def redrawn(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[None]:
     try:
         with torch.no_grad():
             for parameter, value in kept.items():
-                if parameter.ndim > 1:
+                if _is_drawn(parameter):
                     drawn = torch.randn(parameter.shape, generator=generator) * value.float().std().cpu()
                     parameter.copy_(drawn)
                 else:
@@ -80,15 +80,20 @@ def cascade(
     """Draw layers again from the output down, and compare maps: model parameter randomisation (MPRT; Adebayo et al.
     2018, arXiv:1810.03292), and its efficient form (Hedström et al. 2024, arXiv:2401.06465).
 
-    Layers with weight matrices, the head first, then in the reverse order in which the model names them, in `steps`
-    parts of about the same number. `correlations` should fall. `entropy_rise` compares the model as it is with the
-    wholly redrawn one alone, and no pixels: it should be above 0, since a map of random weights has less to point at.
+    Layers with weights of more than one dimension (matrices, kernels, position embeddings), the head first, then in the
+    reverse order in which the model names them, in `steps` parts of about the same number. `correlations` should fall.
+    `entropy_rise` compares the model as it is with the wholly redrawn one alone, and no pixels: it should be above 0,
+    since a map of random weights has less to point at.
 
     steps: 1 is the efficient form, one map. It costs a map for each step. NaN where a map is constant.
+
+    Raises ValueError without an `rng` for an explainer that draws.
     """
     at_least(1, steps=steps)
+    same_draws(explain, rng)
     layers = [*_heads(explain.model)]
-    weighty = [part for part in nn.Module.modules(explain.model) if _has_weights(part)]
+    modules = nn.Module.modules(explain.model)
+    weighty = [part for part in modules if any(map(_is_drawn, part.parameters(recurse=False)))]
     layers += [part for part in reversed(weighty) if all(part is not head for head in layers)]
     found = []
     for step in range(1, steps + 1):
@@ -108,14 +113,18 @@ def head_correlation(
     maps: (B, H, W), as `explain` made them of these images for `target`, a class or (B,) classes.
 
     Returns (B,) float64 in [-1, 1]: 1 where the map stays the same. A map that depends on the head still keeps what the
-    maps of all classes of the image share, so do not expect 0: this is a test to pass, not a score. NaN where a map is
-    constant. It costs a forward and a backward per head.
+    maps of all classes of the image share, so do not expect 0: this is a test to pass, not a score. Heads whose map is
+    constant are left out; NaN where none is left, or the map itself is constant. It costs a forward and a backward per
+    head.
+
+    Raises ValueError without an `rng` for an explainer that draws.
     """
+    same_draws(explain, rng)
     correlations = []
     for seed in range(heads):
         with redrawn_head(explain.model, seed):
             correlations.append(rank_correlation(maps, explain(images, target, rng=rng)))
-    return torch.stack(correlations).mean(dim=0)
+    return torch.stack(correlations).nanmean(dim=0)
 
 
 def _heads(model: nn.Module) -> list[nn.Module]:
@@ -127,6 +136,10 @@ def _heads(model: nn.Module) -> list[nn.Module]:
     if not heads:
         raise ValueError(f"{type(model).__name__} has no layer with weights; expected a classifier with a linear head")
     return heads
+
+
+def _is_drawn(parameter: nn.Parameter) -> bool:
+    return parameter.is_floating_point() and parameter.ndim > 1
 
 
 def _has_weights(layer: object) -> bool:

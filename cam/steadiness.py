@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .explainer import Explainer
+from .explainer import Explainer, same_draws
 from .faithfulness import Ends, Model, checked
 from .repeated import Fill, at_least, colour, parts, rows_of
 from .rng import Rng, TorchRng
@@ -38,7 +38,10 @@ def sensitivity(
     that two maps of the same image have the same masks and noise. NaN where a map is all 0.
 
     It costs a map for each of the `samples`. Lower is steadier; a map that does not look at the image has 0.
+
+    Raises ValueError without an `rng` for an explainer that draws.
     """
+    same_draws(explain, rng)
     at_least(1, samples=samples)
     at_least(0, radius=radius)
     noise = rng or TorchRng(len(images), images.device)

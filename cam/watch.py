@@ -80,6 +80,20 @@ class Transformer:
             )
         return transformer
 
+    @classmethod
+    def read_from(cls, model: nn.Module, method: str) -> Transformer:
+        """Find the transformer in `model`, for a method that begins at what the head reads. ValueError if it has
+        neither a class token nor a pool of patches.
+        """
+        transformer = cls.needed(model, method)
+        return transformer if transformer.pools_patches else cls.with_class_token(model, method)
+
+    def read_row(self, like: Tensor) -> Tensor:
+        """Return what the head reads as a row (B, N) of sum 1: the class token, or the patches alike where it pools."""
+        row = torch.zeros_like(like)
+        row[:, slice(self.prefix, None) if self.pools_patches else slice(0, 1)] = 1
+        return row / row.sum(dim=1, keepdim=True)
+
     @property
     def pools_patches(self) -> bool:
         """Whether its head reads a pool of the patches without the class token, as far as its own options say."""

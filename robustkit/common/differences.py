@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, stdtr, stdtrit
 
-from .intervals import Floats, Interval, Z
+from .intervals import Floats, Interval, Z, error_of_parts, error_parts
 
 MCNEMAR, STUDENT, NORMAL = "McNemar's exact test", "Student's t", "a normal approximation"
 WILCOXON = "Wilcoxon's signed-rank test"
@@ -58,6 +58,27 @@ def of_means(before: Floats, after: Floats, binary: bool) -> Difference:
     reach = float(stdtrit(n - 1, 0.975)) * error
     p_value = 2 * float(stdtr(n - 1, -abs(value) / error))
     return Difference(value, n, value - reach, value + reach, p_value, first, second, test)
+
+
+def of_draws(before: Floats, after: Floats) -> Difference:
+    """Return how the mean of (n, D) figures differs from that of (n, E) others of the same n samples, where each column
+    is of a random draw of its own, such as of the images that were learned from.
+
+    The interval is of other samples and other draws: Student's t with the standard error of both.
+    Where there are as many draws on both sides, they are paired in their order.
+    """
+    n, first, second = len(before), float(before.mean()), float(after.mean())
+    if before.shape == after.shape:
+        parts = error_parts(after - before)
+    else:
+        per_draw = [part for side in (before, after) for part in error_parts(side)[1:]]
+        parts = [error_parts(after.mean(axis=1) - before.mean(axis=1))[0], *per_draw]
+    error, freedom = error_of_parts(parts)
+    value = second - first
+    if not error > 0:
+        return Difference(value, n, math.nan, math.nan, math.nan if value else 1.0, first, second, STUDENT)
+    reach, p_value = float(stdtrit(freedom, 0.975)) * error, 2 * float(stdtr(freedom, -abs(value) / error))
+    return Difference(value, n, value - reach, value + reach, p_value, first, second, STUDENT)
 
 
 def of_ranks(before: Floats, after: Floats) -> Difference:

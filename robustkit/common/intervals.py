@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, stdtrit
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -108,12 +109,44 @@ def _first(holds: Callable[[float], bool]) -> float:
 
 
 def bootstrap(statistic: Callable[[Floats], Floats], n: int, values: Sequence[float] | Floats) -> list[Interval]:
-    """Return percentile 95 % intervals of figures of n resampled samples, from one fixed stream, so that they repeat.
+    """Return 95 % intervals of figures of n resampled samples, from one fixed stream, so that they repeat.
 
     statistic: from how often each sample was drawn, (R, n), to one or several figures per resample. values:
-    the figures of the samples themselves, which their intervals hold.
+    the figures of the samples themselves, which their intervals hold. See `intervals`.
     """
-    return intervals(resampled_figures(statistic, n), values)
+    return intervals(resampled_figures(statistic, n), n, values)
+
+
+ErrorPart = tuple[float, float]
+"""A squared standard error, and its degrees of freedom."""
+
+
+def draws_interval(figures: Floats) -> Interval:
+    """Return the 95 % interval of the mean of (n, D) figures in [0, 1]: of n samples under D random draws, such as of
+    the images that were learned from. It is of other samples and other draws; nan for one draw, which shows no spread.
+    """
+    error, freedom = error_of_parts(error_parts(figures))
+    if math.isnan(error):
+        return math.nan, math.nan
+    value, reach = float(figures.mean()), float(stdtrit(freedom, 1 - _TAIL)) * error if error else 0.0
+    return max(0.0, value - reach), min(1.0, value + reach)
+
+
+def error_parts(figures: Floats) -> list[ErrorPart]:
+    """Return what samples, and draws if there are any, add to the error of the mean of (n,) or (n, D) figures.
+
+    Samples and draws are crossed; what is of neither alone counts twice, so that the error is rather too large.
+    """
+    means = [figures.mean(axis=1), figures.mean(axis=0)] if figures.ndim > 1 else [figures]
+    return [(float(m.var(ddof=1)) / len(m) if len(m) > 1 else math.nan, len(m) - 1.0) for m in means]
+
+
+def error_of_parts(parts: Sequence[ErrorPart]) -> tuple[float, float]:
+    """Return the standard error of a sum of independent parts, and its degrees of freedom (Satterthwaite 1946)."""
+    squared = math.fsum(part for part, _ in parts)
+    if not squared > 0:
+        return squared, math.inf
+    return math.sqrt(squared), squared**2 / math.fsum(part**2 / freedom for part, freedom in parts if part)
 
 
 def resampled_figures(statistic: Callable[[Floats], Floats], n: int) -> Floats:
@@ -122,13 +155,24 @@ def resampled_figures(statistic: Callable[[Floats], Floats], n: int) -> Floats:
     return np.concatenate([np.atleast_2d(figures.T).T for figures in blocks])
 
 
-def intervals(figures: Floats, values: Sequence[float] | Floats) -> list[Interval]:
-    """Return the percentile 95 % interval of each of K figures, from those of R resamples, (R, K); each holds its
+def intervals(figures: Floats, n: int, values: Sequence[float] | Floats) -> list[Interval]:
+    """Return the 95 % interval of each of K figures of n samples, from those of R resamples, (R, K); each holds its
     value.
     """
     with np.errstate(invalid="ignore"):  # infinite figures have no interval
-        low, high = np.percentile(figures, [2.5, 97.5], axis=0)
+        low, high = np.percentile(figures, percentiles(n), axis=0)
     return [enclosing(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
+
+
+def percentiles(n: int) -> tuple[float, float]:
+    """Return which percentiles of resamples of n samples are the ends of a 95 % interval.
+
+    Those of the expanded percentile interval (Hesterberg 2015): resamples vary too little, by sqrt(1 - 1/n), and
+    percentiles follow the normal distribution where Student's is due. 2.5 and 97.5 would hold the mean of 10 normal
+    samples in 89 % instead of 95; of hundreds of samples the two are the same.
+    """
+    tail = 100 * float(ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, _TAIL))) if n > 1 else 0.0
+    return tail, 100 - tail
 
 
 def enclosing(value: float, low: float, high: float) -> Interval:

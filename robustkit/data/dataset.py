@@ -265,7 +265,10 @@ def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | N
 
 def _side_by_side(dataset: Dataset) -> Dataset:
     samples = paired(dataset.samples, dataset.root)
-    notes = (*dataset.notes, f"{len(samples)} pairs side by side, each of two classes that both count as right")
+    left = len(dataset.samples) - 2 * len(samples)
+    lacking = f"; {left} images find no partner of another class" if left else ""
+    pairs = f"{len(samples)} pairs side by side, each of two classes that both count as right{lacking}"
+    notes = (*dataset.notes, pairs)
     source, root = SideBySideSource(dataset.source), f"{PREFIX}{dataset.root}"
     return replace(dataset, name=f"{PREFIX}{dataset.name}", root=root, samples=samples, notes=notes, source=source)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -47,10 +48,11 @@ def _half(image: Image.Image) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 def paired(samples: Sequence[Sample], where: str) -> tuple[Sample, ...]:
-    """Return each sample next to one of another class, so that each is on the left once and mostly on the right once.
+    """Return samples next to one of another class. Each is in one pair, so that pairs are independent of each other.
 
-    The samples stand in an order that hashes of their ids decide; the partner is the next one of another class. Both
-    labels count as right.
+    The samples stand in an order that hashes of their ids decide; the partner is the next one of another class that
+    has none. Those that find none are left out: an odd one, or the last of a class that most are of. Both labels count
+    as right.
 
     Raises:
         DataError: samples without a label, or of a single class, or whose id cannot be part of a pair's.
@@ -64,8 +66,10 @@ def paired(samples: Sequence[Sample], where: str) -> tuple[Sample, ...]:
 
 
 def _pairs(order: Sequence[Sample]) -> Iterator[Sample]:
-    n = len(order)
-    for place, first in enumerate(order):
-        others = (order[(place + step) % n] for step in range(1, n))
-        second = next(other for other in others if other.label != first.label)
+    single: deque[Sample] = deque()  # all of one class
+    for second in order:
+        if not single or single[0].label == second.label:
+            single.append(second)
+            continue
+        first = single.popleft()
         yield Sample(f"{first.id}{_BETWEEN}{second.id}", first.label, (first.label, second.label))

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 import cam
+from cam.controls import Control
 
+from ..common.randomness import SampleRng
 from ..common.registry import Registry, subclass_of
 from .map_methods import Chosen, as_numbers
 from .subject import Subject
@@ -24,6 +26,13 @@ def explainer_of(subject: Subject, method: str, options: Chosen = ()) -> cam.Exp
     shared = {"fill": nothing_of(subject), "batch_size": subject.settings.batch_size}
     taken = {key: value for key, value in shared.items() if key in inspect.signature(kind).parameters}
     return kind(subject.exact, **taken, **as_numbers(method, options))
+
+
+def control_map(method: str, inputs: Tensor, rng: SampleRng) -> cam.Explanation:
+    """Return the maps of a control, which asks no model."""
+    control = EVERY_EXPLAINER[method]
+    assert issubclass(control, Control)
+    return control().explain(inputs, rng=rng)
 
 
 def nothing_of(subject: Subject) -> Tensor:

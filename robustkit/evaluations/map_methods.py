@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -91,14 +91,16 @@ def take_options(method: str, given: dict[str, str], where: str) -> Chosen:
     return tuple((key, value) for key, value in values.items() if value != own[key].usual)
 
 
-def split_options(text: str, usual: str) -> tuple[str, Chosen]:
+def split_options(text: str, usual: str, kept: Collection[str] = ()) -> tuple[str, Chosen]:
     """Return a condition's text without what is its map's own, and these options: of `two-object(map=rise,masks=4)`.
-    usual: the method where none is named. Raises ProtocolError for a value that will not do.
+    usual: the method where none is named. kept: names that are the condition's, whatever the map has. Raises
+    ProtocolError for a value that will not do.
     """
     kind, inside = split_condition(text)
     given = dict(part.partition("=")[::2] for part in (inside or "").split(",") if part)
-    options = take_options(given.get("map", usual), given, text)
-    plain = ",".join(f"{key}={value}" for key, value in given.items())
+    rest = {key: value for key, value in given.items() if key not in kept}
+    options = take_options(given.get("map", usual), rest, text)
+    plain = ",".join(f"{key}={value}" for key, value in given.items() if key in kept or key in rest)
     return (f"{kind}({plain})" if plain else kind), options
 
 

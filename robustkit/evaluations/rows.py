@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.intervals import (
-    Floats,
-)
+from ..common.intervals import Floats, bootstrap, wilson
 from ..common.preprocessing import ASSUMED, few_numbers
 from ..data.layouts import SUBSET
 from ..display.numbers import amount
@@ -126,6 +125,20 @@ def assumed_flags(checkpoint: CheckpointEntry) -> list[str]:
 def column_of(table: pa.Table, name: str) -> Floats:
     values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
     return values
+
+
+def mean_of(values: Floats) -> tuple[float, int, float, float]:
+    """Return the mean of (n,) figures, n, and its 95 % interval, which few figures have not."""
+    n, mean = len(values), float(values.mean())
+    if n < FEWEST:
+        return mean, n, math.nan, math.nan
+    return mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
+
+
+def share_of(hits: Floats | NDArray[np.bool_]) -> tuple[float, int, float, float]:
+    """Return the share of (n,) samples that are hits, n, and Wilson's interval of it."""
+    count, n = int(hits.sum()), len(hits)
+    return count / n, n, *wilson(count, n)
 
 
 class Gatherer:

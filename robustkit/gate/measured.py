@@ -15,7 +15,7 @@ from ..protocol.pattern import ConditionPattern
 from ..results.paired import Side, lacking, paired_difference
 from ..results.summary import survey
 from ..runs.folder import RunFolder
-from ..runs.manifest import CheckpointEntry
+from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.measures import find_metric
 from ..tasks.task import Task, task_of
 from .remedy import missing_command
@@ -117,6 +117,15 @@ def figure_of(row: Row) -> Measured:
     return replace(figure, low=figure.value - reach, high=figure.value + reach)
 
 
+def apart(baseline: Manifest, run: Manifest) -> tuple[str, ...]:
+    """Return flags of what was computed otherwise in a baseline, though the two can be paired."""
+    return tuple(
+        f"{key} is {there} in the baseline and {here} here"
+        for key in ("dtype", "compile")
+        if (there := getattr(baseline.deciding, key)) != (here := getattr(run.deciding, key))
+    )
+
+
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
     """Return how much the second is below the first, or above it where not `falls`; paired by sample.
 
@@ -136,11 +145,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     except RunError as fault:
         raise CannotTell(str(fault)) from None
     low, high = difference.ci_low, difference.ci_high
-    flags = tuple(
-        f"{key} is {there} in the baseline and {here} here"
-        for key in ("dtype", "compile")
-        if (there := getattr(manifests[0].deciding, key)) != (here := getattr(manifests[1].deciding, key))
-    )
+    flags = apart(*manifests)
     if falls:
         return Measured(0.0 - difference.value, difference.n, 0.0 - high, 0.0 - low, flags)
     return Measured(difference.value, difference.n, low, high, flags)

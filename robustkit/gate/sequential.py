@@ -15,7 +15,7 @@ from ..evaluations.recorded import Recorded
 from ..evaluations.rows import STOPPED
 from ..runs.folder import RunFolder
 from ..tasks.task import Task
-from .measured import Measured, MeasuredRun
+from .measured import Measured, MeasuredRun, apart
 from .policy import Policy, Rule
 from .statements import Change, Identity, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict, matching, of_identity
@@ -101,16 +101,17 @@ class Trial:
         """Return what is still undecided about a checkpoint."""
         return [each for each in self.questions if each.checkpoint == checkpoint and each.state == UNDECIDED]
 
-    def outcome(self, run: RunFolder) -> Outcome:
-        """Return the verdicts, in the order of the rules."""
+    def outcome(self, run: RunFolder, baseline: RunFolder | None = None) -> Outcome:
+        """Return the verdicts, in the order of the rules. baseline: whose figures the changes are from."""
         subject = MeasuredRun(run)
+        changed = () if baseline is None else apart(baseline.manifest, run.manifest)
         verdicts = list[Verdict]()
         for rule in self.policy.rules:
             if isinstance(rule.statement, Identity):
                 of_run = rule.statement.subject in ("protocol", "data digest")
                 names = [""] if of_run else matching(rule.checkpoint, [*subject.checkpoints])
                 verdicts += (of_identity(rule, name, rule.statement, subject) for name in names)
-            verdicts += (_verdict(each, subject) for each in self.questions if each.rule is rule)
+            verdicts += (_verdict(each, subject, changed) for each in self.questions if each.rule is rule)
         return Outcome(self.policy, tuple(verdicts), subject.results)
 
 
@@ -120,11 +121,12 @@ def bounded(rule: Rule) -> Value | Change:
     return rule.statement
 
 
-def _verdict(question: Question, subject: MeasuredRun) -> Verdict:
+def _verdict(question: Question, subject: MeasuredRun, changed: Sequence[str]) -> Verdict:
     rule, taken, every = question.rule, question.test.taken, subject.manifest.data.n
     word = "not decided by" if question.state == UNDECIDED else "decided after"
     row = subject.cells[question.checkpoint].get((question.condition, question.metric))
-    flags = () if row is None else (flag for flag in row["flags"] if not flag.startswith((INCOMPLETE, STOPPED)))
+    flags = [] if row is None else [flag for flag in row["flags"] if not flag.startswith((INCOMPLETE, STOPPED))]
+    flags += changed if question.before is not None else ()
     figure = Measured(question.value, taken, flags=tuple(flags)) if taken else None
     reason = f"{word} {taken} of {every} samples"
     return Verdict(rule, question.checkpoint, question.state, reason, figure, question.condition, of=every)

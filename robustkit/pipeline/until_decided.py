@@ -65,7 +65,7 @@ def until_decided(
     trial = trial_of(policy, names, plan.conditions, task_named(card.task), before)
     ids = [sample.id for sample in plan.dataset.samples][:at_most]
     carry_out(plan, progress, say, partial(_compute, trial, ids))
-    return plan.run, trial.outcome(plan.run)
+    return plan.run, trial.outcome(plan.run, baseline)
 
 
 def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:

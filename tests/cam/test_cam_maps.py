@@ -172,6 +172,9 @@ class Pooled(nn.Module):
         return self.segmenter(images).mean(dim=(2, 3))
 
 
+UNREAD = "the class token's attention has hardly any gradient, that of others has"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -181,9 +184,9 @@ class Pooled(nn.Module):
             r"VisionTransformer pools its patches \(global_pool='avg'\): the logits are not read from it; use "
             r"agcam-full, grad-cam or gradient$",
         ),
-        (lambda: tiny_vit(global_pool="map"), "the class token's attention has no gradient, though that of others has"),
-        (lambda: Pooled("linear").eval(), "the class token's attention has no gradient, though that of others has"),
-        (lambda: Pooled("mask_transformer").eval(), "the class token's attention has no gradient, though that of oth"),
+        (lambda: tiny_vit(global_pool="map"), UNREAD),
+        (lambda: Pooled("linear").eval(), UNREAD),
+        (lambda: Pooled("mask_transformer").eval(), UNREAD),
     ],
 )
 def test_where_nothing_but_attention_leads_to_the_class_token_there_is_the_full_gradient_only(
@@ -260,12 +263,47 @@ def test_batch_order_and_targets_do_not_matter(method: Any) -> None:
         assert method is cam.Rollout or (both.maps[:, 0] - both.maps[:, 1]).abs().max() > 0.1
 
 
+class BothRead(nn.Module):
+    """A head over the class token and the mean of the patches, as DINOv2's classifiers have."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.vit, self.share = tiny_vit(), share
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.vit.forward_features(images)
+        return self.vit.head(self.share * tokens[:, 0] + (1 - self.share) * tokens[:, 1:].mean(dim=1))
+
+
+@pytest.mark.parametrize("method", [cam.AGCAM, cam.Chefer])
+def test_a_class_token_that_is_hardly_read_is_not_explained(method: Any) -> None:
+    """Where patches are read, too, the map is of the class token's part; next to none of it is refused."""
+    images = some_images(2)
+    assert not method(BothRead(0.5).eval()).explain(images).degenerate.any()
+    with pytest.raises(ValueError, match="has hardly any gradient"):
+        method(BothRead(0.001).eval())(images)
+
+
+def test_rollout_of_a_model_that_pools_begins_at_its_patches() -> None:
+    model, images = tiny_vit(global_pool="avg"), some_images(2)
+    averages: list[Tensor] = []
+    explainer = cam.Rollout(model)
+    with explainer, explainer._transformer.showing(lambda _, scores, attention: averages.append(attention.mean(1))):
+        model(images)
+    product = torch.eye(averages[0].shape[1]).double()
+    for average in averages:
+        product = (average[0].double() + torch.eye(len(product))) / 2 @ product
+    expected = upsampled_slowly(product[1:, 1:].mean(dim=0).tolist(), (2, 3), (16, 24))
+    close(explainer(images)[0], expected)
+
+
 def test_rollout_by_hand() -> None:
     first = torch.tensor([[[0.0, 1.0], [0.5, 0.5]]])
     second = torch.tensor([[[0.5, 0.5], [0.0, 1.0]]])
     # (A + I) / 2: [[.5, .5], [.25, .75]] and [[.75, .25], [0, 1]]; their product's first row
-    close(roll([first, second]), torch.tensor([[0.75 * 0.5 + 0.25 * 0.25, 0.75 * 0.5 + 0.25 * 0.75]]))
-    close(roll([1.02 * first, 0.9 * second]), roll([first, second]))
+    token = torch.tensor([[1.0, 0.0]])
+    close(roll([first, second], token), torch.tensor([[0.75 * 0.5 + 0.25 * 0.25, 0.75 * 0.5 + 0.25 * 0.75]]))
+    close(roll([1.02 * first, 0.9 * second], token), roll([first, second], token))
 
 
 @pytest.mark.parametrize("inplace", [False, True])

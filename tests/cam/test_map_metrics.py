@@ -18,11 +18,13 @@ from cam_score_oracles import smooth_maps
 from torch import Tensor, nn
 
 import cam
+from cam import sanity
 from cam.complexity import entropy, gini, histogram_entropy
 from cam.faithfulness import ends_of
-from cam.sanity import cascade, redrawn_head
+from cam.sanity import cascade, head_correlation, redrawn_head
 from cam.similarity import rank_correlation
 from cam.steadiness import hide_squares, infidelity, sensitivity
+from robustkit.common.randomness import SampleRng
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES, TARGETS = some_images(3), torch.tensor([1, 3, 2])
@@ -158,8 +160,8 @@ def test_the_cascade_goes_from_the_head_to_the_first_layer() -> None:
         before = state(net)
         tool = kind(net)
         maps = tool(IMAGES, TARGETS)
-        weights = [name for name, part in net.named_modules() if getattr(part, "weight", None) is not None]
-        weights = [name for name in weights if net.get_submodule(name).weight.ndim > 1]
+        parts = net.named_modules()
+        weights = [name for name, part in parts if any(p.ndim > 1 for p in part.parameters(recurse=False))]
         found = cascade(tool, IMAGES, maps, TARGETS, steps=len(weights), seed=3)
         assert found.correlations.shape == (3, len(weights)) and state(net) == before
         with redrawn_head(net, 3):
@@ -168,11 +170,9 @@ def test_the_cascade_goes_from_the_head_to_the_first_layer() -> None:
         generator = torch.Generator().manual_seed(3)
         with torch.no_grad():
             for name in reversed(weights):
-                part = slow.get_submodule(name)
-                spread = part.weight.std()
-                part.weight.copy_(torch.randn(part.weight.shape, generator=generator) * spread)
-                if part.bias is not None:
-                    part.bias.zero_()
+                for value in slow.get_submodule(name).parameters(recurse=False):
+                    spread = value.std() if value.ndim > 1 else 0
+                    value.copy_(torch.randn(value.shape, generator=generator) * spread if spread else 0 * value)
         again = kind(slow)(IMAGES, TARGETS)
         close(found.correlations[:, -1].nan_to_num(), rank_correlation(maps, again).nan_to_num())
         rise = (histogram_entropy(again) - histogram_entropy(maps)) / histogram_entropy(maps)
@@ -183,6 +183,50 @@ def test_the_cascade_goes_from_the_head_to_the_first_layer() -> None:
         close(once.correlations.nan_to_num(), found.correlations[:, -1:].nan_to_num())
         uneven = cascade(tool, IMAGES, maps, TARGETS, steps=len(weights) - 1, seed=3)  # parts are rounded up
         close(uneven.correlations.nan_to_num(), found.correlations[:, 1:].nan_to_num())
+
+
+def test_a_redrawn_model_keeps_no_weights() -> None:
+    """Neither torch's own attention, whose queries, keys and values are no `.weight`, nor positions."""
+    block = nn.TransformerEncoderLayer(8, 2, 16, 0.0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 8, 8), nn.Flatten(2), Turned(), block, Averaged())
+    nn.init.ones_(block.self_attn.in_proj_bias)
+    nn.init.ones_(block.self_attn.out_proj.bias)
+    before, seen = {name: value.clone() for name, value in net.named_parameters()}, dict[str, bool]()
+
+    class Looks(cam.InputGradient):
+        def explain(self, *given: Any, **more: Any) -> cam.Explanation:
+            seen.update((name, torch.equal(value, before[name])) for name, value in net.named_parameters())
+            return super().explain(*given, **more)
+
+    cascade(Looks(net.eval()), IMAGES, torch.rand(3, 16, 24), 0, steps=1)
+    norms = {f"3.norm{i}.{kind}" for i in "12" for kind in ("weight", "bias")}
+    assert {name for name, same in seen.items() if same} == norms
+
+
+class Turned(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+class Averaged(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=1)
+
+
+def test_a_constant_map_of_one_drawn_head_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([0.5, math.nan, 0.1, 0.3, 0.3])
+    monkeypatch.setattr(sanity, "rank_correlation", lambda *_: torch.tensor([next(found)] * 3).double())
+    close(head_correlation(cam.GradCAM(cnn()), IMAGES, torch.rand(3, 16, 24), 0), torch.full((3,), 0.3).double())
+
+
+@pytest.mark.parametrize("measure", [sensitivity, cascade, head_correlation])
+def test_an_explainer_that_draws_needs_the_same_draws(measure: Any) -> None:
+    for kind in (cam.RISE, cam.SmoothGrad, cam.RandomMap):
+        with pytest.raises(ValueError, match=f"^{kind.name} draws numbers, so that its maps differ .*; give the rng"):
+            measure(kind(cnn()), IMAGES, torch.rand(3, 16, 24), 0)
+    rng = SampleRng.of(["a", "b", "c"], seed=0, condition="cam", device="cpu")
+    tool = cam.RISE(cnn(), fill=0, masks=8)
+    assert sensitivity(tool, IMAGES, tool(IMAGES, TARGETS, rng=rng), TARGETS, radius=0, rng=rng).largest.max() < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from paired_oracles import interval_of
 
-from robustkit.common.differences import MCNEMAR, of_means, of_outcomes
+from robustkit.common.differences import MCNEMAR, of_draws, of_means, of_outcomes
 
 
 def test_a_published_table() -> None:
@@ -40,6 +40,22 @@ def test_intervals_hold_0_just_where_the_exact_test_does_not_reject() -> None:
                 assert -1 <= found.ci_low <= found.value <= found.ci_high <= 1
                 low, high = of_outcomes(lost, gained, n)
                 assert (-high, -low) == pytest.approx((found.ci_low, found.ci_high), abs=1e-12)
+
+
+def test_a_difference_over_draws_is_paired_where_they_are_as_many() -> None:
+    stream, held, narrow = np.random.default_rng(5), [], []
+    for _ in range(400):
+        draws = 0.08 * stream.normal(size=5)  # what was learned from, the same for both
+        first = (stream.random((50, 5)) < 0.6 + draws).astype(float)
+        second = (stream.random((50, 5)) < 0.5 + draws).astype(float)
+        found, apart = of_draws(first, second), of_draws(first, np.concatenate([second, second[:, :1]], axis=1))
+        held.append(found.ci_low <= -0.1 <= found.ci_high)
+        narrow.append((found.ci_high - found.ci_low) / (apart.ci_high - apart.ci_low))
+        assert (found.p_value >= 0.05) == (found.ci_low <= 0 <= found.ci_high)
+    assert 0.93 <= np.mean(held) <= 0.995 and np.mean(narrow) < 0.9
+    same = of_draws(first, first)
+    assert (same.value, same.p_value) == (0, 1) and np.isnan(same.ci_low)
+    assert np.isnan(of_draws(first[:, :1], second[:, :1]).p_value)
 
 
 @pytest.mark.parametrize(("gained", "lost"), [(0.02, 0.02), (0.1, 0.02), (0.3, 0.05)])

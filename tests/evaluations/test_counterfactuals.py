@@ -146,6 +146,32 @@ def test_without_maps_a_run_compares_predictions_and_goes_on_to_the_same_bytes(t
     assert files(robustkit.audit(f"zoo:{NAME}", out=plain.path, batch_size=24, **OPTIONS).path) == before
 
 
+def test_images_with_a_constant_map_count_for_flips_and_not_for_mass(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = AGCAM._finish
+
+    def first_is_flat(self: AGCAM, grids: torch.Tensor, size: tuple[int, int]) -> Any:
+        maps, degenerate = whole(self, grids, size)
+        maps[0], degenerate[0] = 0, True
+        return maps, degenerate
+
+    monkeypatch.setattr(AGCAM, "_finish", first_is_flat)
+    flat = robustkit.audit(f"zoo:{NAME}", out=tmp_path / "run", cams="agcam", batch_size=12, **OPTIONS)
+    for change, text in TEXTS.items():
+        rows = [*_rows(flat, text).values()]
+        assert [place for place, row in enumerate(rows) if row["mass_before"] is None] == [0, 12]
+        counted = [row for row in rows if row["clean_correct"]]
+        told = [row["mass_after"] - row["mass_before"] for row in counted if row["mass_before"] is not None]
+        figures = {row["metric"]: row for row in flat.summary() if row["condition"] == text}
+        usual = {row["metric"]: row for row in run.summary() if row["condition"] == text}
+        assert figures["flipped"] == usual["flipped"]
+        assert figures["mass_change"]["value"] == pytest.approx(np.mean(told)) and len(told) < len(counted), change
+        why = f"{len(counted) - len(told)} of {len(counted)} images have a map that is constant or not finite; left out"
+        assert why in figures["mass_change"]["flags"]
+        assert len(per_sample(Recorded(flat, NAME), text, "mass_change")[0]) == len(told)
+
+
 def test_words() -> None:
     assert VOCABULARY.label(TEXTS["shape"]) == "shape changed, maps by agcam"
     assert check_condition("counterfactual(change=colour)").given == {"change": "colour"}

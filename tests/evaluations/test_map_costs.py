@@ -30,8 +30,8 @@ def cost_of(text: str, card: Card) -> Cost:
 @pytest.mark.parametrize(
     ("data", "options", "named"),
     [
-        ("shapes", {"region_noise": "object,map-top,map-bottom(map=smooth-grad),random"}, "map=smooth-grad"),
-        ("shapes-pairs", {"cams": "agcam,rollout,rise(masks=5)"}, "two-object(map=rise,masks=5)"),
+        ("shapes", {"region_noise": "object,map-top,map-bottom(map=smooth-grad,samples=3),random"}, "samples=3"),
+        ("shapes-pairs", {"cams": "agcam,rollout,rise(masks=5),centre"}, "two-object(map=rise,masks=5)"),
         ("shapes-counterfactual", {"cams": "agcam,integrated-gradients(steps=3)"}, "gradients,steps=3)"),
     ],
 )

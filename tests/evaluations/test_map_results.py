@@ -19,6 +19,7 @@ from cam.localisation import MaxBoxAcc, PxAP, score
 from cam.sanity import redrawn_head
 from cam.similarity import iou_at, rank_correlation
 from robustkit.cli.cam.choice import Choice
+from robustkit.common.intervals import percentiles, wilson
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ProtocolError
@@ -133,7 +134,7 @@ def test_the_best_control_is_found_anew_in_every_resample() -> None:
     counts = resampled(40)
     means = {name: counts @ values / 40 for name, values in scores.items()}
     leads = means["agcam"] - np.maximum(means["random"], means["centre"])
-    assert (low, high) == pytest.approx(tuple(np.percentile(leads, [2.5, 97.5])), abs=0.004)
+    assert (low, high) == pytest.approx(tuple(np.percentile(leads, percentiles(40))), abs=0.005)
     best = max(("random", "centre"), key=lambda name: scores[name].mean())
     assert (value, n, flags) == (
         pytest.approx(scores["agcam"].mean() - scores[best].mean()),
@@ -145,6 +146,12 @@ def test_the_best_control_is_found_anew_in_every_resample() -> None:
 def resampled(n: int) -> Any:
     """How often each of n samples is drawn, in 20000 resamples."""
     return np.random.default_rng(1).multinomial(n, [1 / n] * n, size=20000)
+
+
+def test_hits_and_misses_have_wilsons_interval() -> None:
+    hits = {("cam(agcam)", "pointing_game"): np.repeat([1.0, 0.0, np.nan], [59, 1, 1])}
+    ((_, _, value, n, low, high, _),) = map_rows([Figures(MapSpec("agcam"), [str(i) for i in range(61)], hits)])
+    assert (value, n, low, high) == (pytest.approx(59 / 60), 60, *wilson(59, 60))
 
 
 def test_few_samples_and_maxima_have_no_interval() -> None:

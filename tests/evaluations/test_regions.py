@@ -185,6 +185,10 @@ def test_texts_and_words() -> None:
     assert VOCABULARY.label(TOP) == "highest 50 % of agcam, severity 5"
     assert pattern_of(TOP).text == TOP and check_condition(TOP).given["share"] == "0.5"
     assert VOCABULARY.parse(OBJECT).needs_truth and not VOCABULARY.parse(TOP).needs_truth
+    (drawn,) = parse_regions("map-top(map=rise,masks=4,share=0.3)")  # the share of the image: RISE's own stays as it is
+    assert drawn.text == "region-noise(region=map-top,map=rise,share=0.3,severity=5,masks=4)"
+    assert VOCABULARY.label(drawn.text) == "highest 30 % of rise(masks=4), severity 5"
+    assert VOCABULARY.parse(drawn.text) == drawn and check_condition(drawn.text).given["masks"] == "4"
 
 
 @pytest.mark.parametrize(
@@ -196,6 +200,9 @@ def test_texts_and_words() -> None:
         ("object(share=0.5)", "share does nothing for the region object; leave it out"),
         ("random(map=agcam)", "map does nothing for the region random; leave it out"),
         ("map-top(share=1)", "share 1; expected a part of the image, above 0 and below 1"),
+        ("map-top(map=agcam,masks=4)", "unknown parameter of region-noise 'masks'"),
+        ("map-top(map=rise,masks=0)", "masks 0; expected a whole number from 1"),
+        ("random(map=rise,masks=4)", "map does nothing for the region random"),
         ("map-top(colour=red)", "unknown parameter of region-noise 'colour'"),
         ("map-top(map=agcan)", r"unknown map 'agcan'.*agcam"),
         (" , ", "no region is named; expected some of object, background"),

@@ -202,6 +202,12 @@ def test_a_drop_is_paired_with_a_baseline_of_any_order(
         said, taken = ends((drops + 1) / 2, (bound + 1) / 2, 0.05)
         assert said == (-1 if status == 0 else 1) and (found["n"], found["of"]) == (taken, N)
         assert found["value"] == pytest.approx(drops[:taken].mean()) and shards(out, "clean") == -(-taken // 16) < 15
+        assert found["flags"] == []
+    other = robustkit.audit(many / "net.pth", out=tmp_path / "half", dtype="bfloat16", **made)
+    line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
+    call(monkeypatch, line)
+    (found,) = json.loads(report.read_text())["verdicts"]
+    assert found["flags"] == ["dtype is bfloat16 in the baseline and float32 here"]
 
 
 def test_samples_run_out(

@@ -11,7 +11,7 @@ from row_runs import PGD, make_run, row
 from scipy.stats import binomtest
 
 from robustkit.common.files import write_whole
-from robustkit.common.intervals import bootstrap, calibration_error, calibration_interval, wilson
+from robustkit.common.intervals import bootstrap, calibration_error, calibration_interval, percentiles, wilson
 from robustkit.errors import RunError
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
@@ -141,7 +141,7 @@ def test_the_interval_of_nll_is_that_of_resampled_samples(tmp_path: Path) -> Non
     for _ in range(1000):
         index = draws.integers(0, 40, 40)
         figures.append(nll[index].mean())
-    low, high = np.percentile(figures, [2.5, 97.5])
+    low, high = np.percentile(figures, percentiles(40))
     assert (found["nll"]["ci_low"], found["nll"]["ci_high"]) == pytest.approx((low, high), rel=1e-5)
     seen = np.float32(confidence).astype(float), correct.astype(float)
     assert (found["ece"]["ci_low"], found["ece"]["ci_high"]) == calibration_interval(*seen)

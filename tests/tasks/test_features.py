@@ -15,11 +15,15 @@ from processes import called
 from small_audit import files
 from torch.nn import functional
 
+from robustkit.common.differences import of_draws
+from robustkit.common.intervals import draws_interval
 from robustkit.errors import ModelError
+from robustkit.evaluations.recorded import Recorded
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.run import Run
 from robustkit.runs.folder import RunFolder
 from robustkit.tasks.features.logistic import best_strength, draws, fit, folds, logits, shuffled
+from robustkit.tasks.features.metrics import recorded_difference
 from robustkit.tasks.features.neighbours import answers
 
 sklearn = pytest.importorskip("sklearn", reason="scikit-learn is of the extra test")
@@ -191,7 +195,8 @@ def test_figures_are_means_of_records(done: Path) -> None:
         assert found[condition, "few_shot_spread(3)"]["value"] == pytest.approx(np.std(shots, ddof=1))
         assert found[condition, "retrieval"]["value"] == pytest.approx(read["precision"].mean())
         row = found[condition, "few_shot(3)"]
-        assert row["ci_low"] < row["value"] < row["ci_high"]
+        each = np.stack([read[f"few_shot 3 {draw}"] == read["label"] for draw in range(5)], axis=1).astype(float)
+        assert (row["ci_low"], row["ci_high"]) == pytest.approx(draws_interval(each))
     assert ("clean", "moved") not in found and found[PGD, "moved"]["value"] > 0.003
     fog = [found[f"corruption(fog,severity={severity},preset=cifar)", "knn"]["value"] for severity in range(1, 6)]
     assert found["corruption(fog,preset=cifar)", "knn"]["value"] == pytest.approx(np.mean(fog))
@@ -231,6 +236,14 @@ def test_page_terminal_comparison_and_gate_show_them(place: Path, done: Path, tm
     for metric in ("knn", "probe", "retrieval"):
         difference = found["other", metric] - found["net", metric]
         assert paired["clean", metric].value == pytest.approx(difference) and paired["clean", metric].n == 24
+    run, sides = RunFolder(tmp_path / "two"), []
+    for name in ("net", "other"):
+        read = run.table(name, "clean").sort_by("sample_id")
+        columns = [read[f"few_shot 3 {draw}"].to_numpy() for draw in range(5)]
+        sides.append(np.stack([column == read["label"].to_numpy() for column in columns], axis=1).astype(float))
+    assert recorded_difference(*(Recorded(run, name) for name in ("net", "other")), "clean", "few_shot(3)") == of_draws(
+        *sides
+    )
     for value, expected in (("0.2", 0), ("0.999", 1)):
         rules = "\n".join(
             f'[[rule]]\nrequire = "{metric} under clean >= {value}"' for metric in ("knn", "knn(5)", "few_shot(3)")

@@ -31,7 +31,7 @@ COLUMNS: dict[str, pa.DataType] = {
 
 flipped: whether the prediction is not that of the image as it is. followed: whether it is the class whose colour or
 outline was put in; null for backgrounds. mass_…: the share of the map of the predicted class on the object, of the
-image as it is and of the changed one; null without a map.
+image as it is and of the changed one; null without a map, or of one that is constant or not finite.
 """
 
 
@@ -69,7 +69,11 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
 
 def _explained(
     explainer: cam.Explainer, inputs: Tensor, masks: list[Tensor], rng: SampleRng
-) -> tuple[Tensor, list[float]]:
-    """Return the logits (B, K), and the share of the map of each prediction on its object."""
+) -> tuple[Tensor, list[float | None]]:
+    """Return the logits (B, K), and the share of the map of each prediction on its object; None of a map that is
+    constant or not finite.
+    """
     explained = explainer.explain(inputs, rng=rng)
-    return explained.logits, energy_inside(explained.maps.cpu(), torch.stack(masks)).tolist()
+    shares = energy_inside(explained.maps.cpu(), torch.stack(masks))
+    lost = explained.degenerate.tolist()
+    return explained.logits, [None if gone else share for share, gone in zip(shares.tolist(), lost, strict=True)]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from ...common.intervals import bootstrap, wilson
 from ..family import Summary
-from ..rows import FEWEST, Reading, Row, column_of, readable
+from ..rows import Reading, Row, column_of, mean_of, readable, share_of
 from .measures import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT
 
 _COLUMNS = {"sample_id", "error", "correct", "nll", "linf", "l2", "clean_correct", "flipped", "followed"}
@@ -28,21 +26,21 @@ class CounterfactualSummary(Summary):
         flags = [*self.reading.flags(condition, table), *notes]
         if not len(read):
             return
-        right = int(column_of(read, "correct").sum())
-        yield condition, RIGHT.name, right / len(read), len(read), *wilson(right, len(read)), flags
+        yield condition, RIGHT.name, *share_of(column_of(read, "correct")), flags
         counted = read.filter(read["clean_correct"])
-        if not (n := len(counted)):
+        if not len(counted):
             return
         for metric in (FLIPPED, FOLLOWED):
             values = column_of(counted, metric.name)
             if not np.isnan(values).any():
-                yield condition, metric.name, values.mean().item(), n, *wilson(int(values.sum()), n), flags
+                yield condition, metric.name, *share_of(values), flags
         if "mass_before" not in read.column_names:
             return
         before, after = (column_of(counted, name) for name in _MASSES)
+        told = np.isfinite(before) & np.isfinite(after)
+        if not told.any():
+            return
+        if lost := int((~told).sum()):
+            flags = [*flags, f"{lost} of {len(told)} images have a map that is constant or not finite; left out"]
         for metric, values in ((BEFORE, before), (CHANGE, after - before)):
-            mean = float(values.mean())
-            ends = math.nan, math.nan
-            if n >= FEWEST:
-                ends = bootstrap(lambda counts, values=values: counts @ values / n, n, [mean])[0]  # type: ignore[misc]
-            yield condition, metric.name, mean, n, *ends, flags
+            yield condition, metric.name, *mean_of(values[told]), flags

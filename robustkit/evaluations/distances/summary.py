@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 from scipy.special import bdtr
 
-from ...common.intervals import Floats, bootstrap, wilson
+from ...common.intervals import Floats, wilson
 from ...protocol.card import number
 from ..family import Summary
-from ..rows import FEWEST, Number, Reading, Row, column_of, readable
+from ..rows import Number, Reading, Row, column_of, mean_of, readable
 from ..strength import Strengths
 from .beside import beside_flags
 from .measures import FURTHEST, OPTIMALITY, RADII
@@ -68,9 +68,7 @@ def numbers(distances: Floats, norm: str) -> Iterator[Number]:
     middle, (low, high) = float(np.sort(distances)[(n - 1) // 2]), median_interval(distances)
     yield "median_distance", _finite(middle), n, _finite(low), _finite(high)
     shares = np.minimum(distances, FURTHEST[norm]) / FURTHEST[norm]
-    area = float(shares.mean())
-    interval = bootstrap(lambda counts: counts @ shares / n, n, [area])[0] if n >= FEWEST else (math.nan, math.nan)
-    yield "distance_area", area, n, *interval
+    yield "distance_area", *mean_of(shares)
     for text in RADII[norm]:
         standing = int((distances > float(number(text))).sum())
         yield f"accuracy_at({text})", standing / n, n, *wilson(standing, n)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.intervals import Floats, bootstrap, wilson
+from ...common.intervals import Floats
 from ...errors import DamagedRecord
 from ..family import Summary
 from ..layers import Layer, decode_layers
-from ..rows import FEWEST, Gatherer, Number, Reading, Row, column_of, readable
+from ..rows import Gatherer, Number, Reading, Row, column_of, mean_of, readable, share_of
 from .condition import under_of
 from .measures import BACK, LISTS, METRICS
 
@@ -42,25 +41,12 @@ class LedgerSummary(Summary):
 
 def numbers(read: pa.Table) -> Iterator[Number]:
     """Yield metric, value, n and 95 % interval of each figure, over the samples that have it."""
-    shares_of_samples = {metric.name for metric in BACK}
     for metric in METRICS:
         values = column_of(read, metric.name)
         values = values[np.isfinite(values)]
-        n = len(values)
-        if not n:
-            continue
-        value = float(values.mean())
-        if metric.name in shares_of_samples and np.isin(values, (0, 1)).all():
-            yield metric.name, value, n, *wilson(round(float(values.sum())), n)
-        elif n >= FEWEST:
-            yield metric.name, value, n, *_interval(values, value)
-        else:
-            yield metric.name, value, n, math.nan, math.nan
-
-
-def _interval(values: Floats, mean: float) -> tuple[float, float]:
-    low, high = bootstrap(lambda counts: counts @ values / len(values), len(values), [mean])[0]
-    return float(low), float(high)
+        if len(values):
+            is_share = metric in BACK and np.isin(values, (0, 1)).all()
+            yield metric.name, *(share_of(values) if is_share else mean_of(values))
 
 
 @dataclass(frozen=True)

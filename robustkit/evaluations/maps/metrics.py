@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from ...common.intervals import Floats, intervals, resampled_figures
+from ...common.intervals import Floats, intervals, resampled_figures, wilson
 from ..map_methods import CONTROLS
 from ..rows import Row, Rows, column_of
 from .condition import MODES, PLAIN, SCORES, MapSpec, of_mode
@@ -33,6 +33,7 @@ _WANTED = {
 _LOWER_IS_BETTER = {metric.name for metric in METRICS if metric.better < 0}
 _NEITHER_IS_BETTER = {metric.name for metric in METRICS if metric.better == 0}
 _OF_MAPS = {*_NEITHER_IS_BETTER, "infidelity"}  # what a constant map has not
+_HIT = "pointing_game"  # 0 or 1, but of a constant map, which hits by chance
 UNMOVED = 0.9
 """A rank correlation: maps above it after the head is redrawn do not depend on the class."""
 
@@ -112,8 +113,7 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
             rows = _present(figures.values[key])
             if not len(rows):
                 continue
-            drawn = _drawn(figures.values[key], key[1], rows)
-            value, low, high = _estimate(drawn, len(rows), key[1])
+            value, low, high = _of_samples(figures.values[key], key[1], rows)
             flags = list(figures.flags)
             if len(rows) < len(figures.ids):
                 why = "maps are constant" if key[1] in _OF_MAPS else "samples have no object in the frame"
@@ -178,11 +178,19 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
                 yield explained.text, column + suffix, value, len(chosen), low, high, lines
 
 
+def _of_samples(values: Floats | Counted, metric: str, rows: Rows) -> tuple[float, float, float]:
+    """Return the metric on the samples and its interval, Wilson's of hits and misses."""
+    value, low, high = _estimate(_drawn(values, metric, rows), len(rows), metric)
+    if metric == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
+        low, high = wilson(int(values[rows].sum()), len(rows))
+    return value, low, high
+
+
 def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
     """Return the metric and its interval; nan for a few samples, and for a maximum, which resampling biases upwards."""
     if not has_interval(n, metric):
         return float(drawn[0]), math.nan, math.nan
-    ((low, high),) = intervals(drawn[1:, None], drawn[:1])
+    ((low, high),) = intervals(drawn[1:, None], n, drawn[:1])
     return float(drawn[0]), low, high
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
-from ..explainers import explainer_of
+from ..explainers import control_map, explainer_of
 from ..shown import show_pixels
 from ..subject import Batch, Evaluation, Shown, Subject
 from .drown import elsewhere, extreme, noised
-from .vocabulary import OF_MAP, RANDOM
+from .vocabulary import OF_MAP, RANDOM, chosen_of
 
 COLUMNS: dict[str, pa.DataType] = {
     "clean_correct": pa.bool_(),
@@ -69,9 +69,12 @@ def _regions(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     given, device = dict(condition.parameters), subject.settings.device
     region = str(given["region"])
     if "share" in given:
-        method = str(given["map"]) if region in OF_MAP else RANDOM
-        with explainer_of(subject, method) as explainer:
-            explained = explainer.explain(subject.inputs(batch.inputs), rng=rng)
+        inputs = subject.inputs(batch.inputs)
+        if region in OF_MAP:
+            with explainer_of(subject, str(given["map"]), chosen_of(condition)) as explainer:
+                explained = explainer.explain(inputs, rng=rng)
+        else:
+            explained = control_map(RANDOM, inputs, rng)
         chosen = extreme(explained.maps, Fraction(str(given["share"])), lowest=region == "map-bottom")
         return chosen & ~explained.degenerate[:, None, None]
     nothing = torch.zeros(batch.inputs.shape[2:], dtype=torch.bool)

@@ -90,9 +90,12 @@ class Regions(Family):
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         from ..cost import Cost
         from ..map_costs import map_with_logits
+        from .vocabulary import chosen_of
 
         given = dict(condition.parameters)
-        return Cost(3) + map_with_logits(str(given["map"])) if given["region"] in OF_MAP else Cost(3)
+        if given["region"] in OF_MAP:
+            return Cost(3) + map_with_logits(str(given["map"]), chosen_of(condition))
+        return Cost(2 if given["region"] == RANDOM else 3)
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from .evaluate import show

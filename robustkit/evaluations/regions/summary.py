@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from ...common.differences import of_outcomes
-from ...common.intervals import bootstrap, wilson
 from ..family import Summary
-from ..rows import FEWEST, Reading, Row, column_of, readable
+from ..rows import Reading, Row, column_of, mean_of, readable, share_of
 from .measures import ACCURACY, AREA, KEPT, LEAD, RANDOM
 from .vocabulary import given_of
 
@@ -29,22 +27,19 @@ class RegionSummary(Summary):
         counted = area > 0
         if lacking := int((~counted).sum()):
             flags.append(f"{lacking} of {len(read)} images {_without(condition)}; not counted")
-        n = int(counted.sum())
-        if not n:
+        if not counted.any():
             return
         right, before = (column_of(read, name)[counted] > 0 for name in ("correct", "clean_correct"))
-        yield condition, ACCURACY.name, right.mean().item(), n, *wilson(int(right.sum()), n), flags
-        area = area[counted]
-        ends = bootstrap(lambda counts: counts @ area / n, n, [area.mean()])[0] if n >= FEWEST else (math.nan, math.nan)
-        yield condition, AREA.name, area.mean().item(), n, *ends, flags
+        yield condition, ACCURACY.name, *share_of(right), flags
+        yield condition, AREA.name, *mean_of(area[counted]), flags
         if not (of := int(before.sum())):
             return
         kept = right[before]
-        yield condition, KEPT.name, kept.mean().item(), of, *wilson(int(kept.sum()), of), flags
+        yield condition, KEPT.name, *share_of(kept), flags
         if "random_correct" not in read.column_names:  # of random regions
             return
         there = column_of(read, "random_correct")[counted][before] > 0
-        yield condition, RANDOM.name, there.mean().item(), of, *wilson(int(there.sum()), of), flags
+        yield condition, RANDOM.name, *share_of(there), flags
         gained, lost = int((kept & ~there).sum()), int((there & ~kept).sum())
         yield condition, LEAD.name, (gained - lost) / of, of, *of_outcomes(gained, lost, of), flags
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, Value
 from ...protocol.parameters import parse_parameters, show, split_condition
 from ...protocol.pattern import ConditionPattern
-from ..map_methods import check_method
+from ..map_methods import Chosen, check_method, split_options, with_options
 from ..vocabulary import View, Vocabulary
 from .measures import LEAD, METRICS, TERMS
 
@@ -23,7 +23,9 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 
 class RegionWords(Vocabulary):
-    """A region of each image, and how much noise drowns it. map: the explainer. share: of the pixels of the image."""
+    """A region of each image, and how much noise drowns it. map: the explainer, whose own options may stand beside it.
+    share: of the pixels of the image, not RISE's.
+    """
 
     parameters: ClassVar[Mapping[str, Value]] = {"region": "", "map": "agcam", "share": Fraction(1, 2), "severity": 5}
     metrics = METRICS
@@ -35,7 +37,8 @@ class RegionWords(Vocabulary):
         Raises:
             ProtocolError: an unknown region or parameter, one that the region does not have, or a value out of range.
         """
-        kind, given = parse_parameters(text, self.parameters)
+        plain, options = split_options(text, "agcam", kept=self.parameters)
+        kind, given = parse_parameters(plain, self.parameters)
         region, share, severity = str(given["region"]), Fraction(str(given["share"])), given["severity"]
         if region not in REGIONS:
             raise ProtocolError(f"{text}: " + unknown("region", region, REGIONS))
@@ -49,11 +52,12 @@ class RegionWords(Vocabulary):
             *(["share"] if region not in LOCATED else []),
             "severity",
         ]
-        if idle := [key for key in self.parameters if key not in keys and f"{key}=" in text.replace(" ", "")]:
+        if idle := [key for key in self.parameters if key not in keys and f"{key}=" in plain.replace(" ", "")]:
             raise ProtocolError(f"{text}: {idle[0]} does nothing for the region {region}; leave it out")
         kept = tuple((key, given[key]) for key in keys)
         inside = ",".join(f"{key}={show(value)}" for key, value in kept)
-        return Condition(kind, f"{KIND}({inside})", kept, draws=KIND, needs_truth=region in LOCATED)
+        named = with_options(f"{KIND}({inside})", options)
+        return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=region in LOCATED)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         super().check(pattern, text, other)
@@ -67,7 +71,9 @@ class RegionWords(Vocabulary):
             return f"{kind}, severity {severity}"
         if kind == RANDOM:
             return f"random {percent}, severity {severity}"
-        return f"{'highest' if kind == 'map-top' else 'lowest'} {percent} of {given['map']}, severity {severity}"
+        own = ",".join(f"{key}={value}" for key, value in given.items() if key not in self.parameters)
+        named = f"{given['map']}({own})" if own else given["map"]
+        return f"{'highest' if kind == 'map-top' else 'lowest'} {percent} of {named}, severity {severity}"
 
     def view(self, text: str) -> View:
         line, _, level = self.label(text).rpartition(", severity ")
@@ -83,6 +89,11 @@ class RegionWords(Vocabulary):
 
 
 VOCABULARY = RegionWords()
+
+
+def chosen_of(condition: Condition) -> Chosen:
+    """Return the map's own options."""
+    return cast(Chosen, condition.payload)
 
 
 def given_of(text: str) -> dict[str, str]:

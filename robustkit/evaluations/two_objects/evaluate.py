@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
-from ..explainers import explainer_of
+from ..explainers import control_map, explainer_of
 from ..subject import Batch, Evaluation, Subject
 from .vocabulary import chosen_of
 
@@ -42,8 +42,8 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     asked, other, shares = masses(explained.maps, objects)
     controls = {}
     for name in CONTROLS:
-        alike = explainer_of(subject, name).explain(inputs, labels, rng=rng)  # the same for every class
-        controls[f"{name}_mass"] = masses(alike.maps, objects)[0].mean(dim=1).tolist()
+        alike = control_map(name, inputs, rng).maps[:, None].expand(objects.shape)  # the same for every class
+        controls[f"{name}_mass"] = masses(alike, objects)[0].mean(dim=1).tolist()
     first, second = shares.unbind(dim=1)
     two = explained.logits.topk(2, dim=1).indices.sort(dim=1).values
     columns: dict[str, list[Any]] = {

@@ -87,10 +87,11 @@ class TwoObjects(Family):
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         from ..cost import Cost
         from ..map_costs import map_with_logits
+        from ..map_methods import CONTROLS
         from .vocabulary import chosen_of
 
         method = str(dict(condition.parameters)["map"])
-        return Cost(2) + map_with_logits(method, chosen_of(condition), targets=2)
+        return Cost(1) if method in CONTROLS else map_with_logits(method, chosen_of(condition), targets=2)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         from .evaluate import evaluate

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-import numpy as np
-
-from ...common.intervals import Floats, bootstrap, wilson
 from ..family import Summary
-from ..rows import FEWEST, Reading, Row, column_of, readable
+from ..rows import Reading, Row, column_of, mean_of, readable, share_of
 from .measures import ASKED, FOUND, LEADS, OTHER, SHARE
 
 _COLUMNS = {"sample_id", "error", "correct", "nll", "linf", "l2", "degenerate"}
@@ -37,16 +33,7 @@ class TwoObjectSummary(Summary):
             flags.append(f"{broken} of {len(whole)} images have a map that is constant or not finite; it counts as 0")
         figures = {name: column_of(whole, name) for name in _MEANS}
         for metric in (SHARE, ASKED, OTHER):
-            yield condition, metric.name, *_mean(figures[metric.name]), flags
+            yield condition, metric.name, *mean_of(figures[metric.name]), flags
         for control, lead in LEADS.items():
-            yield condition, lead.name, *_mean(figures[ASKED.name] - figures[control]), flags
-        found = int(column_of(whole, FOUND.name).sum())
-        yield condition, FOUND.name, found / len(whole), len(whole), *wilson(found, len(whole)), flags
-
-
-def _mean(values: Floats) -> tuple[float, int, float, float]:
-    """Return the mean of n figures, n, and a 95 % interval."""
-    n, mean = len(values), float(np.mean(values))
-    if n < FEWEST:
-        return mean, n, math.nan, math.nan
-    return mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
+            yield condition, lead.name, *mean_of(figures[ASKED.name] - figures[control]), flags
+        yield condition, FOUND.name, *share_of(column_of(whole, FOUND.name)), flags

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.differences import Difference, of_means
-from ...common.intervals import Floats, bootstrap, wilson
+from ...common.differences import Difference, of_draws, of_means
+from ...common.intervals import Floats, bootstrap, draws_interval, wilson
 from ...evaluations.kinds import by_words, shares_of, words_of
 from ...evaluations.metric import named
 from ...evaluations.recorded import PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
@@ -46,12 +46,15 @@ def columns_of(metric: str, draws: int) -> list[str]:
 
 
 def figures(columns: Mapping[str, Floats]) -> Floats:
-    """Return the figure (n,) of each image, from the columns that `columns_of` names."""
+    """Return the figure (n,) of each image, from the columns that `columns_of` names; of few-shot heads (n, D), one
+    for each draw of what they learned from.
+    """
     if "label" not in columns:
         (only,) = columns.values()
         return only
     right = [found == columns["label"] for name, found in columns.items() if name != "label"]
-    shares: Floats = np.mean(right, axis=0)
+    is_drawn = any(_FEW_SHOT.fullmatch(name) for name in columns)
+    shares: Floats = np.stack(right, axis=1).astype(np.float64) if is_drawn else right[0].astype(np.float64)
     return shares
 
 
@@ -81,7 +84,7 @@ def feature_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
             if metric != "moved" or condition != CLEAN.text
         }
         rows += _rows(condition, values, flags)
-        rows += _spreads(condition, read, values, draws, flags)
+        rows += _spreads(condition, values, flags)
         for norm in ("linf", "l2"):
             if (largest := float(column_of(read, norm).max())) > 0:
                 rows.append((condition, f"{norm}_max", largest, len(read), *_NONE, flags))
@@ -103,9 +106,11 @@ def _is_wanted(column: str) -> bool:
 
 def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single: bool = True) -> Iterator[Row]:
     """Yield the rows of a condition; single: it is none of several together, so that an image is right or wrong."""
-    shares = {metric: each[np.isfinite(each)] for metric, each in values.items()}
-    resampled = [metric for metric in shares if not (single and _is_binary(metric)) and len(shares[metric]) >= FEWEST]
+    shares = {metric: each[np.isfinite(each)] if each.ndim == 1 else each for metric, each in values.items()}
+    many = [metric for metric in shares if not (single and _is_binary(metric)) and len(shares[metric]) >= FEWEST]
+    resampled = [metric for metric in many if shares[metric].ndim == 1]
     ends = dict.fromkeys(shares, _NONE)
+    ends |= {metric: draws_interval(shares[metric]) for metric in many if shares[metric].ndim > 1}
     for n in {len(shares[metric]) for metric in resampled}:
         alike = [metric for metric in resampled if len(shares[metric]) == n]
         every = np.stack([shares[metric] for metric in alike], axis=1)
@@ -124,16 +129,11 @@ def _is_binary(metric: str) -> bool:
     return definition is not None and definition.binary
 
 
-def _spreads(
-    condition: str, read: pa.Table, values: Mapping[str, Floats], draws: int, flags: list[str]
-) -> Iterator[Row]:
-    for metric in values:
-        said = _NAMED.fullmatch(metric)
-        if draws > 1 and said is not None and said[1] == "few_shot":
-            label = column_of(read, "label")
-            heads = (column_of(read, few_shot(int(said[2]), draw)) for draw in range(draws))
-            spread = float(np.std([(found == label).mean() for found in heads], ddof=1))
-            yield condition, f"few_shot_spread({said[2]})", spread, len(read), *_NONE, flags
+def _spreads(condition: str, values: Mapping[str, Floats], flags: list[str]) -> Iterator[Row]:
+    for metric, each in values.items():
+        if each.ndim > 1 and each.shape[1] > 1:
+            spread = float(np.std(each.mean(axis=0), ddof=1))
+            yield condition, metric.replace("few_shot", "few_shot_spread"), spread, len(each), *_NONE, flags
 
 
 def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Row]:
@@ -149,7 +149,9 @@ def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Row]:
             flags = list(dict.fromkeys(flag for text in shares for flag in kept[text][2] if _is_shared(flag)))
             if len(ids) < expected:
                 flags.append(f"{expected - len(ids)} of {expected} samples lack some of its conditions; left out")
-            sums = {metric: np.zeros(len(ids)) for metric in kept[next(iter(shares))][1]}
+            sums = {
+                metric: np.zeros((len(ids), *each.shape[1:])) for metric, each in kept[next(iter(shares))][1].items()
+            }
             for text, share in shares.items():
                 there, values, _ = kept[text]
                 for metric in sums:
@@ -163,25 +165,31 @@ def _is_shared(flag: str) -> bool:
 
 def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
     """Return a figure of each image under a condition, or a mean over conditions. Raises RunError without it."""
+    ids, each = _recorded(side, condition, metric)
+    return ids, each if each.ndim == 1 else each.mean(axis=1)
+
+
+def _recorded(side: Recorded, condition: str, metric: str) -> PerSample:
+    """Return the same, of few-shot heads a figure for each draw."""
     columns, shares = columns_of(metric, draws_of(side.described.heads)), shares_of(condition)
     if not columns:
         raise not_paired(condition, metric, ["knn", "probe", "retrieval", "moved", "knn(K)", "few_shot(N)"])
     read = {text: side.samples(text, columns) for text in shares}
     ids = common_ids([each.ids for each in read.values()])
-    sums: Floats = np.zeros(len(ids))
-    for text, share in shares.items():
-        sums += share * figures({name: read[text].of(name, ids) for name in columns})
-    return ids, sums
+    parts = [share * figures({name: read[text].of(name, ids) for name in columns}) for text, share in shares.items()]
+    return ids, np.sum(parts, axis=0)
 
 
 def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
     """Return how the second's figure differs from the first's on the images that both have. Raises RunError without."""
-    (first_ids, before), (second_ids, after) = (per_sample(side, condition, metric) for side in (first, second))
+    (first_ids, before), (second_ids, after) = (_recorded(side, condition, metric) for side in (first, second))
     ids = common_ids([first_ids, second_ids])
     if not len(ids):
         raise nothing_common(first, second, condition)
-    binary = _is_binary(metric) and len(shares_of(condition)) == 1
-    return of_means(aligned(first_ids, before, ids), aligned(second_ids, after, ids), binary=binary)
+    before, after = aligned(first_ids, before, ids), aligned(second_ids, after, ids)
+    if before.ndim > 1:
+        return of_draws(before, after)
+    return of_means(before, after, binary=_is_binary(metric) and len(shares_of(condition)) == 1)
 
 
 def other_label(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:

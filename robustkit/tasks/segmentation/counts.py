@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...common.intervals import Floats, enclosing, resampled_figures
+from ...common.intervals import Floats, enclosing, percentiles, resampled_figures
 from ...errors import DataError, ModelError
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ class Counts:
     @cached_property
     def _resampled(self) -> tuple[Floats, list[tuple[float, float]]]:
         every = resampled_figures(self.figures, len(self.ids))
-        ends = [interval(column, value) for column, value in zip(every.T, self.values.tolist(), strict=True)]
+        n, values = len(self.ids), self.values.tolist()
+        ends = [interval(column, n, value) for column, value in zip(every.T, values, strict=True)]
         return every[:, : len(METRICS)].copy(), ends
 
     @property
@@ -160,15 +161,14 @@ def averaged(parts: Iterable[tuple[float, Counts]]) -> tuple[int, Floats, Floats
     return reduce(lambda total, part: (part[0], total[1] + part[1], total[2] + part[2]), weighted)
 
 
-def interval(resampled: Floats, value: float) -> tuple[float, float]:
-    """Return the 95 % percentile interval of a figure from (R,) resamples, ignoring those that lack it.
-
-    It contains the value of the samples themselves.
+def interval(resampled: Floats, n: int, value: float) -> tuple[float, float]:
+    """Return the 95 % interval of a figure of n images from (R,) resamples, ignoring those that lack it; see
+    `percentiles`. It contains the value of the images themselves.
     """
     finite = resampled[np.isfinite(resampled)]
     if not len(finite):  # so it is where the figure itself is not finite
         return NO_INTERVAL
-    low, high = np.percentile(finite, [2.5, 97.5])
+    low, high = np.percentile(finite, percentiles(n))
     return enclosing(value, float(low), float(high))
 
 

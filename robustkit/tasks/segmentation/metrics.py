@@ -83,7 +83,7 @@ def _mean(
         notes["retention"] = [flag for flag in _merged([clean]) if flag not in flags]
         notes["retention"] += _notes([*members, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
-        bounds = interval(drawn, float(value)) if n >= FEWEST else NO_INTERVAL
+        bounds = interval(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
         doubt = [BIASED] * (n >= FEWEST and biased(value, drawn))
         yield mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *doubt]
     if not is_over_groups(mean):

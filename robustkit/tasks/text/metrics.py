@@ -57,7 +57,7 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
             share = 100 * lacking / sums[:, 0].sum()
             flags.append(f"{share:.1f} % of the tokens are of words that the vocabulary lacks, and count as one word")
         values = figures(sums.sum(axis=0))
-        bounds = intervals(resampled(sums), values) if n >= FEWEST else [(np.nan, np.nan)] * len(values)
+        bounds = intervals(resampled(sums), n, values) if n >= FEWEST else [(np.nan, np.nan)] * len(values)
         pairs = zip(FIGURES, values.tolist(), bounds, strict=True)
         rows += reading.rows((condition, name, value, n, *ends, flags) for name, value, ends in pairs)
     return rows, [], []
