@@ -40,7 +40,7 @@ def redrawn(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[None]:
     """
     kept: dict[nn.Parameter, Tensor] = {}
     for layer in layers:
-        kept |= {parameter: parameter.detach().clone() for parameter in layer.parameters(recurse=False)}
+        kept |= {parameter: parameter.detach().clone() for parameter in nn.Module.parameters(layer, recurse=False)}
     generator = torch.Generator().manual_seed(seed)
     try:
         with torch.no_grad():
@@ -93,7 +93,7 @@ def cascade(
     same_draws(explain, rng)
     layers = [*_heads(explain.model)]
     modules = nn.Module.modules(explain.model)
-    weighty = [part for part in modules if any(map(_is_drawn, part.parameters(recurse=False)))]
+    weighty = [part for part in modules if any(map(_is_drawn, nn.Module.parameters(part, recurse=False)))]
     layers += [part for part in reversed(weighty) if all(part is not head for head in layers)]
     found = []
     for step in range(1, steps + 1):

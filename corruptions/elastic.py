@@ -128,5 +128,5 @@ def mirrored(first: Tensor, size: int, outermost: bool = True) -> tuple[Tensor, 
 
 def pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Return (B, 3, H, W): for each position the pixel in this row and column, both (B, H, W) whole float32 numbers."""
-    index = (rows * images.shape[-1] + columns).long().flatten(1)[:, None].expand(-1, 3, -1)
+    index = (rows.long() * images.shape[-1] + columns.long()).flatten(1)[:, None].expand(-1, 3, -1)
     return images.flatten(2).gather(2, index).view(len(images), 3, *rows.shape[-2:])

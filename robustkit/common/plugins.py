@@ -17,6 +17,7 @@ from types import ModuleType
 
 from ..errors import PluginError, unknown
 from .files import TEXT, bytes_of, reason
+from .own_code import digest_of_files, run_file
 
 GROUPS = {
     "attacks": "attack",
@@ -78,7 +79,7 @@ class Plugin:
         paths = sorted(path for path in paths if path.suffix in _CODE and path.is_file())
         if not paths:
             raise PluginError(f"{self.words}: no file of its code is found; install it as files")
-        return _digest_of_files(paths, Path(places[0]) if places else Path())
+        return digest_of_files(paths, Path(places[0]) if places else Path())
 
     @property
     def identity(self) -> dict[str, str]:
@@ -143,7 +144,7 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     place = hashlib.sha256(str(path.resolve()).encode() + code).hexdigest()
     name = f"robustkit_plugin_{path.stem}_{place[:12]}"
     if name not in sys.modules:
-        sys.modules[name] = _execute(path, code, name)
+        _execute(path, code, name)
     _files[path.resolve()] = None
     digest = str(vars(sys.modules[name])[_DIGEST])
     table = getattr(sys.modules[name], TABLE, None)
@@ -163,47 +164,14 @@ def load_plugin(path: str | Path) -> list[Plugin]:
 
 def _execute(path: Path, code: bytes, name: str) -> ModuleType:
     """Return the module of a file, with the digest of its code and of the modules next to it that it imported."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec) if spec else None
-    if module is None:
-        raise PluginError(f"--plugin {path}: expected a Python file, such as my_attack.py")
-    sys.modules[name] = module  # dataclasses look their module up while they are made
-    folder, before = path.resolve().parent, set(sys.modules)
-    sys.path.insert(0, str(folder))
     try:
-        exec(compile(code, str(path), "exec"), module.__dict__)
+        module, digest = run_file(path, code, name)
     except KeyboardInterrupt:
         raise
     except BaseException as fault:  # whatever a file of someone else raises
-        del sys.modules[name]
         raise PluginError(f"--plugin {path}: it cannot be run ({brief(fault)}); mend it") from None
-    finally:
-        sys.path.remove(str(folder))
-        beside = _modules_beside(folder, before)
-        for helper in beside:  # so that another file's module of this name is its own
-            sys.modules.pop(helper, None)
-    files = sorted(beside.values())
-    vars(module)[_DIGEST] = hashlib.sha256(code + _digest_of_files(files, folder).encode() * bool(files)).hexdigest()
+    vars(module)[_DIGEST] = digest
     return module
-
-
-def _modules_beside(folder: Path, before: set[str]) -> dict[str, Path]:
-    """Return the modules that were imported since `before` from files in or below a folder."""
-    found = {}
-    for name in sys.modules.keys() - before:
-        file = getattr(sys.modules[name], "__file__", None)
-        if file and Path(file).is_relative_to(folder):
-            found[name] = Path(file)
-    return found
-
-
-def _digest_of_files(paths: list[Path], base: Path) -> str:
-    total = hashlib.sha256()
-    for path in paths:
-        name = path.relative_to(base).as_posix() if path.is_relative_to(base) and base != Path() else path.name
-        content = path.read_bytes()
-        total.update(f"{name}\0{len(content)}\0".encode() + content)
-    return total.hexdigest()
 
 
 def brief(fault: BaseException) -> str:

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from timm.layers import resample_abs_pos_embed  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 
+from ..common.own_code import beside, run_file
 from ..errors import CheckpointError, ModelError, RobustkitError
 from .online import REMEDY
 from .published_weights import held_weights
@@ -28,6 +29,7 @@ _METHODS = (  # methods that torch and this package call on every part of a netw
     *("train", "eval", "children", "named_children", "named_modules", "named_parameters", "named_buffers"),
     *("state_dict", "load_state_dict", "_apply", "forward", "register_forward_hook", "register_forward_pre_hook"),
 )
+_OF_MOST = ("num_classes", "weights", "weights_backbone")  # what a function of any arguments is given
 _LOADS = ("pretrained", "checkpoint_path", "cache_dir")  # arguments that a file must not choose
 
 
@@ -47,9 +49,13 @@ def build(arch: str, *, kwargs: Mapping[str, Any], img_size: int | tuple[int, in
 
 
 def code_digest(arch: str) -> str | None:
-    """Return the SHA-256 of the source file that holds a factory, None if it has none (built in, or in an archive)."""
+    """Return the SHA-256 of the source file that holds a factory, with the modules next to it that it imported when
+    the network was built; None if it has none (built in, or in an archive).
+    """
     place = arch.rpartition(":")[0]
     path: str | None = place
+    if (known := _DIGESTS.get(Path(place).resolve())) is not None:
+        return known
     if not place.endswith(".py"):
         spec = importlib.util.find_spec(place)
         path = spec.origin if spec else None
@@ -104,6 +110,9 @@ def unknown_architecture(arch: str) -> str:
     return f"unknown architecture {arch!r}; {guess}expected a timm name or your own FILE.py:FUNCTION"
 
 
+_DIGESTS: dict[Path, str] = {}  # of the files that were run last
+
+
 @contextmanager
 def _importable(folder: Path) -> Iterator[None]:
     sys.path.insert(0, str(folder))
@@ -117,15 +126,11 @@ def _module(place: str, arch: str) -> ModuleType:
     if not place.endswith(".py"):
         with _importable(Path.cwd()):
             return importlib.import_module(place)
-    path = Path(place)
+    path = Path(place).resolve()
     if not path.is_file():
         raise ModelError(f"architecture {arch!r}: no file {place}; expected FILE.py:FUNCTION")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ModelError(f"architecture {arch!r}: {place} is not Python; expected FILE.py:FUNCTION")
-    module = importlib.util.module_from_spec(spec)
-    with _importable(path.resolve().parent):
-        spec.loader.exec_module(module)
+    name = f"robustkit_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    module, _DIGESTS[path] = run_file(path, path.read_bytes(), name)
     return module
 
 
@@ -146,7 +151,9 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
         raise ModelError(f"architecture {arch!r}: no function {name!r} in {place}; it has {', '.join(near) or 'none'}")
     try:
         accepted = inspect.signature(factory).parameters
-        network = factory(**{key: value for key, value in kwargs.items() if key in accepted})
+        taken = {*accepted, *(_OF_MOST if any(p.kind is p.VAR_KEYWORD for p in accepted.values()) else ())}
+        with beside(Path(place).resolve().parent) if place.endswith(".py") else nullcontext():
+            network = factory(**{key: value for key, value in kwargs.items() if key in taken})
     except Exception as error:  # the user's own code
         raise ModelError(
             f"architecture {arch!r}: {name}() raised {_short(error)}; run it by itself to see more"

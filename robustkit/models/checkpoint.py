@@ -173,9 +173,11 @@ def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str
             f"{path}: {len(empty)} tensors on the meta device ({_groups(empty)}), without numbers; save the model "
             "after its weights are there"
         )
-    odd = [name for name, tensor in tensors.items() if tensor.is_quantized or tensor.layout != torch.strided]
+    odd = [n for n, t in tensors.items() if t.is_quantized or t.is_complex() or t.layout != torch.strided]
     if odd:
-        raise CheckpointError(f"{path}: quantised or sparse weights ({_groups(odd)}); expected plain float weights")
+        raise CheckpointError(
+            f"{path}: quantised, sparse or complex weights ({_groups(odd)}); expected floats"
+        )
     _refuse_expanded(path, tensors)
     short = {name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.itemsize < 4}
     for dtype, count in sorted(Counter(str(tensors[name].dtype).removeprefix("torch.") for name in short).items()):
@@ -187,7 +189,8 @@ def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str
             f"{path}: weights that torch cannot turn into float32 ({', '.join(sorted(_dtypes(tensors, short)))}); "
             "write the file again as float32"
         ) from error
-    bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    bad = [name for name, tensor in floats.items() if not tensor.float().isfinite().all()]  # as it is computed
     if bad:
         raise CheckpointError(
             f"{path}: NaN or infinite weights in {len(bad)} of {len(tensors)} tensors ({_groups(bad)}); "
@@ -237,6 +240,12 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
         raise CheckpointError(
             f"{checkpoint.path}: does not fit {type(model).__name__} ({len(fits)} of {len(expected)} tensors fit; "
             f"{'; '.join(faults)}); {remedy}"
+        )
+    whole = [n for n, t in fits.items() if expected[n].is_floating_point() and not t.is_floating_point()]
+    if whole:
+        raise CheckpointError(
+            f"{checkpoint.path}: whole numbers where {type(model).__name__} has weights ({_groups(whole)}); quantised "
+            "weights are not read: write the file again as float32"
         )
     model.load_state_dict(fits, strict=False)
     return (f"loaded in part, {len(fits)} of {len(expected)} tensors; {'; '.join(faults)}",) if faults else ()

@@ -3,12 +3,13 @@ bytes of metadata could ask for more than any memory holds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, device
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..errors import CheckpointError, ModelError
 
@@ -79,7 +80,8 @@ def _is_plain(value: object) -> bool:
 class Allowance(TorchDispatchMode):
     """While it is entered, the network that is built may be a few times as large as what the file holds.
 
-    tensors: of the file. where: its path. Raises CheckpointError before a tensor is allocated that would be too much.
+    tensors: of the file. where: its path. Raises CheckpointError before a tensor is made that would be too much, or as
+    soon as what was made from others, by stacking or adding them, is.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], where: Path) -> None:
@@ -91,11 +93,25 @@ class Allowance(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(argument.name == "device" for argument in func._schema.arguments):
-            self.numbers -= func(*args, **{**kwargs, "device": device("meta")}).numel()
+            self._count(func(*args, **{**kwargs, "device": device("meta")}).numel())
             self.tensors -= 1
-            if self.numbers < 0 or self.tensors < 0:
-                raise CheckpointError(
-                    f"{self.where}: what it says about its network asks for many times the {self.held} numbers that it "
-                    "holds; refused, for it would fill the memory; check the file, or give --arch"
-                )
-        return func(*args, **kwargs)
+            return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        self._count(sum(part.numel() for part in _new_tensors(made, args)))
+        return made
+
+    def _count(self, numbers: int) -> None:
+        self.numbers -= numbers
+        if self.numbers < 0 or self.tensors < 0:
+            raise CheckpointError(
+                f"{self.where}: what it says about its network asks for many times the {self.held} numbers that it "
+                "holds; refused, for it would fill the memory; check the file, or give --arch"
+            )
+
+
+def _new_tensors(made: Any, given: Any) -> Iterator[Tensor]:
+    """Yield the tensors in what an operation made that are not parts of what it was given."""
+    held = {part.untyped_storage().data_ptr() for part in tree_leaves(given) if isinstance(part, Tensor)}
+    for part in tree_leaves(made):
+        if isinstance(part, Tensor) and part.untyped_storage().data_ptr() not in held:
+            yield part

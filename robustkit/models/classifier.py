@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import timm
 import torch
@@ -24,6 +24,8 @@ from .guess import guess, renamed
 from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from .input_config import InputOptions, pair, resolve_preprocessing
 from .specs import find
+
+T = TypeVar("T")
 
 
 def load(
@@ -63,7 +65,7 @@ def load(
     wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size)
     if spec.startswith("timm:"):
         classifier = _from_timm(spec, wanted, pretrained)
-        return as_features(classifier) if features else classifier
+        return as_features(classifier) if features else _with_head(classifier.identity.num_classes, spec, classifier)
     source = find(spec)
     if source.transformers:
         from . import hugging_face
@@ -79,8 +81,15 @@ def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
     if wanted.arch not in (None, name):
         raise ModelError(f"--arch {wanted.arch} does not go with {spec}; leave one of the two out")
     kwargs = {} if wanted.num_classes is None else {"num_classes": wanted.num_classes}
-    network = create(name, kwargs=kwargs, img_size=wanted.img_size, pretrained=pretrained)
+    with seeded(torch.device("cpu"), 0):
+        network = create(name, kwargs=kwargs, img_size=wanted.img_size, pretrained=pretrained)
     notes = () if pretrained else (f"{name} has random weights",)
+    published = (getattr(network, "pretrained_cfg", None) or {}).get("num_classes")
+    if pretrained and published is not None and wanted.num_classes not in (None, published):
+        raise ModelError(
+            f"{spec} has {published} classes, not {wanted.num_classes}: with another number its head would be random; "
+            "leave --num-classes out, or give the file of a checkpoint that was trained on them"
+        )
     kind, source = give_attention(network, wanted.attention, {}, {}, spec)
     resolved = resolve_preprocessing(network, wanted, {}, spec)
     identity = ModelIdentity(
@@ -133,6 +142,8 @@ def _from_file(
     resolved = resolve_preprocessing(network, wanted, metadata, str(checkpoint.path))
     notes += resolved.notes
     timm_classes = None if is_factory(arch) else getattr(network, "num_classes", None)
+    if not features and timm_classes is not None:
+        _with_head(timm_classes, spec, network)
     classes = 0 if features else timm_classes or classes_of(network, resolved.preprocessing.input_size)
     if not features and wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
@@ -157,6 +168,15 @@ def _from_file(
     return as_features(Classifier(network, identity)) if features else Classifier(network, identity)
 
 
+def _with_head(classes: int, spec: str, network: T) -> T:
+    """Return a network of timm that gives logits. Raises ModelError for one that gives features."""
+    if classes:
+        return network
+    raise ModelError(
+        f"{spec} has no classifier (num_classes 0): what it returns are features; evaluate them with robustkit features"
+    )
+
+
 def _architecture(
     checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions, headless: bool
 ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
@@ -168,10 +188,11 @@ def _architecture(
     if not isinstance(kwargs, dict):
         raise CheckpointError(f"{checkpoint.path}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
     if wanted.arch is not None:
-        if claimed is None or claimed == wanted.arch:
-            check_arguments(kwargs if claimed else {}, checkpoint.path, any_name=is_factory(wanted.arch))
-            return wanted.arch, kwargs if claimed else {}, ()
-        return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}",)
+        if claimed is None or _base(claimed) == _base(wanted.arch):
+            check_arguments(kwargs, checkpoint.path, any_name=is_factory(wanted.arch))
+            return wanted.arch, kwargs, ()
+        gone = f", with {', '.join(map(str, kwargs))}, which are left out" if kwargs else ""
+        return wanted.arch, {}, (f"architecture {wanted.arch} from --arch; the file says {claimed}{gone}",)
     if isinstance(claimed, str) and timm.is_model(claimed):
         check_arguments(kwargs, checkpoint.path)
         return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
@@ -181,4 +202,24 @@ def _architecture(
     except CheckpointError as error:
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
-    return guessed.arch, guessed.kwargs, notes + guessed.notes
+    kwargs, more = _of_stated_size(guessed.kwargs, checkpoint)
+    return guessed.arch, kwargs, notes + guessed.notes + more
+
+
+def _base(arch: object) -> str:
+    """Return the architecture in a timm name, without the weights that it names after the point."""
+    return str(arch) if is_factory(str(arch)) else str(arch).partition(".")[0]
+
+
+def _of_stated_size(kwargs: dict[str, Any], checkpoint: Checkpoint) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a guess's arguments with the image size that the file states, where it has as many patches; and notes."""
+    stated, side, patch = checkpoint.metadata.get("input_size"), kwargs["img_size"], kwargs["patch_size"]
+    if not (isinstance(stated, list) and len(stated) == 2 and all(type(s) is int and s > 0 for s in stated)):
+        return kwargs, ()
+    if stated == [side, side]:
+        return kwargs, ()
+    if (stated[0] // patch) * (stated[1] // patch) == (side // patch) ** 2:
+        size = pair(stated, checkpoint.path, LARGEST_SIDE)
+        return {**kwargs, "img_size": size}, (f"images of {size[0]} x {size[1]}, as the file says",)
+    said = f"the file says images of {stated[0]} x {stated[1]}, and has position embeddings of {side} x {side}"
+    return kwargs, (f"{said}, which are taken; give --img-size for the other",)

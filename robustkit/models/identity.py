@@ -95,13 +95,20 @@ def give_attention(
         except ModelError as error:
             where = f" (from the {source} of {spec}); check --arch, or give --attention"
             raise ModelError(f"{error}{'; leave --attention out' if source == 'option' else where}") from error
-        return find_formula(str(name)).name, source
+        formula = find_formula(str(name)).name
+        if formula != "qknorm-ln" and (norms := sum(bool(_NORM.search(tensor)) for tensor in tensors)):
+            raise ModelError(
+                f"{spec} was trained with norms of queries and keys ({norms} tensors q_norm and k_norm), which "
+                f"{formula} attention (from the {source}) would pass by; leave --attention out, or give qknorm-ln"
+            )
+        return formula, source
     kind = attention_kind(network)
     if kind == "qknorm-ln":  # its LayerNorms are tensors that no other formula has
         return kind, "weights"
     return kind, "n/a" if kind in ("none", "other") else "default"
 
 
+_NORM = re.compile(r"\.[qk]_norm\.weight$")
 _SCALE = re.compile(r"\.(qk_scale|q_scale)$")
 _FORM = {("qk_scale", 1): "qknorm-hs", ("q_scale", 1): "qknorm-ds", ("q_scale", 2): "qknorm"}
 

@@ -120,7 +120,11 @@ def _segmenter(
     linear = "decoder.head.weight" in tensors
     depth = len({match[1] for key in tensors if (match := re.match(r"decoder\.blocks\.(\d+)\.", key))})
     said = metadata.get("decoder_kwargs", {})
-    check_arguments(said if isinstance(said, dict) else {}, checkpoint.path, any_name=True, name="decoder_kwargs")
+    if not isinstance(said, dict):
+        raise CheckpointError(f"{checkpoint.path}: metadata decoder_kwargs is {said!r}; expected a JSON object")
+    check_arguments(said, checkpoint.path, any_name=True, name="decoder_kwargs")
+    if not linear and "heads" not in said:
+        notes += ("heads of the decoder by convention, 64 numbers each: tensors do not show how many there are",)
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with Allowance(tensors, checkpoint.path):
             network = build_segmenter(

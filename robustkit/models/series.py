@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -158,7 +159,12 @@ def _statistics(
             raise CheckpointError(f"{spec}: {name} is {repr(found)[:80]}; expected a number for each channel")
         values[name], sources[name] = tuple(map(float, found)), "metadata" if given is None else "option"
     mean, std = values["mean"], values["std"]
-    if len(mean) != len(std) or not all(value > 0 for value in std):
+    if not all(map(math.isfinite, mean)) or not all(1e-30 < value < 1e30 for value in std):
+        raise ModelError(
+            f"{spec}: means from {min(mean):g} to {max(mean):g}, standard deviations from {min(std):g} to "
+            f"{max(std):g}; expected finite numbers, the deviations above 1e-30; check --mean and --std"
+        )
+    if len(mean) != len(std):
         raise ModelError(
             f"{spec}: {len(mean)} means and {len(std)} standard deviations, the smallest {min(std):g}; expected one "
             "above 0 for each channel"

@@ -66,11 +66,10 @@ def _hints(content: Mapping[str, Any]) -> dict[str, Any]:
                 isinstance(value, list | tuple) and 0 < len(value) < 10 and all(map(_is_plain, value))
             ):
                 metadata.setdefault(ours, list(value) if isinstance(value, tuple) else value)
-    size = metadata.get("input_size")
-    if isinstance(size, int):
-        metadata["input_size"] = [size, size]
-    elif isinstance(size, list):
-        metadata["input_size"] = size[-2:]  # timm's option has the channels first
+    size = metadata.pop("input_size", None)
+    sides = size[-2:] if isinstance(size, list) else [size]  # timm's option has the channels first
+    if all(type(side) is int for side in sides):  # others say nothing that can be used
+        metadata["input_size"] = sides if len(sides) == 2 else sides * 2
     return metadata
 
 

@@ -28,8 +28,8 @@ def read_weights(folder: Path) -> Checkpoint:
 
 
 def is_sharded(folder: Path) -> bool:
-    """Whether an index names the files of its weights."""
-    return (folder / INDEX).is_file()
+    """Whether an index names the files of its weights; a whole file next to it comes first, as in transformers."""
+    return (folder / INDEX).is_file() and not (folder / WEIGHTS[0]).is_file()
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -58,7 +58,7 @@ class Windows:
         if self.resize is not None:
             short, most = RESIZES[self.resize]
             scale = min(most / max(height, width), short / min(height, width))
-            taken.append((int(height * scale + 0.5), int(width * scale + 0.5)))
+            taken.append((max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5))))
         taken.append(self._covering(*taken[-1]))
         return taken
 

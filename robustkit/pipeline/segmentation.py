@@ -86,4 +86,4 @@ def _contender(model: Segmenter, card: Card, scenes: LabelledScenes) -> Contende
         return SegmenterSubject(model, card, settings, scenes.unjudged)
 
     entry = describe(model.identity, model.identity.preprocessing, windows=model.windows)
-    return Contender(entry, subject, SceneImages(scenes))
+    return Contender(entry, subject, SceneImages(scenes, model.network.windows))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from corruptions.blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, ZoomBlur, disk, fast_length, glass_walk
 from corruptions.corruption import Corruption, Draws
-from corruptions.elastic import ElasticTransform
+from corruptions.elastic import ElasticTransform, pixels
 from corruptions.filters import smooth
 from corruptions.snow import Snow
 from robustkit.common.randomness import SampleRng
@@ -199,3 +199,11 @@ def test_single_precision_draws_change_next_to_nothing(kind: type[Corruption]) -
         ours, theirs = (kind().apply(images, numbers).int() for numbers in (draws, exact))
         assert (ours - theirs).abs().max() <= 1
         assert (ours != theirs).float().mean() < 1e-3
+
+
+def test_a_picture_of_more_pixels_than_float32_counts_is_left_where_it_is() -> None:
+    height, width = 4100, 4098  # just above 2 to the 24th
+    picture = (torch.arange(height * width, dtype=torch.int32) % 251).to(torch.uint8).view(1, 1, height, width)
+    rows, columns = torch.meshgrid(torch.arange(height).float(), torch.arange(width).float(), indexing="ij")
+    found = pixels(picture.expand(1, 3, -1, -1), rows[None], columns[None])
+    assert torch.equal(found[:, :1], picture)

@@ -227,6 +227,12 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, kind: str, words: str) -> No
         ({"epoch": 3, "lr": 0.1}, "no weights found in it .it holds epoch, lr.; expected weights at the top or under"),
         ({"encoder": WEIGHTS, "decoder": WEIGHTS}, "no weights found in it .it holds encoder, decoder."),
         ([1, 2], "holds a list; expected a state_dict"),
+        ({"a": torch.tensor([1e39]).double() * 1e3, "b": torch.ones(1)}, r"infinite weights in 1 of 2 tensors \(a\)"),
+        ({"a": torch.tensor([1e39], dtype=torch.float64), "b": torch.ones(1)}, r"NaN or infinite weights in 1 of 2"),
+        (
+            {"a": torch.ones(2, dtype=torch.complex64)},
+            r"sparse or complex weights \(a\); expected floats",
+        ),
         (
             {"a": torch.tensor([1.0, float("nan")]), "b": torch.ones(1)},
             r"NaN or infinite weights in 1 of 2 tensors \(a\)",
@@ -235,7 +241,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, kind: str, words: str) -> No
             {"blocks.0.w": torch.tensor(float("inf")), "blocks.1.w": torch.tensor(float("inf"))},
             r"2 of 2 tensors \(blocks.\*.w \(2\)\)",
         ),
-        ({"a": torch.eye(3).to_sparse()}, r"quantised or sparse weights \(a\); expected plain float weights"),
+        ({"a": torch.eye(3).to_sparse()}, r"sparse or complex weights \(a\); expected floats"),
     ],
 )
 def test_unsound_weights_are_one_line(tmp_path: Path, content: Any, words: str) -> None:

@@ -163,6 +163,13 @@ def test_the_allowance_leaves_honest_networks_alone() -> None:
         assert all(torch.equal(plain[name], allowed[name]) for name in plain)
     with pytest.raises(CheckpointError, match="x: what it says about its network"), Allowance({}, Path("x")):
         torch.empty(1 << 40)
+    line = torch.zeros(6000)
+    with pytest.raises(CheckpointError, match="x: what it says about its network"), Allowance({}, Path("x")):
+        for _ in range(3):
+            line[:, None] + line  # made from others, 36 million numbers at a time
+    with Allowance({}, Path("x")):
+        for _ in range(40_000):
+            line.add_(1).view(60, 100).T.reshape(100, 60)[:1].fill_(0)
 
 
 def test_weights_without_numbers_are_one_line(tmp_path: Path) -> None:

@@ -169,6 +169,16 @@ def test_shards_and_older_names_are_read(vit: Path, tmp_path: Path) -> None:
     )
     torch.testing.assert_close(parts(pixels), whole(pixels))
     assert parts.identity.sha256 != whole.identity.sha256
+    torch.nn.init.ones_(model.classifier.weight)
+    saved(model, tmp_path / "both", max_shard_size="40KB")
+    saved(
+        transformers.ViTForImageClassification.from_pretrained(vit), tmp_path / "both"
+    )  # the library leaves the index
+    both = robustkit.load(f"hf:{tmp_path / 'both'}")
+    assert (
+        tmp_path / "both" / "model.safetensors.index.json"
+    ).exists() and both.identity.sha256 == whole.identity.sha256
+    torch.testing.assert_close(both(pixels), whole(pixels))
     last = max((tmp_path / "parts").glob("*.safetensors"))
     every = {name: tensor for file in last.parent.glob("*.safetensors") for name, tensor in load_file(file).items()}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in every.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from robustkit.models import specs
 from robustkit.models.classifier import load
 from robustkit.models.guess import guess, renamed
 
+VIT = "vit_tiny_patch16_224"
 SMALL = {"img_size": 32, "patch_size": 16, "depth": 1, "num_classes": 4}
 TINY = {**SMALL, "embed_dim": 32, "num_heads": 2, "depth": 2}
 
@@ -211,8 +213,72 @@ def test_options_outweigh_metadata_and_say_so(tmp_path: Path) -> None:
     metadata = {"arch": "resnet18", "arch_kwargs": {"depth": 3}, "mean": [0, 0, 0], "std": [0.7] * 3}
     file = saved(tmp_path / "a.safetensors", network(depth=12), **metadata)
     identity = load(file, arch="vit_tiny_patch16_224", img_size=32, num_classes=4, mean=(0.3, 0.3, 0.3)).identity
-    assert "architecture vit_tiny_patch16_224 from --arch; the file says resnet18" in identity.notes
+    said = "architecture vit_tiny_patch16_224 from --arch; the file says resnet18, with depth, which are left out"
+    assert said in identity.notes
     assert (identity.preprocessing.mean, identity.preprocessing.std) == ((0.3, 0.3, 0.3), (0.7, 0.7, 0.7))
+
+
+@pytest.mark.parametrize(
+    ("claimed", "arch"), [(None, "vit_tiny_patch16_224"), ("vit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k")]
+)
+def test_arguments_of_the_file_stay_with_the_architecture_that_is_given(
+    tmp_path: Path, pixels: Tensor, claimed: str | None, arch: str
+) -> None:
+    """Heads show in no shape: without them the same tensors load as another network."""
+    model = network(**TINY)
+    said = {} if claimed is None else {"arch": claimed}
+    shape = {key: value for key, value in TINY.items() if key != "num_classes"}
+    file = saved(tmp_path / "a.safetensors", model, arch_kwargs=shape, **said)
+    classifier = load(file, arch=arch, num_classes=4, mean=[0] * 3, std=[1] * 3)
+    torch.testing.assert_close(classifier(pixels), model(pixels))
+
+
+def test_a_guess_takes_the_size_that_the_file_states(tmp_path: Path) -> None:
+    model = network(img_size=(64, 144), depth=12)
+    images = torch.rand(2, 3, 64, 144)
+    file = tmp_path / "vit_tiny_patch16_224.pth"
+    torch.save({"model": model.state_dict(), "args": {"input_size": (3, 64, 144)}}, file)
+    classifier = load(file, mean=[0] * 3, std=[1] * 3)
+    assert classifier.identity.preprocessing.input_size == (64, 144)
+    torch.testing.assert_close(classifier(images), model(images))
+    torch.save({"model": model.state_dict(), "args": {"input_size": 224}}, file)
+    other = load(file).identity
+    assert other.preprocessing.input_size == (96, 96)
+    said = "the file says images of 224 x 224, and has position embeddings of 96 x 96, which are taken; give --img-size"
+    assert any(note.startswith(said) for note in other.notes)
+
+
+@pytest.mark.parametrize("stated", [224.0, "224", [224.0, 224], [[224]]])
+def test_a_size_that_makes_no_sense_says_nothing(tmp_path: Path, stated: object) -> None:
+    torch.save({"model": network(**TINY).state_dict(), "args": {"input_size": stated}}, tmp_path / "a.pth")
+    shape = {key: value for key, value in TINY.items() if key not in ("num_classes", "img_size")}
+    (tmp_path / "net.py").write_text(f"import timm\ndef build(**k): return timm.create_model({VIT!r}, **{TINY})\n")
+    found = load(tmp_path / "a.pth", arch=f"{tmp_path / 'net.py'}:build", img_size=32)
+    assert found.identity.preprocessing.input_size == (32, 32) and shape
+
+
+def test_norms_that_were_trained_are_not_passed_by(tmp_path: Path) -> None:
+    file = saved(tmp_path / "a.safetensors", network(qk_norm=True, depth=12))
+    assert load(file).identity.attention == load(file, attention="qknorm-ln").identity.attention == "qknorm-ln"
+    for formula in ("standard", "quest"):
+        with pytest.raises(
+            ModelError, match=rf"24 tensors q_norm and k_norm\), which {formula} attention .from the opt"
+        ):
+            load(file, attention=formula)
+
+
+def test_features_are_not_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """timm's own layout of a model without a head, and its name."""
+    shape = {key: value for key, value in TINY.items() if key != "num_classes"}
+    config = {"architecture": VIT, "num_classes": 0, "model_args": shape, "pretrained_cfg": {"input_size": [3, 32, 32]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    saved(tmp_path / "model.safetensors", network(**{**TINY, "num_classes": 0}))
+    for spec, options in ((f"local-dir:{tmp_path}", {}), (f"timm:{VIT}", {"pretrained": False, "num_classes": 0})):
+        with pytest.raises(
+            ModelError, match=r"has no classifier .num_classes 0.*evaluate them with robustkit features$"
+        ):
+            load(spec, **options)
+    assert load(f"local-dir:{tmp_path}", features=True).identity.num_classes == 0
 
 
 def test_positions_of_another_grid_with_as_many_patches_are_resampled(tmp_path: Path) -> None:
@@ -289,12 +355,21 @@ def test_bad_metadata_is_one_line(tmp_path: Path, metadata: dict[str, Any], word
 # --- timm, folders, the zoo ------------------------------------------------------------------------------------------
 
 
-def test_timm_names_of_any_kind() -> None:
+def test_timm_names_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     cnn = load("timm:resnet10t", pretrained=False, num_classes=3, img_size=64)
     assert (cnn.identity.attention, cnn.identity.attention_source, cnn.identity.num_classes) == ("none", "n/a", 3)
     assert cnn.identity.preprocessing.input_size == (64, 64)
     assert cnn(torch.rand(1, 3, 64, 64)).shape == (1, 3)
     assert cnn.identity.weights == "random"
+    again = load("timm:resnet10t", pretrained=False, num_classes=3, img_size=64)
+    assert again.identity.sha256 == cnn.identity.sha256  # random weights, but the same ones
+    create = timm.create_model
+    monkeypatch.setattr("robustkit.models.architecture.held_weights", lambda arch: {})
+    monkeypatch.setattr("timm.create_model", lambda name, pretrained, **options: create(name, **options))
+    assert load("timm:resnet10t", num_classes=1000).identity.weights == "pretrained"
+    with pytest.raises(ModelError, match="timm:resnet10t has 1000 classes, not 10: with another number its head would"):
+        load("timm:resnet10t", num_classes=10)
+    monkeypatch.undo()
     with pytest.raises(ModelError, match=r"ResNet takes no attention formula: .*; leave --attention out$"):
         load("timm:resnet10t", pretrained=False, attention="quest")
     with pytest.raises(ModelError, match="unknown architecture 'resnet10tt'; did you mean resnet10t"):
@@ -414,6 +489,52 @@ def test_own_factory_from_a_file(own: Path, pixels: Tensor) -> None:
     assert known.notes == ("weights taken from 'state_dict'",)
     loose = load(own / "loose.pth", arch=f"{own}/nets.py:loose", img_size=40)
     assert loose.identity.preprocessing.input_size == (40, 40)
+
+
+def test_files_of_two_folders_have_their_own_helpers(tmp_path: Path, pixels: Tensor) -> None:
+    code = """
+from __future__ import annotations
+from dataclasses import dataclass
+from torch import nn
+from layers_of_mine import SCALE
+@dataclass
+class Sizes:
+    classes: int = 4
+class Net(nn.Module):
+    def forward(self, x):
+        return SCALE * x.mean((2, 3)).repeat(1, 2)[:, :4]
+    mean: int
+def build(**given):
+    from layers_of_mine import SCALE as again
+    assert again == SCALE and set(given) <= {"num_classes"}
+    net = Net()
+    net.w = nn.Parameter(pixels_of())
+    return net
+def pixels_of():
+    import torch
+    return torch.zeros(Sizes().classes)
+"""
+    digests = []
+    for scale, name in ((1, "a"), (2, "b"), (3, "a")):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "layers_of_mine.py").write_text(f"SCALE = {scale}\n")
+        (tmp_path / name / "net.py").write_text(code)
+        torch.save({"w": torch.zeros(4)}, tmp_path / "w.pth")
+        arch = f"{tmp_path / name}/net.py:build"
+        classifier = load(tmp_path / "w.pth", arch=arch, num_classes=4, img_size=32)
+        torch.testing.assert_close(classifier(pixels)[:, :3], scale * pixels.mean((2, 3)))
+        digests.append(classifier.identity.code_sha256)
+    assert len(set(digests)) == 3 and "layers_of_mine" not in sys.modules
+    (tmp_path / "a" / "net.py").write_text(code.replace("from layers_of_mine import SCALE\n", "SCALE = 3\n", 1))
+    load(tmp_path / "w.pth", arch=f"{tmp_path / 'a'}/net.py:build", num_classes=4, img_size=32)
+
+
+def test_a_factory_of_any_arguments_is_given_the_number_of_classes(tmp_path: Path) -> None:
+    import torchvision
+
+    torch.save(torchvision.models.squeezenet1_1(num_classes=7).state_dict(), tmp_path / "a.pth")
+    arch = "torchvision.models:squeezenet1_1"
+    assert load(tmp_path / "a.pth", arch=arch, num_classes=7, img_size=64).identity.num_classes == 7
 
 
 def test_own_factory_from_a_module(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -371,6 +371,8 @@ def test_qknorm_is_shown_by_the_tensors(tmp_path: Path) -> None:
     [
         ({"arch_kwargs": [1]}, {}, r"metadata arch_kwargs is \[1\]; expected a JSON object"),
         ({"arch_kwargs": {"checkpoint_path": "x"}}, {}, "arch_kwargs holds checkpoint_path; expected only the shape"),
+        ({"decoder_kwargs": [["heads", 6]]}, {}, r"metadata decoder_kwargs is .*; expected a JSON object"),
+        ({"decoder_kwargs": "heads=6"}, {}, "metadata 'decoder_kwargs' is 'heads=6'; expected JSON"),
         ({"decoder_kwargs": {"heads": 3}}, {}, r"cannot be built with {'heads': 3, 'depth': 2}"),
         ({"input_size": [32, 0]}, {}, r"image size is \[32, 0\]; expected one or two positive whole numbers"),
         (

@@ -86,7 +86,9 @@ def test_a_file_says_all_that_is_needed(tmp_path: Path) -> None:
     [
         ({"mean": None}, "nothing says the mean of each channel in its training data; give --mean with a number for"),
         ({"std": "[1.0]"}, "2 means and 1 standard deviations, the smallest 1; expected one above 0 for each channel"),
-        ({"std": "[1.0, 0.0]"}, "the smallest 0; expected one above 0 for each channel"),
+        ({"std": "[1.0, 0.0]"}, "standard deviations from 0 to 1; expected finite numbers, the deviations above 1e-30"),
+        ({"std": "[1e999, 1]"}, "standard deviations from 1 to inf; expected finite numbers"),
+        ({"mean": "[1e999, 0]"}, "means from 0 to inf, .*; check --mean and --std"),
         ({"mean": '["x", 1]'}, "mean is \\['x', 1\\]; expected a number for each channel"),
         ({"arch": "os:system"}, "no architecture for time series .the file says 'os:system'.; expected series-transf"),
         ({"task": "segmentation"}, "is a model for segmentation; expected one of time series"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scene_records import NONE, Found, by_key, counts, draws, random_rows, record, share, slow, table
 
+from robustkit.common.intervals import percentiles
 from robustkit.evaluations.corruptions.sets import CORRUPTIONS, SETS
 from robustkit.evaluations.corruptions.shares import shares_of
 from robustkit.tasks.segmentation.counts import Counts
@@ -100,10 +101,10 @@ def test_intervals_of_means_keep_the_conditions_of_an_image_together_and_leave_o
     for metric, expected in {name: [one[name] for one in means_of] for name in means_of[0]}.items():
         value, n, *bounds, flags = found["corruption(fog)", metric]
         assert (value, n, flags[:2]) == (pytest.approx(expected[0], rel=1e-6), 12, lines)
-        assert bounds == pytest.approx(np.percentile(expected[1:], [2.5, 97.5]).tolist(), rel=1e-6)
+        assert bounds == pytest.approx(np.percentile(expected[1:], percentiles(12)).tolist(), rel=1e-6)
     value, n, *bounds, flags = found["corruption(fog)", "retention"]
     assert (value, n, flags[:3]) == (pytest.approx(ratios[0]), 12, [*lines, "of clean"])
-    assert bounds == pytest.approx(np.percentile(ratios[1:], [2.5, 97.5]).tolist())
+    assert bounds == pytest.approx(np.percentile(ratios[1:], percentiles(12)).tolist())
     clean = means({text: share(0.5, 9) for text in texts.values()}, 9)["corruption(fog)", "retention"]
     assert clean[:2] == (1, 9) and clean[2:4] == NONE  # nine are too few
     own = {text: share(0.5, 2, ids="xy" if "4" in text else "ab") for text in texts.values()}

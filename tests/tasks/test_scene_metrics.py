@@ -17,6 +17,7 @@ from scipy import stats
 from torch import Tensor
 
 from robustkit.common.differences import Difference
+from robustkit.common.intervals import percentiles
 from robustkit.errors import DataError, ModelError, RunError
 from robustkit.evaluations.corruptions.shares import shares_of
 from robustkit.results.paired import Side, paired_difference
@@ -170,7 +171,7 @@ def test_intervals_are_those_of_a_loop_over_resamples() -> None:
     for metric in ("miou", "pixel_accuracy", "mean_accuracy", "nll", "iou(0)", "iou(1)", "iou(3)"):
         value, n, *bounds, _ = own["clean", metric]
         assert (value, n) == (pytest.approx(whole[metric], rel=1e-6), 13 if metric.startswith("iou") else 14)
-        expected = np.percentile([one[metric] for one in resampled], [2.5, 97.5])
+        expected = np.percentile([one[metric] for one in resampled], percentiles(14))
         assert bounds == pytest.approx(expected.tolist(), rel=1e-6)
     value, n, *bounds, _ = own["clean", "iou(2)"]
     assert (value, n) == (pytest.approx(whole["iou(2)"]), 1) and tuple(bounds) == NONE  # of one image

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,11 +23,22 @@ from attacks import SEA, ThreatModel
 from robustkit.attention import set_attention
 from robustkit.cli.app import cli
 from robustkit.common.randomness import SampleRng
-from robustkit.errors import CheckpointError, DataError, ModelError, NothingEvaluated, ProtocolError, RunError
+from robustkit.data.layouts import Sample
+from robustkit.errors import (
+    BadImageError,
+    CheckpointError,
+    DataError,
+    ModelError,
+    NothingEvaluated,
+    ProtocolError,
+    RunError,
+)
 from robustkit.models.segmenter_network import build_segmenter
+from robustkit.models.windows import Windows
 from robustkit.report import page
 from robustkit.results.run import Run
 from robustkit.tasks.segmentation.columns import SCENES
+from robustkit.tasks.segmentation.images import SceneImages
 from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
 from robustkit.tasks.segmentation.tables import WORST, scene_tables
 from scripts.pages.dense_attacks import sections
@@ -317,6 +328,16 @@ def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_pa
     assert value(bad, "pixel_accuracy")["value"] == pytest.approx(sum(own["intersections"]) / own["pixels"])
     assert CliRunner().invoke(cli, ["segment", *words, "--skip-bad"]).exit_code == 0
     assert "images that could not be read" in (tmp_path / "run" / "report.html").read_text("utf-8").lower()
+
+
+@pytest.mark.parametrize(("options", "size"), [({}, (16, 40_000)), ({"resize": "ade20k"}, (1, 100_000))])
+def test_a_picture_too_thin_for_windows_is_one_that_cannot_be_read(options: Any, size: tuple[int, int]) -> None:
+    """Enlarged until its short side is a window's, it would fill the memory."""
+    images = SceneImages(cast(Any, None), Windows((512, 512), (480, 480), **options))
+    with pytest.raises(
+        BadImageError, match=rf"a.png: {size[1]} x {size[0]} pixels are too thin: for windows they would"
+    ):
+        images.locate(Sample("a.png", 0), torch.zeros(3, *size))
 
 
 def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: Path) -> None:

@@ -9,19 +9,25 @@ from pathlib import Path
 from torch import Tensor
 
 from ...data.dataset import Dataset, Sample
+from ...data.images import MAX_RESIZED
 from ...data.scenes import LabelledScenes, open_scenes, whole
-from ...errors import DataError
+from ...errors import BadImageError, DataError
 from ...evaluations.supply import Reader
 from ...models.identity import ModelIdentity
+from ...models.windows import Windows
 from ...protocol.condition import Condition
 from .subject import LabelMap
 
 
 @dataclass(frozen=True)
 class SceneImages:
-    """The source of a sample's pixels and label map. Corruptions act on the whole image."""
+    """The source of a sample's pixels and label map. Corruptions act on the whole image.
+
+    windows: how the network sees images; None where it takes them as they are.
+    """
 
     scenes: LabelledScenes
+    windows: Windows | None = None
 
     @property
     def dataset(self) -> Dataset:
@@ -32,7 +38,16 @@ class SceneImages:
         return lambda sample: whole(self.dataset, sample)
 
     def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
-        """Return the label map of a sample. Raises BadImageError."""
+        """Return the label map of a sample. Raises BadImageError, too, for a picture so thin that windows on it would
+        fill the memory.
+        """
+        height, width = pixels.shape[-2:]
+        for high, wide in () if self.windows is None else self.windows.sizes(height, width)[1:]:
+            if high * wide > max(MAX_RESIZED, height * width):
+                raise BadImageError(
+                    f"{sample.id}: {width} x {height} pixels are too thin: for windows they would become {wide} x "
+                    f"{high}, at most {MAX_RESIZED // 1_000_000} million are made; crop it"
+                )
         return self.scenes.labels(sample, (pixels.shape[-2], pixels.shape[-1]))
 
 
