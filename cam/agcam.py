@@ -32,7 +32,7 @@ class AGCAM(AttentionExplainer):
     model: a ViT with a class token, of timm's kind (ViT, DeiT, DeiT-3, EVA, BEiT), in any wrapper. The attention
         formula may be any that ends in a softmax. Raises ValueError for another model, and where the logits are not
         read from the class token (pooled patches, a Segmenter's masks), or hardly: nothing but attention leads from it
-        to them. Where they are read from other tokens, too (a distilled DeiT, DINOv2's class token beside the mean of
+        to them. Where they are read from other tokens, too (a distilled DeiT, DINOv2's class token and the mean of
         the patches), the map tells of the class token's part alone.
 
     One forward and a backward for each target, down to the first block's attention and no further. With its graph a

@@ -24,7 +24,7 @@ def run_file(path: Path, code: bytes, name: str) -> tuple[ModuleType, str]:
     module, folder, helpers = importlib.util.module_from_spec(spec), path.resolve().parent, list[Path]()
     sys.modules[name] = module  # dataclasses look their module up while they are made
     try:
-        with beside(folder, helpers):
+        with importing_from(folder, helpers):
             exec(compile(code, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]
@@ -34,7 +34,7 @@ def run_file(path: Path, code: bytes, name: str) -> tuple[ModuleType, str]:
 
 
 @contextmanager
-def beside(folder: Path, helpers: list[Path] | None = None) -> Iterator[None]:
+def importing_from(folder: Path, helpers: list[Path] | None = None) -> Iterator[None]:
     """Let modules in a folder be imported inside; on leaving they are forgotten, so that another folder's module of
     such a name is its own. helpers: takes their files.
     """

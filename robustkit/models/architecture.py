@@ -19,7 +19,7 @@ import torch
 from timm.layers import resample_abs_pos_embed  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 
-from ..common.own_code import beside, run_file
+from ..common.own_code import importing_from, run_file
 from ..errors import CheckpointError, ModelError, RobustkitError
 from .online import REMEDY
 from .published_weights import held_weights
@@ -152,7 +152,7 @@ def _call(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
     try:
         accepted = inspect.signature(factory).parameters
         taken = {*accepted, *(_OF_MOST if any(p.kind is p.VAR_KEYWORD for p in accepted.values()) else ())}
-        with beside(Path(place).resolve().parent) if place.endswith(".py") else nullcontext():
+        with importing_from(Path(place).resolve().parent) if place.endswith(".py") else nullcontext():
             network = factory(**{key: value for key, value in kwargs.items() if key in taken})
     except Exception as error:  # the user's own code
         raise ModelError(

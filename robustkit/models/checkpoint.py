@@ -175,9 +175,7 @@ def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str
         )
     odd = [n for n, t in tensors.items() if t.is_quantized or t.is_complex() or t.layout != torch.strided]
     if odd:
-        raise CheckpointError(
-            f"{path}: quantised, sparse or complex weights ({_groups(odd)}); expected floats"
-        )
+        raise CheckpointError(f"{path}: quantised, sparse or complex weights ({_groups(odd)}); expected floats")
     _refuse_expanded(path, tensors)
     short = {name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.itemsize < 4}
     for dtype, count in sorted(Counter(str(tensors[name].dtype).removeprefix("torch.") for name in short).items()):

@@ -43,6 +43,8 @@ def table(options: argparse.Namespace) -> str:
         "limit": options.limit,
         "shard_size": options.shard_size,
         "device": options.device,
+        "dtype": options.dtype,
+        "part": options.part,
         "model": {"arch": options.arch} if options.arch else None,
         "browse": 0,
         "say": lambda text: print(text, file=sys.stderr),
@@ -93,6 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shard-size", type=int, help="samples that a stop loses at most; default: robustkit audit's")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="float32", help="what the attacks search in; float32 judges")
     options = parser.parse_args(arguments)
     return deliver("scripts.bench.two_phase", lambda: table(options), None)
 

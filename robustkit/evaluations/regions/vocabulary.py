@@ -23,7 +23,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 
 class RegionWords(Vocabulary):
-    """A region of each image, and how much noise drowns it. map: the explainer, whose own options may stand beside it.
+    """A region of each image, and how much noise drowns it. map: the explainer, whose own options may stand with it.
     share: of the pixels of the image, not RISE's.
     """
 
