@@ -44,7 +44,6 @@ def table(options: argparse.Namespace) -> str:
         "shard_size": options.shard_size,
         "device": options.device,
         "dtype": options.dtype,
-        "part": options.part,
         "model": {"arch": options.arch} if options.arch else None,
         "browse": 0,
         "say": lambda text: print(text, file=sys.stderr),
