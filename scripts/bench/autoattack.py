@@ -1,4 +1,5 @@
-"""AutoAttack compared with pyautoattack, in one run: samples left standing, passes and time of each stage.
+"""AutoAttack compared with pyautoattack, or with its own search in float32: who is left standing, passes, time of each
+stage.
 
 Both get the same float32 images, labels, batch size and threads; they take turns by chunks of images, so that a change
 of the machine's load meets both. Passes are counted rows: forwards, and backwards that reach the input.
@@ -7,9 +8,12 @@ of the machine's load meets both. Passes are counted rows: forwards, and backwar
     python -m scripts.bench.autoattack --checkpoint resnet4b.pth --arch tests/support/cifar_resnets.py:resnet4b \\
         --images cifar10-test.zip --limit 200 --eps 2/255
     python -m scripts.bench.autoattack --device cuda --dtype bfloat16 --compile --images cifar10-test.zip --eps 1/255
+    python -m scripts.bench.autoattack --checkpoint vit.safetensors --arch vit_tiny_patch16_224 --dtype bfloat16 \\
+        --against float32 --images imagenet-val/val --limit 50 --eps 0.25/255
 
 Without --checkpoint the model is the CIFAR-10 ResNet-18 that pyautoattack carries. With --dtype bfloat16 our attack
-searches in it and float32 confirms; pyautoattack stays in float32.
+searches in it and float32 confirms, of which the last line counts how often it did not; what ours is compared with
+stays in float32.
 """
 
 from __future__ import annotations
@@ -18,16 +22,19 @@ import argparse
 import json
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 import robustkit
 from attacks import AutoAttack, StagedResult, ThreatModel
+from attacks.frozen import Oracle
 from robustkit.common.randomness import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels, unit
@@ -57,6 +64,21 @@ class Counting(nn.Module):
             return logits
         with torch.autocast(images.device.type, self.dtype):
             return self.classifier(images).float()
+
+
+@contextmanager
+def judgements() -> Iterator[list[int]]:
+    """Count inside the wrong predictions that a judge is asked about, and how many of them it finds right."""
+    counts, confirm = [0, 0], Oracle.confirm
+
+    def counted(oracle: Oracle, points: Tensor, labels: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
+        agreed, asked = confirm(oracle, points, labels, wrong)
+        counts[0] += int(asked.sum())
+        counts[1] += int((asked & ~agreed).sum())
+        return agreed, asked
+
+    with mock.patch.object(Oracle, "confirm", counted):
+        yield counts
 
 
 def load(options: argparse.Namespace) -> tuple[Classifier, Tensor, Tensor, list[str]]:
@@ -123,6 +145,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--norm", choices=("linf", "l2"), default="linf")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of our search")
+    parser.add_argument("--against", choices=("pyautoattack", "float32"), default="pyautoattack", help="float32: ours")
     parser.add_argument("--peer-dtype", choices=("float32", "bfloat16"), default="float32", help="of pyautoattack")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model for both")
     parser.add_argument("--batch-size", type=int, default=64)
@@ -137,21 +160,24 @@ def main() -> None:
     threat = ThreatModel(options.norm, float(number(options.eps)))
     dtype, peer_dtype = getattr(torch, options.dtype), getattr(torch, options.peer_dtype)
     attack = AutoAttack(threat)
-    original = peer("pyautoattack", "autoattack", threat, {})
+    other = attack if options.against == "float32" else peer("pyautoattack", "autoattack", threat, {})
     results: dict[str, list[Any]] = {"ours": [], "theirs": []}
     wrong: dict[str, list[Tensor]] = {"ours": [], "theirs": []}
+    judged = [0, 0]
     began = time.perf_counter()
     for chunk in torch.arange(len(images)).chunk(options.chunks):
         here = [ids[i] for i in chunk.tolist()]
         rng = SampleRng.of(here, seed=0, condition="autoattack", device=options.device)
-        for who, runner, kind in (("ours", attack, dtype), ("theirs", original, peer_dtype)):
+        for who, runner, kind in (("ours", attack, dtype), ("theirs", other, peer_dtype)):
             judge = classifier if who == "ours" and kind is not torch.float32 else None
             counting = Counting(classifier, kind)
             if options.compile:
                 counting.classifier = torch.compile(counting.classifier)
-            result = runner.run(
-                counting, images[chunk], labels[chunk], rng=rng, judge=judge, batch_size=options.batch_size
-            )
+            with judgements() as counts:
+                result = runner.run(
+                    counting, images[chunk], labels[chunk], rng=rng, judge=judge, batch_size=options.batch_size
+                )
+            judged = [before + new for before, new in zip(judged, counts, strict=True)]
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             results[who].append((result, len(chunk)))
@@ -166,10 +192,18 @@ def main() -> None:
     ours, theirs = total(results["ours"]), total(results["theirs"])
     show(ours, theirs)
     stand = {who: int((~torch.cat(flags)).sum()) for who, flags in wrong.items()}
-    print(f"standing in float32: {stand['ours']} / {stand['theirs']}; {time.perf_counter() - began:.0f} s in all")
+    differ = int((torch.cat(wrong["ours"]) != torch.cat(wrong["theirs"])).sum())
+    print(
+        f"standing in float32: {stand['ours']} / {stand['theirs']}, {differ} samples differ; "
+        f"{time.perf_counter() - began:.0f} s in all"
+    )
+    if judged[0]:
+        print(f"float32 was asked about {judged[0]} wrong predictions and found {judged[1]} of them right")
     if options.json:
         settings = {key: str(value) for key, value in vars(options).items()}
-        options.json.write_text(json.dumps({**settings, "ours": ours, "theirs": theirs, "standing": stand}))
+        options.json.write_text(
+            json.dumps({**settings, "ours": ours, "theirs": theirs, "standing": stand, "judged": judged})
+        )
 
 
 if __name__ == "__main__":
