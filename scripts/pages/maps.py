@@ -155,14 +155,11 @@ def draw(run: Run, folder: Path) -> Iterator[tuple[str, str]]:
 def pictures(runs: Sequence[tuple[Part, Run]], folder: Path) -> Iterator[tuple[str, str]]:
     """Yield all pictures, as (path from the page, caption)."""
     real = [(part, run) for part, run in runs if part.folder != "zoo"]
-    panels = [(part.title, run, run.manifest.names[0]) for part, run in real]
-    # Where maps have no ABPC, a panel lacks its line; all others have the same scores in the same order.
-    panels = [panel for panel in panels if "ABPC" in leads(panel[1], panel[2])]
-    plot(panels, folder / "leads.svg")
+    plot([(part.title, leads(run, run.manifest.names[0])) for part, run in real], folder / "leads.svg")
     yield (
         f"{folder.name}/leads.svg",
-        "Lead of each method over the best of the controls on real images and photographs, with 95 % intervals "
-        "(hollow: none); left of 0 a control wins. The images may not be passed on: `robustkit cam CHECKPOINT "
+        "Lead of each method over the best of the controls on real images and photographs, by score; blue where it is "
+        "ahead beyond chance, orange where a control is. The images may not be passed on: `robustkit cam CHECKPOINT "
         "--data-dir IMAGES --masks MASKS --cams agcam,centre --choose worst` draws those on which AG-CAM fares "
         "worst compared with the Gaussian",
     )

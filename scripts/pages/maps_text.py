@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from robustkit.results.run import Run
 
 from .writing import markdown
 
-LOOKS = (("#0072B2", "o"), ("#56B4E9", "D"), ("#E69F00", "s"), ("#666666", "^"))
+COLOURS = {"ahead": "#9ecae1", "level": "#ffffff", "behind": "#fdbe85", "open": "#eeeeee"}
 MARGIN = 0.05  # of an interval's width: about the error of its ends, which are percentiles of 1000 resamples
 
 
@@ -129,35 +129,45 @@ def side_by_side(run: Run) -> str:
     return markdown([("AG-CAM", *names(run)), *((key[1], *(cells[key][name] for name in names(run))) for key in order)])
 
 
-def plot(panels: Sequence[tuple[str, Run, str]], path: Path) -> None:
-    """Plot the leads of each method over the best control, with a panel for each (title, run, checkpoint), as SVG."""
+def plot(panels: Sequence[tuple[str, Mapping[str, Mapping[str, Lead]]]], path: Path) -> None:
+    """Draw a panel for each (title, leads by score and method), as SVG: a cell a lead, in its verdict's colour."""
     import matplotlib
 
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
+    from matplotlib.patches import Patch, Rectangle
 
-    style = {"svg.hashsalt": "robustkit", "svg.fonttype": "none", "font.size": 9}
+    style = {"svg.hashsalt": "robustkit", "svg.fonttype": "none", "font.size": 8}
+    methods = list(dict.fromkeys(method for _, found in panels for some in found.values() for method in some))
+    heights = [len(found) for _, found in panels]
     with matplotlib.rc_context(style):
-        wide = 3.6 * len(panels) + 1
-        figure, axes = plt.subplots(1, len(panels), figsize=(wide, 5), sharey=True, layout="constrained")
-        for axis, (title, run, checkpoint) in zip(axes, panels, strict=True):
-            scores = leads(run, checkpoint)
-            for place, score in enumerate(scores):
-                for index, (method, lead) in enumerate(scores[score].items()):
-                    y = place + 0.18 * (index - (len(scores[score]) - 1) / 2)
-                    colour, marker = LOOKS[index]
-                    filled = colour if lead.low is not None else "white"
-                    label = method if place == 0 else None
-                    axis.plot(lead.value, y, marker, color=colour, markerfacecolor=filled, markersize=5, label=label)
-                    if lead.low is not None and lead.high is not None:
-                        axis.plot([lead.low, lead.high], [y, y], color=colour, linewidth=1.5)
-            axis.axvline(0, color="#222222", linewidth=0.8)
+        size = (2 + 0.5 * len(methods), 1.8 + 0.3 * sum(heights) + 0.3 * len(panels))
+        figure, axes = plt.subplots(
+            len(panels), 1, figsize=size, sharex=True, squeeze=False, layout="constrained", height_ratios=heights
+        )
+        for axis, (title, found) in zip(axes[:, 0], panels, strict=True):
+            for y, leads_of in enumerate(found.values()):
+                for method, lead in leads_of.items():
+                    x, colour = methods.index(method), COLOURS[lead.verdict]
+                    axis.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="#cccccc"))
+                    axis.text(x, y, f"{lead.value:+.2f}", ha="center", va="center", fontsize=7)
+            axis.set(xlim=(-0.5, len(methods) - 0.5), ylim=(len(found) - 0.5, -0.5))
             axis.set_title(title, fontsize=9)
-            axis.set_xlabel("lead over the best control")
-            axis.grid(axis="x", color="#dddddd")
-            axis.set_yticks(range(len(scores)), list(scores))
-        axes[0].invert_yaxis()
-        axes[0].legend(loc="lower left", frameon=False)
+            axis.set_xticks(range(len(methods)), methods, rotation=90)
+            axis.set_yticks(range(len(found)), list(found))
+            axis.tick_params(length=0)
+        words = {
+            "ahead": "ahead of every control",
+            "level": "level",
+            "behind": "behind the best",
+            "open": "no interval",
+        }
+        figure.legend(
+            handles=[Patch(facecolor=COLOURS[name], edgecolor="#cccccc", label=text) for name, text in words.items()],
+            loc="outside lower center",
+            ncols=len(words),
+            frameon=False,
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)

@@ -1,0 +1,31 @@
+"""The picture of which maps beat the controls, for as many methods as there are."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from scripts.pages.maps_text import COLOURS, Lead, plot
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_each_lead_is_a_cell_in_the_colour_of_its_verdict(tmp_path: Path) -> None:
+    verdicts = {
+        "ahead": Lead(0.11, 0.05, 0.17, "centre"),
+        "level": Lead(0.02, -0.03, 0.07, "full"),
+        "behind": Lead(-0.31, -0.4, -0.2, "full"),
+        "open": Lead(0.04, None, None, "centre"),
+    }
+    methods = [f"method-{i}" for i in range(13)]
+    leads = {score: dict.fromkeys(methods, lead) for score, lead in verdicts.items()}
+    fewer = {"ahead": {"method-0": Lead(-0.25, -0.3, -0.2, "random")}}
+    plot([("many", leads), ("one", fewer)], tmp_path / "leads.svg")
+    root = ElementTree.parse(tmp_path / "leads.svg").getroot()
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert [texts.count(f"{lead.value:+.2f}") for lead in verdicts.values()] == [13] * 4
+    assert texts.count("-0.25") == 1
+    assert [texts.count(name) for name in methods] == [1] * 13  # below the last panel
+    styles = [node.get("style", "") for node in root.iter("{http://www.w3.org/2000/svg}path")]
+    cells = {name: sum(f"fill: {colour}" in style for style in styles) for name, colour in COLOURS.items()}
+    assert cells["ahead"] == 14 and cells["behind"] == 15 and cells["open"] == 14  # a cell of each is in the legend
