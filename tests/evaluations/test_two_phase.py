@@ -12,21 +12,29 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from gate_runs import verdict
 from msgspec.structs import replace
 
 import robustkit
 from attacks import AutoAttack, ThreatModel
 from robustkit.common.double_sampling import two_phase_share
+from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.attacks.condition import parse_conditions
 from robustkit.evaluations.attacks.sentence import called
+from robustkit.evaluations.family import family_of
 from robustkit.evaluations.kinds import words_of
 from robustkit.evaluations.pattern import check_condition, fits, pattern_of
+from robustkit.evaluations.results import Results
 from robustkit.evaluations.rows import Reading
 from robustkit.evaluations.two_phase.choice import choose
 from robustkit.evaluations.two_phase.condition import phases_of
+from robustkit.evaluations.two_phase.measures import ESTIMATE, KEPT
 from robustkit.evaluations.two_phase.summary import TwoPhaseSummary
+from robustkit.evaluations.two_phase.tables import two_phase_tables
+from robustkit.gate.draft import draft
 from robustkit.gate.grammar import parse_statement
+from robustkit.gate.verdicts import UNDECIDED
 from robustkit.pipeline.two_phase import in_two_phases
 from robustkit.protocol.card import load_card
 from robustkit.results.run import Run
@@ -233,6 +241,45 @@ def test_an_estimate_has_the_flags_of_both_phases(run: Run) -> None:
 
 def test_there_is_no_estimate_before_a_sample_was_drawn(run: Run) -> None:
     assert TwoPhaseSummary(Unfinished(run, run.manifest, "shapes-vit-quest", {})).add(two_phase(4)) == []
+
+
+class Broken(Reading):
+    """Records of two samples that the first phase broke."""
+
+    def shards(self, condition: str, columns: Any) -> Iterator[pa.Table]:
+        for table in super().shards(condition, columns):
+            fallen = {"correct": pa.array([False] * len(table)), "drawn": pa.array([False] * len(table))}
+            for name in {*fallen} & {*table.column_names}:
+                table = table.set_column(table.column_names.index(name), name, fallen[name])
+            yield table
+
+
+def test_where_nobody_stands_there_is_no_share_of_those_drawn(run: Run) -> None:
+    (row,) = TwoPhaseSummary(Broken(run, run.manifest, "shapes-vit-quest", {})).add(two_phase(4))
+    assert row[1:4] == ("estimated_top1", 0, 18) and row[4:6] == wilson(0, 18)
+    summary = [dict(each) for each in run.summary() if (each["condition"], each["metric"]) != (two_phase(4), KEPT.name)]
+    cells = {line[1]: line[4:6] for (table,) in [two_phase_tables(Results.of(run, summary))] for line in table.rows}
+    assert cells[phase_label(4)] == ("0", "–") and cells[phase_label(3)][0] == "3"
+
+
+def phase_label(m: int) -> str:
+    return f"AutoAttack, 3/255, 2 steps, 2 targets, 20 queries, two-phase(m={m})"
+
+
+def test_a_policy_and_a_card_have_the_estimate(run: Run) -> None:
+    text = draft(run)
+    assert f'"estimated_top1 under {two_phase(1000)} >= ' in text and "the whole attack, estimated" in text
+    (part,) = family_of("two-phase").card(Results.of(run, run.summary()))
+    assert part.title == "Two phases"
+
+
+def test_what_would_tell_is_a_larger_second_phase_and_no_number_of_samples(run: Run) -> None:
+    """With m as it is, no --limit makes the interval narrower than those drawn leave it."""
+    rows = {(row["condition"], row["metric"]): row for row in run.summary()}
+    for name in (ESTIMATE.name, KEPT.name):
+        low, value = (rows[two_phase(3), name][key] for key in ("ci_low", "value"))
+        found = verdict(run, f"{name} under {two_phase(3)} >= {(low + value) / 2} with 95 % confidence")
+        assert (found.state, found.needed) == (UNDECIDED, None) and "a larger second phase (second)" in found.reason
 
 
 def test_pages_rules_and_commands_know_it(run: Run) -> None:

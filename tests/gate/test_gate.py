@@ -126,6 +126,16 @@ def test_a_condition_that_fits_twice_is_refused_unless_one_is_meant_exactly(tmp_
     assert verdict(both, "top1 under pgd(restarts=2) <= 0").state == PASS
 
 
+def test_more_samples_of_a_part_are_asked_for_by_the_part(tmp_path: Path) -> None:
+    """--limit would change what is drawn from, and not how many are."""
+    run = make(tmp_path / "run", {"vit": {"clean": right(8, 10), "pgd(eps=1/255,steps=20,on=10)": right(6, 10)}})
+    part, whole = "pgd(eps=1/255,on=10)", "clean"
+    for condition, option in ((part, "on={}, with as many in the data"), (whole, "--limit {}")):
+        found = verdict(run, f"top1 under {condition} >= 0.5 with 95 % confidence")
+        assert f"audit that many ({option.format(found.needed)})" in advice(found)
+    assert "audit that many samples (on=20, with" in advice(verdict(run, f"n under {part} >= 20"))
+
+
 def test_some_stages_of_an_attack_are_not_the_attack(tmp_path: Path) -> None:
     """The first phase of an attack in two leaves more standing than the whole; a rule means it only by its name."""
     stages = "autoattack(eps=1/255,version=standard,only=apgd-ce)"
