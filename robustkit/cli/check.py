@@ -60,6 +60,7 @@ def check_run(
         raise ProtocolError(
             f"no --policy, and no {DEFAULT} here; write one from this run with robustkit check {run} --init"
         )
+    refuse_same_file(place, junit, json_file, attestation)
     rules = read_policy(place)
     before = None if baseline is None else RunFolder.existing(baseline)
     outcome = judge(rules, existing, before)
@@ -81,6 +82,15 @@ def refuse_idle_predicate(predicate: str | None, attestation: Path | None) -> No
     """Raise ProtocolError where a predicate is chosen for no file."""
     if predicate and attestation is None:
         raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
+
+
+def refuse_same_file(policy: Path, junit: Path | None, json_file: Path | None, attestation: Path | None) -> None:
+    """Raise ProtocolError where a file would be written over the policy, or over another one that is asked for."""
+    taken = {policy.resolve(): "--policy"}
+    for option, path in (("--junit", junit), ("--json", json_file), ("--attestation", attestation)):
+        other = option if path is None else taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise ProtocolError(f"{option} {path}: is the file of {other}; give another one")
 
 
 def conclude(

@@ -13,7 +13,7 @@ from ..gate.policy import read_policy
 from ..pipeline.until_decided import until_decided
 from ..runs.folder import RunFolder
 from ..runs.repeating import without_option
-from .check import DEFAULT, conclude, refuse_idle_predicate
+from .check import DEFAULT, conclude, refuse_idle_predicate, refuse_same_file
 from .idle import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .progress import ConsoleProgress
 from .terminal import AS_IT_IS, audit_request, console, refuse_bad, usable
@@ -35,6 +35,7 @@ def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> 
         raise ProtocolError("--until-decided without --data-dir; give a folder, a zip, or embedded:shapes")
     refuse_idle_predicate(gate["predicate"], gate["attestation"])
     place = gate["policy"] or DEFAULT
+    refuse_same_file(place, gate["junit"], gate["json_file"], gate["attestation"])
     policy = read_policy(place)
     baseline = None if gate["baseline"] is None else RunFolder.existing(gate["baseline"])
     request = audit_request(tuple(checkpoints), data_dir, options)

@@ -16,7 +16,8 @@ class Metric:
     interval. share: between 0 and 1, so that n samples bound how sure it can be. under: the condition that a rule means
     where it names none. parametric: the name continues with a parameter, such as a class. drafted: a drafted policy has
     a rule on it. hub: its type and its name in the metadata of a model card; None where it has none. noun: what a
-    sentence calls it, where that is not the label.
+    sentence calls it, where that is not the label. narrowed_by: what makes its interval narrower, where that is not
+    samples alone, so that no number of them can be told.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Metric:
     drafted: bool = False
     hub: tuple[str, str] | None = None
     noun: str = ""
+    narrowed_by: str = ""
 
     @property
     def heading(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..protocol.condition import part_of
 from ..runs.repeating import repeat_of
 from .statements import Change, Identity, NoFlags, Value
 from .verdicts import FAIL, PASS, Verdict
@@ -27,6 +28,11 @@ def shortfall(verdict: Verdict) -> float:
         return math.nan
     gap = abs(figure.value - statement.bound)
     return gap if math.isfinite(gap) and gap else math.nan
+
+
+def _many(verdict: Verdict, n: int) -> str:
+    """Return how n samples are asked for, also of a condition that takes some of all."""
+    return f"on={n}, with as many in the data" if part_of(verdict.condition) else f"--limit {n}"
 
 
 def advice(verdict: Verdict, below: bool = False) -> str:
@@ -56,9 +62,9 @@ def advice(verdict: Verdict, below: bool = False) -> str:
     if verdict.of is not None and verdict.state != FAIL:
         return "give more samples (--at-most, --data-dir), or ask for a bound that is further from the value"
     if verdict.state != FAIL:
-        return "" if verdict.needed is None else f"audit that many (--limit {verdict.needed}), or ask for less"
+        return "" if verdict.needed is None else f"audit that many ({_many(verdict, verdict.needed)}), or ask for less"
     if isinstance(statement, Value) and statement.metric == "n":
-        return f"audit that many samples (--limit {math.ceil(statement.bound)})"
+        return f"audit that many samples ({_many(verdict, math.ceil(statement.bound))})"
     compare = "see what changed with robustkit compare RELEASED RUN"
     if figure.low <= statement.bound <= figure.high:
         return f"the interval holds the bound, so chance may explain it: audit more samples, or {compare}"

@@ -133,6 +133,10 @@ def _figure(
         raise _refused(policy, rule, several if exact else f"{wanted.text} is no condition of this audit")
     text, words = exact[0], words_of(exact[0])
     own = [number.name for number in words.metrics if number.paired]
+    early = text in by_text and by_text[text].early_stop
+    if early and metric in task.paired and metric not in task.compared.ended:
+        why = f"samples leave {text} at their first wrong prediction, so {metric} has no meaning there"
+        raise _refused(policy, rule, f"{why}; ask for {', '.join(task.compared.ended)}")
     if metric not in [*own, *(task.paired if text in by_text else ())]:
         raise _refused(
             policy, rule, f"{metric} under {text} is no mean over samples; ask for {', '.join(own) or 'top1'}"

@@ -170,6 +170,8 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
     if gap <= SLACK:
         return UNDECIDED, "the value equals the bound: no number of samples would tell", None
     definition = find_metric(metric)
+    if definition is not None and definition.narrowed_by:
+        return UNDECIDED, f"the interval holds the bound; {definition.narrowed_by}, would tell if the value stays", None
     binary = definition is not None and definition.binary
     if isinstance(statement, Value) and binary:
         enough = Z**2 * statement.bound * (1 - statement.bound) / gap / gap  # a square may be out of range

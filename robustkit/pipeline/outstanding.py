@@ -79,7 +79,8 @@ def _lacking(
     run, name, part = plan.run, contender.name, plan.request.share
     shards, able = shards_of(plan), ready(plan, contender.name, conditions)
     waiting = [condition.text for condition in conditions if condition not in able]
-    lines += [f"{name}: {text} waits for the first phase of all parts; then run each part again" for text in waiting]
+    told = "waits for the first phase of all parts; then run each part again, on a folder that has it of all"
+    lines += [f"{name}: {text} {told}" for text in waiting]
     conditions = able
 
     def needed(text: str, shard: int) -> bool:

@@ -25,12 +25,15 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     """
     name, arguments = split_condition(item)
     parts = (arguments or "").split(",")
-    own = {match[1]: match[2].strip() for part in parts if (match := _OWN.fullmatch(part))}
+    stated = [(match[1], match[2].strip()) for part in parts if (match := _OWN.fullmatch(part))]
+    own = dict(stated)
     if not own:
         return
     others = [part for part in parts if part.strip() and not _OWN.fullmatch(part)]
     if name != "autoattack":
         raise ProtocolError(f"condition {item!r}: first and second are of autoattack; leave them out of {name}")
+    if len(own) < len(stated):
+        raise ProtocolError(f"condition {item!r}: first or second is given twice; leave one of them out")
     m = own.get("second", "")
     if not m.isdecimal() or not int(m):
         raise ProtocolError(
@@ -43,6 +46,8 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     whole = parsed()
     if whole.engine != "robustkit":
         raise ProtocolError(f"condition {item!r}: engine {whole.engine} runs all stages at once; leave it out")
+    if dict(whole.parameters).get("only"):
+        raise ProtocolError(f"condition {item!r}: only leaves out stages, which the second phase runs; leave it out")
     if whole.on:
         raise ProtocolError(
             f"condition {item!r}: on draws from all samples, second from those that stand; leave one out"
@@ -51,7 +56,7 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     first = own.get("first", _USUAL)
     chosen = [stage for stage in every if stage in first.split("+")]
     rest = [stage for stage in every if stage not in chosen]
-    if "+".join(chosen) != first or not rest or list(every[: len(chosen)]) != chosen:
+    if "+".join(chosen) != first or not (chosen and rest) or list(every[: len(chosen)]) != chosen:
         examples = "first=" + " or first=".join("+".join(every[:count]) for count in range(1, len(every)))
         raise ProtocolError(
             f"condition {item!r}: first is {first}; expected the stages that it begins with: {examples}"

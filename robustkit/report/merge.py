@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..results.run import Run
 from ..runs.adversarials import remove_adversarials
 from ..runs.links import refuse_links
 from ..runs.merging import gather, refuse_damaged
-from ..runs.repeating import repeat_of
+from ..runs.repeating import repeat_of, without_option
 from .refresh import refresh
 
 _NAMED = 3  # parts that an error names
@@ -69,7 +70,9 @@ def _refuse_missing(run: Run) -> None:
     ]
     more = f", and {len(said) - _NAMED} more parts" if len(said) > _NAMED else ""
     repeat = repeat_of(manifest.command)
-    command = f"the same command ({repeat.why_not})" if repeat.why_not else repeat.command
+    command = f"the same command ({repeat.why_not})"
+    if not repeat.why_not:  # here is what the second phase of an attack waits for, whichever folders it came from
+        command = shlex.join([*without_option(shlex.split(repeat.command), "--out"), "--out", str(run.path)])
     option = f" --part {next(iter(missing))}/{count}" if count > 1 else ""
     these = "those of the first of these parts" if len(missing) > 1 else "them"
     raise RunError(

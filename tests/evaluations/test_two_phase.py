@@ -12,21 +12,29 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from gate_runs import verdict
 from msgspec.structs import replace
 
 import robustkit
 from attacks import AutoAttack, ThreatModel
 from robustkit.common.double_sampling import two_phase_share
+from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.attacks.condition import parse_conditions
 from robustkit.evaluations.attacks.sentence import called
+from robustkit.evaluations.family import family_of
 from robustkit.evaluations.kinds import words_of
 from robustkit.evaluations.pattern import check_condition, fits, pattern_of
+from robustkit.evaluations.results import Results
 from robustkit.evaluations.rows import Reading
 from robustkit.evaluations.two_phase.choice import choose
 from robustkit.evaluations.two_phase.condition import phases_of
+from robustkit.evaluations.two_phase.measures import ESTIMATE, KEPT
 from robustkit.evaluations.two_phase.summary import TwoPhaseSummary
+from robustkit.evaluations.two_phase.tables import two_phase_tables
+from robustkit.gate.draft import draft
 from robustkit.gate.grammar import parse_statement
+from robustkit.gate.verdicts import UNDECIDED
 from robustkit.pipeline.two_phase import in_two_phases
 from robustkit.protocol.card import load_card
 from robustkit.results.run import Run
@@ -168,7 +176,7 @@ def test_parts_leave_the_second_phase_until_all_have_made_the_first(run: Run, tm
         part = audit(tmp_path / "parts", asked, part=f"{number}/2", **options)
         assert part.missing_units("shapes-vit-quest", two_phase(3)) == 3
     waits = f"shapes-vit-quest: {two_phase(3)} waits for the first phase of all parts; then run each part again"
-    assert lines.count(waits) == 2
+    assert sum(line.startswith(waits) for line in lines) == 2
     with pytest.raises(RunError, match=r"3 of 9 units are missing: part 1/2 lacks 2 \(shapes-vit-quest under two-ph"):
         robustkit.merge(part.path)
     for number in (1, 2):
@@ -181,6 +189,22 @@ def test_parts_leave_the_second_phase_until_all_have_made_the_first(run: Run, tm
     )
     with pytest.raises(RunError, match=r"1 of 3 shards of shapes-vit-quest under autoattack.* are missing, from which"):
         choose(part, "shapes-vit-quest", condition, 3)
+
+
+def test_parts_in_folders_of_their_own_go_on_in_the_merged_one(run: Run, tmp_path: Path) -> None:
+    """In none of them is the first phase of all, so none of them can ever draw."""
+    asked, numbers = f"autoattack(second=3,{BUDGET})", (1, 2)
+    parts = [audit(tmp_path / f"{number}", asked, part=f"{number}/2", batch_size=5) for number in numbers]
+    whole = tmp_path / "whole"
+    with pytest.raises(RunError, match="3 of 9 units are missing"):
+        robustkit.merge([part.path for part in parts], whole)
+    merged = Run(whole)
+    merged.write_manifest(replace(merged.manifest, command="robustkit attack net --out elsewhere --seed 0"))
+    with pytest.raises(RunError, match=re.escape(f"robustkit attack net --seed 0 --out {whole} --part 1/2")):
+        robustkit.merge(whole)
+    for number in numbers:
+        audit(whole, asked, part=f"{number}/2", batch_size=5)
+    assert columns(robustkit.merge(whole), two_phase(3)) == columns(run, two_phase(3))
 
 
 class Unfinished(Reading):
@@ -219,6 +243,45 @@ def test_there_is_no_estimate_before_a_sample_was_drawn(run: Run) -> None:
     assert TwoPhaseSummary(Unfinished(run, run.manifest, "shapes-vit-quest", {})).add(two_phase(4)) == []
 
 
+class Broken(Reading):
+    """Records of two samples that the first phase broke."""
+
+    def shards(self, condition: str, columns: Any) -> Iterator[pa.Table]:
+        for table in super().shards(condition, columns):
+            fallen = {"correct": pa.array([False] * len(table)), "drawn": pa.array([False] * len(table))}
+            for name in {*fallen} & {*table.column_names}:
+                table = table.set_column(table.column_names.index(name), name, fallen[name])
+            yield table
+
+
+def test_where_nobody_stands_there_is_no_share_of_those_drawn(run: Run) -> None:
+    (row,) = TwoPhaseSummary(Broken(run, run.manifest, "shapes-vit-quest", {})).add(two_phase(4))
+    assert row[1:4] == ("estimated_top1", 0, 18) and row[4:6] == wilson(0, 18)
+    summary = [dict(each) for each in run.summary() if (each["condition"], each["metric"]) != (two_phase(4), KEPT.name)]
+    cells = {line[1]: line[4:6] for (table,) in [two_phase_tables(Results.of(run, summary))] for line in table.rows}
+    assert cells[phase_label(4)] == ("0", "–") and cells[phase_label(3)][0] == "3"
+
+
+def phase_label(m: int) -> str:
+    return f"AutoAttack, 3/255, 2 steps, 2 targets, 20 queries, two-phase(m={m})"
+
+
+def test_a_policy_and_a_card_have_the_estimate(run: Run) -> None:
+    text = draft(run)
+    assert f'"estimated_top1 under {two_phase(1000)} >= ' in text and "the whole attack, estimated" in text
+    (part,) = family_of("two-phase").card(Results.of(run, run.summary()))
+    assert part.title == "Two phases"
+
+
+def test_what_would_tell_is_a_larger_second_phase_and_no_number_of_samples(run: Run) -> None:
+    """With m as it is, no --limit makes the interval narrower than those drawn leave it."""
+    rows = {(row["condition"], row["metric"]): row for row in run.summary()}
+    for name in (ESTIMATE.name, KEPT.name):
+        low, value = (rows[two_phase(3), name][key] for key in ("ci_low", "value"))
+        found = verdict(run, f"{name} under {two_phase(3)} >= {(low + value) / 2} with 95 % confidence")
+        assert (found.state, found.needed) == (UNDECIDED, None) and "a larger second phase (second)" in found.reason
+
+
 def test_pages_rules_and_commands_know_it(run: Run) -> None:
     page = re.sub(r"<[^>]*>", "", (run.path / "report.html").read_text("utf-8"))  # words lead to the glossary
     assert "Attacks in two phases" in page and "two-phase(m=4)" in page
@@ -244,6 +307,9 @@ def test_pages_rules_and_commands_know_it(run: Run) -> None:
         ("autoattack(second=0)", "second is 0; expected how many samples"),
         ("autoattack(first=apgd-ce)", "second is missing"),
         ("autoattack(second=9,first=square)", "expected the stages that it begins with: first=apgd-ce or"),
+        ("autoattack(second=9,first=)", "expected the stages that it begins with"),
+        ("autoattack(second=9,second=8)", "first or second is given twice"),
+        ("autoattack(second=9,only=apgd-ce)", "only leaves out stages, which the second phase runs"),
         ("autoattack(second=9,first=apgd-ce+apgd-t+fab-t+square)", "expected the stages that it begins with"),
         ("autoattack(second=9,engine=pyautoattack)", "engine pyautoattack runs all stages at once"),
         ("autoattack(second=9,version=rand)", "only is for models that answer alike"),

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gate_runs import PGD, make, verdict, verdicts
+from gate_runs import PGD, make, right, verdict, verdicts
 from msgspec.structs import replace
 
 import robustkit
@@ -124,6 +124,27 @@ def test_a_condition_that_fits_twice_is_refused_unless_one_is_meant_exactly(tmp_
     both = make(tmp_path / "run", {"vit": twice})
     assert verdict(both, f"top1 under {PGD} >= 1").state == PASS
     assert verdict(both, "top1 under pgd(restarts=2) <= 0").state == PASS
+
+
+def test_more_samples_of_a_part_are_asked_for_by_the_part(tmp_path: Path) -> None:
+    """--limit would change what is drawn from, and not how many are."""
+    run = make(tmp_path / "run", {"vit": {"clean": right(8, 10), "pgd(eps=1/255,steps=20,on=10)": right(6, 10)}})
+    part, whole = "pgd(eps=1/255,on=10)", "clean"
+    for condition, option in ((part, "on={}, with as many in the data"), (whole, "--limit {}")):
+        found = verdict(run, f"top1 under {condition} >= 0.5 with 95 % confidence")
+        assert f"audit that many ({option.format(found.needed)})" in advice(found)
+    assert "audit that many samples (on=20, with" in advice(verdict(run, f"n under {part} >= 20"))
+
+
+def test_some_stages_of_an_attack_are_not_the_attack(tmp_path: Path) -> None:
+    """The first phase of an attack in two leaves more standing than the whole; a rule means it only by its name."""
+    stages = "autoattack(eps=1/255,version=standard,only=apgd-ce)"
+    first = make(tmp_path / "first", {"vit": {stages: right(6, 10)}})
+    found = verdict(first, "top1 under autoattack(eps=1/255) >= 0.5")
+    assert (found.state, found.reason) == (UNDECIDED, "autoattack(eps=1/255) was not evaluated")
+    assert verdict(first, "top1 under autoattack(only=apgd-ce) >= 0.5").state == PASS
+    both = make(tmp_path / "both", {"vit": {stages: right(6, 10), stages.replace(",only=apgd-ce", ""): right(3, 10)}})
+    assert verdict(both, "top1 under autoattack >= 0.5").state == FAIL
 
 
 def test_what_was_not_evaluated_cannot_be_told_and_the_command_is_given(run: Run, tmp_path: Path) -> None:

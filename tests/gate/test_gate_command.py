@@ -112,6 +112,20 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     return int(str(status.value.code))
 
 
+def test_no_file_is_written_over_the_policy_or_another(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules, twice = tmp_path / "policy.toml", tmp_path / "twice.json"
+    rules.write_text("[[rule]]\nrequire = 'top1 under clean >= 0.5'\n")
+    monkeypatch.chdir(tmp_path)
+    for option in ("--junit", "--json", "--attestation"):
+        assert call(monkeypatch, run.path, option, rules) == 2  # found without --policy, by another path
+        assert f"{option} {rules}: is the file of --policy; give another one" in capsys.readouterr().err
+    assert call(monkeypatch, run.path, "--junit", twice, "--json", "twice.json") == 2
+    assert "--json twice.json: is the file of --junit" in capsys.readouterr().err
+    assert not twice.exists() and rules.read_text().startswith("[[rule]]")
+
+
 def test_exit_codes_and_files(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

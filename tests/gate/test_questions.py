@@ -16,7 +16,8 @@ from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.tasks.task import task_named
 
 FOG = [Condition("corruption", f"corruption(fog,severity={level})") for level in range(1, 6)]
-CONDITIONS = (CLEAN, Condition("pgd", PGD), Condition("pgd", "pgd(eps=2/255,steps=20)"), *FOG)
+STOPS = Condition("autoattack", "autoattack(eps=1/255,version=standard)", (("early_stop", True),))
+CONDITIONS = (CLEAN, Condition("pgd", PGD), Condition("pgd", "pgd(eps=2/255,steps=20)"), STOPS, *FOG)
 
 
 def policy_of(*rules: str) -> Policy:
@@ -57,6 +58,13 @@ def test_a_rule_means_one_condition(rule: str, why: str) -> None:
     ):
         trial([rule])
         options_asked(policy_of(rule))
+
+
+def test_after_an_early_stop_only_top1_can_be_decided() -> None:
+    """As in a whole run, which has no other figure there."""
+    assert trial(["top1 under autoattack >= 0.5"]).questions[0].condition == STOPS.text
+    with pytest.raises(ProtocolError, match="at their first wrong prediction, so top5 has no meaning there; ask for"):
+        trial(["top5 under autoattack >= 0.5"])
 
 
 def test_a_rule_on_no_checkpoint_is_refused() -> None:

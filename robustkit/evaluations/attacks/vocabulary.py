@@ -22,7 +22,7 @@ class AttackWords(Vocabulary):
     """Attacks, by their names in the registry."""
 
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
-    telling = (UNDER, ON)
+    telling = (UNDER, ON, "only")
     in_results = True
     metrics: ClassVar[tuple[Metric, ...]] = (FOUND, supported(TOP1), WEIGHT)
     terms = TERMS

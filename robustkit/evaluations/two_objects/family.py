@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class TwoObjects(Family):
     """Whether a map shows the object that was asked for, where an image has two."""
 
-    name, words = "two_objects", VOCABULARY
+    name, words = "two objects", VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class TwoPhase(Family):
     """What an attack in stages leaves standing, estimated: its last stages run on a random part of what stands."""
 
-    name, words = "two_phase", VOCABULARY
+    name, words = "two phases", VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
@@ -90,7 +90,7 @@ class TwoPhase(Family):
         from ...display.section import of_tables
 
         if tables := self.tables(results):
-            yield of_tables(self.name, "Attacks in two phases", tuple(tables))
+            yield of_tables("two-phases", "Attacks in two phases", tuple(tables))
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         return () if condition.under is None else family_of(condition.under.name).plugins(condition.under)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from ..metric import Metric
 from ..term import Term
 
+_MORE = "a larger second phase (second), or more samples for both"
 ESTIMATE = Metric(
-    "estimated_top1", "robust accuracy, estimated %", 100, 1, share=True, noun="estimated robust accuracy"
+    *("estimated_top1", "robust accuracy, estimated %", 100, 1),
+    share=True,
+    noun="estimated robust accuracy",
+    narrowed_by=_MORE,
 )
-KEPT = Metric("kept_in_second", "of those drawn, still standing %", 100, 1, binary=True, share=True)
+KEPT = Metric("kept_in_second", "of those drawn, still standing %", 100, 1, binary=True, share=True, narrowed_by=_MORE)
 METRICS = (ESTIMATE, KEPT)
 TERMS = (
     Term(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from ...common.double_sampling import two_phase_share
 from ...common.intervals import wilson
 from ..family import Summary, family_of
@@ -42,7 +40,8 @@ class TwoPhaseSummary(Summary):
         kept = int(column_of(second, "correct").sum()) if drawn else 0
         share, (low, high) = two_phase_share(n, n - fallen, drawn, kept)
         rows: list[Row] = [(condition, ESTIMATE.name, share, n, low, high, flags)]
-        rows.append((condition, KEPT.name, kept / drawn if drawn else math.nan, drawn, *wilson(kept, drawn), flags))
+        if drawn:
+            rows.append((condition, KEPT.name, kept / drawn, drawn, *wilson(kept, drawn), flags))
         return rows
 
     def _first(self, condition: str) -> list[str]:

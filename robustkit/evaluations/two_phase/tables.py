@@ -33,7 +33,7 @@ def two_phase_tables(results: Results) -> list[TextTable]:
         phases = phases_of(row["condition"])
         if phases is None or row["metric"] != ESTIMATE.name:
             continue
-        kept = results.cells[row["checkpoint"]][row["condition"], KEPT.name]
+        kept = results.cells[row["checkpoint"]].get((row["condition"], KEPT.name))  # none where nobody was drawn
         attack = family_of("two-phase").called(row["condition"], results.manifest)
         rows.append(
             (
@@ -41,7 +41,7 @@ def two_phase_tables(results: Results) -> list[TextTable]:
                 attack,
                 str(row["n"]),
                 phases.first,
-                str(kept["n"]),
+                "0" if kept is None else str(kept["n"]),
                 interval_cell(kept),
                 interval_cell(row),
             )

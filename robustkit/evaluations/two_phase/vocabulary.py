@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...errors import ProtocolError
 from ...protocol.condition import Condition
@@ -10,7 +10,7 @@ from ...protocol.pattern import ConditionPattern
 from ..kinds import kind_of, vocabulary_of
 from ..vocabulary import View, Vocabulary
 from .condition import phases_of
-from .measures import METRICS, TERMS
+from .measures import ESTIMATE, METRICS, TERMS
 
 
 class TwoPhaseWords(Vocabulary):
@@ -48,6 +48,9 @@ class TwoPhaseWords(Vocabulary):
         given = pattern.given
         inside = given["under"].removesuffix(")")
         yield from ("--attacks", f"{inside},first={given['first']},second={given['m']})")
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        yield from ((text, name, "the whole attack, estimated") for text, name in values if name == ESTIMATE.name)
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [text]
