@@ -28,12 +28,18 @@ def split_condition(text: str) -> tuple[str, str | None]:
 
 
 def split_arguments(name: str, text: str | None, known: Mapping[str, Value]) -> dict[str, str]:
-    """Return what stands in the brackets of a condition by key. Raises ProtocolError for what is not key=value."""
+    """Return what stands in the brackets of a condition by key.
+
+    Raises:
+        ProtocolError: it is not key=value, or a key stands there twice.
+    """
     given: dict[str, str] = {}
     for item in filter(None, map(str.strip, (text or "").split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
             raise ProtocolError(f"{name}: {item!r} is not key=value; parameters: {', '.join(known)}")
+        if key in given:
+            raise ProtocolError(f"{name}: {key} is given twice; expected it once")
         given[key] = value
     return given
 

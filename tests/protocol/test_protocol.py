@@ -131,6 +131,7 @@ def test_the_paper_card_holds_the_published_settings() -> None:
         ("pgd(steps=2.5)", "pgd: steps '2.5': expected a whole number"),
         ("pgd(steps=0)", "steps is 0; expected 1 or more"),
         ("pgd(3)", "pgd: '3' is not key=value"),
+        ("pgd(steps=1,steps=2)", "pgd: steps is given twice; expected it once"),
         ("pgd(early_stop=maybe)", "expected true or false"),
         ("fgsm(eps=-1/255)", "expected a radius of 0 or more"),
         ("fgsm(eps=8)", "did you mean 8/255?"),
