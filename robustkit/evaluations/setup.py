@@ -99,13 +99,13 @@ def _checked(
         raise
     except Exception as fault:  # a network may raise anything
         return f"the network failed ({type(fault).__name__})"
-    parts = [_figures(fit) for fit in found]
+    parts = [_figures(fit, guessing) for fit in found]
     name, ids = subject.classifier.identity.name, [sample.id for sample in samples]
     run.write_evidence(name, CLEAN.text, {"sample_ids": ids, "setup": parts})
     return ""
 
 
-def _figures(fit: PartFit) -> dict[str, Any]:
+def _figures(fit: PartFit, guessing: float) -> dict[str, Any]:
     best, used = fit.best, fit.used
     alike = [row for row in fit.rows if row.name in fit.open and row is not used]
     return {
@@ -120,5 +120,7 @@ def _figures(fit: PartFit) -> dict[str, Any]:
         "remedy": best.setup.option(fit.part),
         "alike": [[row.name, row.setup.option(fit.part)] for row in alike],
         "same": used.does_the_same,
+        "nll": best.nll,
+        "guessing": guessing,
         "losses": {row.name: [row.n, row.nll] for row in fit.rows},
     }

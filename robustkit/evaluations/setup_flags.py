@@ -17,18 +17,32 @@ def setup_flags(evidence: Mapping[str, Any] | None) -> list[str]:
 
 
 def setup_notes(evidence: Mapping[str, Any] | None) -> list[str]:
-    """Return a line for each part in which another candidate is ahead of the one in use, but not beyond chance.
+    """Return a line for each part in which another candidate is ahead of the one in use, but not beyond chance; a
+    single one, on labels and weights, where no candidate is better than guessing.
 
     evidence: as of `setup_flags`.
     """
-    open_parts = (part for part in _parts(evidence) if part.get("verdict") == _UNKNOWN and part.get("same") is False)
+    parts = [*_parts(evidence)]
+    if parts and all(map(_is_guessing, parts)):
+        return [
+            "set-up: cannot tell, under none that was tried is the loss lower than that of guessing (NLL {nll:.2f}, "
+            "guessing {guessing:.2f}, {n} images); check the weights, and that the classes are in the order of the "
+            "model's outputs: robustkit inspect CHECKPOINT --data-dir DIR".format(**parts[0])
+        ]
+    open_parts = (part for part in parts if part.get("verdict") == _UNKNOWN and part.get("same") is False)
     return [
         "{part}: cannot tell {in_use} (in use) from {best}, which is ahead: NLL lower by {difference:.3f} "
         "[{ci_low:.3f}, {ci_high:.3f}], {n} images, which chance may explain in the best of several; more images may "
         "tell".format(**part)
         for part in open_parts
-        if part["best"] != part["in_use"]
+        if part["best"] != part["in_use"] and not _is_guessing(part)
     ]
+
+
+def _is_guessing(part: Mapping[str, Any]) -> bool:
+    """Whether the best candidate's loss is no lower than that of a model that knows nothing."""
+    nll, guessing = part.get("nll"), part.get("guessing")
+    return isinstance(nll, int | float) and isinstance(guessing, int | float) and not nll < guessing
 
 
 def _parts(evidence: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:

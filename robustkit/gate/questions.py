@@ -12,6 +12,7 @@ from ..evaluations.pattern import fits, is_exactly, pattern_of
 from ..protocol.condition import Condition
 from ..results.paired import Side, lacking
 from ..runs.folder import RunFolder
+from ..runs.joining import differing
 from ..tasks.measures import find_metric
 from ..tasks.task import Task, task_of
 from .policy import Policy, Rule
@@ -160,9 +161,8 @@ def baseline_of(run: RunFolder, deciding: Mapping[str, Any], takes: Mapping[str,
     manifest, there = run.manifest, run.manifest.deciding.to_plain()
     for key, here in deciding.items():
         if there[key] != here:
-            raise RunError(
-                f"{run.path}: the runs cannot be paired: {key} is {there[key]} there and {here} here; audit both alike"
-            )
+            what = differing(key, there[key], here)
+            raise RunError(f"{run.path}: the runs cannot be paired: {what}; audit both alike")
 
     def figures(name: str, condition: str, metric: str) -> Mapping[str, float]:
         other = name if name in manifest.names else manifest.names[0]

@@ -15,6 +15,7 @@ from ..evaluations.kinds import words_of
 from ..evaluations.pattern import fits
 from ..results.paired import Side, lacking
 from ..runs.folder import RunFolder
+from ..runs.joining import differing
 from ..runs.repeating import repeat_of
 from ..tasks.measures import find_metric
 from .identity import compared
@@ -234,9 +235,8 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     for key in ("protocol", "data digest", "seed"):
         here, there = (plain[key] for plain in deciding)
         if here != there:
-            raise CannotTell(
-                f"the runs cannot be paired: {key} is {here} here and {there} in the baseline; audit both alike"
-            )
+            what = differing(key, there, here, "in the baseline")
+            raise CannotTell(f"the runs cannot be paired: {what}; audit both alike")
     metric = statement.metric or subject.task.headline
     theirs = {text for text, measure in before.cells[other] if measure == metric}
     if statement.condition is not None:

@@ -20,7 +20,7 @@ def disagreements(there: Manifest, here: Manifest) -> list[str]:
     A checkpoint, condition or plug-in that only one of them has is no difference.
     """
     odd = [*plugin_differences(there, here)]
-    odd += (_differing(name, *values) for name, *values in _pairs(there, here) if values[0] != values[1])
+    odd += (differing(name, *values) for name, *values in _pairs(there, here) if values[0] != values[1])
     if not odd and digest_of_run(there) != digest_of_run(here):
         odd.append("run.json there names other samples, shards or parameters of the card")
     return odd
@@ -83,15 +83,15 @@ def _pairs(there: Manifest, here: Manifest) -> Iterator[tuple[str, Any, Any]]:
         yield "the digest of boxes or masks", *truths
 
 
-def _differing(name: str, there: Any, here: Any) -> str:
-    """Return in words what differs; for tables only the entries that do."""
+def differing(name: str, there: Any, here: Any, where: str = "there") -> str:
+    """Return in words what differs; for tables only the entries that do. where: how the other side is called."""
     if isinstance(there, dict) and isinstance(here, dict):
         keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
         there, here = ({key: side.get(key) for key in keys} for side in (there, here))
     if name == "data digest":
         why = "images, labels or the choice of them (--limit, --ids, --seed) are others"
-        return f"{name} is {str(there)[:12]}… there and {str(here)[:12]}… here: {why}"
-    return f"{name} is {there} there and {here} here"
+        return f"{name} is {str(there)[:12]}… {where} and {str(here)[:12]}… here: {why}"
+    return f"{name} is {there} {where} and {here} here"
 
 
 def _truths(conditions: Iterable[str], digests: Mapping[str, str]) -> str:

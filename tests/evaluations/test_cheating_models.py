@@ -120,11 +120,12 @@ def test_an_honest_model_raises_no_flag_and_brief_evidence_lacks_what_it_says(at
     assert figures["noise"] == 0 and figures["graph"] < 1e-5 and figures["batch"] < 1e-5 and figures["jump"] < 0.01
 
 
-def test_saving_that_leads_further_than_pgd_went_is_no_flag() -> None:
-    """A linear model of which all samples fall at 0.9 of a grey level, where five steps of PGD end at 0.75."""
+@pytest.mark.parametrize("share", [0.9, 0.97])
+def test_saving_that_leads_further_than_pgd_went_is_no_flag(share: float) -> None:
+    """A linear model of which all samples fall at `share` of a grey level, where five steps of PGD end at 0.75."""
     images = torch.full((16, 1, 8, 8), 128 / 255)
     weights = torch.stack([torch.ones(64), -torch.ones(64)], dim=1)
-    shift = torch.tensor([64 * 0.9 / 255, 0.0]) * 2
+    shift = torch.tensor([64 * share / 255, 0.0]) * 2
 
     def model(x: Tensor) -> Tensor:
         return (x - 128 / 255).flatten(1) @ weights + shift

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from small_audit import audit as small
 from small_audit import furnish
 
@@ -91,6 +92,24 @@ def test_images_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     assert said in lines and not run.evidence_path("net", "clean").exists()
 
 
+def test_a_model_that_only_guesses_is_told_to_look_at_labels_and_not_at_chance(tmp_path: Path) -> None:
+    """Of a random network that is sure of itself: another normalisation is ahead beyond chance, and none is right."""
+    place, lines = furnish(tmp_path), list[str]()
+    weights = torch.load(place / "net.pth")
+    torch.save({name: value * 50 for name, value in weights.items()}, place / "net.pth")
+    run = small(place, tmp_path / "run", attacks="none", say=lines.append)
+    evidence = run.evidence("net", "clean")
+    assert evidence
+    (losses,) = (part["losses"] for part in evidence["setup"] if part["part"] == "normalisation")
+    best = min(nll for n, nll in losses.values() if n == 30)
+    assert evidence["setup"][0]["best"] != evidence["setup"][0]["in_use"] and evidence["setup"][0]["ci_low"] > 0
+    (note,) = [line for line in lines if "cannot tell" in line]
+    assert note.startswith(
+        "net: set-up: cannot tell, under none that was tried is the loss lower than that of guessing "
+    )
+    assert f"(NLL {best:.2f}, guessing 1.10, 30 images); check the weights, and that the classes are in" in note
+
+
 def part(verdict: str, **changes: Any) -> dict[str, Any]:
     texts = {"part": "normalisation", "in_use": "CLIP", "best": "ImageNet", "remedy": "give --mean '1'"}
     figures = {"n": 20, "difference": 0.3, "ci_low": -0.02, "ci_high": 0.61, "same": False}
@@ -105,6 +124,8 @@ def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
     ]
     for quiet in (part("cannot-tell", same=True), part("cannot-tell", best="CLIP"), part("fits")):
         assert setup_notes({"setup": [quiet]}) == []
+    believed, guessed = (part("cannot-tell", guessing=2.3, nll=nll) for nll in (2.2, 2.4))
+    assert setup_notes({"setup": [believed, guessed]}) == setup_notes(open_one)
     (flag,) = setup_flags({"setup": [part("another-fits-better")]})
     assert "; give --mean '1'; not distinguishable from it: CIFAR-10 (give --mean '2') (robustkit inspect" in flag
 

@@ -163,7 +163,10 @@ def test_runs_that_cannot_be_paired_are_not(tmp_path: Path, run: Run, key: str) 
     found = verdict(run, "drop against baseline <= 1", other)
     here = run.manifest.deciding.to_plain()[key]
     assert (found.state, found.figure) == (UNDECIDED, None)
-    assert found.reason == f"the runs cannot be paired: {key} is {here} here and 7 in the baseline; audit both alike"
+    of_data = "…", ": images, labels or the choice of them (--limit, --ids, --seed) are others"
+    cut, why = of_data if key == "data digest" else ("", "")
+    what = f"{key} is 7{cut} in the baseline and {str(here)[:12] if cut else here}{cut} here{why}"
+    assert found.reason == f"the runs cannot be paired: {what}; audit both alike"
 
 
 def test_the_baselines_checkpoint_is_of_the_same_name_or_its_only_one(tmp_path: Path, run: Run) -> None:

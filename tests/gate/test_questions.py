@@ -91,8 +91,13 @@ def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
     run = make(tmp_path / "one", {"vit": {"clean": right(8, 10)}})
     figures = baseline_of(run, deciding, {})
     assert list(figures("other", "clean", "top1").values()) == [1.0] * 8 + [0.0] * 2
-    for key, value in (("protocol", "standard@2:1"), ("data digest", "d2"), ("seed", 7)):
-        with pytest.raises(RunError, match=f"the runs cannot be paired: {key} is .* there and {value} here"):
+    others = r"d2… here: images, labels or the choice of them \(--limit, --ids, --seed\) are others; audit both alike$"
+    for key, value, shown in (
+        ("protocol", "standard@2:1", "standard@2:1"),
+        ("data digest", "d2", others),
+        ("seed", 7, 7),
+    ):
+        with pytest.raises(RunError, match=f"the runs cannot be paired: {key} is .* there and {shown}"):
             baseline_of(run, deciding | {key: value}, {})
     with pytest.raises(RunError, match="the baseline has no pgd"):
         figures("vit", PGD, "top1")
