@@ -135,7 +135,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if (length := int.from_bytes(start.read(8), "little")) > _HEADER:
                 raise ValueError(f"header too large, {length} bytes; at most {_HEADER} are read")
         with safe_open(path, framework="pt", device="cpu") as file:
-            header = dict(file.metadata() or {})
+            header = dict(sorted((file.metadata() or {}).items()))  # it has another order in each process
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         _refuse_doubles(path)
     except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:

@@ -112,6 +112,7 @@ def test_safetensors_metadata_and_short_floats(tmp_path: Path) -> None:
     )
     found = read(path)
     assert found.metadata == {"arch": "x", "mean": [0.5, 0.4, 0.3], "num_classes": 10, "seed": "1"}
+    assert list(found.metadata) == ["arch", "mean", "num_classes", "seed"]  # of run.json, whose bytes are the same
     assert {name: (t.dtype, t.item()) for name, t in found.tensors.items()} == {
         "a": (torch.float32, 0.5),
         "b": (torch.float32, 2.0),

@@ -76,6 +76,11 @@ def test_a_classifier_in_one_sentence(tmp_path: Path) -> None:
     )
 
 
+def test_of_equally_strong_attacks_the_last_is_named(tmp_path: Path) -> None:
+    tied = [row(FGSM, "top1", 0.5, 0.4, 0.6), row(PGD, "top1", 0.5, 0.4, 0.6)]
+    assert "; the strongest attack, pgd at 4/255, leaves 50.0 %" in sentence(tmp_path, CLEAN, *tied)
+
+
 def test_the_benchmarks_own_mean_goes_before_a_higher_one(tmp_path: Path) -> None:
     means = [row("noise", "mean_error", 0.5, 0.4, 0.6), row("in-c(preset=cifar)", "mean_error", 0.25, 0.2, 0.3)]
     worst = row("corruption(snow,severity=1,preset=cifar)", "top1", 0.75, 0.7, 0.8)

@@ -39,12 +39,14 @@ def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clau
 
 
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
-    """Yield the result of one of these attacks. of: whose images they change, where those are not clean."""
+    """Yield the result of one of these attacks, of equally strong ones the last. of: whose images they change, where
+    those are not clean.
+    """
     attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in texts]
     if not attacked:
         return
     claims = manifest.claims
-    row, clean = min(attacked, key=lambda row: float(row["value"])), cells.get((CLEAN.text, headline.name))
+    row, clean = min(reversed(attacked), key=lambda row: float(row["value"])), cells.get((CLEAN.text, headline.name))
     norm, eps = claims[row["condition"]].norm, float(claims[row["condition"]].eps)
     space = manifest.protocol.space
     radius = amount(eps, norm, space) + ("" if norm == "linf" else f" ({norm})")

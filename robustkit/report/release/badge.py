@@ -34,7 +34,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     claims, task = manifest.claims, task_of(manifest)
     measured = [row for row in rows if row["metric"] == task.headline and row["value"] is not None]
     attacked = [row for row in measured if row["condition"] in claims and _starts_clean(row["condition"])]
-    chosen = min(attacked, key=lambda row: row["value"]) if attacked else None
+    chosen = min(reversed(attacked), key=lambda row: row["value"]) if attacked else None
     if chosen is None:
         chosen = next((row for row in measured if row["condition"] == CLEAN.text), None)
     if chosen is None:
