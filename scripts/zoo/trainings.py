@@ -77,16 +77,17 @@ def crossed(before: Floats, after: Floats) -> Difference:
 
     Trainings and images are both samples of more of their kind: the model is D = mean + training + image + rest, whose
     variances come from the mean squares of a table without replication. Interval and test are those of readers and
-    cases in radiology: Student's t with the degrees of freedom of Hillis (2007, Statistics in Medicine 26).
+    cases in radiology: Student's t with the degrees of freedom of Hillis (2007, Statistics in Medicine 26). No variance
+    is below 0, that of trainings neither: two or three that agree by chance say nothing about other images.
     """
     d = after - before
     seeds, images = d.shape
     mean = float(d.mean())
     by_seed, by_image = d.mean(axis=1), d.mean(axis=0)
     rest = d - by_seed[:, None] - by_image + mean
-    of_seeds = images * float(by_seed.var(ddof=1))
-    of_images = seeds * float(by_image.var(ddof=1))
     of_rest = float((rest**2).sum()) / ((seeds - 1) * (images - 1))
+    of_seeds = max(images * float(by_seed.var(ddof=1)), of_rest)
+    of_images = seeds * float(by_image.var(ddof=1))
     spread = of_seeds + max(of_images - of_rest, 0.0)
     first, second = float(before.mean()), float(after.mean())
     if spread == 0:
