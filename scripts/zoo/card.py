@@ -33,7 +33,7 @@ from robustkit.pipeline.data import labelled_data
 
 from ..pages.writing import markdown, shortcut
 from .logs import Log, plain, read_logs
-from .trainings import means
+from .trainings import spread
 
 Facts = dict[str, Any]
 
@@ -119,24 +119,15 @@ def _losses(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
     return markdown([("weights", "images", *PLAIN, "second best, more [95 %]"), *rows])
 
 
-def _spread(values: Sequence[float], digits: int) -> str:
-    """Return mean and standard deviation over seeds, or the only value."""
-    kept = [value for value in values if math.isfinite(value)]
-    if not kept:
-        return "–"
-    mean, sd = means(kept)
-    return f"{mean:.{digits}f}" + (f" ± {sd:.{digits}f}" if len(kept) > 1 else "")
-
-
 def _trained(attention: str, logs: Sequence[Log]) -> tuple[str, ...]:
     """Return a row of all seeds of a formula."""
     whole = [log.epochs[-1] for log in logs if not log.diverged]
-    cells = [attention, str(len(logs)), _spread([100 * log.accuracy for log in logs], 2)]
-    cells.append(_spread([row["loss"] for row in whole], 3))
-    cells.append(_spread([100 * row["train_accuracy_ema"] for row in whole], 1))
-    cells.append(_spread([log.largest_logit() for log in logs], 0))
+    cells = [attention, str(len(logs)), spread([100 * log.accuracy for log in logs], 2)]
+    cells.append(spread([row["loss"] for row in whole], 3))
+    cells.append(spread([100 * row["train_accuracy_ema"] for row in whole], 1))
+    cells.append(spread([log.largest_logit() for log in logs], 0))
     for key in ("query_norm", "key_norm", "entropy"):
-        ends = (_spread([end(row["probe"][key]) for row in whole], 1) for end in (min, max))
+        ends = (spread([end(row["probe"][key]) for row in whole], 1) for end in (min, max))
         cells.append(" to ".join(ends))
     return tuple(cells)
 

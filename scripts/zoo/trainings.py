@@ -99,44 +99,46 @@ def crossed(before: Floats, after: Floats) -> Difference:
     return Difference(mean, seeds, mean - reach, mean + reach, p_value, first, second, CROSSED)
 
 
-def power(gap: float, sd: float, seeds: int) -> float:
-    """Return how often a paired t-test at 5 % of so many seeds would find a gap. sd: of the differences by seed."""
+def power(gap: float, sd: float, seeds: int, level: float = LEVEL) -> float:
+    """Return how often a paired t-test of so many seeds would find a gap. sd: of the differences by seed."""
     if sd == 0:
-        return 1.0 if gap else LEVEL
-    edge = t.ppf(1 - LEVEL / 2, seeds - 1)
+        return 1.0 if gap else level
+    edge = t.ppf(1 - level / 2, seeds - 1)
     shift = abs(gap) / sd * math.sqrt(seeds)
     if shift > 2 * edge + 5:
         return 1.0  # where SciPy's tails are no longer numbers
     return float(nct.sf(edge, seeds - 1, shift) + nct.cdf(-edge, seeds - 1, shift))
 
 
-def seeds_needed(gap: float, sd: float) -> int | None:
+def seeds_needed(gap: float, sd: float, level: float = LEVEL) -> int | None:
     """Return the fewest seeds that find a gap with a power of 80 %; None where 1000 do not."""
     low, high = 2, MOST_SEEDS
-    if power(gap, sd, high) < POWER:
+    if power(gap, sd, high, level) < POWER:
         return None
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if power(gap, sd, middle) >= POWER else (middle + 1, high)
+        low, high = (low, middle) if power(gap, sd, middle, level) >= POWER else (middle + 1, high)
     return low
 
 
-def smallest_gap(sd: float, seeds: int) -> float:
+def smallest_gap(sd: float, seeds: int, level: float = LEVEL) -> float:
     """Return the smallest gap that so many seeds find with a power of 80 %."""
-    return sd * _smallest_effect(seeds)
+    return sd * _smallest_effect(seeds, level)
 
 
 @functools.cache
-def _smallest_effect(seeds: int) -> float:
-    low, high = 0.0, 100.0
-    for _ in range(40):
+def _smallest_effect(seeds: int, level: float) -> float:
+    low, high = 0.0, 1e5
+    for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if power(middle, 1.0, seeds) >= POWER else (middle, high)
+        low, high = (low, middle) if power(middle, 1.0, seeds, level) >= POWER else (middle, high)
     return high
 
 
 def spread_of(difference: Difference) -> float:
-    """Return the standard deviation of the differences by seed, from the interval of a t-test."""
+    """Return the standard deviation of the differences by seed, from the interval of a t-test; nan where it has none,
+    as where all are alike.
+    """
     reach = (difference.ci_high - difference.ci_low) / 2
     return reach / float(t.ppf(0.975, difference.n - 1)) * math.sqrt(difference.n)
 
@@ -150,11 +152,20 @@ def partial_rank_correlation(x: Floats, y: Floats, held: Floats, groups: Groups 
 
 
 def correlation_interval(
-    x: Floats, y: Floats, held: Floats, groups: Groups | None = None, draws: int = 2000, seed: int = 0
+    x: Floats,
+    y: Floats,
+    held: Floats,
+    groups: Groups | None = None,
+    draws: int = 2000,
+    seed: int = 0,
+    level: float = LEVEL,
 ) -> tuple[float, float]:
-    """Return the 95 % percentile interval of `partial_rank_correlation` over resampled trainings; nan without one.
+    """Return the percentile interval of `partial_rank_correlation` over resampled trainings, 95 % unless `level` says
+    otherwise; nan without one.
 
-    With groups, trainings are drawn again within each, and each draw has means of its own, since they are of few.
+    Without groups it is of other trainings of the same formulas: figures that have nothing in common but that both
+    differ by formula leave 0 out more often than the level says. With groups, trainings are drawn again within each,
+    and each draw has means of its own, since they are of few.
     """
     rng, n = np.random.default_rng(seed), len(x)
     if groups is None:
@@ -168,7 +179,7 @@ def correlation_interval(
     finite = found[np.isfinite(found)]
     if not len(finite):
         return math.nan, math.nan
-    low, high = np.percentile(finite, [2.5, 97.5])
+    low, high = np.quantile(finite, [level / 2, 1 - level / 2])
     return float(low), float(high)
 
 
@@ -200,3 +211,12 @@ def _partial(*columns: Floats) -> Floats:
 def means(values: Sequence[float]) -> tuple[float, float]:
     """Return mean and standard deviation over seeds; nan for the latter where there is one."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Return `90.1 ± 0.4`, mean and standard deviation over seeds; the value of one; a dash of none that is finite."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return "–"
+    mean, sd = means(finite)
+    return f"{mean:.{digits}f}" + (f" ± {sd:.{digits}f}" if len(finite) > 1 else "")
