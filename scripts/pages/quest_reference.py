@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from robustkit.errors import RobustkitError
 from scripts.zoo.evaluate import images_of
 from scripts.zoo.trainings import Trainings, means
 
@@ -13,7 +14,9 @@ from .writing import listed
 
 def reference(trainings: Trainings) -> str:
     """Return the TOML file. Figures have the names of conditions and metrics in summary.json, and those
-    of maps the name that stands for them."""
+    of maps the name that stands for them. Raises RobustkitError where there are no trainings."""
+    if not trainings.lines:
+        raise RobustkitError("no trainings on shapes are kept; run python -m scripts.zoo.evaluate")
     counts = sorted({len(trainings.values(name, "clean", "top1")) for name in trainings.formulas()})
     seeds = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
     lines = [

@@ -175,13 +175,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         written = page(options.records, options.markdown.with_suffix(""), "python -m scripts.pages.reproduce_quest")
+        figures = reference(Trainings(tuple(read_lines(options.records / "shapes.jsonl")))) if options.reference else ""
     except RobustkitError as error:
         print(f"scripts.pages.reproduce_quest: {error}", file=sys.stderr)
         return error.exit_code
     write_whole(options.markdown, written.encode())
     if options.reference:
-        shapes = Trainings(tuple(read_lines(options.records / "shapes.jsonl")))
-        write_whole(options.reference, reference(shapes).encode())
+        write_whole(options.reference, figures.encode())
     return 0
 
 

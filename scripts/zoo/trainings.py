@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import nct, rankdata, t
 
 from robustkit.common.differences import Difference, of_means
+from robustkit.errors import RobustkitError
 
 Floats = NDArray[np.float64]
 Groups = NDArray[np.str_]
@@ -25,9 +27,19 @@ POWER, LEVEL, MOST_SEEDS = 0.8, 0.05, 1000
 
 @dataclass(frozen=True)
 class Trainings:
-    """What `scripts/zoo/evaluate.py` kept of the trainings of one family and recipe."""
+    """What `scripts/zoo/evaluate.py` kept of the trainings of one family and recipe.
+
+    Raises:
+        RobustkitError: two are of the same formula and seed.
+    """
 
     lines: tuple[Line, ...]
+
+    def __post_init__(self) -> None:
+        counted = Counter((line["attention"], line["seed"]) for line in self.lines)
+        (formula, seed), count = max(counted.items(), key=lambda item: item[1], default=(("", 0), 0))
+        if count > 1:
+            raise RobustkitError(f"{count} trainings of {formula}, seed {seed}; a file holds those of one recipe")
 
     def formulas(self) -> list[str]:
         """Return the formulas, standard first, then as often as there are seeds, then by name."""

@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 import robustkit
+from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded_file
 from robustkit.results.published import read_published
 from scripts.pages import quest_variants, reproduce_quest
@@ -235,6 +236,38 @@ def test_what_is_kept_of_a_training_is_what_its_run_says(
     assert Trainings((kept,)).right("quest", "fgsm(eps=8/255)", 12)[0].mean() < 1
     capsys.readouterr()
     assert evaluate.main(given) == 0 and "1 trainings; 0 parts are new" in capsys.readouterr().out
+    (tmp_path / "kept.jsonl").write_text(json.dumps(kept | {"sha256": "0" * 64}) + "\n")
+    assert evaluate.main(given) == 2 and "the line of shapes-vit-quest-seed0 is of another" in capsys.readouterr().err
+
+
+def test_parts_in_any_order_and_by_two_processes_leave_the_same_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clean figures are those of the part that takes all images, and lines of others that came meanwhile stay."""
+    options = {"attacks": "fgsm", "eps": "8/255"}
+    parts = (evaluate.Part("clean", 12, {"attacks": "none"}), evaluate.Part("attacked", 8, options))
+    monkeypatch.setattr(evaluate, "PARTS", parts)
+    out, whole = tmp_path / "kept.jsonl", evaluate.evaluate
+
+    def meanwhile(*given: Any) -> None:
+        whole(*given)
+        with out.open("a") as file:
+            file.write(json.dumps({"checkpoint": "of another", "parts": []}) + "\n")
+
+    monkeypatch.setattr(evaluate, "evaluate", meanwhile)
+    given = [str(embedded_file("shapes-vit-quest")), "--work", str(tmp_path / "runs"), "--out", str(out)]
+    assert evaluate.main([*given, "--parts", "attacked"]) == 0
+    assert evaluate.main([*given, "--parts", "clean"]) == 0
+    other, kept = evaluate.read_lines(out)
+    assert other["checkpoint"] == "of another" and kept["parts"] == ["attacked", "clean"]
+    run = robustkit.Run(next((tmp_path / "runs").glob("*/clean")))
+    correct = run.table("shapes-vit-quest", "clean", ["correct"])["correct"].to_pylist()
+    assert len(correct) == 12 and kept["figures"]["clean"]["top1"] == pytest.approx(np.mean(correct), abs=1e-6)
+
+
+def test_two_trainings_of_one_formula_and_seed_are_refused(made_up: list[dict[str, Any]]) -> None:
+    with pytest.raises(RobustkitError, match="2 trainings of quest, seed 0; a file holds those of one recipe"):
+        Trainings((*made_up, next(each for each in made_up if each["attention"] == "quest")))
 
 
 def test_evenness_within_formulas_is_not_that_between_them(made_up: list[dict[str, Any]], tmp_path: Path) -> None:
