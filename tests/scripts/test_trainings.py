@@ -23,6 +23,7 @@ from scripts.pages.quest_evenness import Column, Evenness, evenness, evenness_of
 from scripts.pages.quest_figures import EVENNESS, FGSM, FIGURES, PGD, ROBUSTNESS
 from scripts.pages.quest_short import in_short
 from scripts.zoo import evaluate
+from scripts.zoo.endings import endings
 from scripts.zoo.logs import Log
 from scripts.zoo.trainings import (
     Trainings,
@@ -339,6 +340,19 @@ def test_in_short_says_what_the_tables_show(made_up: list[dict[str, Any]]) -> No
     assert in_short("shapes", Trainings(tuple(made_up[:1])), [], [], None) == ""
     written = standard_table(alike)  # seeds that all differ alike have no spread, hence no power
     assert "nan" not in written and re.search(r"\| –  +\| –  +\|", written)
+
+
+def test_the_card_says_how_trainings_ended() -> None:
+    """Means of those that did not diverge, which are named, and the smallest and the largest layer."""
+    probe = {"largest_logit": [3.0, 7.0], "query_norm": [1.0, 2.0], "key_norm": [5.0, 4.0], "entropy": [0.5, 0.3]}
+    row = {"probe": probe, "loss": 1.0, "train_accuracy_ema": 0.9, "test_accuracy_ema": 0.8}
+    other = row | {"loss": 1.2, "test_accuracy_ema": 0.9}
+    logs = [Log("", "", "quest", "", seed, (last,)) for seed, last in enumerate((row, other, {"diverged": True}))]
+    said = endings({"quest": logs})
+    assert said.startswith("3 trainings, quest, seed 2 diverged.")
+    cells = [cell.strip() for cell in said.splitlines()[-1].strip("|").split("|")]
+    means = ["85.00 ± 7.07", "1.100 ± 0.141", "90.0 ± 0.0", "7 ± 0"]
+    assert cells == ["quest", "3", *means, "1.0 ± 0.0 to 2.0 ± 0.0", "4.0 ± 0.0 to 5.0 ± 0.0", "0.3 ± 0.0 to 0.5 ± 0.0"]
 
 
 def test_variants_are_told_by_formula_and_seed() -> None:
