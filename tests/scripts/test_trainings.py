@@ -116,6 +116,9 @@ def test_power_is_what_simulated_trainings_find() -> None:
     assert smallest_gap(1.0, 5, strict) == pytest.approx(5.1226049, rel=1e-4)
     assert (seeds_needed(1.0, 1.0), seeds_needed(1.0, 1.0, strict)) == (10, 24)
     assert smallest_gap(1.0, 2, strict) > 500
+    for gap in (0.1, 0.5, 0.8, 1.0, 5.0):  # where SciPy's non-central t is nan for some of these
+        rising = [power(gap, 1.0, n, strict) for n in (2, 3, 5, 10, 20, 50, 62, 100, 125, 131, 250, 1000)]
+        assert rising == sorted(rising) and all(0 <= share <= 1 for share in rising)
 
 
 def test_a_correlation_with_accuracy_held_fixed() -> None:
