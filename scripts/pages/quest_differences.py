@@ -66,6 +66,8 @@ class Tested:
         strictest of Holm's steps; a dash where all seeds differ alike.
         """
         gap = smallest_gap(spread_of(self.found), self.found.n, LEVEL / tests)
+        if gap > 1 and self.figure.scale == 100:
+            return "over 100"
         return f"{self.figure.scale * gap:.{self.figure.digits}f}" if math.isfinite(gap) else "–"
 
     def seeds(self, gap: float) -> str:

@@ -121,7 +121,8 @@ def _compared(family: Family) -> Iterator[str]:
         "intervals for other trainings and other images (seeds and images as crossed random effects, degrees of "
         "freedom of Hillis 2007). *80 % power at*: the smallest difference that so many seeds find four times out of "
         f"five, where it is the only one that is tested, and *as one of {len(tested)}*, at the strictest of Holm's "
-        "steps. The spread that this takes is an estimate from few seeds, so it is rough. Bold: beyond chance."
+        "steps (over 100 %: none could be). The spread that this takes is an estimate from few seeds, so it is rough. "
+        "Bold: beyond chance."
     )
     yield f"{beyond} of {len(tested)} differences are beyond chance after Holm's correction for all of them."
     yield standard_table(tested)

@@ -115,7 +115,8 @@ def test_power_is_what_simulated_trainings_find() -> None:
     strict = 0.05 / 66  # Holm's first step; as statsmodels' TTestPower has it
     assert smallest_gap(1.0, 5, strict) == pytest.approx(5.1226049, rel=1e-4)
     assert (seeds_needed(1.0, 1.0), seeds_needed(1.0, 1.0, strict)) == (10, 24)
-    assert smallest_gap(1.0, 2, strict) > 500
+    found = stats.ttest_1samp(smallest_gap(1.0, 2) + rng.standard_normal((50_000, 2)), 0, axis=1).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.01) and smallest_gap(1.0, 2, strict) > 500
     for gap in (0.1, 0.5, 0.8, 1.0, 5.0):  # where SciPy's non-central t is nan for some of these
         rising = [power(gap, 1.0, n, strict) for n in (2, 3, 5, 10, 20, 50, 62, 100, 125, 131, 250, 1000)]
         assert rising == sorted(rising) and all(0 <= share <= 1 for share in rising)
@@ -341,6 +342,8 @@ def test_in_short_says_what_the_tables_show(made_up: list[dict[str, Any]]) -> No
     short = in_short("shapes", trainings, alike, [], None)
     assert "- 0 of 39 differences" in short and "None is beyond chance" in short and "better by" not in short
     assert in_short("shapes", Trainings(tuple(made_up[:1])), [], [], None) == ""
+    share = replace(tested[0], found=replace(tested[0].found, ci_low=-0.5, ci_high=0.5, n=2))
+    assert share.figure.title == "clean top-1, %" and (share.least(), share.least(66)) == ("64.3", "over 100")
     written = standard_table(alike)  # seeds that all differ alike have no spread, hence no power
     assert "nan" not in written and re.search(r"\| –  +\| –  +\|", written)
 
