@@ -14,6 +14,9 @@ from ..tasks.measures import metric_of
 from .paired import Side
 from .published import Published
 
+SMALL = 0.1
+"""Where all figures of a row are below, three decimals would not tell them apart."""
+
 
 @dataclass(frozen=True)
 class Among:
@@ -81,7 +84,9 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
 
 def _cells(each: Among, names: Sequence[str]) -> tuple[str, ...]:
     row, metric = each.row, each.metric
-    digits = 2 if metric.scale == 100 else 3
+    figures = [row["value"], *each.levels.values()]
+    small = all(abs(value) < SMALL for value in figures if is_finite(value))  # such as distances in linf
+    digits = 2 if metric.scale == 100 else 5 if small else 3
 
     def cell(value: float | None) -> str:
         return f"{metric.scale * value:.{digits}f}" if value is not None and math.isfinite(value) else "–"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,16 @@ from numpy.typing import NDArray
 
 from robustkit.attention import FORMULAS
 from scripts.zoo.logs import Log
-from scripts.zoo.trainings import Trainings, correlation_interval, partial_rank_correlation
+from scripts.zoo.trainings import LEVEL, Trainings, correlation_interval, partial_rank_correlation
 
 from .quest_figures import EVENNESS, FIGURES, ROBUSTNESS, Figure
-from .writing import markdown
+from .writing import listed, markdown
 
 Floats = NDArray[np.float64]
 Formulas = NDArray[np.str_]
 FEWEST = 12  # trainings: below, a rank correlation says nothing
 OF_EACH = 3  # trainings of each formula: below, intervals within formulas are too narrow
+DRAWS = 10_000  # for verdicts, whose intervals end far out
 
 
 @dataclass(frozen=True)
@@ -29,34 +31,102 @@ class Column:
     title: str
     values: Floats
 
+    @property
+    def name(self) -> str:
+        """The title without the unit."""
+        return self.title.partition(",")[0]
 
-def evenness(trainings: Trainings, logs: Sequence[Log], pictures: Path) -> Iterator[str]:
-    """Yield the sections on it, and draw the plot; nothing for few trainings."""
-    columns = [_column(trainings, figure) for figure in EVENNESS]
-    if len(trainings.lines) < FEWEST or not all(np.isfinite(column.values).all() for column in columns):
-        return
-    held = _column(trainings, FIGURES[0]).values
-    robust = [Column(f.title, f.better * _column(trainings, f).values) for f in ROBUSTNESS]
+
+@dataclass(frozen=True)
+class Leaning:
+    """By which figures trainings with more of something are more robust, and by which less."""
+
+    more: tuple[str, ...]
+    less: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """It in words; '' where there are none."""
+        words = [f"more robust by {listed(self.more)}"] if self.more else []
+        words += [f"less robust by {listed(self.less)}"] if self.less else []
+        return " and ".join(words)
+
+
+@dataclass(frozen=True)
+class Evenness:
+    """What is known of each of n trainings. columns: how even attention is, its share of the largest entropy first;
+    robust: more is better; held: clean accuracy, (n,); formulas: (n,).
+    """
+
+    columns: tuple[Column, ...]
+    robust: tuple[Column, ...]
+    held: Floats
+    formulas: Formulas
+
+    @property
+    def within(self) -> Formulas | None:
+        """The formulas, where there are enough trainings of each to look within."""
+        return self.formulas if np.unique(self.formulas, return_counts=True)[1].min() >= OF_EACH else None
+
+    @property
+    def correlations(self) -> int:
+        """The number of correlations of a side, over all trainings or within formulas."""
+        return len(self.columns) * len(self.robust)
+
+    @cached_property
+    def over_all(self) -> dict[str, Leaning]:
+        """By measure of attention. Intervals hold for all correlations together (Bonferroni)."""
+        return self._leanings(None)
+
+    @cached_property
+    def of_one_formula(self) -> dict[str, Leaning]:
+        """The same within formulas; nothing before there are enough trainings of each."""
+        return {} if self.within is None else self._leanings(self.within)
+
+    def _leanings(self, groups: Formulas | None) -> dict[str, Leaning]:
+        level, found = LEVEL / self.correlations, {}
+        for column in self.columns:
+            more, less = [], []
+            for other in self.robust:
+                sides = column.values, other.values, self.held, groups
+                low, high = correlation_interval(*sides, draws=DRAWS, level=level)
+                more += [other.name] if low > 0 else []
+                less += [other.name] if high < 0 else []
+            found[column.name] = Leaning(tuple(more), tuple(less))
+        return found
+
+
+def evenness_of(trainings: Trainings) -> Evenness | None:
+    """Return it for trainings that are enough and all have the figures, else None."""
+    columns = tuple(_column(trainings, figure) for figure in EVENNESS)
+    robust = tuple(Column(f.title, f.better * _column(trainings, f).values) for f in ROBUSTNESS)
+    if len(trainings.lines) < FEWEST or not all(np.isfinite(column.values).all() for column in (*columns, *robust)):
+        return None
     formulas = np.array([line["attention"] for line in trainings.lines])
-    within = formulas if np.unique(formulas, return_counts=True)[1].min() >= OF_EACH else None
+    return Evenness(columns, robust, _column(trainings, FIGURES[0]).values, formulas)
+
+
+def evenness(even: Evenness, trainings: Trainings, logs: Sequence[Log], picture: Path) -> Iterator[str]:
+    """Yield the sections on it, and draw the plot."""
+    robust, held, within = even.robust, even.held, even.within
     yield "## Does more even attention make a model more robust?"
     yield (
         f"Spearman's rank correlation over {len(held)} trainings with clean accuracy held fixed, and 95 % intervals "
-        "over resampled trainings. The signs of errors are turned, so that + means more robust. Trainings of one "
-        "formula are alike, so over all of them a correlation may be the formula's and not attention's: *within "
-        "formulas* are those of the differences from the formula's own mean."
+        "over resampled trainings, each of one correlation. The signs of errors are turned, so that + means more "
+        "robust. Trainings of one formula are alike, so over all of them a correlation may be the formula's and not "
+        "attention's, and intervals say nothing about other formulas: *within formulas* are correlations of the "
+        "differences from the formula's own mean."
     )
-    yield _correlations("attention on clean images", columns, robust, held, within)
-    yield _verdict(columns, robust, held, within)
+    yield _correlations("attention on clean images", even.columns, robust, held, within)
+    yield _verdict(even)
     during = _during(trainings, logs)
     if during:
         yield "The same for what was seen during training, over layers and epochs:"
         yield _correlations("during training", during, robust, held, within)
-    path = pictures / "evenness.svg"
-    _draw(columns[0], robust, formulas, path)
+    _draw(even.columns[0], robust, even.formulas, picture)
     yield (
         f"![Robustness over the share of the largest entropy, a point for each training, a colour for each formula]"
-        f"({pictures.name}/{path.name})"
+        f"({picture.parent.name}/{picture.name})"
     )
 
 
@@ -98,23 +168,18 @@ def _correlations(
     return markdown(rows)
 
 
-def _verdict(columns: Sequence[Column], robust: Sequence[Column], held: Floats, within: Formulas | None) -> str:
-    """Return what the share of the largest entropy says, over all and within formulas."""
-    said = []
-    for groups, where in ((None, "Over all trainings"), (within, "Within formulas")):
-        if groups is None and where == "Within formulas":
-            said.append(f"Within formulas nothing can be told before each has {OF_EACH} trainings.")
+def _verdict(even: Evenness) -> str:
+    """Return what measures of attention say about robustness, over all and within formulas."""
+    parts = [f"**What follows**, from intervals that hold for all {even.correlations} correlations of a side together."]
+    for where, found in (("Over all trainings", even.over_all), ("Within formulas", even.of_one_formula)):
+        if not found:
+            parts.append(f"{where} nothing can be told before each has {OF_EACH} trainings.")
             continue
-        more, less = [], []
-        for other in robust:
-            low, high = _correlation(columns[0].values, other.values, held, groups)[1:]
-            more += [other.title] if low > 0 else []
-            less += [other.title] if high < 0 else []
-        words = [f"more robust by {' and '.join(more)}"] if more else []
-        words += [f"less robust by {' and '.join(less)}"] if less else []
-        found = " and ".join(words) or "neither more nor less robust, as far as these can tell"
-        said.append(f"{where}, those with more even attention are {found}.")
-    return "**What follows.** " + " ".join(said)
+        first, *others = found.items()
+        said = first[1].text or "neither more nor less robust, as far as these can tell"
+        parts.append(f"{where}, those with more even attention are {said}.")
+        parts += [f"Those with more of *{name}* are {leaning.text}." for name, leaning in others if leaning.text]
+    return " ".join(parts)
 
 
 def _draw(even: Column, robust: Sequence[Column], formulas: NDArray[np.str_], path: Path) -> None:

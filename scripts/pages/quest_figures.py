@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from robustkit.common.differences import Difference
 from robustkit.results.published import read_published
-from scripts.zoo.trainings import Trainings, means
+from scripts.zoo.trainings import Trainings, spread
 
 FGSM, PGD, IN_C = "fgsm(eps=2/255)", "pgd(eps=2/255,steps=20)", "in-c(texture=own)"
 SPSA = "spsa(eps=2/255,steps=10,directions=32)"
@@ -15,6 +16,12 @@ AUTOATTACK = "autoattack(eps=2/255,version=standard)"
 FMN, ATTENTION, MAPS = "fmn(steps=100)", "attention(clean)", "cam(agcam,faithfulness=none,mode=box)"
 PAPERS = ("quest-ablation", "quest")
 """References of the package; the first that has both sides of a difference counts."""
+
+
+def signed(found: Difference, scale: float = 1.0, digits: int = 1) -> str:
+    """Return `+1.5 [+1.1, +1.8]`, a difference with its interval, where it has one."""
+    parts = [f"{scale * value:+.{digits}f}" for value in (found.value, found.ci_low, found.ci_high)]
+    return f"{parts[0]} [{parts[1]}, {parts[2]}]" if math.isfinite(found.ci_low) else parts[0]
 
 
 @dataclass(frozen=True)
@@ -31,18 +38,19 @@ class Figure:
     better: int = 0
     published: tuple[str, str] | None = None
 
+    @property
+    def name(self) -> str:
+        """The title without the unit."""
+        return self.title.partition(",")[0]
+
     def signed(self, found: Difference) -> str:
         """Return a difference with its interval, where it has one."""
-        parts = [f"{self.scale * value:+.{self.digits}f}" for value in (found.value, found.ci_low, found.ci_high)]
-        return f"{parts[0]} [{parts[1]}, {parts[2]}]" if found.ci_low == found.ci_low else parts[0]
+        return signed(found, self.scale, self.digits)
 
     def level(self, trainings: Trainings, formula: str) -> str:
         """Return mean ± standard deviation over seeds."""
-        values = list(trainings.values(formula, self.condition, self.metric).values())
-        if not values:
-            return "–"
-        mean, sd = means([self.scale * value for value in values])
-        return f"{mean:.{self.digits}f}" + (f" ± {sd:.{self.digits}f}" if len(values) > 1 else "")
+        values = trainings.values(formula, self.condition, self.metric).values()
+        return spread([self.scale * value for value in values], self.digits)
 
     def papers(self, formulas: Sequence[str]) -> list[float] | None:
         """Return the published figures of all these formulas, of one source; None where none has them all."""

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 
+from robustkit.errors import RobustkitError
+from scripts.zoo.evaluate import images_of
 from scripts.zoo.trainings import Trainings, means
 
 from .quest_figures import FIGURES, MAPS
+from .writing import listed
 
 
 def reference(trainings: Trainings) -> str:
     """Return the TOML file. Figures have the names of conditions and metrics in summary.json, and those
-    of maps the name that stands for them."""
+    of maps the name that stands for them. Raises RobustkitError where there are no trainings."""
+    if not trainings.lines:
+        raise RobustkitError("no trainings on shapes are kept; run python -m scripts.zoo.evaluate")
     counts = sorted({len(trainings.values(name, "clean", "top1")) for name in trainings.formulas()})
     seeds = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
     lines = [
-        f'summary = "the zoo\'s small ViTs on generated shapes: means over {seeds} trainings of each formula"',
+        f"summary = \"the zoo's small ViTs on generated shapes: means over {seeds} trainings of each formula "
+        f'({_images(trainings)})"',
         'source = "docs/results/quest-tables.md, made by python -m scripts.pages.reproduce_quest"',
         'data = "embedded:shapes"',
         'protocol = "standard"',
@@ -29,7 +35,16 @@ def reference(trainings: Trainings) -> str:
                 if figure.condition == condition and (values := trainings.values(formula, condition, figure.metric))
             }
             if found:
-                inner = ", ".join(f"{metric} = {value:.4f}" for metric, value in found.items())
+                inner = ", ".join(f"{metric} = {round(value, 6)}" for metric, value in found.items())
                 name = "agcam" if condition == MAPS else condition
                 lines.append(f"{json.dumps(name)} = {{ {inner} }}")
     return "\n".join(lines) + "\n"
+
+
+def _images(trainings: Trainings) -> str:
+    """Return on how many images figures are: `clean on all test images, fgsm and pgd on 500`."""
+    by_count: dict[int | None, list[str]] = {}
+    for condition in dict.fromkeys(figure.condition for figure in FIGURES):
+        if any(condition in line["figures"] for line in trainings.lines):
+            by_count.setdefault(images_of(condition), []).append(condition.partition("(")[0])
+    return ", ".join(f"{listed(kinds)} on {count or 'all test images'}" for count, kinds in by_count.items())

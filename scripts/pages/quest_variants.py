@@ -2,49 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from robustkit.common.differences import of_means
+from robustkit.common.differences import Difference, holm, of_means
+from robustkit.results.tables import p_text
 from scripts.zoo.logs import Log
-from scripts.zoo.trainings import means
+from scripts.zoo.trainings import spread
 
+from .quest_figures import signed
 from .writing import markdown
 
 FEW = {"rate": 4}
 """Epochs of the trainings at several rates, as the paper has fewer there, too."""
+FORMULAS = ("standard", "quest")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table: trainings by the value of what it varies."""
+
+    title: str
+    note: str
+    heading: str
+    groups: Mapping[str, Sequence[Log]]
+
+    @property
+    def differences(self) -> list[Difference | None]:
+        """QUEST minus standard in each group, in points, paired by seed."""
+        return [_difference(logs) for logs in self.groups.values()]
 
 
 def variants(logs: Sequence[Log]) -> Iterator[str]:
-    """Yield the sections of which there are trainings."""
+    """Yield the sections of which there are trainings. Holm's correction is for all of their differences."""
+    sections = list(_sections(logs))
+    p_values = [found.p_value for section in sections for found in section.differences if found]
+    adjusted = iter(holm(p_values))
+    for section in sections:
+        yield f"## {section.title}"
+        yield section.note
+        yield _table(section, adjusted)
+    if p_values:
+        yield (
+            "Differences are paired by seed, over seeds of which neither training diverged; p is of Student's t, and "
+            f"Holm's correction for all {len(p_values)} differences of trainings by parts, rates and architecture."
+        )
+
+
+def _sections(logs: Sequence[Log]) -> Iterator[Section]:
     small = [log for log in logs if log.family == "shapes-vit"]
     parts = _options(small, "fraction", lambda log: log.option("epochs") is None, 1.0)
     if len(parts) > 1:
-        yield "## Table A2: parts of the training images"
-        yield (
+        yield Section(
+            "Table A2: parts of the training images",
             "Top-1 % of test images, of as many epochs whatever the part, so of fewer steps; the part of each class is "
             "drawn by the seed. Published: DeiT-Tiny on ImageNet, 10 %: 56.0 and 57.5 with QUEST; 25 %: 68.9 and 70.0; "
-            "all: 72.5 and 73.3."
+            "all: 72.5 and 73.3.",
+            "training images",
+            {f"{value:.0%}": found for value, found in parts.items()},
         )
-        yield _table("training images", {f"{value:.0%}": found for value, found in parts.items()})
     rates = _options(small, "rate", lambda log: log.option("epochs") == FEW["rate"], 1e-3)
     if len(rates) > 1:
-        yield "## Table A3: learning rates"
-        yield (
+        yield Section(
+            "Table A3: learning rates",
             f"Top-1 % of test images after {FEW['rate']} epochs, by the highest rate of the schedule. Published: "
-            "ViT-Small, 50 epochs: standard crashed from 1e-3 on, QUEST had 67.9 at 1e-3 and 67.0 at 2e-3."
+            "ViT-Small, 50 epochs: standard crashed from 1e-3 on, QUEST had 67.9 at 1e-3 and 67.0 at 2e-3.",
+            "rate",
+            {f"{value:g}": found for value, found in rates.items()},
         )
-        yield _table("rate", {f"{value:g}": found for value, found in rates.items()})
     cross = [log for log in logs if log.family == "shapes-crossvit" and not log.variant]
     if cross:
-        yield "## Table A4: CrossViT"
-        yield (
+        yield Section(
+            "Table A4: CrossViT",
             "Top-1 % of test images of a CrossViT with two branches, whose class tokens attend to the other branch. "
             "Published: CrossViT-9-Dagger on ImageNet, 76.4 and 77.0 with QUEST; -Small 80.5 and 80.9; -18-Dagger "
-            "crashed, and 82.8."
+            "crashed, and 82.8.",
+            "architecture",
+            {"CrossViT": cross},
         )
-        yield _table("architecture", {"CrossViT": cross})
 
 
 def _options(logs: Sequence[Log], option: str, fits: Callable[[Log], bool], usual: float) -> dict[float, list[Log]]:
@@ -58,13 +95,17 @@ def _options(logs: Sequence[Log], option: str, fits: Callable[[Log], bool], usua
     return dict(sorted(found.items()))
 
 
-def _table(heading: str, groups: dict[str, list[Log]]) -> str:
-    """Return accuracies by formula, how many diverged, and QUEST minus standard, paired by seed."""
-    names = [name for name in ("standard", "quest") if any(log.attention == name for g in groups.values() for log in g)]
-    rows: list[tuple[str, ...]] = [(heading, *names, "quest minus standard [95 %]", "p")]
-    for label, logs in groups.items():
-        of = {name: {log.seed: log for log in logs if log.attention == name} for name in names}
-        rows.append((label, *(_level(list(found.values())) for found in of.values()), *_difference(of)))
+def _by_seed(logs: Sequence[Log], attention: str) -> dict[int, Log]:
+    return {log.seed: log for log in logs if log.attention == attention}
+
+
+def _table(section: Section, adjusted: Iterator[float]) -> str:
+    """Return accuracies by formula, how many diverged, and how QUEST differs. adjusted: p-values of the differences."""
+    rows: list[tuple[str, ...]] = [(section.heading, *FORMULAS, "quest minus standard [95 %]", "p", "p (Holm)")]
+    for (label, logs), found in zip(section.groups.items(), section.differences, strict=True):
+        levels = (_level(list(_by_seed(logs, name).values())) for name in FORMULAS)
+        told = (signed(found), p_text(found.p_value), p_text(next(adjusted))) if found else ("–", "–", "–")
+        rows.append((label, *levels, *told))
     return markdown(rows)
 
 
@@ -75,16 +116,15 @@ def _level(logs: Sequence[Log]) -> str:
     said = f"{gone} of {len(logs)} diverged" if gone else ""
     if not values:
         return said or "–"
-    mean, sd = means(values)
-    level = f"{mean:.1f}" + (f" ± {sd:.1f}" if len(values) > 1 else "") + f" ({len(values)})"
+    level = f"{spread(values, 1)} ({len(values)})"
     return f"{level}, {said}" if said else level
 
 
-def _difference(of: dict[str, dict[int, Log]]) -> tuple[str, str]:
-    sides = [of.get(name, {}) for name in ("standard", "quest")]
+def _difference(logs: Sequence[Log]) -> Difference | None:
+    """Return QUEST minus standard in points, over the seeds of which neither diverged; None for fewer than two."""
+    sides = [_by_seed(logs, name) for name in FORMULAS]
     seeds = [s for s in sides[0] if s in sides[1] and not (sides[0][s].diverged or sides[1][s].diverged)]
     if len(seeds) < 2:
-        return "–", "–"
+        return None
     before, after = (np.array([100 * side[seed].accuracy for seed in seeds]) for side in sides)
-    found = of_means(before, after, binary=False)
-    return f"{found.value:+.1f} [{found.ci_low:+.1f}, {found.ci_high:+.1f}]", f"{found.p_value:.3f}"
+    return of_means(before, after, binary=False)

@@ -26,6 +26,11 @@ def whole_percent(share: float) -> str:
     return f"{100 * share:.0f}" if math.isfinite(share) else "–"
 
 
+def listed(words: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
 def shortcut() -> str:
     """Return what a model that looks at colour alone gets right on the generated shapes, and what follows."""
     own, every = sum(wears_its_own(draws_of("test", index)) for index in range(SIZES["test"])), SIZES["test"]

@@ -32,8 +32,8 @@ from robustkit.models.specs import embedded, embedded_file
 from robustkit.pipeline.data import labelled_data
 
 from ..pages.writing import markdown, shortcut
+from .endings import endings
 from .logs import Log, plain, read_logs
-from .trainings import means
 
 Facts = dict[str, Any]
 
@@ -119,48 +119,6 @@ def _losses(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
     return markdown([("weights", "images", *PLAIN, "second best, more [95 %]"), *rows])
 
 
-def _spread(values: Sequence[float], digits: int) -> str:
-    """Return mean and standard deviation over seeds, or the only value."""
-    kept = [value for value in values if math.isfinite(value)]
-    if not kept:
-        return "–"
-    mean, sd = means(kept)
-    return f"{mean:.{digits}f}" + (f" ± {sd:.{digits}f}" if len(kept) > 1 else "")
-
-
-def _trained(attention: str, logs: Sequence[Log]) -> tuple[str, ...]:
-    """Return a row of all seeds of a formula."""
-    whole = [log.epochs[-1] for log in logs if not log.diverged]
-    cells = [attention, str(len(logs)), _spread([100 * log.accuracy for log in logs], 2)]
-    cells.append(_spread([row["loss"] for row in whole], 3))
-    cells.append(_spread([100 * row["train_accuracy_ema"] for row in whole], 1))
-    cells.append(_spread([log.largest_logit() for log in logs], 0))
-    for key in ("query_norm", "key_norm", "entropy"):
-        ends = (_spread([end(row["probe"][key]) for row in whole], 1) for end in (min, max))
-        cells.append(" to ".join(ends))
-    return tuple(cells)
-
-
-def _trainings(by_formula: dict[str, list[Log]]) -> str:
-    """Return how the trainings of a family ended, in a sentence and a table."""
-    gone = [f"{name}, seed {log.seed}" for name, logs in by_formula.items() for log in logs if log.diverged]
-    fate = f"{'; '.join(gone)} diverged" if gone else "none diverged"
-    count = sum(map(len, by_formula.values()))
-    heading = (
-        "attention",
-        "seeds",
-        "top-1 %",
-        "training loss",
-        "train %",
-        "largest logit",
-        "query norm",
-        "key norm",
-        "entropy, nats",
-    )
-    rows = [heading, *(_trained(name, logs) for name, logs in by_formula.items())]
-    return f"{count} training{'s' if count > 1 else ''}, {fate}.\n\n{markdown(rows)}"
-
-
 def card(zoo: Sequence[Facts], logs: Sequence[Log], images: dict[str, str], limit: int) -> str:
     """Return the page."""
     families = {said["name"].partition("-vit-")[0]: said for said in zoo}
@@ -174,7 +132,7 @@ def card(zoo: Sequence[Facts], logs: Sequence[Log], images: dict[str, str], limi
         f"norm, mean key norm and attention entropy by epoch, the last four layer by layer](zoo/{name}-curves.svg)"
         for name in plain(logs)
     )
-    ran = "\n\n".join(f"{name}: {_trainings(by_formula)}" for name, by_formula in plain(logs).items())
+    ran = "\n\n".join(f"{name}: {endings(by_formula)}" for name, by_formula in plain(logs).items())
     return f"""# The zoo: model card
 
 Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip --logs docs/results/zoo --out docs/results`;

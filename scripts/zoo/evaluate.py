@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import argparse
 import base64
+import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,10 +157,11 @@ def evaluate(part: Part, checkpoints: Mapping[Path, Line], data_dir: str, work: 
         say=lambda text: print(text, file=sys.stderr),
         **part.options,
     )
+    others = {"clean"} - {part.name}  # clean figures of fewer images are not those that pages mean
     for path, line in checkpoints.items():
         name = path.stem
         line["sha256"] = run.manifest.checkpoint(name).sha256
-        line["figures"] |= rows_of(run, name, set(line["figures"]))
+        line["figures"] |= rows_of(run, name, {*line["figures"], *others})
         line["right"] |= {condition: bits_of(run, name, condition) for condition in part.bits}
         if part.options.get("watch_attention"):
             spread = key_norm_spread(robustkit.load(path), data_dir, part.limit or 200)
@@ -167,9 +169,38 @@ def evaluate(part: Part, checkpoints: Mapping[Path, Line], data_dir: str, work: 
         line["parts"].append(part.name)
 
 
+def check_same(checkpoints: Sequence[Path], lines: Mapping[str, Line]) -> None:
+    """Raise RobustkitError where a line is of another file than the checkpoint of its name."""
+    for path in checkpoints:
+        line = lines.get(named(path))
+        if line and line["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
+            raise RobustkitError(
+                f"{path}: the line of {named(path)} is of another file; delete the line, or rename one"
+            )
+
+
 def read_lines(path: Path) -> list[Line]:
     """Return the lines that are kept; none where there is no file yet."""
     return [json.loads(text) for text in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def add(part: Part, checkpoints: Sequence[Path], data_dir: str, work: Path, out: Path) -> int:
+    """Evaluate the checkpoints whose lines lack a part, and write all lines. Return how many those are."""
+    lines = _by_checkpoint(out)
+    check_same(checkpoints, lines)
+    found = {path: lines.get(named(path)) or facts(path) for path in checkpoints}
+    wanted = {path: line for path, line in found.items() if part.name not in line["parts"]}
+    if wanted:
+        evaluate(part, wanted, data_dir, work / "+".join(path.stem for path in wanted)[:80])
+        new = {line["checkpoint"]: line for line in wanted.values()}
+        lines = _by_checkpoint(out) | new  # another process may have written lines meanwhile
+        text = "".join(json.dumps(lines[key], separators=(",", ":")) + "\n" for key in sorted(lines))
+        write_whole(out, text.encode())
+    return len(wanted)
+
+
+def _by_checkpoint(path: Path) -> dict[str, Line]:
+    return {line["checkpoint"]: line for line in read_lines(path)}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -185,25 +216,15 @@ def main(arguments: list[str] | None = None) -> int:
     asked = options.parts.split(",")
     if odd := set(asked) - set(parts):
         parser.error(f"unknown part {', '.join(sorted(odd))}; known: {', '.join(parts)}")
-    lines = {line["checkpoint"]: line for line in read_lines(options.out)}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     done = 0
-    for name in asked:
-        found = {path: lines.get(named(path)) or facts(path) for path in options.checkpoints}
-        wanted = {path: line for path, line in found.items() if name not in line["parts"]}
-        if not wanted:
-            continue
-        work = options.work / "+".join(path.stem for path in wanted)[:80]
-        try:
-            evaluate(parts[name], wanted, options.data_dir, work)
-        except RobustkitError as error:
-            print(f"scripts.zoo.evaluate: {error}", file=sys.stderr)
-            return error.exit_code
-        done += len(wanted)
-        lines |= {line["checkpoint"]: line for line in wanted.values()}
-        text = "".join(json.dumps(lines[key], separators=(",", ":")) + "\n" for key in sorted(lines))
-        write_whole(options.out, text.encode())
-    print(f"{options.out}: {len(lines)} trainings; {done} parts are new")
+    try:
+        for name in asked:
+            done += add(parts[name], options.checkpoints, options.data_dir, options.work, options.out)
+    except RobustkitError as error:
+        print(f"scripts.zoo.evaluate: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"{options.out}: {len(read_lines(options.out))} trainings; {done} parts are new")
     return 0
 
 

@@ -104,6 +104,17 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
         compare_runs([run.path], console=console)
 
 
+@pytest.mark.parametrize(("level", "told"), [(0.0084, ("0.00830", "0.00840")), (0.2, ("0.008", "0.200"))])
+def test_distances_far_below_one_can_be_told_apart(tmp_path: Path, level: float, told: tuple[str, str]) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(PAPER + f"[quest]\nclean = {{ median_distance = {level} }}\n")
+    run = run_of(tmp_path / "a", {("plain", "clean"): rows_of(0)})
+    row = {"checkpoint": "plain", "condition": "clean", "n": 40, "flags": [], "metric": "median_distance"}
+    run.write_summary([row | {"value": 0.0083, "ci_low": None, "ci_high": None}])
+    (table,) = among_tables(sides_of([run]), read_published(str(own)))
+    assert table.rows[0][3:] == (*told, "2 of 2")
+
+
 def test_what_comes_with_the_package_is_understood_and_is_as_printed() -> None:
     """Every file is read, every condition means something, and spot values are those of the paper's tables."""
     read = {name: read_published(name).resolved() for name in reference_names()}

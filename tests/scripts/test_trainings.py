@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ import pytest
 from scipy import stats
 
 import robustkit
+from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded_file
 from robustkit.results.published import read_published
 from scripts.pages import quest_variants, reproduce_quest
-from scripts.pages.quest_evenness import evenness
+from scripts.pages.quest_differences import as_published, from_standard, standard_table
+from scripts.pages.quest_evenness import Column, Evenness, evenness, evenness_of
 from scripts.pages.quest_figures import EVENNESS, FGSM, FIGURES, PGD, ROBUSTNESS
+from scripts.pages.quest_short import in_short
 from scripts.zoo import evaluate
+from scripts.zoo.endings import endings
 from scripts.zoo.logs import Log
 from scripts.zoo.trainings import (
     Trainings,
@@ -55,7 +60,7 @@ def made_up() -> list[dict[str, Any]]:
 def test_seeds_and_images_are_both_random() -> None:
     """Equal to the table of an analysis of variance by hand; without an effect of images it is the t-test by seed."""
     rng = np.random.default_rng(0)
-    before, after = rng.random((5, 40)), rng.random((5, 40)) + 0.1 * rng.random(40) + 0.2 * rng.random((5, 1))
+    before, after = rng.random((5, 40)), rng.random((5, 40)) + 0.1 * rng.random(40) + 0.6 * rng.random((5, 1))
     found = crossed(before, after)
     d = after - before
     squares = {"seed": 0.0, "image": 0.0, "rest": 0.0}
@@ -89,6 +94,17 @@ def test_intervals_hold_the_truth_for_other_seeds_and_other_images() -> None:
     assert 0.92 <= held / runs <= 0.995 and by_image < held
 
 
+def test_two_trainings_that_agree_by_chance_say_nothing_about_other_images() -> None:
+    """Their interval is never narrower than that of images alone, and covers: without a floor 87 of 100 would."""
+    rng, held, runs = np.random.default_rng(6), 0, 400
+    for _ in range(runs):
+        d = 0.02 * rng.standard_normal((2, 1)) + 0.1 * rng.standard_normal(500) + 0.3 * rng.standard_normal((2, 500))
+        found = crossed(np.zeros_like(d), d)
+        held += found.ci_low <= 0 <= found.ci_high
+        assert found.ci_high - found.value >= 1.9 * d.mean(axis=0).std(ddof=1) / 500**0.5
+    assert held / runs >= 0.95
+
+
 def test_power_is_what_simulated_trainings_find() -> None:
     rng = np.random.default_rng(3)
     found = stats.ttest_1samp(0.8 + rng.standard_normal((20_000, 5)), 0, axis=1).pvalue < 0.05
@@ -96,6 +112,14 @@ def test_power_is_what_simulated_trainings_find() -> None:
     needed = seeds_needed(0.8, 1.0)
     assert needed is not None and power(0.8, 1.0, needed) >= 0.8 > power(0.8, 1.0, needed - 1)
     assert power(smallest_gap(1.0, 5), 1.0, 5) == pytest.approx(0.8) and seeds_needed(0.01, 1.0) is None
+    strict = 0.05 / 66  # Holm's first step; as statsmodels' TTestPower has it
+    assert smallest_gap(1.0, 5, strict) == pytest.approx(5.1226049, rel=1e-4)
+    assert (seeds_needed(1.0, 1.0), seeds_needed(1.0, 1.0, strict)) == (10, 24)
+    found = stats.ttest_1samp(smallest_gap(1.0, 2) + rng.standard_normal((50_000, 2)), 0, axis=1).pvalue < 0.05
+    assert found.mean() == pytest.approx(0.8, abs=0.01) and smallest_gap(1.0, 2, strict) > 500
+    for gap in (0.1, 0.5, 0.8, 1.0, 5.0):  # where SciPy's non-central t is nan for some of these
+        rising = [power(gap, 1.0, n, strict) for n in (2, 3, 5, 10, 20, 50, 62, 100, 125, 131, 250, 1000)]
+        assert rising == sorted(rising) and all(0 <= share <= 1 for share in rising)
 
 
 def test_a_correlation_with_accuracy_held_fixed() -> None:
@@ -152,9 +176,9 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
     assert reproduce_quest.main(told) == 0
     text = written.read_text()
     rows = [" ".join(row.split()) for row in text.splitlines() if row.startswith("| quest ")]
-    assert any(" | standard | PGD-20 top-1, % | +1.6 | +3." in row and "| shown " in row for row in rows)
+    assert any(" | standard | PGD-20 top-1, % | +1.6 | +3." in row and "| **shown** " in row for row in rows)
     assert any(row.startswith("| quest | 5 | 52.") and " | 73.36 | " in row for row in rows)
-    assert "| the opposite " in text and "One training of each: how far another seed" in text
+    assert "| **the opposite** " in text and "Too few trainings: how far another seed" in text
     assert text.index("## Trainings on shapes") < text.index("## Trainings on cifar10")
     assert text.startswith("# The QUEST paper's tables, over several trainings") and "paired by seed" in text
     assert "On shapes, 892 of 1000 test images wear the colour of their class" in text  # counted from their draws
@@ -165,11 +189,11 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
     assert alone.startswith("# The QUEST paper's tables, one training of each formula so far")
     assert "paired by seed" not in alone
     assert "20 trainings with clean accuracy held fixed" in text
-    drawn = (tmp_path / "quest-tables" / "evenness.svg").read_text()
+    drawn = (tmp_path / "quest-tables" / "shapes-evenness.svg").read_text()
     assert "PGD-20 top-1, %" in drawn and re.search(r"<!-- 5[0-9](\.\d)? -->", drawn)  # ticks in per cent, as it says
     means = read_published(str(tmp_path / "zoo.toml")).figures
     expected = np.mean([each["figures"][PGD]["top1"] for each in made_up if each["attention"] == "quest"])
-    assert means["quest"][PGD]["top1"] == pytest.approx(expected, abs=1e-4)
+    assert means["quest"][PGD]["top1"] == pytest.approx(expected, abs=1e-6)
     trainings = Trainings(tuple(made_up))
     found = trainings.difference("quest", "standard", "clean", "top1")
     assert (
@@ -217,6 +241,38 @@ def test_what_is_kept_of_a_training_is_what_its_run_says(
     assert Trainings((kept,)).right("quest", "fgsm(eps=8/255)", 12)[0].mean() < 1
     capsys.readouterr()
     assert evaluate.main(given) == 0 and "1 trainings; 0 parts are new" in capsys.readouterr().out
+    (tmp_path / "kept.jsonl").write_text(json.dumps(kept | {"sha256": "0" * 64}) + "\n")
+    assert evaluate.main(given) == 2 and "the line of shapes-vit-quest-seed0 is of another" in capsys.readouterr().err
+
+
+def test_parts_in_any_order_and_by_two_processes_leave_the_same_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clean figures are those of the part that takes all images, and lines of others that came meanwhile stay."""
+    options = {"attacks": "fgsm", "eps": "8/255"}
+    parts = (evaluate.Part("clean", 12, {"attacks": "none"}), evaluate.Part("attacked", 8, options))
+    monkeypatch.setattr(evaluate, "PARTS", parts)
+    out, whole = tmp_path / "kept.jsonl", evaluate.evaluate
+
+    def meanwhile(*given: Any) -> None:
+        whole(*given)
+        with out.open("a") as file:
+            file.write(json.dumps({"checkpoint": "of another", "parts": []}) + "\n")
+
+    monkeypatch.setattr(evaluate, "evaluate", meanwhile)
+    given = [str(embedded_file("shapes-vit-quest")), "--work", str(tmp_path / "runs"), "--out", str(out)]
+    assert evaluate.main([*given, "--parts", "attacked"]) == 0
+    assert evaluate.main([*given, "--parts", "clean"]) == 0
+    other, kept = evaluate.read_lines(out)
+    assert other["checkpoint"] == "of another" and kept["parts"] == ["attacked", "clean"]
+    run = robustkit.Run(next((tmp_path / "runs").glob("*/clean")))
+    correct = run.table("shapes-vit-quest", "clean", ["correct"])["correct"].to_pylist()
+    assert len(correct) == 12 and kept["figures"]["clean"]["top1"] == pytest.approx(np.mean(correct), abs=1e-6)
+
+
+def test_two_trainings_of_one_formula_and_seed_are_refused(made_up: list[dict[str, Any]]) -> None:
+    with pytest.raises(RobustkitError, match="2 trainings of quest, seed 0; a file holds those of one recipe"):
+        Trainings((*made_up, next(each for each in made_up if each["attention"] == "quest")))
 
 
 def test_evenness_within_formulas_is_not_that_between_them(made_up: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -231,15 +287,78 @@ def test_evenness_within_formulas_is_not_that_between_them(made_up: list[dict[st
             robust = 2 * place[each["attention"]] - even
             each["figures"][figure.condition][figure.metric] = figure.better * robust
         each["figures"]["clean"]["top1"] = rng.random()
-    written = "\n".join(evenness(Trainings(tuple(made_up)), [], tmp_path))
-    all_three = "PGD-20 top-1, % and median distance, 1/255"
-    assert (
-        f"Over all trainings, those with more even attention are more robust by IN-C mean error, % and {all_three}"
-        in (written)
+    trainings = Trainings(tuple(made_up))
+    even = evenness_of(trainings)
+    assert even is not None
+    written = "\n".join(evenness(even, trainings, [], tmp_path / "even.svg"))
+    every = "robust by IN-C mean error, PGD-20 top-1 and median distance"
+    assert f"Over all trainings, those with more even attention are more {every}." in written
+    assert f"Within formulas, those with more even attention are less {every}." in written
+    assert f"Those with more of *largest logit* are less {every}." in written.partition("Within formulas, those")[2]
+    tested = from_standard(trainings)
+    short = in_short("shapes", trainings, tested, [], even)
+    assert f"those with more of it are more {every}. Among those of one formula" in short
+    assert f"they are less {every}. They speak against the claim." in short
+    turned = replace(even, robust=tuple(replace(c, values=-c.values) for c in even.robust))
+    assert "They speak for the claim, and do not prove a cause." in in_short(
+        "", trainings, from_standard(trainings), [], turned
     )
-    assert f"Within formulas, those with more even attention are less robust by IN-C mean error, % and {all_three}" in (
-        written
-    )
+    few = replace(even, formulas=np.array([f"{name} {i}" for i, name in enumerate(even.formulas)]))
+    assert "is undecided before there are more of each" in in_short("", trainings, tested, [], few)
+
+
+def test_of_unrelated_figures_a_verdict_says_neither() -> None:
+    """Its intervals hold for all correlations together: at 95 % each, one of fifteen would often leave 0 out."""
+    rng, formulas, wrong = np.random.default_rng(8), np.repeat(list("abcdefg"), 5), 0
+    for _ in range(5):
+        columns = tuple(Column(f"even {i}", rng.standard_normal(35)) for i in range(5))
+        robust = tuple(Column(f"robust {i}", rng.standard_normal(35)) for i in range(3))
+        even = Evenness(columns, robust, rng.standard_normal(35), formulas)
+        wrong += any(leaning.text for leaning in even.of_one_formula.values())
+    assert wrong <= 1
+
+
+def test_in_short_says_what_the_tables_show(made_up: list[dict[str, Any]]) -> None:
+    """Which formula is better or worse by what, which published differences show, and what QUEST does."""
+    trainings = Trainings(tuple(made_up))
+    tested, published = from_standard(trainings), as_published(trainings)
+    short = in_short("shapes", trainings, tested, published, None)
+    beyond = [each for each in tested if each.p < 0.05]
+    assert short.startswith("**In short**, of 20 trainings on shapes, 5 of each formula:")
+    assert f"- {len(beyond)} of {len(tested)} differences from standard attention are beyond chance" in short
+    (quest,) = re.findall("    - quest: better by (.*)\\.", short)
+    pgd = next(each for each in beyond if (each.formula, each.figure.condition) == ("quest", PGD))
+    assert f"PGD-20 top-1 ({100 * pgd.found.value:+.1f} points)" in quest and "worse" not in quest
+    assert "    - elliptical: worse by" in short and "    - elliptical-quest: none, which" in short
+    shown = [each for each in published if each.order == "shown"]
+    assert f"too: {len(shown)} shown (quest against standard by " in short
+    assert "Robustness, quest minus standard: IN-C mean error -3." in short
+    assert "So its models are more robust by IN-C mean error, PGD-20 top-1 and median distance, beyond chance." in short
+    for each in made_up:  # nothing differs but by chance
+        each["figures"] = line(each["attention"], each["seed"], 0.0, np.random.default_rng(each["seed"] + 9))["figures"]
+        each["figures"][PGD]["top1"] += 0.001 * np.random.default_rng(len(each["attention"])).random()
+    trainings = Trainings(tuple(made_up))
+    alike = from_standard(trainings)
+    short = in_short("shapes", trainings, alike, [], None)
+    assert "- 0 of 39 differences" in short and "None is beyond chance" in short and "better by" not in short
+    assert in_short("shapes", Trainings(tuple(made_up[:1])), [], [], None) == ""
+    share = replace(tested[0], found=replace(tested[0].found, ci_low=-0.5, ci_high=0.5, n=2))
+    assert share.figure.title == "clean top-1, %" and (share.least(), share.least(66)) == ("64.3", "over 100")
+    written = standard_table(alike)  # seeds that all differ alike have no spread, hence no power
+    assert "nan" not in written and re.search(r"\| –  +\| –  +\|", written)
+
+
+def test_the_card_says_how_trainings_ended() -> None:
+    """Means of those that did not diverge, which are named, and the smallest and the largest layer."""
+    probe = {"largest_logit": [3.0, 7.0], "query_norm": [1.0, 2.0], "key_norm": [5.0, 4.0], "entropy": [0.5, 0.3]}
+    row = {"probe": probe, "loss": 1.0, "train_accuracy_ema": 0.9, "test_accuracy_ema": 0.8}
+    other = row | {"loss": 1.2, "test_accuracy_ema": 0.9}
+    logs = [Log("", "", "quest", "", seed, (last,)) for seed, last in enumerate((row, other, {"diverged": True}))]
+    said = endings({"quest": logs})
+    assert said.startswith("3 trainings, quest, seed 2 diverged.")
+    cells = [cell.strip() for cell in said.splitlines()[-1].strip("|").split("|")]
+    means = ["85.00 ± 7.07", "1.100 ± 0.141", "90.0 ± 0.0", "7 ± 0"]
+    assert cells == ["quest", "3", *means, "1.0 ± 0.0 to 2.0 ± 0.0", "4.0 ± 0.0 to 5.0 ± 0.0", "0.3 ± 0.0 to 0.5 ± 0.0"]
 
 
 def test_variants_are_told_by_formula_and_seed() -> None:
@@ -257,10 +376,13 @@ def test_variants_are_told_by_formula_and_seed() -> None:
     rows = [" ".join(line.split()) for line in text.splitlines()]
     found = stats.ttest_rel([60, 62, 64], [50, 51, 52])
     low, high = found.confidence_interval()
-    told = f"| 10% | 51.0 ± 1.0 (3) | 62.0 ± 2.0 (3) | +11.0 [{low:+.1f}, {high:+.1f}] | {found.pvalue:.3f} |"
+    p_values = f"{found.pvalue:.3f} | {2 * found.pvalue:.3f}"  # of two tests the smaller p is doubled
+    told = f"| 10% | 51.0 ± 1.0 (3) | 62.0 ± 2.0 (3) | +11.0 [{low:+.1f}, {high:+.1f}] | {p_values} |"
     assert told in rows
-    assert "| 0.03 | 30.0 (1), 1 of 2 diverged | 70.0 (1) | – | – |" in rows
-    assert "| 0.001 | 80.0 (1) | – | – | – |" in rows and "CrossViT" not in text
+    assert "| 100% | 90.0 ± 0.0 (3) | 92.0 ± 0.0 (3) | +2.0 | 0.250 | 0.250 |" in rows  # all seeds differ alike
+    assert "| 0.03 | 30.0 (1), 1 of 2 diverged | 70.0 (1) | – | – | – |" in rows
+    assert "| 0.001 | 80.0 (1) | – | – | – | – |" in rows and "CrossViT" not in text
+    assert "Holm's correction for all 2 differences" in text
 
 
 def test_without_records_it_says_what_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

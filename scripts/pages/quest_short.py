@@ -1,0 +1,133 @@
+"""In short: what trainings of a family say about the QUEST paper's claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from robustkit.results.tables import p_text
+from scripts.zoo.trainings import LEVEL, Trainings
+
+from .quest_differences import ORDERS, UNKNOWN, Tested
+from .quest_evenness import Evenness
+from .quest_figures import EVENNESS, ROBUSTNESS
+from .writing import listed
+
+
+def in_short(
+    name: str, trainings: Trainings, tested: Sequence[Tested], published: Sequence[Tested], even: Evenness | None
+) -> str:
+    """Return a list in Markdown: what differs from standard attention, which published differences show, and whether
+    more even attention makes a model more robust. '' where nothing can be compared.
+    """
+    if not tested:
+        return ""
+    counts = [len(trainings.values(formula, "clean", "top1")) for formula in trainings.formulas()]
+    seeds = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(max(counts))
+    points = [_differences(tested), *_published(published), *_quest(trainings, tested), *_evenness(even)]
+    head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {seeds} of each formula:"
+    last = "These are small models of small images; larger ones, as the paper's, may differ."
+    return "\n\n".join([head, "\n".join(f"- {point}" for point in points), last])
+
+
+def _differences(tested: Sequence[Tested]) -> str:
+    """Return what is beyond chance, by formula."""
+    beyond = [each for each in tested if each.is_beyond_chance]
+    lines = [
+        f"{len(beyond)} of {len(tested)} differences from standard attention are beyond chance (p < {LEVEL} after "
+        "Holm's correction for all of them, for other trainings on these images)."
+    ]
+    found = list(dict.fromkeys(each.formula for each in beyond))
+    for formula in found:
+        sides = [
+            f"{word} by {listed([_said(each) for each in own])}"
+            for word, better in (("better", True), ("worse", False))
+            if (own := [each for each in beyond if each.formula == formula and each.is_better == better])
+        ]
+        lines.append(f"    - {formula}: {'; '.join(sides)}.")
+    silent = [name for name in dict.fromkeys(each.formula for each in tested) if name not in found]
+    if found and silent:
+        lines.append(f"    - {listed(silent)}: none, which does not mean that there is none.")
+    return "\n".join(lines)
+
+
+def _said(each: Tested) -> str:
+    """Return `PGD-20 top-1 (-16.9 points)`."""
+    unit = each.figure.title.partition(", ")[2]
+    value = f"{each.figure.scale * each.found.value:+.{each.figure.digits}f}"
+    return f"{each.figure.name} ({value}{' points' if unit == '%' else f' of {unit}' if unit else ''})"
+
+
+def _published(published: Sequence[Tested]) -> list[str]:
+    """Return how many of the published differences show, and which; nothing where the paper has none of them."""
+    if not published:
+        return []
+    parts = []
+    for order in ORDERS:
+        own = [each for each in published if each.order == order]
+        pairs = dict.fromkeys((each.formula, each.against) for each in own)
+        names = [
+            f"{pair[0]} against {pair[1]} by {listed([e.figure.name for e in own if (e.formula, e.against) == pair])}"
+            for pair in pairs
+        ]
+        parts.append(f"{len(own)} {order}" + (f" ({'; '.join(names)})" if names and order != UNKNOWN else ""))
+    return [f"Of {len(published)} differences that the paper has, too: {', '.join(parts)}."]
+
+
+def _quest(trainings: Trainings, tested: Sequence[Tested]) -> list[str]:
+    """Return whether attention of QUEST is more even than that of standard, and its models more robust."""
+    share = EVENNESS[0]
+    found = trainings.difference("quest", "standard", share.condition, share.metric)
+    own = [each for each in tested if each.formula == "quest" and each.figure in ROBUSTNESS]
+    if found is None or not own:
+        return []
+    premise = "more even" if found.value > 0 else "less even"
+    doubt = "" if found.p_value < LEVEL else ", though not beyond chance,"
+    figures = [f"{each.figure.name} {each.figure.signed(each.found)}, p (Holm) {p_text(each.p)}" for each in own]
+    return [
+        f"**Is QUEST's attention more even, and are its models more robust?** It is {premise}{doubt} than that of "
+        f"standard ({share.name} {share.signed(found)}). Robustness, quest minus standard: {'; '.join(figures)}. "
+        f"{_follows(own)}"
+    ]
+
+
+def _follows(own: Sequence[Tested]) -> str:
+    """Return what differences in robustness say about a formula."""
+    beyond = [each for each in own if each.is_beyond_chance]
+    if beyond:
+        words = [
+            f"{word} robust by {listed(names)}"
+            for word, better in (("more", True), ("less", False))
+            if (names := [each.figure.name for each in beyond if each.is_better == better])
+        ]
+        return f"So its models are {' and '.join(words)}, beyond chance."
+    sides = {each.is_better for each in own}
+    lean = "" if len(sides) > 1 else f", though all lean towards {'more' if True in sides else 'less'} robust"
+    gaps = [(each.figure.name, each.least(each.tests)) for each in own]
+    least = [f"by {gap} in {name}" for name, gap in gaps if gap != "–"]
+    needed = f" To show four times out of five, they would have to differ {listed(least)}." if least else ""
+    return f"None is beyond chance{lean}.{needed}"
+
+
+def _evenness(even: Evenness | None) -> list[str]:
+    """Return what trainings of one formula say, since those of several differ in more than evenness."""
+    if even is None:
+        return []
+    share, unknown = even.columns[0].name, "neither more nor less robust, as far as these can tell"
+    parts = [
+        f"**Does more even attention make a model more robust?** Over all {len(even.held)} trainings, clean accuracy "
+        f"held fixed, those with more of it are {even.over_all[share].text or unknown}."
+    ]
+    if not even.of_one_formula:
+        parts.append("Whether that is attention's or the formula's is undecided before there are more of each.")
+        return [" ".join(parts)]
+    within = even.of_one_formula[share]
+    parts.append(f"Among those of one formula, where it cannot be the formula's, they are {within.text or unknown}.")
+    if within.more and within.less:
+        parts.append("They point both ways.")
+    elif within.more:
+        parts.append("They speak for the claim, and do not prove a cause.")
+    elif within.less:
+        parts.append("They speak against the claim.")
+    else:
+        parts.append("They show neither that it does nor that it does not.")
+    return [" ".join(parts)]
