@@ -44,7 +44,8 @@ class Fingerprint:
 
     verdict: 'fits' when the declared formula is the best and the next one is worse beyond chance,
         'another-fits-better' when the best is another one beyond chance, 'cannot-tell' otherwise.
-    text: the verdict in words. left_out: formulas that need parameters the model does not have.
+    text: the verdict in words. left_out: formulas that need parameters the model does not have. source: `declared`, or
+        `assumed` where nothing says which formula it is.
     """
 
     rows: tuple[FormulaFit, ...]
@@ -54,15 +55,20 @@ class Fingerprint:
     text: str
     n: int
     left_out: tuple[str, ...]
+    source: str = "declared"
 
 
 def rank_formulas(
-    model: nn.Module, batches: Batches | Callable[[], Batches], *, declared: str | None = None
+    model: nn.Module,
+    batches: Batches | Callable[[], Batches],
+    *,
+    declared: str | None = None,
+    source: str = "declared",
 ) -> Fingerprint:
     """Rank the formulas by clean NLL. `model` is left as it is.
 
     batches: (images as the model takes them, labels), read once. declared: the formula the checkpoint is said to
-        have; left out, the one that the model has now.
+        have; left out, the one that the model has now. source: `assumed` where nothing says so.
     Raises ModelError for a model without timm's attention, NothingEvaluated when there is no image.
     """
     current = get_attention(model)
@@ -85,7 +91,7 @@ def rank_formulas(
         model.train(was_training)
     if not losses[current]:
         raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
-    return judge({name: torch.cat(parts) for name, parts in losses.items()}, declared, left_out, guessing)
+    return judge({name: torch.cat(parts) for name, parts in losses.items()}, declared, left_out, guessing, source)
 
 
 def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, ...]]:
@@ -116,7 +122,9 @@ def _fit(logits: Tensor, labels: Tensor) -> Tensor:
     return means[pixels > 0].cpu()
 
 
-def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float) -> Fingerprint:
+def judge(
+    fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float, source: str = "declared"
+) -> Fingerprint:
     """Rank the formulas by their (n, 2) tables of NLL and 1 where right, which have the images in the same order.
 
     guessing: the NLL of a model that knows nothing, log(number of classes); above it no formula is believed.
@@ -151,18 +159,18 @@ def judge(fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], gue
         )
     elif declared == best:
         verdict = "fits"
-        parts.append(f"{declared} attention fits best, as declared; the next is {_measured(rival)}")
+        parts.append(f"{declared} attention fits best, as {source}; the next is {_measured(rival)}")
     else:
         verdict = "another-fits-better"
         parts.append(
-            f"WARNING: {best} attention fits these weights better than {_measured(rival)}, which is declared; "
+            f"WARNING: {best} attention fits these weights better than {_measured(rival)}, which is {source}; "
             f"check --attention, results under the wrong formula are wrong without an error"
         )
     if left_out:
         parts.append(f"left out, since their parameters are missing: {', '.join(left_out)}")
     if not any(name.startswith("softcap") for name in fits):
         parts.append("softcap is not ranked: logits below its cap are those of standard")
-    return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out)
+    return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out, source)
 
 
 def _measured(row: FormulaFit) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..gate.output import as_json, by_urgency, counts, github_lines, junit, mark
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
 from ..runs.folder import RunFolder
+from ..runs.links import OWN
 from ..runs.repeating import repeat_of
 
 DEFAULT = Path("policy.toml")
@@ -60,7 +62,7 @@ def check_run(
         raise ProtocolError(
             f"no --policy, and no {DEFAULT} here; write one from this run with robustkit check {run} --init"
         )
-    refuse_same_file(place, junit, json_file, attestation)
+    refuse_same_file(place, junit, json_file, attestation, runs=[run] if baseline is None else [run, baseline])
     rules = read_policy(place)
     before = None if baseline is None else RunFolder.existing(baseline)
     outcome = judge(rules, existing, before)
@@ -84,9 +86,14 @@ def refuse_idle_predicate(predicate: str | None, attestation: Path | None) -> No
         raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
 
 
-def refuse_same_file(policy: Path, junit: Path | None, json_file: Path | None, attestation: Path | None) -> None:
-    """Raise ProtocolError where a file would be written over the policy, or over another one that is asked for."""
-    taken = {policy.resolve(): "--policy"}
+def refuse_same_file(
+    policy: Path, junit: Path | None, json_file: Path | None, attestation: Path | None, runs: Sequence[Path] = ()
+) -> None:
+    """Raise ProtocolError where a file would be written over the policy, over another one that is asked for, or over
+    what runs consist of.
+    """
+    taken = {(run / name).resolve(): str(run) for run in runs for name in OWN}
+    taken[policy.resolve()] = "--policy"
     for option, path in (("--junit", junit), ("--json", json_file), ("--attestation", attestation)):
         other = option if path is None else taken.setdefault(path.resolve(), option)
         if other != option:

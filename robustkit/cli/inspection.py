@@ -102,7 +102,8 @@ def inspect_checkpoint(
         print_line(console, f"attention formulas are not ranked: {unranked}")
     else:
         pairs = ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
-        fingerprint = rank_formulas(opened.to(where), pairs)
+        source = "assumed" if opened.identity.attention_source == "default" else "declared"
+        fingerprint = rank_formulas(opened.to(where), pairs, source=source)
         if bad:
             print_line(console, f"{len(bad)} images could not be read, the first: {bad[0]}")
         print_tables(console, [fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter))])
@@ -197,7 +198,7 @@ def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) ->
     right = "pixel acc. %" if pixels else "top-1 %"
     rows = []
     for row in fingerprint.rows:
-        named = (("best", fingerprint.best), ("declared", fingerprint.declared))
+        named = (("best", fingerprint.best), (fingerprint.source, fingerprint.declared))
         marks = ", ".join(word for word, name in named if row.name == name)
         interval = f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
         beyond = "" if row.name == fingerprint.best else interval

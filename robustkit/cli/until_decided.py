@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -35,7 +36,8 @@ def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> 
         raise ProtocolError("--until-decided without --data-dir; give a folder, a zip, or embedded:shapes")
     refuse_idle_predicate(gate["predicate"], gate["attestation"])
     place = gate["policy"] or DEFAULT
-    refuse_same_file(place, gate["junit"], gate["json_file"], gate["attestation"])
+    runs = [Path(path) for path in (options["out"], gate["baseline"]) if path]
+    refuse_same_file(place, gate["junit"], gate["json_file"], gate["attestation"], runs)
     policy = read_policy(place)
     baseline = None if gate["baseline"] is None else RunFolder.existing(gate["baseline"])
     request = audit_request(tuple(checkpoints), data_dir, options)

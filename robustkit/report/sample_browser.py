@@ -35,8 +35,8 @@ Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 class Browser:
     """The samples of a run that have pictures, in the order of the manifest; empty for segmenters.
 
-    checkpoints: names. conditions: texts of those under which a prediction can change. room: bytes that a page has for
-    the pictures.
+    checkpoints: names. conditions: texts of those under which a prediction can change. called: what people call each
+    text, as in the tables. room: bytes that a page has for the pictures.
     """
 
     def __init__(self, run: RunFolder) -> None:
@@ -46,6 +46,7 @@ class Browser:
         units = {unit for unit in run.units() if unit[1] in views}
         texts = [text for text in views if any((name, text) in units for name in self.checkpoints)]
         self._views = {text: views[text] for text in texts}
+        self.called = {text: family_of(kind_of(text)).called(text, manifest) for text in texts}
         self._lines: dict[str, list[str]] = {}
         for text in texts:
             if views[text].over is None:
@@ -80,7 +81,7 @@ class Browser:
             if (checkpoint, self._clean) in rows
         }
         label = next((row["label"] for row in rows.values() if row["label"] is not None), -1)
-        lines = [self._line(sample, heading, texts, rows) for heading, texts in self._lines.items()]
+        lines = [self._line(sample, self.called.get(line, line), texts, rows) for line, texts in self._lines.items()]
         lines[1:1] = [self._map_line(sample, text, rows) for text in self._maps]
         changed = tuple(
             place
@@ -166,7 +167,7 @@ class Browser:
                 drawn = uri_of_map(image, shown.heat, overlay)
                 tiles = (Tile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
             cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
-        return Line(view.line, tuple(cells), places=(self._place(under),), role="map")
+        return Line(self.called[text], tuple(cells), places=(self._place(under),), role="map")
 
     def _answer(self, row: Mapping[str, Any], text: str) -> Answer:
         level = self._views[text].level

@@ -388,6 +388,8 @@ def test_verdict_needs_a_difference_beyond_chance(
     result = judge(fits, declared, ("qknorm",), guessing=1.6)
     assert (result.verdict, result.best, result.n) == (verdict, "standard", n)
     assert judge(fits, declared, (), guessing=0.1).verdict == "cannot-tell"
+    words = {"fits": "as assumed", "another-fits-better": "which is assumed"}.get(verdict, "")
+    assert words in judge(fits, declared, ("qknorm",), 1.6, source="assumed").text
 
 
 def test_fingerprint_keeps_the_scales_of_the_declared_formula() -> None:

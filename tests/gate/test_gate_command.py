@@ -123,6 +123,10 @@ def test_no_file_is_written_over_the_policy_or_another(
         assert f"{option} {rules}: is the file of --policy; give another one" in capsys.readouterr().err
     assert call(monkeypatch, run.path, "--junit", twice, "--json", "twice.json") == 2
     assert "--json twice.json: is the file of --junit" in capsys.readouterr().err
+    kept = run.path / "run.json"
+    before = kept.read_bytes()
+    assert call(monkeypatch, run.path, "--json", kept) == 2 and kept.read_bytes() == before
+    assert f"--json {kept}: is the file of {run.path}; give another one" in capsys.readouterr().err
     assert not twice.exists() and rules.read_text().startswith("[[rule]]")
 
 

@@ -117,7 +117,8 @@ def test_a_page_of_hostile_names_is_accessible_and_fetches_nothing(
     # checkpoint is wrong on the second sample, clean, the first on none.
     assert found["filtered"][:5] == ["00000001", "11011011", "10000000", "01000000", "00000000"]
     assert found["filtered"][5] in ("10010010", "01001001", "00100100") and found["filtered"][6] == "11111111"
-    assert found["tiles"] == ["clean", PGD, "what was changed", "cam(agcam)"] and found["count"] == "1 of 8 samples"
+    assert found["tiles"] == ["clean", "PGD, 1/255, 20 steps", "what was changed", "AG-CAM"]
+    assert found["count"] == "1 of 8 samples"
     assert [text[:2] for text in found["answers"]] == ["✓ ", "✗ ", "di", "AB"]
     # Only severity 2 has a picture: its prediction stands under it, next to that of the one that was asked for.
     ((heading, pictured, *said),) = found["fog"]
