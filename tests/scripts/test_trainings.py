@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import robustkit
 from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded_file
 from robustkit.results.published import read_published
-from scripts.pages import quest_variants, reproduce_quest
+from scripts.pages import quest_reference, quest_variants, reproduce_quest
 from scripts.pages.quest_differences import as_published, from_standard, standard_table
 from scripts.pages.quest_evenness import Column, Evenness, evenness, evenness_of
 from scripts.pages.quest_figures import EVENNESS, FGSM, FIGURES, PGD, ROBUSTNESS
@@ -35,6 +36,8 @@ from scripts.zoo.trainings import (
     smallest_gap,
     spread_of,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 def line(formula: str, seed: int, shift: float, rng: np.random.Generator) -> dict[str, Any]:
@@ -388,3 +391,9 @@ def test_variants_are_told_by_formula_and_seed() -> None:
 def test_without_records_it_says_what_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce_quest.main(["--records", str(tmp_path)]) == 2
     assert "run python -m scripts.zoo.evaluate" in capsys.readouterr().err
+
+
+def test_the_shipped_reference_is_of_the_records_that_are_kept() -> None:
+    kept = Trainings(tuple(evaluate.read_lines(ROOT / "docs" / "results" / "zoo" / "shapes.jsonl")))
+    shipped = resources.files("robustkit") / "results" / "references" / "zoo.toml"
+    assert shipped.read_text("utf-8") == quest_reference.reference(kept)
