@@ -103,6 +103,16 @@ def test_few_drawn_are_a_random_part_whose_rest_is_not_known(run: Run) -> None:
     assert drawn[3] < drawn[4]
 
 
+def test_the_bench_makes_two_phases_from_the_whole_as_they_are_run(run: Run) -> None:
+    figures = {row["condition"]: row for row in run.summary() if row["metric"] == "estimated_top1"}
+    for m in (4, 3):
+        line, row = bench.from_whole(run, m), figures[two_phase(m)]
+        assert (line.value, line.low, line.high, line.n) == (row["value"], row["ci_low"], row["ci_high"], row["n"])
+        ways = (columns(run, FIRST), columns(run, two_phase(m)))
+        for name, found in (("forwards", line.forwards), ("backwards", line.backwards)):
+            assert found == sum(value for each in ways for value in each[name] if value is not None)
+
+
 class Made:
     """What a run's folder tells the bench: 40 samples clean, and two stages under attack."""
 
