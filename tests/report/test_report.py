@@ -29,6 +29,8 @@ from robustkit.tasks.labelled.columns import CLASSIFICATION
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
 
+CALLED = "PGD, 1/255, 20 steps"
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
@@ -84,18 +86,18 @@ def test_a_sample_is_shown_across_conditions(run: Run) -> None:
     assert [v.after for v in views] == [("0110", "0110"), ("1110", "0000"), ("1111", "1111")]
     assert [v.clean for v in views] == ["clean: 2 of 2 right", "clean: 1 of 2 right", "clean: 2 of 2 right"]
     first = {line.heading: line for line in views[0].lines}
-    assert list(first) == ["clean", "cam(agcam)", PGD, "fog, picture: severity 2"]
+    assert list(first) == ["clean", "AG-CAM", CALLED, "fog, picture: severity 2"]  # as in the tables
     assert first["clean"].picture and first["clean"].cells[0].pictures == ()  # once, as all were shown the same
-    attacked = first[PGD].cells
-    assert first[PGD].picture is None and [len(cell.pictures) for cell in attacked] == [2, 2]
+    attacked = first[CALLED].cells
+    assert first[CALLED].picture is None and [len(cell.pictures) for cell in attacked] == [2, 2]
     assert attacked[0].line == "difference × 127.5, largest 1/255"
     assert [(one.right, one.said, one.level) for one in attacked[1].answers] == [(False, "dog 75 %", "")]
     fog = first["fog, picture: severity 2"].cells[0].answers
     assert [(one.level, one.right) for one in fog] == [("1", True), ("2", True), ("3", False)]
     picture = first["fog, picture: severity 2"].picture
     assert picture is not None and picture.place == fog[1].place == 2  # the prediction of that severity is its own
-    assert [len(cell.pictures) for cell in first["cam(agcam)"].cells] == [1, 1]
-    assert first["cam(agcam)"].cells[0].line == "ABPC 0.25"
+    assert [len(cell.pictures) for cell in first["AG-CAM"].cells] == [1, 1]
+    assert first["AG-CAM"].cells[0].line == "ABPC 0.25"
     assert [(line.role, line.places) for line in views[0].lines] == [
         ("shown", (-1,)),
         ("map", (-1,)),
@@ -118,7 +120,7 @@ def test_what_was_not_read_and_what_has_no_label(tmp_path: Path) -> None:
     run.write_shard(path, pa.Table.from_pylist(rows, schema=CLASSIFICATION))
     run.shard_path("one", PGD, 1).unlink()
     first, second, third = Browser(run).samples()
-    cells = [{line.heading: line for line in view.lines}[PGD].cells[0] for view in (first, second, third)]
+    cells = [{line.heading: line for line in view.lines}[CALLED].cells[0] for view in (first, second, third)]
     assert [(one.right, one.said) for one in cells[0].answers] == [(None, "not read")]
     assert [(one.right, one.said) for one in cells[1].answers] == [(None, "9")]  # no such class, no such confidence
     assert cells[2].answers == () and cells[2].line == "" and first.changed == (3,)
