@@ -5,11 +5,12 @@
 
 Each formula is registered as `robustkit:NAME` together with the library's own additive mask: a function without a mask
 of its own would be given none, and a language model would see the future. Layers keep their classes; what a layer
-computes is kept next to it, in a `Place`. Facts: transformers 5.23, `AttentionInterface`, `AttentionMaskInterface`.
+computes is kept next to it, in a `Place`. Facts: transformers 5.24, `AttentionInterface`, `AttentionMaskInterface`.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,7 +81,7 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def asks(layer: nn.Module) -> bool:
     """Whether a layer asks the library's registry for its attention."""
-    code = getattr(type(layer).forward, "__code__", None)
+    code = getattr(inspect.unwrap(type(layer).forward), "__code__", None)  # the library renames arguments by decorators
     return code is not None and _DISPATCHER in code.co_names and hasattr(layer, "config")
 
 
