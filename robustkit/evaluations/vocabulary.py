@@ -146,6 +146,10 @@ class Vocabulary:
         if self.in_results:
             yield from ((text, name, "") for text, name in values if name == metric)
 
+    def estimated(self, text: str, metric: str) -> str:
+        """Return the text of the condition whose headline figure this one of its own estimates; empty where none."""
+        return ""
+
     # Figures that others published
 
     def published_names(self) -> Sequence[str]:

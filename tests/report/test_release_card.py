@@ -427,6 +427,12 @@ def test_the_badge_is_of_the_attack_that_leaves_the_least() -> None:
     assert said(row("square(eps=1/255,queries=5000)", 0.0))[0] == "Square-5000 1/255"
     assert said(row("pgd(eps=0.5,steps=20,norm=l2)", 0.0), norm="l2", eps=0.5)[0] == "PGD-20 l2 0.5"
     assert said(row(PGD, 0.0), space="normalised")[0] == "PGD-20 1/255 normalised"
+    first = row("autoattack(eps=1/255,version=standard,only=apgd-ce)", 0.3)
+    rest = row("two-phase(autoattack(eps=1/255,version=standard),first=apgd-ce,m=9)", 0.3, "estimated_top1")
+    kept = row(rest["condition"], 0.1, "kept_in_second")
+    assert said(clean, first, rest, kept) == ("AutoAttack, 1/255, two-phase(m=9)", "30.0 %")
+    whole_attack = row("autoattack(eps=1/255,version=standard)", 0.31)
+    assert said(clean, whole_attack, rest, kept) == ("AutoAttack 1/255", "31.0 %")
     assert said(row(PGD, 0.3, flags=("weak",))) == ("PGD-20 1/255", "30.0 % (flagged)")
     assert said(row(PGD, None), row("cam(agcam)", 0.1, "abpc")) == ("robustkit", "–")
 

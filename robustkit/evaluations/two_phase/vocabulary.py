@@ -52,6 +52,10 @@ class TwoPhaseWords(Vocabulary):
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "the whole attack, estimated") for text, name in values if name == ESTIMATE.name)
 
+    def estimated(self, text: str, metric: str) -> str:
+        phases = phases_of(text)
+        return phases.attack if phases is not None and metric == ESTIMATE.name else ""
+
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [text]
 

@@ -27,20 +27,23 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 
 def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "") -> tuple[str, str, str]:
     """Return label, value and description for the strongest attack on clean images, or for these alone where there is
-    none.
+    none. What was estimated of an attack counts where the whole of it was not carried out.
 
     rows: of one checkpoint, as in summary.json. gap: what its run lacks, since a stronger attack may be missing.
     """
     claims, task = manifest.claims, task_of(manifest)
-    measured = [row for row in rows if row["metric"] == task.headline and row["value"] is not None]
+    known = [row for row in rows if row["value"] is not None]
+    measured = [row for row in known if row["metric"] == task.headline]
     attacked = [row for row in measured if row["condition"] in claims and _starts_clean(row["condition"])]
+    attacked += [row for row in known if _estimated(row) not in {"", *(whole["condition"] for whole in measured)}]
     chosen = min(reversed(attacked), key=lambda row: row["value"]) if attacked else None
     if chosen is None:
         chosen = next((row for row in measured if row["condition"] == CLEAN.text), None)
     if chosen is None:
         return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
     name = family_of(kind_of(chosen["condition"])).title(chosen["condition"], manifest)
-    label, what = f"{name} {task.badge_word(is_clean=not attacked)}".strip(), task.headline_metric.word
+    label = f"{name} {task.badge_word(is_clean=not attacked)}".strip()
+    what = f"{'estimated ' if _estimated(chosen) else ''}{task.headline_metric.word}"
     value = task.headline_metric.said(chosen["value"])
     bounds = ""
     if chosen["ci_low"] is not None and chosen["ci_high"] is not None:
@@ -50,6 +53,11 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     where = f"under {chosen['condition']}" if attacked else f"on clean {task.samples.many}"
     description = f"{what} {where}: {value}{bounds}, n = {chosen['n']}, protocol {chosen['protocol']}{flags}"
     return label, value + (" (unfinished)" if gap else " (flagged)" if flags else ""), description
+
+
+def _estimated(row: Mapping[str, Any]) -> str:
+    """Return the text of the attack whose figure a row estimates; empty where it was measured."""
+    return words_of(row["condition"]).estimated(row["condition"], row["metric"])
 
 
 def _starts_clean(text: str) -> bool:
