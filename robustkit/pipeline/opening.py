@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..display.neutral import no_controls
 from ..errors import RunError
@@ -18,9 +18,6 @@ from .plan import Plan
 from .processes import Ranks
 from .reporting import PLAN, Reporter
 
-if TYPE_CHECKING:
-    import torch
-
 _SEEN = 60.0  # seconds
 
 
@@ -30,10 +27,11 @@ def announced(
     progress: Progress,
     say: Callable[[str], None],
     every: Sequence[Lacking],
+    at_most: int | None = None,
 ) -> Reporter:
     """Say what was found, what is there, and what is to be done; return what tells how far it is.
 
-    every: what each of `lots` lacks.
+    every: what each of `lots` lacks. at_most: the first samples, where no others are asked for.
     """
     device = plan.request.settings.device
     if ranks.leads:
@@ -46,12 +44,13 @@ def announced(
                 say(line)
         if done := sum(there for _, _, there, *_ in every):
             say(f"{done} units of work were there already and were not computed again")
-    return _reporter(plan, ranks, progress, every, device)
+    samples = len(plan.dataset.samples[:at_most])
+    return _reporter(plan, ranks, progress, every, samples)
 
 
-def _reporter(plan: Plan, ranks: Ranks, progress: Progress, every: Sequence[Lacking], device: torch.device) -> Reporter:
+def _reporter(plan: Plan, ranks: Ranks, progress: Progress, every: Sequence[Lacking], samples: int) -> Reporter:
     """Say what is to be done, and return what tells how far it is. every: what each of `lots` lacks."""
-    size, samples = plan.run.manifest.shard_size, len(plan.dataset.samples)
+    size, device = plan.run.manifest.shard_size, plan.request.settings.device
     card, classes = plan.request.card, len(plan.dataset.valid_labels or plan.dataset.class_names)
     jobs = []
     for (contender, _), (lacking, doubted, *_, unchecked) in zip(lots(plan), every, strict=True):
@@ -61,7 +60,13 @@ def _reporter(plan: Plan, ranks: Ranks, progress: Progress, every: Sequence[Lack
                 counts[text] += min(size, samples - shard * size)
         wanted = [(condition, counts[condition.text]) for condition in plan.conditions]
         jobs += jobs_of(contender.name, wanted, doubted, card, classes, samples, unchecked is None)
-    own = {contender.name: units_of(plan, contender.name, plan.conditions) for contender in plan.contenders}
+    own = {
+        contender.name: {
+            text: [shard for shard in shards if shard * size < samples]
+            for text, shards in units_of(plan, contender.name, plan.conditions).items()
+        }
+        for contender in plan.contenders
+    }
     if ranks.leads:
         units = sum(len(shards) for of_one in own.values() for shards in of_one.values())
         there = sum(done for _, _, done, *_ in every)

@@ -75,7 +75,7 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
     of_lots = [*zip(lots(plan), outstanding(plan, 1), strict=True)]
     every = [_wanted(trial, contender.name, len(shards), lacking) for (contender, _), lacking in of_lots]
     say(f"{len(trial.questions)} rules are looked at after every {size} samples, of {len(ids)} at most")
-    reporter = announced(plan, Ranks.of_environment(), progress, say, every)
+    reporter = announced(plan, Ranks.of_environment(), progress, say, every, len(ids))
     worker = Worker(plan, reporter, say)
     for ((contender, own), _), (lacking, doubted, _, _, unchecked) in zip(of_lots, every, strict=True):
         name = contender.name
@@ -96,7 +96,7 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
                 question.take(run, task, shard, some)
                 if question.state != UNDECIDED:
                     said = f"{question.rule.name}: {question.state}"
-                    say(f"{name}: {said} after {question.test.taken} of {len(plan.dataset)} samples")
+                    say(f"{name}: {said} after {question.test.taken} of {len(ids)} samples")
     worker.rest()
     return reporter
 

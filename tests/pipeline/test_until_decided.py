@@ -214,8 +214,11 @@ def test_samples_run_out(
     many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = words(many, tmp_path / "run", ["top1 under clean >= 0.79"], "--at-most", "50")
+    line.remove("--quiet")
     assert call(monkeypatch, line) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    printed = capsys.readouterr()
+    assert "1 condition, 50 samples: 4 units of work" in printed.err
+    said = " ".join(printed.out.split())
     assert f"not decided by 50 of {N} samples" in said and "give more samples (--at-most, --data-dir)" in said
     assert shards(tmp_path / "run", "clean") == 4
     policy = tmp_path / "run.toml"
