@@ -17,6 +17,7 @@ from .arguments import DATA_KEYS, model_arguments, segmenter_arguments
 from .idle import refuse_for_pictures, refuse_idle_parts
 
 if TYPE_CHECKING:
+    from ..evaluations.parts import Part
     from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
     from ..results.run import Run
     from ..runs.folder import RunFolder
@@ -198,10 +199,23 @@ def run_and_show(request: Request, details: bool = False, quiet: bool = False) -
     with ConsoleProgress(side, quiet) as progress:
         run = carry_out(request, progress, say)
     if request.share:
-        console().print(f"part {request.share} is done; when all are: robustkit merge {run.path}", **AS_IT_IS)
+        console().print(_after_part(request.share, run), **AS_IT_IS)
         return run
     show(run, run.summary(), details)
     return run
+
+
+def _after_part(part: Part, run: RunFolder) -> str:
+    """Return what is to be done when a part has computed what it could: a second phase waits for the first of all."""
+    from ..evaluations.parts import missing_by_part
+
+    waiting = len(missing_by_part(run, part.count).get(part.number, ()))
+    if waiting:
+        units = "unit of it waits" if waiting == 1 else "units of it wait"
+        return (
+            f"part {part} has done its share of the first phase, {waiting} {units}; when all parts have: run it again"
+        )
+    return f"part {part} is done; when all are: robustkit merge {run.path}"
 
 
 def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = False) -> None:
