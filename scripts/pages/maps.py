@@ -31,7 +31,7 @@ from robustkit.evaluations.results import Results
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.results.run import Run
 
-from .maps_text import behind, in_short, leads, plot, side_by_side, source
+from .maps_text import behind, in_short, leads, plot, side_by_side, source, winners
 from .writing import deliver, markdown
 
 SHAPES = tuple(f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest"))
@@ -108,6 +108,8 @@ def page(runs: Sequence[tuple[Part, Run]], command: str, galleries: Sequence[tup
         f"Made by `{command}`; do not edit.",
         *INTRODUCTION,
         "## In short",
+        "On which scores maps are ahead, beyond chance, of every control, and which maps:",
+        "\n".join(line for part, run in runs if part.folder != "zoo" for line in winners(part.title, run)),
         in_short([(part.title, run) for part, run in runs]),
         "The same counts, with names, stand below each part. At the threshold of 0.5, marking much wins, whether "
         "or not it is there: read those columns with the one for ABPC. They are many, and each is judged by "

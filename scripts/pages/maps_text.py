@@ -92,6 +92,20 @@ def behind(run: Run) -> Iterator[str]:
             yield f"- {checkpoint}, {method}: {'. '.join(part[0].upper() + part[1:] for part in parts)}."
 
 
+def winners(title: str, run: Run) -> Iterator[str]:
+    """Yield, for each checkpoint, on which scores a map is ahead of every control, and which; and where none is."""
+    for checkpoint in names(run):
+        found = {
+            score: [method for method, lead in methods.items() if lead.verdict == "ahead"]
+            for score, methods in leads(run, checkpoint).items()
+            if any(lead.verdict != "open" for lead in methods.values())
+        }
+        won = [f"{score}: {', '.join(methods)}" for score, methods in found.items() if methods]
+        none = [score for score, methods in found.items() if not methods]
+        lost = f"; none on {', '.join(none)}" if none else ""
+        yield f"- {title}, {checkpoint}: {'; '.join(won or ['nothing'])}{lost}."
+
+
 def in_short(runs: Sequence[tuple[str, Run]]) -> str:
     """Return a table of how often each map is ahead of the controls, level with them and behind, by kind of score."""
     rows = [("", "map", "at a threshold", "without one", "MaxBoxAccV2", "ABPC")]

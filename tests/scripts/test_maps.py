@@ -1,11 +1,13 @@
 """The picture of which maps beat the controls, for as many methods as there are."""
 
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from scripts.pages.maps_text import COLOURS, Lead, plot
+from scripts.pages import maps_text
+from scripts.pages.maps_text import COLOURS, Lead, plot, winners
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -29,3 +31,14 @@ def test_each_lead_is_a_cell_in_the_colour_of_its_verdict(tmp_path: Path) -> Non
     styles = [node.get("style", "") for node in root.iter("{http://www.w3.org/2000/svg}path")]
     cells = {name: sum(f"fill: {colour}" in style for style in styles) for name, colour in COLOURS.items()}
     assert cells["ahead"] == 14 and cells["behind"] == 15 and cells["open"] == 14  # a cell of each is in the legend
+
+
+def test_who_beats_the_controls_is_said_score_by_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    won, lost, open_ = Lead(0.1, 0.05, 0.15, "centre"), Lead(-0.1, -0.15, -0.05, "full"), Lead(0.1, None, None, "full")
+    found = {"a": {"x": won, "y": lost, "z": won}, "b": {"x": lost}, "c": {"x": open_}}
+    run: Any = object()
+    monkeypatch.setattr(maps_text, "names", lambda run: ["vit"])
+    monkeypatch.setattr(maps_text, "leads", lambda run, checkpoint: found)
+    assert list(winners("real", run)) == ["- real, vit: a: x, z; none on b."]
+    del found["a"]
+    assert list(winners("real", run)) == ["- real, vit: nothing; none on b."]
