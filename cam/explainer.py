@@ -97,11 +97,13 @@ class Explainer(ABC):
         asked.
         """
         check_images(images)
-        wanted = wanted_targets(target, images)
         if self._inside is None:
             with self:
                 return self.explain(images, target, rng=rng)
         with torch.inference_mode(False), torch.enable_grad():
+            wanted = wanted_targets(target, images)
+            if wanted is not None and wanted.is_inference():
+                wanted = wanted.clone()  # made inside torch.inference_mode
             if len(images):
                 logits, wanted, grids = self._raw(self._as_fed(images), wanted, rng)
             else:

@@ -55,6 +55,8 @@ class RISE(Explainer):
                 masks = self.drawn(draws[:, part], (images.shape[2], images.shape[3]))
                 shown = torch.lerp(back, images[:, None], masks[:, :, None].to(images.dtype))
                 answers = self._logits(shown.flatten(0, 1)).float().softmax(dim=1).view(*masks.shape[:2], -1)
+                if answers.shape[2] == 1:
+                    raise ValueError("the model has one class, whose probability is always 1; expected two or more")
                 weights = answers.gather(2, chosen(answers[:, 0], classes)[:, None].expand(-1, masks.shape[1], -1))
                 term = torch.einsum("bmt,bmhw->bthw", weights, masks)
                 total = term if part.start == 0 else total + term

@@ -41,9 +41,9 @@ class IntegratedGradients(Explainer):
         Their sum is the logit of the image less that of the plain one, up to the error of the steps.
         """
         check_images(images)
-        wanted = wanted_targets(target, images)
         inside = nullcontext() if self._inside is not None else self
         with inside, torch.inference_mode(False), torch.enable_grad():
+            wanted = wanted_targets(target, images)
             signed = self._signed(self._as_fed(images), wanted)[2]
         return signed if isinstance(target, Tensor) and target.ndim == 2 else signed[:, 0]
 

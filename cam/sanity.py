@@ -25,7 +25,8 @@ from .similarity import rank_correlation
 def redrawn_head(model: nn.Module, seed: int = 0) -> Iterator[None]:
     """Draw the head's weights again inside, as `redrawn` does.
 
-    The head is what timm's `get_classifier` names (both of a distilled model), or else the last layer with weights.
+    The head is what timm's `get_classifier` names (both of a distilled model, also of transformers), or else the last
+    layer with weights.
 
     Raises ValueError for a model without such a layer.
     """
@@ -36,7 +37,8 @@ def redrawn_head(model: nn.Module, seed: int = 0) -> Iterator[None]:
 @contextmanager
 def redrawn(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[None]:
     """Draw the weights of layers again inside: normal, of their own standard deviation, a function of the seed alone,
-    with bias 0. On leaving, also by an exception, they are what they were.
+    with bias 0. What is the same everywhere, such as a scale, stays. On leaving, also by an exception, they are what
+    they were.
     """
     kept: dict[nn.Parameter, Tensor] = {}
     for layer in layers:
@@ -46,8 +48,9 @@ def redrawn(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[None]:
         with torch.no_grad():
             for parameter, value in kept.items():
                 if _is_drawn(parameter):
-                    drawn = torch.randn(parameter.shape, generator=generator) * value.float().std().cpu()
-                    parameter.copy_(drawn)
+                    drawn = torch.randn(parameter.shape, generator=generator)
+                    if value.min() < value.max():  # a lone value, or the same everywhere, has no spread to draw from
+                        parameter.copy_(drawn * value.float().std().cpu())
                 else:
                     parameter.zero_()
         yield
@@ -129,7 +132,8 @@ def head_correlation(
 
 def _heads(model: nn.Module) -> list[nn.Module]:
     named: Any = next((m for m in nn.Module.modules(model) if callable(getattr(m, "get_classifier", None))), None)
-    classifier = None if named is None else named.get_classifier()
+    both = [getattr(model, name, None) for name in ("cls_classifier", "distillation_classifier")]  # of transformers
+    classifier = tuple(both) if named is None else named.get_classifier()
     heads = [head for head in (classifier if isinstance(classifier, tuple) else (classifier,)) if _has_weights(head)]
     if not heads:
         heads = [part for part in nn.Module.modules(model) if _has_weights(part)][-1:]

@@ -123,7 +123,7 @@ def infidelity(
     Each sample hides a square, as `hide_squares` does. What the map says is its sum over the square; what happens is
     the fall of the class's probability. A map has no unit, so it is given the factor that fits best, as the authors do,
     and the mean squared error that is left is divided by the mean square of the falls: 0 where the map tells every
-    fall, 1 where it tells none.
+    fall, 1 where it tells none. The factor may be negative: a map of what speaks against the class tells as much.
 
     Forwards for each image: samples, or none where `squares` has the answers, so that all maps of the images may share
     them; and one where `ends` does not have the logits of the image. Errors as for `cam.faithfulness.abpc`. NaN where

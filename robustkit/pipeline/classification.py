@@ -22,6 +22,7 @@ from ..evaluations.ledger.condition import ledger_condition
 from ..evaluations.maps.condition import MapSpec, map_condition
 from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.truth import Truth, open_truth
+from ..evaluations.regions.vocabulary import chosen_of
 from ..evaluations.subject import Settings
 from ..models.batch_size import best_batch
 from ..models.classifier import load
@@ -79,7 +80,9 @@ def plan(request: ClassificationRequest) -> Plan:
     )
     corruptions, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
     attacked = beneath.conditions
-    explainers = (MapSpec(method) for condition in regions if (method := method_of(condition)))
+    explainers = (
+        MapSpec(method, options=chosen_of(condition)) for condition in regions if (method := method_of(condition))
+    )
     _check_networks(request, candidates, attacked, (*maps, *explainers))
     truth = open_truth(dataset, request.boxes, request.masks)
     check_located(regions, truth)

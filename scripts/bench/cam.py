@@ -78,19 +78,24 @@ def medians(contenders: dict[str, Callable[[], object]], rounds: int, device: to
 
 
 def agreement(pair: Pair, images: Tensor, classes: Tensor, batch_size: int) -> str:
-    """Return the largest difference to the peer's maps, and the mean correlation of maps with its."""
+    """Return the largest difference to the peer's maps, and the mean correlation of maps with its; of how many, where
+    a peer's are not finite or a map is constant.
+    """
     ours, theirs = [], []
     for rows in torch.arange(len(images)).split(batch_size):
         one, other = pair.both(images[rows], classes[rows])
         ours.append(one.flatten(1).double())
         theirs.append(other.flatten(1).double().to(one.device))
     a, b = torch.cat(ours), torch.cat(theirs)
-    fine = a.isfinite().all(dim=1) & b.isfinite().all(dim=1)  # a peer divides a map of zeros by 0
+    if not a.isfinite().all():
+        raise ValueError("a map of ours is not finite")
+    fine = b.isfinite().all(dim=1)  # a peer divides a map of zeros by 0
     a, b = a[fine], b[fine]
     x, y = a - a.mean(dim=1, keepdim=True), b - b.mean(dim=1, keepdim=True)
     spread = x.norm(dim=1) * y.norm(dim=1)
     same = ((x * y).sum(dim=1) / spread)[spread > 0]
-    return f"{(a - b).abs().max():.1e} | {same.mean():.4f}"
+    fewer = "" if len(same) == len(fine) else f" (of {len(same)})"
+    return f"{(a - b).abs().max():.1e} | {same.mean():.4f}{fewer}"
 
 
 def look_at_memory(explain: cam.Explainer, images: Tensor, count: int) -> str:

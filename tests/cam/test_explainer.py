@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 import cam
 from robustkit.attention import set_attention
+from robustkit.common.randomness import SampleRng
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -169,11 +171,14 @@ def test_the_caller_s_grad_mode_does_not_matter(method: type[cam.Explainer]) -> 
     model = tiny_vit()
     torch.manual_seed(1)
     plain = method(model)(some_images(2))
+    draws = partial(SampleRng.of, ["a", "b"], seed=0, condition="c", device=torch.device("cpu"))
     for mode in (torch.no_grad, torch.inference_mode):
         with mode(), method(model) as explain:
             torch.manual_seed(1)
             maps = explain(some_images(2))  # made inside
             assert torch.equal(maps, plain) and not maps.is_inference()
+            given = explain(some_images(2), torch.tensor([1, 1]), rng=draws())
+            assert torch.equal(explain(some_images(2), 1, rng=draws()), given)
     torch.manual_seed(1)
     images = some_images(2).requires_grad_()
     assert torch.equal(method(model)(images), plain) and images.grad is None

@@ -19,6 +19,7 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.shapes import rendered
 from robustkit.errors import DataError, ProtocolError, RobustkitError
 from robustkit.evaluations.pattern import check_condition, pattern_of
+from robustkit.evaluations.recorded import Recorded
 from robustkit.evaluations.regions.drown import elsewhere, extreme, noised
 from robustkit.evaluations.regions.paired import per_sample
 from robustkit.evaluations.regions.vocabulary import VOCABULARY, parse_regions
@@ -164,16 +165,23 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
             (tmp_path / "masks").mkdir(exist_ok=True)
             mask = dataset.mask(sample)
             assert mask is not None
+            mask[:] |= place == 3  # an object that fills the image
             Image.fromarray(mask * 255).save(tmp_path / "masks" / f"{place}.png")
     where = {"data_dir": tmp_path / "images", "masks": tmp_path / "masks", "out": tmp_path / "run"}
     run = robustkit.audit(f"zoo:{MODEL}", region_noise="object,background", **(OPTIONS | {"limit": None}), **where)
     for region, lacking in (("object", "no object"), ("background", "no background, or no object")):
         text = OBJECT.replace("object", region)
         rows = {row["metric"]: row for row in run.summary() if row["condition"] == text}
-        assert rows["region_top1"]["n"] == 7
-        assert f"13 of 20 images have {lacking} that is known; not counted" in rows["region_top1"]["flags"]
+        assert rows["region_top1"]["n"] == 6
+        fewer = 13 + (region == "background")
+        assert f"{fewer} of 20 images have {lacking} that is known; not counted" in rows["region_top1"]["flags"]
+        filled = "1 of 20 images are filled by it, which leaves no other place; not counted"
+        assert (filled in rows["region_top1"]["flags"]) == (region == "object")
+        assert len(per_sample(Recorded(run, MODEL), text, "region_over_random")[0]) == rows["region_over_random"]["n"]
         without = [row for row in _rows(run, text).values() if row["region_area"] == 0]
-        assert len(without) == 13 and all(row["l2"] == 0 and row["correct"] == row["clean_correct"] for row in without)
+        assert len(without) == fewer and all(
+            row["l2"] == 0 and row["correct"] == row["clean_correct"] for row in without
+        )
 
 
 def test_texts_and_words() -> None:
@@ -219,6 +227,9 @@ def test_what_cannot_be_drowned_is_refused(place: Path, tmp_path: Path) -> None:
         audit(place, tmp_path / "run", attacks="none", region_noise="object")
     with pytest.raises(RobustkitError, match="AG-CAM needs a vision transformer"):
         audit(place, tmp_path / "run", attacks="none", region_noise="map-top")
+    asked = {"data_dir": "embedded:shapes", "region_noise": "map-top(map=legrad,layers=99)", "out": tmp_path / "run"}
+    with pytest.raises(RobustkitError, match="layers is 99; the model has 4 blocks"):
+        robustkit.audit(f"zoo:{MODEL}", **asked, **OPTIONS)
     (tmp_path / "loose").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "loose" / "a.png")
     with pytest.raises(DataError, match="images but no class folders"):

@@ -132,7 +132,8 @@ TERMS = (
     Term(
         "infidelity",
         "How badly a map tells what hiding a square of the image does to the probability of the class, over 32 random "
-        "squares: 0 where it tells every fall, 1 where it tells none (Yeh et al. 2019, scaled). Lower is better.",
+        "squares: 0 where it tells every fall, 1 where it tells none (Yeh et al. 2019, scaled). The scale may be "
+        "negative: a map of what speaks against the class tells as much. Lower is better.",
     ),
     Term(
         "model redrawn",

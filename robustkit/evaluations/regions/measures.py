@@ -28,8 +28,9 @@ TERMS = (
     Term(
         "random region",
         "The same region at a random place: moved by a drawn number of rows and columns, around the borders. So it has "
-        "the same area and shape, and the same noise drowns it. A model needs a region where it keeps less accuracy "
-        "without it than without the random one.",
+        "the same area and shape, and the same noise drowns it. Images that a region fills are left out, since there "
+        "is no other place for it; a large one overlaps with its own random region. A model needs a region where it "
+        "keeps less accuracy without it than without the random one.",
         ("kept without a random region", "kept over random"),
     ),
 )

@@ -8,13 +8,13 @@ from ...common.differences import of_outcomes
 from ..family import Summary
 from ..rows import Reading, Row, column_of, mean_of, readable, share_of
 from .measures import ACCURACY, AREA, KEPT, LEAD, RANDOM
-from .vocabulary import given_of
+from .vocabulary import given_of, places_of
 
 _COLUMNS = {"sample_id", "error", "correct", "nll", "clean_correct", "random_correct", "region_area", "linf", "l2"}
 
 
 class RegionSummary(Summary):
-    """The rows of each region. Images that do not have it are not counted, and how many is said."""
+    """The rows of each region. Images that do not have it, or nothing else, are not counted, and how many is said."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -24,9 +24,11 @@ class RegionSummary(Summary):
         read = readable(table)
         flags = [*self.reading.flags(condition, table), *notes]
         area = column_of(read, AREA.name)
-        counted = area > 0
-        if lacking := int((~counted).sum()):
+        counted = places_of(condition, area)
+        if lacking := int((area == 0).sum()):
             flags.append(f"{lacking} of {len(read)} images {_without(condition)}; not counted")
+        if filled := int((~counted & (area > 0)).sum()):
+            flags.append(f"{filled} of {len(read)} images are filled by it, which leaves no other place; not counted")
         if not counted.any():
             return
         right, before = (column_of(read, name)[counted] > 0 for name in ("correct", "clean_correct"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, Value
@@ -14,6 +14,9 @@ from ...protocol.pattern import ConditionPattern
 from ..map_methods import Chosen, check_method, split_options, with_options
 from ..vocabulary import View, Vocabulary
 from .measures import LEAD, METRICS, TERMS
+
+if TYPE_CHECKING:
+    import numpy as np
 
 KIND = "region-noise"
 LOCATED, OF_MAP, RANDOM = ("object", "background"), ("map-top", "map-bottom"), "random"
@@ -99,6 +102,14 @@ def chosen_of(condition: Condition) -> Chosen:
 def given_of(text: str) -> dict[str, str]:
     """Return the parameters in a canonical text."""
     return dict(item.split("=", 1) for item in text.partition("(")[2].rstrip(")").split(","))
+
+
+def places_of(text: str, area: np.ndarray) -> np.ndarray:
+    """Return whether images count: those that have the region, and another place where a random one may be.
+
+    area: (n,), the shares of the images that it takes.
+    """
+    return (area > 0) & ((area < 1) | (given_of(text)["region"] == RANDOM))
 
 
 def parse_regions(asked: str | Sequence[str]) -> tuple[Condition, ...]:
