@@ -21,7 +21,7 @@ import cam
 from cam import sanity
 from cam.complexity import entropy, gini, histogram_entropy
 from cam.faithfulness import ends_of
-from cam.sanity import cascade, head_correlation, redrawn_head
+from cam.sanity import cascade, head_correlation, redrawn, redrawn_head
 from cam.similarity import rank_correlation
 from cam.steadiness import hide_squares, infidelity, sensitivity
 from robustkit.common.randomness import SampleRng
@@ -185,6 +185,31 @@ def test_the_cascade_goes_from_the_head_to_the_first_layer() -> None:
         close(uneven.correlations.nan_to_num(), found.correlations[:, 1:].nan_to_num())
 
 
+def test_what_has_no_spread_is_not_redrawn() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale, self.heats = nn.Parameter(torch.full((1, 1), 3.0)), nn.Parameter(torch.ones(4, 1, 1))
+            self.layer = nn.Linear(4, 2)
+
+    net = Scaled()
+    before = net.layer.weight.clone()
+    with redrawn([net, net.layer]):
+        assert net.scale.item() == 3 and (net.heats == 1).all()
+        assert not torch.equal(net.layer.weight, before) and (net.layer.bias == 0).all()
+
+
+def test_both_heads_of_a_distilled_model_of_transformers_are_redrawn() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.DeiTConfig(**sizes, image_size=8, patch_size=4, num_labels=3)
+    net = transformers.DeiTForImageClassificationWithTeacher(config)
+    before = [head.weight.clone() for head in (net.cls_classifier, net.distillation_classifier)]
+    with redrawn_head(net):
+        assert not torch.equal(net.cls_classifier.weight, before[0])
+        assert not torch.equal(net.distillation_classifier.weight, before[1])
+
+
 def test_a_redrawn_model_keeps_no_weights() -> None:
     """Neither torch's own attention, whose queries, keys and values are no `.weight`, nor positions."""
     block = nn.TransformerEncoderLayer(8, 2, 16, 0.0)
@@ -237,6 +262,7 @@ def test_an_explainer_that_draws_needs_the_same_draws(measure: Any) -> None:
         (lambda n, x, m: infidelity(n, x, m, 0, fill=0, side=0), "^side is 0; expected a share of the shorter side"),
         (lambda n, x, m: infidelity(n, x, m, 0, fill=0, samples=0), "^samples is 0; expected 1 or more$"),
         (lambda n, x, m: cascade(cam.GradCAM(n), x, m, 0, steps=0), "^steps is 0; expected 1 or more$"),
+        (lambda n, x, m: cam.RISE(tiny_vit(num_classes=1), masks=2)(x), "^the model has one class, whose probability"),
     ],
 )
 def test_rejects(call: Any, message: str) -> None:
