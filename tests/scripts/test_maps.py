@@ -35,7 +35,11 @@ def test_each_lead_is_a_cell_in_the_colour_of_its_verdict(tmp_path: Path) -> Non
 
 def test_who_beats_the_controls_is_said_score_by_score(monkeypatch: pytest.MonkeyPatch) -> None:
     won, lost, open_ = Lead(0.1, 0.05, 0.15, "centre"), Lead(-0.1, -0.15, -0.05, "full"), Lead(0.1, None, None, "full")
-    found = {"a": {"x": won, "y": lost, "z": won}, "b": {"x": lost}, "c": {"x": open_}}
+    found = {
+        "a": {"x": won, "y": lost, "z": won},
+        "b": {"x": lost, "y": Lead(0.02, -0.03, 0.07, "full")},
+        "c": {"x": open_},
+    }
     run: Any = object()
     monkeypatch.setattr(maps_text, "names", lambda run: ["vit"])
     monkeypatch.setattr(maps_text, "leads", lambda run, checkpoint: found)
