@@ -53,6 +53,7 @@ REGION_TEXT = (
     "and noise are the same. The outline of an object stays visible as that of the noise. Half of AG-CAM's map is "
     "drowned at a time, the highest or the lowest."
 )
+BOXES_TEXT = "The objects are boxes; those that fill the image have no other place and are not counted."
 OBJECT_TEXT = (
     "A map is asked for the class of each of two objects. *Share of the asked*: of what it has in both objects, the "
     "part in the one that was asked for, averaged over both classes; a map that does not depend on the class has "
@@ -90,7 +91,7 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     yield Part(
         "vit",
         "Region noise on real images",
-        "The objects are boxes; those that fill the image have no other place and are not counted.",
+        BOXES_TEXT,
         real,
         (),
         images,
