@@ -22,7 +22,6 @@ from ..evaluations.ledger.condition import ledger_condition
 from ..evaluations.maps.condition import MapSpec, map_condition
 from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.truth import Truth, open_truth
-from ..evaluations.regions.vocabulary import chosen_of
 from ..evaluations.subject import Settings
 from ..models.batch_size import best_batch
 from ..models.classifier import load
@@ -35,7 +34,7 @@ from ..tasks.classification.images import Images
 from ..tasks.classification.subject import ClassifierSubject
 from .data import labelled_data
 from .manifest import describe
-from .maps import check_located, maps_of, method_of, next_to, of_the_data, regions_of
+from .maps import check_located, maps_of, maps_of_regions, next_to, of_the_data, regions_of
 from .plan import Contender, Plan
 from .request import ClassificationRequest
 from .transfer import handed_on, plan_transfer
@@ -80,10 +79,7 @@ def plan(request: ClassificationRequest) -> Plan:
     )
     corruptions, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
     attacked = beneath.conditions
-    explainers = (
-        MapSpec(method, options=chosen_of(condition)) for condition in regions if (method := method_of(condition))
-    )
-    _check_networks(request, candidates, attacked, (*maps, *explainers))
+    _check_networks(request, candidates, attacked, (*maps, *maps_of_regions(regions)))
     truth = open_truth(dataset, request.boxes, request.masks)
     check_located(regions, truth)
     evaluations = request.evaluation_conditions()

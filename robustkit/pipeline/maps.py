@@ -11,7 +11,7 @@ from ..evaluations.kinds import shows
 from ..evaluations.map_methods import check_method
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.truth import Truth
-from ..evaluations.regions.vocabulary import parse_regions
+from ..evaluations.regions.vocabulary import chosen_of, parse_regions
 from ..evaluations.two_objects.vocabulary import two_object_condition
 from ..protocol.condition import CLEAN, Condition
 from .request import ClassificationRequest
@@ -45,6 +45,11 @@ def regions_of(request: ClassificationRequest, only_corrupted: bool) -> tuple[Co
 def method_of(region: Condition) -> str:
     """Return the map that a region is of; empty where it is of none."""
     return str(dict(region.parameters).get("map", ""))
+
+
+def maps_of_regions(regions: Sequence[Condition]) -> list[MapSpec]:
+    """Return the maps that regions are of, with their own options."""
+    return [MapSpec(method, options=chosen_of(each)) for each in regions if (method := method_of(each))]
 
 
 def next_to(
