@@ -102,8 +102,6 @@ class Explainer(ABC):
                 return self.explain(images, target, rng=rng)
         with torch.inference_mode(False), torch.enable_grad():
             wanted = wanted_targets(target, images)
-            if wanted is not None and wanted.is_inference():
-                wanted = wanted.clone()  # made inside torch.inference_mode
             if len(images):
                 logits, wanted, grids = self._raw(self._as_fed(images), wanted, rng)
             else:
@@ -203,7 +201,10 @@ def check_images(images: Tensor) -> None:
 
 
 def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
-    """Return the classes asked for, (B, T) int64 on the images' device; None for the predicted ones."""
+    """Return the classes asked for, (B, T) int64 on the images' device; None for the predicted ones.
+
+    Called outside of `torch.inference_mode`, it returns a tensor that a graph may hold, wherever `target` was made.
+    """
     if target is None:
         return None
     B = len(images)
@@ -213,6 +214,7 @@ def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
         raise TypeError(f"target is {target.dtype}; expected int64, the numbers of classes")
     if target.ndim not in (1, 2) or len(target) != B or 0 in target.shape[1:]:
         raise ValueError(f"target has the shape {tuple(target.shape)}; expected ({B},) or ({B}, T) for {B} images")
+    target = target.clone() if target.is_inference() else target
     return target.to(images.device, torch.int64).reshape(B, -1 if B else (target.shape[1:] or (1,))[0])
 
 

@@ -23,7 +23,8 @@ class RISE(Explainer):
     that the model normalises with. batch_size: rows of a pass, where the images themselves are not more; by
     default 16 on a CPU, else 64.
 
-    Any model; `masks` forwards for each image, and one for logits; further targets cost nothing. No backward.
+    Any model of two classes or more, else ValueError; `masks` forwards for each image, and one for logits; further
+    targets cost nothing. No backward.
     """
 
     name = "rise"

@@ -132,14 +132,20 @@ def head_correlation(
 
 def _heads(model: nn.Module) -> list[nn.Module]:
     named: Any = next((m for m in nn.Module.modules(model) if callable(getattr(m, "get_classifier", None))), None)
-    both = [getattr(model, name, None) for name in ("cls_classifier", "distillation_classifier")]  # of transformers
-    classifier = tuple(both) if named is None else named.get_classifier()
+    classifier = _distilled(model) if named is None else named.get_classifier()
     heads = [head for head in (classifier if isinstance(classifier, tuple) else (classifier,)) if _has_weights(head)]
     if not heads:
         heads = [part for part in nn.Module.modules(model) if _has_weights(part)][-1:]
     if not heads:
         raise ValueError(f"{type(model).__name__} has no layer with weights; expected a classifier with a linear head")
     return heads
+
+
+def _distilled(model: nn.Module) -> tuple[nn.Module, ...]:
+    """Return both heads of a distilled model of transformers, wherever it is; nothing of another one."""
+    names = ("cls_classifier", "distillation_classifier")
+    children = (dict(part.named_children()) for part in nn.Module.modules(model))
+    return next((tuple(own[name] for name in names) for own in children if own.keys() >= {*names}), ())
 
 
 def _is_drawn(parameter: nn.Parameter) -> bool:

@@ -199,13 +199,13 @@ def run_and_show(request: Request, details: bool = False, quiet: bool = False) -
     with ConsoleProgress(side, quiet) as progress:
         run = carry_out(request, progress, say)
     if request.share:
-        console().print(_after_part(request.share, run), **AS_IT_IS)
+        console().print(after_part(request.share, run), **AS_IT_IS)
         return run
     show(run, run.summary(), details)
     return run
 
 
-def _after_part(part: Part, run: RunFolder) -> str:
+def after_part(part: Part, run: RunFolder) -> str:
     """Return what is to be done when a part has computed what it could: a second phase waits for the first of all."""
     from ..evaluations.parts import missing_by_part
 

@@ -88,14 +88,7 @@ def parts(options: argparse.Namespace) -> Iterator[Part]:
     shapes = {"data_dir": "embedded:shapes", "region_noise": DROWNED, "limit": 500, "browse": 24}
     yield Part("shapes", "Region noise on generated shapes", REGION_TEXT, SHAPES, kept, shapes)
     images = {"data_dir": options.images, "boxes": options.boxes, "region_noise": DROWNED, "browse": 24, **model}
-    yield Part(
-        "vit",
-        "Region noise on real images",
-        BOXES_TEXT,
-        real,
-        (),
-        images,
-    )
+    yield Part("vit", "Region noise on real images", BOXES_TEXT, real, (), images)
     pairs = {"data_dir": "embedded:shapes-pairs", "limit": 180, "browse": 24, **maps}
     yield Part("pairs", "Two objects in generated images", OBJECT_TEXT, SHAPES, ("asked_share", "both_found"), pairs)
     photos = {"data_dir": f"pairs:{options.images}", "limit": 48, "browse": 12, **maps, **model}

@@ -205,7 +205,7 @@ def test_both_heads_of_a_distilled_model_of_transformers_are_redrawn() -> None:
     config = transformers.DeiTConfig(**sizes, image_size=8, patch_size=4, num_labels=3)
     net = transformers.DeiTForImageClassificationWithTeacher(config)
     before = [head.weight.clone() for head in (net.cls_classifier, net.distillation_classifier)]
-    with redrawn_head(net):
+    with redrawn_head(nn.Sequential(net)):
         assert not torch.equal(net.cls_classifier.weight, before[0])
         assert not torch.equal(net.distillation_classifier.weight, before[1])
 

@@ -179,9 +179,8 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
         assert (filled in rows["region_top1"]["flags"]) == (region == "object")
         assert len(per_sample(Recorded(run, MODEL), text, "region_over_random")[0]) == rows["region_over_random"]["n"]
         without = [row for row in _rows(run, text).values() if row["region_area"] == 0]
-        assert len(without) == fewer and all(
-            row["l2"] == 0 and row["correct"] == row["clean_correct"] for row in without
-        )
+        assert len(without) == fewer
+        assert all(row["l2"] == 0 and row["correct"] == row["clean_correct"] for row in without)
 
 
 def test_texts_and_words() -> None:

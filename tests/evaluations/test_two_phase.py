@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import robustkit
 from attacks import AutoAttack, ThreatModel
-from robustkit.cli.terminal import _after_part
+from robustkit.cli.terminal import after_part
 from robustkit.common.double_sampling import two_phase_share
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
@@ -192,12 +192,11 @@ def test_parts_leave_the_second_phase_until_all_have_made_the_first(run: Run, tm
     with pytest.raises(RunError, match=r"3 of 9 units are missing: part 1/2 lacks 2 \(shapes-vit-quest under two-ph"):
         robustkit.merge(part.path)
     said = "part 1/2 has done its share of the first phase, 2 units of it wait; when all parts have: run it again"
-    assert _after_part(Part(1, 2), part) == said
+    assert after_part(Part(1, 2), part) == said
     for number in (1, 2):
         audit(tmp_path / "parts", asked, part=f"{number}/2", **options)
-        assert (
-            _after_part(Part(number, 2), part) == f"part {number}/2 is done; when all are: robustkit merge {part.path}"
-        )
+        done = f"part {number}/2 is done; when all are: robustkit merge {part.path}"
+        assert after_part(Part(number, 2), part) == done
     assert columns(robustkit.merge(part.path), two_phase(3)) == columns(run, two_phase(3))
     part.shard_path("shapes-vit-quest", FIRST, 1).unlink()
     card = load_card("standard")

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from ..recorded import PerSample, Recorded, not_paired
 from .measures import ACCURACY, AREA, LEAD, METRICS
-from .vocabulary import places_of
+from .vocabulary import which_count
 
 
 def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
@@ -19,7 +19,7 @@ def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
         raise not_paired(condition, metric, known)
     columns = ["correct", "clean_correct", AREA.name, *(["random_correct"] if metric == LEAD.name else [])]
     read = side.samples(condition, columns)
-    figures, counted = read.columns["correct"], places_of(condition, read.columns[AREA.name])
+    figures, counted = read.columns["correct"], which_count(condition, read.columns[AREA.name])
     if metric == LEAD.name:
         figures = figures - read.columns["random_correct"]
     if metric != ACCURACY.name:

@@ -8,7 +8,7 @@ from ...common.differences import of_outcomes
 from ..family import Summary
 from ..rows import Reading, Row, column_of, mean_of, readable, share_of
 from .measures import ACCURACY, AREA, KEPT, LEAD, RANDOM
-from .vocabulary import given_of, places_of
+from .vocabulary import given_of, which_count
 
 _COLUMNS = {"sample_id", "error", "correct", "nll", "clean_correct", "random_correct", "region_area", "linf", "l2"}
 
@@ -24,7 +24,7 @@ class RegionSummary(Summary):
         read = readable(table)
         flags = [*self.reading.flags(condition, table), *notes]
         area = column_of(read, AREA.name)
-        counted = places_of(condition, area)
+        counted = which_count(condition, area)
         if lacking := int((area == 0).sum()):
             flags.append(f"{lacking} of {len(read)} images {_without(condition)}; not counted")
         if filled := int((~counted & (area > 0)).sum()):

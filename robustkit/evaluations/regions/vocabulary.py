@@ -104,7 +104,7 @@ def given_of(text: str) -> dict[str, str]:
     return dict(item.split("=", 1) for item in text.partition("(")[2].rstrip(")").split(","))
 
 
-def places_of(text: str, area: np.ndarray) -> np.ndarray:
+def which_count(text: str, area: np.ndarray) -> np.ndarray:
     """Return whether images count: those that have the region, and another place where a random one may be.
 
     area: (n,), the shares of the images that it takes.
