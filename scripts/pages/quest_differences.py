@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from robustkit.common.differences import Difference, holm
 from robustkit.results.tables import p_text
 from scripts.zoo.evaluate import PARTS
-from scripts.zoo.trainings import LEVEL, Trainings, seeds_needed, smallest_gap, spread_of
+from scripts.zoo.power import LEVEL, seeds_needed, smallest_gap
+from scripts.zoo.trainings import Contrast, Trainings
 
 from .quest_figures import FIGURES, Figure
 from .writing import markdown
@@ -24,27 +25,35 @@ AGAINST = (
     ("elliptical-quest", "elliptical"),
 )
 UNRESOLVED = {"top1": 0.002, "nll": 0.005}
-"""Published gaps below these are what another seed changes in the paper; there is no order to look for."""
-SIZES = {condition: part.limit or 1000 for part in PARTS for condition in part.bits}
+"""Published gaps up to these are what another seed changes in the paper; there is no order to look for."""
+BITS = {condition for part in PARTS for condition in part.bits}
 ORDERS = SHOWN, OPPOSITE, UNKNOWN = "shown", "the opposite", "cannot tell"
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Tested:
-    """How a figure of a formula differs from that of another, over seeds.
+    """How a figure of a formula differs from that of another.
 
-    p: after Holm's correction for the `tests` of its table. images_too: the same with images as a random effect.
-    published: the difference in the paper.
+    found: in the model of all formulas; None where that cannot be. alone: by the pair's own seeds. p: after Holm's
+    correction for all `tests` of the family. images_too: the pair's own with images as a random effect. published: the
+    difference in the paper.
     """
 
     formula: str
     against: str
     figure: Figure
-    found: Difference
+    model: Contrast | None
+    alone: Difference
     p: float = math.nan
     tests: int = 1
     images_too: Difference | None = None
     published: float | None = None
+
+    @property
+    def found(self) -> Difference:
+        """The difference that counts: of the model, or that of the pair alone where there is none."""
+        return self.model.difference if self.model else self.alone
 
     @property
     def is_beyond_chance(self) -> bool:
@@ -55,75 +64,85 @@ class Tested:
         return self.found.value * self.figure.better > 0
 
     @property
+    def is_resolved(self) -> bool:
+        """Whether the paper has it, and more than another seed changes there."""
+        limit = UNRESOLVED.get(self.figure.metric, 0.0)
+        return self.published is not None and abs(self.published) > limit + _ROUNDING
+
+    @property
     def order(self) -> str:
         """Whether the published difference shows."""
         if not self.is_beyond_chance or self.published is None:
             return UNKNOWN
         return SHOWN if self.found.value * self.published > 0 else OPPOSITE
 
-    def least(self, tests: int = 1) -> str:
+    def gap(self, tests: int = 1) -> float:
         """Return the smallest difference that as many seeds find with a power of 80 % as one of so many tests, at the
-        strictest of Holm's steps; a dash where all seeds differ alike.
+        strictest of Holm's steps; nan where all seeds differ alike.
         """
-        gap = smallest_gap(spread_of(self.found), self.found.n, LEVEL / tests)
+        if self.model is None:
+            return math.nan
+        return smallest_gap(self.model.spread, self.alone.n, LEVEL / tests, self.model.formulas)
+
+    def least(self, tests: int = 1) -> str:
+        """Return the smallest difference in the figure's unit; a dash where there is none."""
+        gap = self.gap(tests)
         if gap > 1 and self.figure.scale == 100:
             return "over 100"
         return f"{self.figure.scale * gap:.{self.figure.digits}f}" if math.isfinite(gap) else "–"
 
     def seeds(self, gap: float) -> str:
         """Return how many seeds show a gap as one of `tests`, with a power of 80 %."""
-        sd = spread_of(self.found)
-        if not math.isfinite(sd):
+        if self.model is None:
             return "–"
-        count = seeds_needed(gap, sd, LEVEL / self.tests)
+        count = seeds_needed(gap, self.model.spread, LEVEL / self.tests, self.model.formulas)
         return "over 1000" if count is None else str(count)
 
 
-def corrected(tested: Sequence[Tested]) -> list[Tested]:
-    """Return the same with Holm's p-values for all of them."""
+def compared(trainings: Trainings) -> list[Tested]:
+    """Return how each figure of each formula differs from that of standard attention, and from that of another formula
+    where the paper has that; with Holm's p-values for all of them.
+    """
+    pairs = [(name, "standard") for name in trainings.formulas() if name != "standard"]
+    pairs += [pair for pair in AGAINST if pair not in pairs]
+    tested = []
+    for formula, against in pairs:
+        for figure in FIGURES:
+            alone = trainings.difference(formula, against, figure.condition, figure.metric)
+            sides = figure.papers([against, formula]) if (formula, against) in AGAINST else None
+            gap = sides[1] - sides[0] if sides else None
+            if alone is None:
+                continue
+            model = trainings.joint(formula, against, figure.condition, figure.metric)
+            has_bits = figure.metric == "top1" and figure.condition in BITS
+            both = trainings.crossed(formula, against, figure.condition) if has_bits else None
+            each = Tested(formula, against, figure, model, alone, images_too=both, published=gap)
+            tested += [each] if against == "standard" or each.is_resolved else []
     adjusted = holm([each.found.p_value for each in tested])
     return [replace(each, p=p, tests=len(tested)) for each, p in zip(tested, adjusted, strict=True)]
 
 
-def from_standard(trainings: Trainings) -> list[Tested]:
-    """Return how each figure of each formula differs from that of standard attention."""
-    tested = []
-    for formula in (name for name in trainings.formulas() if name != "standard"):
-        for figure in FIGURES:
-            found = trainings.difference(formula, "standard", figure.condition, figure.metric)
-            if found is None:
-                continue
-            size = SIZES.get(figure.condition) if figure.metric == "top1" else None
-            both = trainings.crossed(formula, "standard", figure.condition, size) if size else None
-            tested.append(Tested(formula, "standard", figure, found, images_too=both))
-    return corrected(tested)
+def from_standard(tested: Sequence[Tested]) -> list[Tested]:
+    """Return those from standard attention."""
+    return [each for each in tested if each.against == "standard"]
 
 
-def as_published(trainings: Trainings) -> list[Tested]:
-    """Return the differences that the paper has, too, and that its seeds resolve."""
-    tested = []
-    for formula, against in AGAINST:
-        for figure in FIGURES:
-            sides = figure.papers([against, formula])
-            found = trainings.difference(formula, against, figure.condition, figure.metric)
-            if sides is None or found is None:
-                continue
-            gap = sides[1] - sides[0]
-            if abs(gap) > UNRESOLVED.get(figure.metric, 0):
-                tested.append(Tested(formula, against, figure, found, published=gap))
-    return corrected(tested)
+def as_published(tested: Sequence[Tested]) -> list[Tested]:
+    """Return those that the paper has, too, and that its seeds resolve, in the order of its comparisons."""
+    found = [each for each in tested if each.is_resolved]
+    return sorted(found, key=lambda each: AGAINST.index((each.formula, each.against)))
 
 
 def standard_table(tested: Sequence[Tested]) -> str:
     """Return all differences from standard attention; what is beyond chance is bold."""
-    count = len(tested)
-    power = ("80 % power at", f"as one of {count}")
-    heading = ("attention", "figure", "minus standard [95 %]", "p", "p (Holm)", "images random, too", *power)
+    power = ("80 % power at", f"as one of {tested[0].tests}")
+    heading = ("attention", "figure", "minus standard [95 %]", "p", "p (Holm)", "pair alone, p", "images, too", *power)
     rows: list[Sequence[str]] = [heading]
     for each in tested:
         both = "" if each.images_too is None else each.figure.signed(each.images_too)
-        cells = (each.figure.signed(each.found), p_text(each.found.p_value), _bold(p_text(each.p), each), both)
-        rows.append((each.formula, each.figure.title, *cells, each.least(), each.least(count)))
+        p_values = (p_text(each.found.p_value), _bold(p_text(each.p), each), p_text(each.alone.p_value))
+        cells = (each.figure.signed(each.found), *p_values, both)
+        rows.append((each.formula, each.figure.title, *cells, each.least(), each.least(each.tests)))
     return markdown(rows)
 
 

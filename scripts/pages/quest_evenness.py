@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustkit.attention import FORMULAS
+from robustkit.common.differences import holm
+from robustkit.results.tables import p_text
+from scripts.zoo.correlations import chance_between, correlation_interval, partial_rank_correlation
 from scripts.zoo.logs import Log
-from scripts.zoo.trainings import LEVEL, Trainings, correlation_interval, partial_rank_correlation
+from scripts.zoo.power import LEVEL, smallest_correlation
+from scripts.zoo.trainings import Trainings
 
 from .quest_figures import EVENNESS, FIGURES, ROBUSTNESS, Figure
 from .writing import listed, markdown
@@ -55,7 +59,7 @@ class Leaning:
 @dataclass(frozen=True)
 class Evenness:
     """What is known of each of n trainings. columns: how even attention is, its share of the largest entropy first;
-    robust: more is better; held: clean accuracy, (n,); formulas: (n,).
+    robust: more is better; held: how good it is on clean images, (n,); formulas: (n,).
     """
 
     columns: tuple[Column, ...]
@@ -73,60 +77,97 @@ class Evenness:
         """The number of correlations of a side, over all trainings or within formulas."""
         return len(self.columns) * len(self.robust)
 
+    def chance(self, column: Column, other: Column) -> float:
+        """Return the p-value of a correlation over all trainings, by orders of the formulas."""
+        return chance_between(column.values, other.values, self.held, self.formulas)
+
     @cached_property
     def over_all(self) -> dict[str, Leaning]:
-        """By measure of attention. Intervals hold for all correlations together (Bonferroni)."""
-        return self._leanings(None)
+        """By measure of attention, with Holm's correction for all correlations of this side."""
+        pairs = [(column, other) for column in self.columns for other in self.robust]
+        adjusted = holm([self.chance(*pair) for pair in pairs])
+        signs = {}
+        for (column, other), p_value in zip(pairs, adjusted, strict=True):
+            value = partial_rank_correlation(column.values, other.values, self.held)
+            signs[column.name, other.name] = np.sign(value) if p_value < LEVEL else 0.0
+        return self._leanings(signs)
 
     @cached_property
     def of_one_formula(self) -> dict[str, Leaning]:
-        """The same within formulas; nothing before there are enough trainings of each."""
-        return {} if self.within is None else self._leanings(self.within)
-
-    def _leanings(self, groups: Formulas | None) -> dict[str, Leaning]:
-        level, found = LEVEL / self.correlations, {}
+        """The same within formulas, by intervals that hold for all correlations together (Bonferroni); nothing before
+        there are enough trainings of each.
+        """
+        if self.within is None:
+            return {}
+        level, signs = LEVEL / self.correlations, {}
         for column in self.columns:
-            more, less = [], []
             for other in self.robust:
-                sides = column.values, other.values, self.held, groups
+                sides = column.values, other.values, self.held, self.within
                 low, high = correlation_interval(*sides, draws=DRAWS, level=level)
-                more += [other.name] if low > 0 else []
-                less += [other.name] if high < 0 else []
-            found[column.name] = Leaning(tuple(more), tuple(less))
+                signs[column.name, other.name] = float(low > 0) - float(high < 0)
+        return self._leanings(signs)
+
+    def _leanings(self, signs: Mapping[tuple[str, str], float]) -> dict[str, Leaning]:
+        found = {}
+        for column in self.columns:
+            more, less = (
+                tuple(other.name for other in self.robust if signs[column.name, other.name] == sign) for sign in (1, -1)
+            )
+            found[column.name] = Leaning(more, less)
         return found
 
 
-def evenness_of(trainings: Trainings) -> Evenness | None:
-    """Return it for trainings that are enough and all have the figures, else None."""
+def evenness_of(trainings: Trainings, held: Figure = FIGURES[0]) -> Evenness | None:
+    """Return it for trainings that are enough and all have the figures, else None. held: what is held fixed."""
     columns = tuple(_column(trainings, figure) for figure in EVENNESS)
     robust = tuple(Column(f.title, f.better * _column(trainings, f).values) for f in ROBUSTNESS)
-    if len(trainings.lines) < FEWEST or not all(np.isfinite(column.values).all() for column in (*columns, *robust)):
+    fixed = _column(trainings, held)
+    whole = all(np.isfinite(column.values).all() for column in (*columns, *robust, fixed))
+    if len(trainings.lines) < FEWEST or not whole:
         return None
     formulas = np.array([line["attention"] for line in trainings.lines])
-    return Evenness(columns, robust, _column(trainings, FIGURES[0]).values, formulas)
+    return Evenness(columns, robust, fixed.values, formulas)
 
 
 def evenness(even: Evenness, trainings: Trainings, logs: Sequence[Log], picture: Path) -> Iterator[str]:
     """Yield the sections on it, and draw the plot."""
-    robust, held, within = even.robust, even.held, even.within
-    yield "## Does more even attention make a model more robust?"
+    yield "### Does more even attention make a model more robust?"
     yield (
-        f"Spearman's rank correlation over {len(held)} trainings with clean accuracy held fixed, and 95 % intervals "
-        "over resampled trainings, each of one correlation. The signs of errors are turned, so that + means more "
-        "robust. Trainings of one formula are alike, so over all of them a correlation may be the formula's and not "
-        "attention's, and intervals say nothing about other formulas: *within formulas* are correlations of the "
-        "differences from the formula's own mean."
+        f"Spearman's rank correlation over {len(even.held)} trainings with clean top-1 held fixed. The signs of errors "
+        "are turned, so that + means more robust. Trainings of one formula are alike, so that over all of them a "
+        "correlation is mostly the formula's: its p-value is that of a test that gives the formulas' means to other "
+        f"formulas, in every order{'' if len(np.unique(even.formulas)) < 8 else ' of 5040 random ones'}. *Within "
+        "formulas* are correlations of the differences from the formula's own mean, with 95 % intervals over resampled "
+        f"trainings. Both are of one correlation each.{_found(even)}"
     )
-    yield _correlations("attention on clean images", even.columns, robust, held, within)
+    yield _correlations("attention on clean images", even.columns, even)
     yield _verdict(even)
+    other = evenness_of(trainings, FIGURES[1])
+    if other:
+        yield (
+            f"Clean top-1 has only {len(np.unique(even.held))} values here, so it holds little fixed. With clean NLL "
+            f"held fixed instead: {' '.join(_said(other))}"
+        )
     during = _during(trainings, logs)
     if during:
-        yield "The same for what was seen during training, over layers and epochs:"
-        yield _correlations("during training", during, robust, held, within)
-    _draw(even.columns[0], robust, even.formulas, picture)
+        yield "The same for what was seen during training, over layers and epochs, clean top-1 held fixed:"
+        yield _correlations("during training", during, even)
+    _draw(even.columns[0], even.robust, even.formulas, picture)
     yield (
         f"![Robustness over the share of the largest entropy, a point for each training, a colour for each formula]"
         f"({picture.parent.name}/{picture.name})"
+    )
+
+
+def _found(even: Evenness) -> str:
+    """Return which correlations within formulas could have been found."""
+    if even.within is None:
+        return ""
+    groups = len(np.unique(even.formulas))
+    least = smallest_correlation(len(even.held), groups, LEVEL / even.correlations)
+    return (
+        f" As one of {even.correlations}, a correlation within formulas is found four times out of five where it is "
+        f"{least:.2f} or more."
     )
 
 
@@ -147,22 +188,19 @@ def _during(trainings: Trainings, logs: Sequence[Log]) -> list[Column]:
     ]
 
 
-def _correlation(x: Floats, y: Floats, held: Floats, groups: Formulas | None) -> tuple[float, float, float]:
-    return (partial_rank_correlation(x, y, held, groups), *correlation_interval(x, y, held, groups))
-
-
-def _correlations(
-    heading: str, columns: Sequence[Column], robust: Sequence[Column], held: Floats, within: Formulas | None
-) -> str:
-    """Return a table; within: the formula of each training, where there are enough of each to look within."""
-    sides = [None] if within is None else [None, within]
-    titles = [t for c in robust for t in (c.title, *(["within formulas"] if within is not None else []))]
+def _correlations(heading: str, columns: Sequence[Column], even: Evenness) -> str:
+    """Return a table: over all trainings, and within formulas where there are enough of each."""
+    within = even.within
+    titles = [t for c in even.robust for t in (c.title, *(["within formulas"] if within is not None else []))]
     rows: list[tuple[str, ...]] = [(heading, *titles)]
     for column in columns:
         cells = []
-        for other in robust:
-            for groups in sides:
-                value, low, high = _correlation(column.values, other.values, held, groups)
+        for other in even.robust:
+            sides = column.values, other.values, even.held
+            p_value = p_text(even.chance(column, other))
+            cells.append(f"{partial_rank_correlation(*sides):+.2f}, p {p_value}")
+            if within is not None:
+                value, (low, high) = partial_rank_correlation(*sides, within), correlation_interval(*sides, within)
                 cells.append(f"{value:+.2f} [{low:+.2f}, {high:+.2f}]")
         rows.append((column.title, *cells))
     return markdown(rows)
@@ -170,16 +208,26 @@ def _correlations(
 
 def _verdict(even: Evenness) -> str:
     """Return what measures of attention say about robustness, over all and within formulas."""
-    parts = [f"**What follows**, from intervals that hold for all {even.correlations} correlations of a side together."]
+    return " ".join(
+        [
+            f"**What follows**, with a correction for all {even.correlations} correlations of a side (Holm; within "
+            "formulas Bonferroni).",
+            *_said(even),
+        ]
+    )
+
+
+def _said(even: Evenness) -> Iterator[str]:
     for where, found in (("Over all trainings", even.over_all), ("Within formulas", even.of_one_formula)):
         if not found:
-            parts.append(f"{where} nothing can be told before each has {OF_EACH} trainings.")
+            yield f"{where} nothing can be told before each has {OF_EACH} trainings."
             continue
         first, *others = found.items()
         said = first[1].text or "neither more nor less robust, as far as these can tell"
-        parts.append(f"{where}, those with more even attention are {said}.")
-        parts += [f"Those with more of *{name}* are {leaning.text}." for name, leaning in others if leaning.text]
-    return " ".join(parts)
+        yield f"{where}, those with more even attention are {said}."
+        for name, leaning in others:
+            if leaning.text:
+                yield f"Those with more of *{name}* are {leaning.text}."
 
 
 def _draw(even: Column, robust: Sequence[Column], formulas: NDArray[np.str_], path: Path) -> None:

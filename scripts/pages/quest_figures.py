@@ -43,6 +43,12 @@ class Figure:
         """The title without the unit."""
         return self.title.partition(",")[0]
 
+    @property
+    def unit(self) -> str:
+        """Of its differences, as it stands after a number: ` points`, ` of 1/255`; '' where there is none."""
+        unit = self.title.partition(", ")[2]
+        return " points" if unit == "%" else f" of {unit}" if unit else ""
+
     def signed(self, found: Difference) -> str:
         """Return a difference with its interval, where it has one."""
         return signed(found, self.scale, self.digits)
@@ -107,7 +113,7 @@ TABLES = (
     ),
     Table(
         "Table 4: SPSA and AutoAttack",
-        "SPSA with a small budget of 10 steps of 32 directions.",
+        "SPSA with a small budget of 10 steps of 32 directions, AutoAttack whole; both at 2/255, on few images.",
         (
             Figure(SPSA, "top1", "SPSA top-1, %", 100, 1, 1, ("spsa", "top1")),
             Figure(AUTOATTACK, "top1", "AutoAttack top-1, %", 100, 1, 1, ("autoattack", "top1")),

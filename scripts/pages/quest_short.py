@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from robustkit.results.tables import p_text
-from scripts.zoo.trainings import LEVEL, Trainings
+from scripts.zoo.power import LEVEL
+from scripts.zoo.trainings import Trainings
 
-from .quest_differences import ORDERS, UNKNOWN, Tested
+from .quest_differences import ORDERS, UNKNOWN, Tested, as_published, from_standard
 from .quest_evenness import Evenness
 from .quest_figures import EVENNESS, ROBUSTNESS
 from .writing import listed
 
 
-def in_short(
-    name: str, trainings: Trainings, tested: Sequence[Tested], published: Sequence[Tested], even: Evenness | None
-) -> str:
+def in_short(name: str, trainings: Trainings, tested: Sequence[Tested], even: Evenness | None) -> str:
     """Return a list in Markdown: what differs from standard attention, which published differences show, and whether
     more even attention makes a model more robust. '' where nothing can be compared.
     """
@@ -23,18 +22,23 @@ def in_short(
         return ""
     counts = [len(trainings.values(formula, "clean", "top1")) for formula in trainings.formulas()]
     seeds = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(max(counts))
-    points = [_differences(tested), *_published(published), *_quest(trainings, tested), *_evenness(even)]
+    ours = from_standard(tested)
+    points = [_differences(ours), *_published(as_published(tested)), *_quest(trainings, ours), *_evenness(even)]
+    colour = ", whose class colour alone nearly tells (below)" if name == "shapes" else ""
     head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {seeds} of each formula:"
-    last = "These are small models of small images; larger ones, as the paper's, may differ."
+    last = f"These are small models of small images{colour}; larger ones, as the paper's, may differ."
     return "\n\n".join([head, "\n".join(f"- {point}" for point in points), last])
 
 
 def _differences(tested: Sequence[Tested]) -> str:
     """Return what is beyond chance, by formula."""
     beyond = [each for each in tested if each.is_beyond_chance]
+    plain = sum(each.found.p_value < LEVEL for each in tested)
     lines = [
-        f"{len(beyond)} of {len(tested)} differences from standard attention are beyond chance (p < {LEVEL} after "
-        "Holm's correction for all of them, for other trainings on these images)."
+        f"{len(beyond)} of {len(tested)} differences from standard attention are beyond chance, for other trainings on "
+        f"these images: p < {LEVEL} in one model of all formulas, after Holm's correction for all {tested[0].tests} "
+        f"differences that are tested. Without the correction {plain} would be, where chance alone makes about "
+        f"{LEVEL * len(tested):.0f}."
     ]
     found = list(dict.fromkeys(each.formula for each in beyond))
     for formula in found:
@@ -52,9 +56,8 @@ def _differences(tested: Sequence[Tested]) -> str:
 
 def _said(each: Tested) -> str:
     """Return `PGD-20 top-1 (-16.9 points)`."""
-    unit = each.figure.title.partition(", ")[2]
     value = f"{each.figure.scale * each.found.value:+.{each.figure.digits}f}"
-    return f"{each.figure.name} ({value}{' points' if unit == '%' else f' of {unit}' if unit else ''})"
+    return f"{each.figure.name} ({value}{each.figure.unit})"
 
 
 def _published(published: Sequence[Tested]) -> list[str]:
@@ -76,17 +79,21 @@ def _published(published: Sequence[Tested]) -> list[str]:
 def _quest(trainings: Trainings, tested: Sequence[Tested]) -> list[str]:
     """Return whether attention of QUEST is more even than that of standard, and its models more robust."""
     share = EVENNESS[0]
-    found = trainings.difference("quest", "standard", share.condition, share.metric)
+    found = trainings.joint("quest", "standard", share.condition, share.metric)
     own = [each for each in tested if each.formula == "quest" and each.figure in ROBUSTNESS]
     if found is None or not own:
         return []
-    premise = "more even" if found.value > 0 else "less even"
-    doubt = "" if found.p_value < LEVEL else ", though not beyond chance,"
-    figures = [f"{each.figure.name} {each.figure.signed(each.found)}, p (Holm) {p_text(each.p)}" for each in own]
+    premise = "more even" if found.difference.value > 0 else "less even"
+    doubt = "" if found.difference.p_value < LEVEL else ", though not beyond chance,"
+    figures = [
+        f"{each.figure.name} {each.figure.signed(each.found)}{each.figure.unit} "
+        f"({'more' if each.is_better else 'less'} robust, p (Holm) {p_text(each.p)})"
+        for each in own
+    ]
     return [
         f"**Is QUEST's attention more even, and are its models more robust?** It is {premise}{doubt} than that of "
-        f"standard ({share.name} {share.signed(found)}). Robustness, quest minus standard: {'; '.join(figures)}. "
-        f"{_follows(own)}"
+        f"standard ({share.name} {share.signed(found.difference)}). Robustness, quest minus standard: "
+        f"{'; '.join(figures)}. {_follows(own)}"
     ]
 
 
@@ -99,12 +106,12 @@ def _follows(own: Sequence[Tested]) -> str:
             for word, better in (("more", True), ("less", False))
             if (names := [each.figure.name for each in beyond if each.is_better == better])
         ]
-        return f"So its models are {' and '.join(words)}, beyond chance."
+        rest = len(own) - len(beyond)
+        return f"So its models are {' and '.join(words)}, beyond chance{'; the rest is not' if rest else ''}."
     sides = {each.is_better for each in own}
     lean = "" if len(sides) > 1 else f", though all lean towards {'more' if True in sides else 'less'} robust"
-    gaps = [(each.figure.name, each.least(each.tests)) for each in own]
-    least = [f"by {gap} in {name}" for name, gap in gaps if gap != "–"]
-    needed = f" To show four times out of five, they would have to differ {listed(least)}." if least else ""
+    least = [f"{each.least(each.tests)}{each.figure.unit} in {each.figure.name}" for each in own if each.gap() < 1]
+    needed = f" To show four times out of five, they would have to differ by {listed(least)}." if least else ""
     return f"None is beyond chance{lean}.{needed}"
 
 

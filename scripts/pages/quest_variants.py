@@ -10,10 +10,11 @@ import numpy as np
 from robustkit.common.differences import Difference, holm, of_means
 from robustkit.results.tables import p_text
 from scripts.zoo.logs import Log
-from scripts.zoo.trainings import spread
+from scripts.zoo.power import smallest_gap
+from scripts.zoo.trainings import spread, spread_of
 
 from .quest_figures import signed
-from .writing import markdown
+from .writing import listed, markdown
 
 FEW = {"rate": 4}
 """Epochs of the trainings at several rates, as the paper has fewer there, too."""
@@ -46,8 +47,11 @@ def variants(logs: Sequence[Log]) -> Iterator[str]:
         yield _table(section, adjusted)
     if p_values:
         yield (
-            "Differences are paired by seed, over seeds of which neither training diverged; p is of Student's t, and "
-            f"Holm's correction for all {len(p_values)} differences of trainings by parts, rates and architecture."
+            "In brackets: of how many trainings. One failed if its loss was no longer a number (diverged) or its "
+            "accuracy at the end is not beyond chance; means are of the others, and differences, paired by seed, of "
+            "seeds of which neither failed. p is of Student's t, and Holm's correction for all "
+            f"{len(p_values)} differences of trainings by parts, rates and architecture. *80 % power at*: the smallest "
+            "difference that so many seeds find four times out of five, where it is the only one that is tested."
         )
 
 
@@ -67,8 +71,9 @@ def _sections(logs: Sequence[Log]) -> Iterator[Section]:
     if len(rates) > 1:
         yield Section(
             "Table A3: learning rates",
-            f"Top-1 % of test images after {FEW['rate']} epochs, by the highest rate of the schedule. Published: "
-            "ViT-Small, 50 epochs: standard crashed from 1e-3 on, QUEST had 67.9 at 1e-3 and 67.0 at 2e-3.",
+            f"Top-1 % of test images after {FEW['rate']} epochs, by the highest rate of the schedule. "
+            f"{_failures(rates)} "
+            "Published: ViT-Small, 50 epochs: standard crashed from 1e-3 on, QUEST had 67.9 at 1e-3 and 67.0 at 2e-3.",
             "rate",
             {f"{value:g}": found for value, found in rates.items()},
         )
@@ -95,35 +100,50 @@ def _options(logs: Sequence[Log], option: str, fits: Callable[[Log], bool], usua
     return dict(sorted(found.items()))
 
 
+def _failures(groups: Mapping[float, Sequence[Log]]) -> str:
+    """Return how many trainings of each formula failed."""
+    logs = [log for found in groups.values() for log in found]
+    told = []
+    for name in FORMULAS:
+        own = [log for log in logs if log.attention == name]
+        told.append(f"{sum(log.has_failed for log in own)} of {len(own)} with {name}")
+    return f"Trainings that failed: {listed(told)}."
+
+
 def _by_seed(logs: Sequence[Log], attention: str) -> dict[int, Log]:
     return {log.seed: log for log in logs if log.attention == attention}
 
 
 def _table(section: Section, adjusted: Iterator[float]) -> str:
-    """Return accuracies by formula, how many diverged, and how QUEST differs. adjusted: p-values of the differences."""
-    rows: list[tuple[str, ...]] = [(section.heading, *FORMULAS, "quest minus standard [95 %]", "p", "p (Holm)")]
+    """Return accuracies by formula, how many failed, and how QUEST differs. adjusted: p-values of the differences."""
+    told = ("quest minus standard [95 %]", "p", "p (Holm)", "80 % power at")
+    rows: list[tuple[str, ...]] = [(section.heading, *FORMULAS, *told)]
     for (label, logs), found in zip(section.groups.items(), section.differences, strict=True):
-        levels = (_level(list(_by_seed(logs, name).values())) for name in FORMULAS)
-        told = (signed(found), p_text(found.p_value), p_text(next(adjusted))) if found else ("–", "–", "–")
-        rows.append((label, *levels, *told))
+        cells = [_level(list(_by_seed(logs, name).values())) for name in FORMULAS]
+        if found:
+            gap = smallest_gap(spread_of(found), found.n)
+            p_values = (p_text(found.p_value), p_text(next(adjusted)))
+            cells += [signed(found), *p_values, f"{gap:.1f}" if gap < 100 else "–"]
+        else:
+            cells += ["–"] * len(told)
+        rows.append((label, *cells))
     return markdown(rows)
 
 
 def _level(logs: Sequence[Log]) -> str:
-    """Return `90.1 ± 0.4 (3)`, and how many of the trainings diverged."""
-    values = [100 * log.accuracy for log in logs if not log.diverged]
-    gone = len(logs) - len(values)
-    said = f"{gone} of {len(logs)} diverged" if gone else ""
-    if not values:
-        return said or "–"
-    level = f"{spread(values, 1)} ({len(values)})"
-    return f"{level}, {said}" if said else level
+    """Return `90.1 ± 0.4 (3)`, and how many of the trainings failed."""
+    values = [100 * log.accuracy for log in logs if not log.has_failed]
+    fates = [(sum(log.diverged for log in logs), "diverged")]
+    fates.append((len(logs) - len(values) - fates[0][0], "at chance"))
+    said = [f"{count} of {len(logs)} {fate}" for count, fate in fates if count]
+    level = [f"{spread(values, 1)} ({len(values)})"] if values else []
+    return ", ".join([*level, *said]) or "–"
 
 
 def _difference(logs: Sequence[Log]) -> Difference | None:
-    """Return QUEST minus standard in points, over the seeds of which neither diverged; None for fewer than two."""
+    """Return QUEST minus standard in points, over the seeds of which neither failed; None for fewer than two."""
     sides = [_by_seed(logs, name) for name in FORMULAS]
-    seeds = [s for s in sides[0] if s in sides[1] and not (sides[0][s].diverged or sides[1][s].diverged)]
+    seeds = [s for s in sides[0] if s in sides[1] and not (sides[0][s].has_failed or sides[1][s].has_failed)]
     if len(seeds) < 2:
         return None
     before, after = (np.array([100 * side[seed].accuracy for seed in seeds]) for side in sides)

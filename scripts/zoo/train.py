@@ -8,8 +8,8 @@
 
 TRAIN and TEST are CIFAR-10 as a zip or folder of class folders, or as cifar-10-batches-py. Presets: `cpu` is for two
 cores, `gpu` for a CUDA device, `smoke` for a look at whether it runs; `shapes` is for the generated set that travels
-with the package, `shapes-crossvit` is CrossViT on it. --epochs, --rate and --fraction (of the training images, drawn by
-the seed) make a variant of a preset, in a folder and with a name of its own.
+with the package, `shapes-crossvit` is CrossViT on it. --epochs, --rate, --fraction (of the training images, drawn by
+the seed) and --bfloat16 make a variant of a preset, in a folder and with a name of its own.
 
 --work keeps the decoded images, and for each run a folder with its state and log.jsonl. To go on after a stop of any
 kind, give the same command again: on one CPU thread it writes the bytes of a run that was never stopped. The averaged
@@ -134,6 +134,7 @@ def task_of(options: argparse.Namespace) -> Task:
     find_formula(options.attention)
     stabilised = stabiliser(options.stabiliser)
     given = {"epochs": options.epochs, "rate": options.rate, "fraction": options.fraction}
+    given["bfloat16"] = options.bfloat16
     preset = replace(preset, **{name: value for name, value in given.items() if value is not None})
     folder = options.work / "data"
     family = preset.family
@@ -185,6 +186,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, help="another number than the preset's")
     parser.add_argument("--rate", type=float, help="the highest learning rate, another than the preset's")
     parser.add_argument("--fraction", type=float, help="of the training images of each class, drawn by the seed")
+    parser.add_argument("--bfloat16", action="store_const", const=True, help="autocast, where the preset is in float32")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="torch.compile; the preset decides")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, help="CPU threads; another number gives other last bits")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,19 +11,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
-from scipy.stats import chi2, rankdata, t
+from scipy.stats import levene, t
 
 from robustkit.common.differences import Difference, of_means
 from robustkit.errors import RobustkitError
 
 Floats = NDArray[np.float64]
-Groups = NDArray[np.str_]
 Line = Mapping[str, Any]
 
 CROSSED = "seeds and images as random effects"
-POWER, LEVEL, MOST_SEEDS = 0.8, 0.05, 1000
-STEPS = 10_000
+JOINT = "seeds as blocks, all formulas in one model"
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """How a formula differs from another in a model of all `formulas`. spread: the standard deviation of differences by
+    seed that its standard error takes; freedom: the degrees of freedom of its test.
+    """
+
+    difference: Difference
+    spread: float
+    freedom: int
+    formulas: int
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Trainings:
     """What `scripts/zoo/evaluate.py` kept of the trainings of one family and recipe.
 
     Raises:
-        RobustkitError: two are of the same formula and seed.
+        RobustkitError: two are of the same formula and seed, or they are of several recipes or data sets.
     """
 
     lines: tuple[Line, ...]
@@ -42,6 +50,11 @@ class Trainings:
         (formula, seed), count = max(counted.items(), key=lambda item: item[1], default=(("", 0), 0))
         if count > 1:
             raise RobustkitError(f"{count} trainings of {formula}, seed {seed}; a file holds those of one recipe")
+        for field in ("recipe", "data"):
+            usual = Counter(str(line[field]) for line in self.lines).most_common()
+            if len(usual) > 1:
+                odd = next(line["checkpoint"] for line in self.lines if line[field] == usual[-1][0])
+                raise RobustkitError(f"{odd}: its {field} is not that of the others; a file holds trainings of one")
 
     def formulas(self) -> list[str]:
         """Return the formulas, standard first, then as often as there are seeds, then by name."""
@@ -51,20 +64,30 @@ class Trainings:
         return sorted(count, key=lambda name: (name != "standard", -count[name], name))
 
     def values(self, formula: str, condition: str, metric: str) -> dict[int, float]:
-        """Return a figure of each seed of a formula."""
+        """Return a figure of each seed of a formula, where it is a number."""
         return {
-            line["seed"]: line["figures"][condition][metric]
+            line["seed"]: value
             for line in self.lines
-            if line["attention"] == formula and metric in line["figures"].get(condition, {})
+            if line["attention"] == formula
+            and (value := line["figures"].get(condition, {}).get(metric)) is not None
+            and math.isfinite(value)
         }
 
-    def right(self, formula: str, condition: str, n: int) -> dict[int, NDArray[np.bool_]]:
-        """Return for each seed which of n samples were right, (n,)."""
+    def right(self, formula: str, condition: str) -> dict[int, NDArray[np.bool_]]:
+        """Return for each seed which samples were right, (n,).
+
+        Raises:
+            RobustkitError: the share of them is not the accuracy that is kept.
+        """
         found = {}
         for line in self.lines:
             if line["attention"] == formula and condition in line["right"]:
                 packed = np.frombuffer(base64.b64decode(line["right"][condition]), np.uint8)
-                found[line["seed"]] = np.unpackbits(packed, count=n).astype(bool)
+                bits = np.unpackbits(packed, count=line["images"][condition]).astype(bool)
+                accuracy = line["figures"].get(condition, {}).get("top1", math.nan)
+                if not abs(bits.mean() - accuracy) < 1e-5:
+                    raise RobustkitError(f"{line['checkpoint']}: {bits.mean():.4f} are right, and not {accuracy}")
+                found[line["seed"]] = bits
         return found
 
     def difference(self, formula: str, against: str, condition: str, metric: str) -> Difference | None:
@@ -76,14 +99,61 @@ class Trainings:
         before, after = (np.array([side[seed] for seed in seeds]) for side in sides)
         return of_means(before, after, binary=False)
 
-    def crossed(self, formula: str, against: str, condition: str, n: int) -> Difference | None:
+    def joint(self, formula: str, against: str, condition: str, metric: str) -> Contrast | None:
+        """Return the same in one model of all formulas (`contrast`); None for fewer than two seeds of both, or where
+        all differ alike.
+        """
+        alone = self.difference(formula, against, condition, metric)
+        if alone is None or not math.isfinite(alone.ci_low):
+            return None
+        values = {name: self.values(name, condition, metric) for name in self.formulas()}
+        return contrast({name: by_seed for name, by_seed in values.items() if by_seed}, formula, against, alone)
+
+    def crossed(self, formula: str, against: str, condition: str) -> Difference | None:
         """Return the same of which samples were right, with the images as a second random effect (`crossed`)."""
-        sides = [self.right(name, condition, n) for name in (against, formula)]
+        sides = [self.right(name, condition) for name in (against, formula)]
         seeds = sorted(sides[0].keys() & sides[1].keys())
         if len(seeds) < 2:
             return None
         before, after = (np.stack([side[seed] for seed in seeds]).astype(float) for side in sides)
         return crossed(before, after)
+
+    def spreads_differ(self, condition: str, metric: str) -> bool | None:
+        """Return whether the spread over seeds differs between formulas, by Levene's test around medians (Brown and
+        Forsythe 1974) at 5 %; None where fewer than two formulas have three seeds.
+        """
+        values = [list(self.values(name, condition, metric).values()) for name in self.formulas()]
+        several = [own for own in values if len(own) > 2]
+        return bool(levene(*several, center="median").pvalue < 0.05) if len(several) > 1 else None
+
+
+def contrast(values: Mapping[str, Mapping[int, float]], formula: str, against: str, alone: Difference) -> Contrast:
+    """Return how a formula differs from another in a model of all: figure = formula + seed + rest, by least squares.
+
+    values: by formula and seed. alone: the pair's own difference, paired by seed. The rest is taken to spread alike in
+    all formulas, which gives its estimate many more degrees of freedom than a pair alone has; where the pair's own
+    seeds spread more than that, their spread is taken, so that a wild formula is not judged by tame ones. Where each
+    formula has every seed, the difference is the same whether seeds are fixed or random effects.
+    """
+    names, seeds = list(values), sorted({seed for by_seed in values.values() for seed in by_seed})
+    cells = [(name, seed) for name, by_seed in values.items() for seed in by_seed]
+    design = np.zeros((len(cells), len(names) + len(seeds) - 1))
+    for row, (name, seed) in enumerate(cells):
+        design[row, names.index(name)] = 1
+        if seed != seeds[0]:
+            design[row, len(names) + seeds.index(seed) - 1] = 1
+    y = np.array([values[name][seed] for name, seed in cells])
+    effects, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
+    freedom = len(cells) - int(rank)
+    weights = np.zeros(design.shape[1])
+    weights[[names.index(formula), names.index(against)]] = 1, -1
+    variance = float(((y - design @ effects) ** 2).sum()) / freedom
+    pooled = math.sqrt(variance * float(weights @ np.linalg.pinv(design.T @ design) @ weights))
+    own = spread_of(alone) / math.sqrt(alone.n)
+    error, value = max(pooled, own), float(weights @ effects)
+    reach, p_value = float(t.ppf(0.975, freedom)) * error, 2 * float(t.sf(abs(value) / error, freedom))
+    found = Difference(value, alone.n, value - reach, value + reach, p_value, alone.first, alone.second, JOINT)
+    return Contrast(found, error * math.sqrt(alone.n), freedom, len(names))
 
 
 def crossed(before: Floats, after: Floats) -> Difference:
@@ -113,121 +183,12 @@ def crossed(before: Floats, after: Floats) -> Difference:
     return Difference(mean, seeds, mean - reach, mean + reach, p_value, first, second, CROSSED)
 
 
-def power(gap: float, sd: float, seeds: int, level: float = LEVEL) -> float:
-    """Return how often a paired t-test of so many seeds would find a gap. sd: of the differences by seed."""
-    if sd == 0:
-        return 1.0 if gap else level
-    edge, shift = t.ppf(1 - level / 2, seeds - 1), abs(gap) / sd * math.sqrt(seeds)
-    edges = edge * _spreads(seeds - 1)
-    return float((ndtr(shift - edges) + ndtr(-shift - edges)).mean())
-
-
-@functools.cache
-def _spreads(freedom: int) -> Floats:
-    """Return evenly likely estimates of a standard deviation of 1, (STEPS,). Means over them are the non-central t's
-    tails, which SciPy's `nct` has nan for here and there.
-    """
-    shares = (np.arange(STEPS) + 0.5) / STEPS
-    spreads: Floats = np.sqrt(chi2.ppf(shares, freedom) / freedom)
-    return spreads
-
-
-def seeds_needed(gap: float, sd: float, level: float = LEVEL) -> int | None:
-    """Return the fewest seeds that find a gap with a power of 80 %; None where 1000 do not."""
-    low, high = 2, MOST_SEEDS
-    if power(gap, sd, high, level) < POWER:
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if power(gap, sd, middle, level) >= POWER else (middle + 1, high)
-    return low
-
-
-def smallest_gap(sd: float, seeds: int, level: float = LEVEL) -> float:
-    """Return the smallest gap that so many seeds find with a power of 80 %."""
-    return sd * _smallest_effect(seeds, level)
-
-
-@functools.cache
-def _smallest_effect(seeds: int, level: float) -> float:
-    low, high = 0.0, 1e5
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if power(middle, 1.0, seeds, level) >= POWER else (middle, high)
-    return high
-
-
-def spread_of(difference: Difference) -> float:
-    """Return the standard deviation of the differences by seed, from the interval of a t-test; nan where it has none,
+def spread_of(alone: Difference) -> float:
+    """Return the standard deviation of differences by seed, from the interval of their t-test; nan where it has none,
     as where all are alike.
     """
-    reach = (difference.ci_high - difference.ci_low) / 2
-    return reach / float(t.ppf(0.975, difference.n - 1)) * math.sqrt(difference.n)
-
-
-def partial_rank_correlation(x: Floats, y: Floats, held: Floats, groups: Groups | None = None) -> float:
-    """Return Spearman's correlation of x and y, (n,), with `held` fixed: the partial correlation of their ranks.
-
-    groups: (n,), such as formulas: the correlation is then of the differences from the mean of a value's own group.
-    """
-    return float(_partial(*(_centred(values[None], groups) for values in (x, y, held)))[0])
-
-
-def correlation_interval(
-    x: Floats,
-    y: Floats,
-    held: Floats,
-    groups: Groups | None = None,
-    draws: int = 2000,
-    seed: int = 0,
-    level: float = LEVEL,
-) -> tuple[float, float]:
-    """Return the percentile interval of `partial_rank_correlation` over resampled trainings, 95 % unless `level` says
-    otherwise; nan without one.
-
-    Without groups it is of other trainings of the same formulas: figures that have nothing in common but that both
-    differ by formula leave 0 out more often than the level says. With groups, trainings are drawn again within each,
-    and each draw has means of its own, since they are of few.
-    """
-    rng, n = np.random.default_rng(seed), len(x)
-    if groups is None:
-        index = rng.integers(0, n, (draws, n))
-    else:
-        index = np.zeros((draws, n), np.int64)
-        for name in np.unique(groups):
-            own = np.flatnonzero(groups == name)
-            index[:, own] = rng.choice(own, (draws, len(own)))
-    found = _partial(*(_centred(values[index], groups) for values in (x, y, held)))
-    finite = found[np.isfinite(found)]
-    if not len(finite):
-        return math.nan, math.nan
-    low, high = np.quantile(finite, [level / 2, 1 - level / 2])
-    return float(low), float(high)
-
-
-def _centred(values: Floats, groups: Groups | None) -> Floats:
-    """Return the differences (R, n) from the mean of the own group; the values themselves without groups."""
-    if groups is None:
-        return values
-    centred = values.copy()
-    for name in np.unique(groups):
-        centred[:, groups == name] -= values[:, groups == name].mean(axis=1, keepdims=True)
-    return centred
-
-
-def _partial(*columns: Floats) -> Floats:
-    """Return the partial rank correlation (R,) in each row of x, y and what is held fixed, (R, n)."""
-    ranks = [rankdata(values, axis=1) for values in columns]
-    ranks = [values - values.mean(axis=1, keepdims=True) for values in ranks]
-
-    def together(a: int, b: int) -> Floats:
-        product: Floats = (ranks[a] * ranks[b]).sum(axis=1)
-        return product / np.sqrt((ranks[a] ** 2).sum(axis=1) * (ranks[b] ** 2).sum(axis=1))
-
-    with np.errstate(invalid="ignore", divide="ignore"):
-        xy, xh, yh = together(0, 1), together(0, 2), together(1, 2)
-        partial: Floats = (xy - xh * yh) / np.sqrt((1 - xh**2) * (1 - yh**2))
-    return partial
+    reach = (alone.ci_high - alone.ci_low) / 2
+    return reach / float(t.ppf(0.975, alone.n - 1)) * math.sqrt(alone.n)
 
 
 def means(values: Sequence[float]) -> tuple[float, float]:

@@ -484,6 +484,9 @@ def test_a_variant_has_a_name_of_its_own_and_a_part_of_each_class(
     assert said["data"].endswith(": 30 training images") and "50% of the training images" in said["recipe"]
     assert (model.identity.attention, type(model.network).__name__) == ("quest", "CrossVit")
     assert [grid.num_patches for grid in model.network.patch_embed] == [64, 16]
+    given_bfloat16 = zoo.script.parse([*given, "--bfloat16", "--rate", "3e-3"])
+    assert zoo.script.named(zoo.script.task_of(given_bfloat16)) == "shapes-crossvit-quest-bfloat16-rate-0.003"
+    assert zoo.recipe.PRESETS["cpu"].variant() == ""  # in bfloat16 by itself
     assert zoo.script.main([*given, "--fraction", "1.5"]) == 2
     assert "fraction 1.5 of the training images; expected more than 0 and at most 1" in capsys.readouterr().err
 
