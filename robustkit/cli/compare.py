@@ -67,7 +67,8 @@ def _among(side: Side, each: Among) -> dict[str, Any]:
     value = each.row["value"]
     finite = {"value": value if value is not None and math.isfinite(value) else None}
     named = {name: each.row[name] for name in ("condition", "metric", "n")}
-    return {"checkpoint": side.checkpoint, **named, **finite, "published": each.levels, "places": each.places}
+    told = {"published": each.levels, "spread": each.spreads, "places": each.places}
+    return {"checkpoint": side.checkpoint, **named, **finite, **told}
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

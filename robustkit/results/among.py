@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..display.table import TextTable
 from ..evaluations.cells import Row, is_finite
@@ -20,10 +20,13 @@ SMALL = 0.1
 
 @dataclass(frozen=True)
 class Among:
-    """A figure of a checkpoint, and the published levels by attention."""
+    """A figure of a checkpoint, and the published levels by attention. spreads: standard deviations over trainings, of
+    the levels that have one.
+    """
 
     row: Row
     levels: dict[str, float]
+    spreads: dict[str, float] = field(default_factory=dict)
 
     @property
     def metric(self) -> Metric:
@@ -32,14 +35,16 @@ class Among:
     @property
     def places(self) -> tuple[int, int] | None:
         """The best and the worst place among them all that the checkpoint's interval allows, from 1 for the best; None
-        where neither more nor less is better, or the figure is not a number. Levels are taken as exact.
+        where neither more nor less is better, or the figure is not a number. Levels with a spread are those of another
+        training, within two standard deviations; others are taken as exact.
         """
         better, own = self.metric.better, self.row["value"]
         if not better or not is_finite(own):
             return None
-        ends = [self.row[end] if is_finite(self.row[end]) else own for end in ("ci_low", "ci_high")]
-        ahead = [1 + len([level for level in self.levels.values() if better * (level - end) > 0]) for end in ends]
-        return min(ahead), max(ahead)
+        ends = sorted(better * (self.row[end] if is_finite(self.row[end]) else own) for end in ("ci_low", "ci_high"))
+        levels = [(better * level, 2 * self.spreads.get(name, 0.0)) for name, level in self.levels.items()]
+        best = 1 + sum(level - reach > ends[1] for level, reach in levels)
+        return best, 1 + sum(level + reach > ends[0] for level, reach in levels)
 
 
 def found_among(side: Side, reference: Published) -> list[Among]:
@@ -47,10 +52,13 @@ def found_among(side: Side, reference: Published) -> list[Among]:
     resolved = reference.resolved()
     found = []
     for row in side.results:
-        figures = ((name, resolved.figure(name, row["condition"], row["metric"])) for name in resolved.figures)
-        levels = {name: value for name, value in figures if value is not None}
+        condition, metric = row["condition"], row["metric"]
+        levels, spreads = (
+            {name: value for name in resolved.figures if (value := take(name, condition, metric)) is not None}
+            for take in (resolved.figure, resolved.spread)
+        )
         if levels:
-            found.append(Among(row, levels))
+            found.append(Among(row, levels, spreads))
     return found
 
 
@@ -75,10 +83,12 @@ def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]
         doubt = f"published under {reference.protocol}, here {tag.partition('@')[0]}"
         own = f"{side.checkpoint} ({side.described.attention}) on {side.manifest.data.name}"
         title = f"{own}, among {reference.name} on {reference.data}"
+        spread = any(each.spreads for each in found)
+        more = " ±: standard deviation over trainings, of which the place allows two." if spread else ""
         if rows:
             headings = ("condition", "figure", "n", "here [95 %]", *names, "place")
             flags = () if reference.is_of(tag) else (doubt,)
-            tables.append(TextTable(title, headings, rows, flags, note, side.checkpoint, ("n",)))
+            tables.append(TextTable(title, headings, rows, flags, note + more, side.checkpoint, ("n",)))
     return tables
 
 
@@ -96,5 +106,6 @@ def _cells(each: Among, names: Sequence[str]) -> tuple[str, ...]:
     if each.places:
         best, worst = each.places
         place = f"{best}{f' to {worst}' if worst > best else ''} of {len(each.levels) + 1}"
-    levels = (cell(each.levels.get(name)) for name in names)
+    spreads = {name: f" ± {cell(value)}" for name, value in each.spreads.items()}
+    levels = (cell(each.levels.get(name)) + spreads.get(name, "") for name in names)
     return (row["condition"], metric.label, str(row["n"]), cell(row["value"]) + bounds, *levels, place)

@@ -10,6 +10,7 @@ They come from a TOML file:
     [quest]                                                   # a formula of attention, or none
     clean = { top1 = 0.7333, nll = 1.160 }                    # a condition and its figures, named as in summary.json
     "pgd(eps=4/255,steps=20)" = { top1 = 0.1 }
+    in-c = { mean_error = [0.5, 0.02] }                       # mean and standard deviation over trainings
 
 A condition is `clean`, an attack (`pgd` is the one that the card makes of it), a corruption or a set of them, or a map:
 `agcam` for its scores in box mode, `agcam-mask`, `agcam-faithfulness` and `agcam-stability`, as published with a
@@ -20,8 +21,8 @@ over the 16 corruptions of the QUEST paper, which no run computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ Figures = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Published:
-    """Published figures by attention, condition as the file names it, and metric. protocol: the name of a card."""
+    """Published figures by attention, condition as the file names it, and metric. protocol: the name of a card.
+    spreads: standard deviations over trainings, of the figures that have one.
+    """
 
     name: str
     summary: str
@@ -47,6 +50,7 @@ class Published:
     data: str
     protocol: str
     figures: Mapping[str, Figures]
+    spreads: Mapping[str, Figures] = field(default_factory=dict)
 
     def resolved(self) -> Published:
         """Return the same with the texts of conditions as runs have them, as far as the card determines them.
@@ -54,11 +58,14 @@ class Published:
         Raises:
             RunError: the card is not known here and an attack is not named in full, or an attack is not understood.
         """
-        tables = {
-            attention: {self._text(name): figures for name, figures in table.items()}
-            for attention, table in self.figures.items()
-        }
-        return replace(self, figures=tables)
+        figures, spreads = (
+            {
+                attention: {self._text(name): values for name, values in table.items()}
+                for attention, table in by_attention.items()
+            }
+            for by_attention in (self.figures, self.spreads)
+        )
+        return replace(self, figures=figures, spreads=spreads)
 
     def _text(self, name: str) -> str:
         if _is_fixed(name):
@@ -82,8 +89,16 @@ class Published:
 
     def figure(self, attention: str, condition: str, metric: str) -> float | None:
         """Return the figure of an attention under a condition of a run, or None. Only after `resolved`."""
-        table = self.figures.get(attention, {})
-        return table.get(condition, table.get(words_of(condition).published_as(condition), {})).get(metric)
+        return _of(self.figures, attention, condition, metric)
+
+    def spread(self, attention: str, condition: str, metric: str) -> float | None:
+        """Return its standard deviation over trainings, or None. Only after `resolved`."""
+        return _of(self.spreads, attention, condition, metric)
+
+
+def _of(by_attention: Mapping[str, Figures], attention: str, condition: str, metric: str) -> float | None:
+    table = by_attention.get(attention, {})
+    return table.get(condition, table.get(words_of(condition).published_as(condition), {})).get(metric)
 
 
 def reference_names() -> list[str]:
@@ -121,7 +136,25 @@ def _parsed(text: str, where: str) -> Published:
             raise RunError(f"{where}: {unknown(kind, attention, names, remedy='correct it or leave it out')}")
         for condition, figures in _table(table, f"{where} [{attention}]").items():
             _check_figures(condition, figures, f"{where} [{attention}]")
-    return Published(where, data["summary"], data["source"], data["data"], data["protocol"], tables)
+    figures, spreads = (
+        {
+            attention: {
+                condition: {metric: found for metric, value in values.items() if (found := take(value)) is not None}
+                for condition, values in table.items()
+            }
+            for attention, table in tables.items()
+        }
+        for take in (_mean, _spread)
+    )
+    return Published(where, data["summary"], data["source"], data["data"], data["protocol"], figures, spreads)
+
+
+def _mean(value: float | Sequence[float]) -> float:
+    return value[0] if isinstance(value, Sequence) else value
+
+
+def _spread(value: float | Sequence[float]) -> float | None:
+    return value[1] if isinstance(value, Sequence) else None
 
 
 def _check_figures(condition: str, figures: object, where: str) -> None:
@@ -138,8 +171,14 @@ def _check_figures(condition: str, figures: object, where: str) -> None:
     for metric, value in _table(figures, f"{where} {condition}").items():
         if metric not in metric_names and find_metric(metric) is None:
             raise RunError(f"{where} {condition}: {unknown('metric', metric, metric_names, remedy='or leave it out')}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise RunError(f"{where} {condition}: {metric} is {value!r}; expected a finite number")
+        pair = isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[1] >= 0
+        if not (_is_number(value) or pair):
+            expected = "a finite number, or [mean, standard deviation over trainings]"
+            raise RunError(f"{where} {condition}: {metric} is {value!r}; expected {expected}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _table(value: object, where: str) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""The zoo's figures as a reference of `robustkit compare`: means over seeds, by formula."""
+"""The zoo's figures as a reference of `robustkit compare`: means and spreads over seeds, by formula."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 
 from robustkit.errors import RobustkitError
 from scripts.zoo.evaluate import images_of
@@ -30,15 +32,21 @@ def reference(trainings: Trainings) -> str:
         lines += ["", f"[{formula}]"]
         for condition in dict.fromkeys(figure.condition for figure in FIGURES):
             found = {
-                figure.metric: means(list(values.values()))[0]
+                figure.metric: [each for each in means(list(values.values())) if math.isfinite(each)]
                 for figure in FIGURES
                 if figure.condition == condition and (values := trainings.values(formula, condition, figure.metric))
             }
             if found:
-                inner = ", ".join(f"{metric} = {round(value, 6)}" for metric, value in found.items())
+                inner = ", ".join(f"{metric} = {_level(values)}" for metric, values in found.items())
                 name = "agcam" if condition == MAPS else condition
                 lines.append(f"{json.dumps(name)} = {{ {inner} }}")
     return "\n".join(lines) + "\n"
+
+
+def _level(values: Sequence[float]) -> str:
+    """Return `[0.904, 0.004]`, mean and standard deviation; the mean of one training."""
+    texts = [str(round(value, 6)) for value in values]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
 def _images(trainings: Trainings) -> str:

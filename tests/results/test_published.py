@@ -91,6 +91,19 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
     (table,) = among_tables([side], read_published(str(own)))
     assert table.headings == ("condition", "figure", "n", "here [95 %]", "standard", "quest", "qnorm", "place")
     assert table.rows[0][3:] == ("60.00 [50.00, 70.00]", "20.00", "90.00", "50.00", "2 of 4") and not table.flags
+    own.write_text(
+        own.read_text().replace("top1 = 0.5,", "top1 = [0.5, 0.06],").replace("top1 = 0.9,", "top1 = [0.9, 0.1],")
+    )
+    spread, _ = found_among(side, read_published(str(own)))
+    assert spread.levels == top1.levels and spread.spreads == {"quest": 0.1, "qnorm": 0.06}
+    assert spread.places == (1, 3)  # another training of quest may have 0.7, and one of qnorm 0.62
+    (table,) = among_tables([side], read_published(str(own)))
+    assert (
+        table.rows[0][4:] == ("20.00", "90.00 ± 10.00", "50.00 ± 6.00", "1 to 3 of 4")
+        and "over trainings" in table.note
+    )
+    assert read_published(str(own)).resolved().spread("qnorm", "clean", "nll") is None
+    own.write_text("".join([PAPER.replace("quest-paper", "standard"), *texts]))
     json_file = tmp_path / "among.json"
     console = Console(width=200)
     compare_runs([run.path], reference=str(own), json_file=json_file, console=console)
@@ -171,6 +184,10 @@ def test_a_reference_of_ones_own(tmp_path: Path) -> None:
         (PAPER + "[quest]\nclean = 0.5", "[quest] clean: 0.5 is not a table; expected one such as { top1 = 0.73 }"),
         (PAPER + "[quest]\nclean = { top1 = nan }", "[quest] clean: top1 is nan; expected a finite number"),
         (PAPER + "[quest]\nclean = { top1 = true }", "top1 is True; expected a finite number"),
+        (
+            PAPER + "[quest]\nclean = { top1 = [0.5, -0.1] }",
+            "top1 is [0.5, -0.1]; expected a finite number, or [mean, ",
+        ),
         (PAPER + '[quest]\n"pgd(step=1)" = { top1 = 0.5 }', "unknown parameter of pgd 'step'; did you mean 'steps'?"),
         (PAPER.replace("quest-paper", "mine") + "[quest]\npgd = {}", "what pgd is under card 'mine' is not known"),
         ("a = ", "not valid TOML: Invalid value (at end of document)"),
