@@ -404,6 +404,7 @@ def test_evenness_within_formulas_is_not_that_between_them(tmp_path: Path) -> No
     written = "\n".join(evenness(even, trainings, [], tmp_path / "even.svg"))
     every = "robust by IN-C mean error, PGD-20 top-1 and median distance"
     assert f"Over all trainings, those with more even attention are more {every}." in written
+    assert "With clean NLL held fixed instead: Over all trainings, those with more" in written
     assert f"Within formulas, those with more even attention are less {every}." in written
     assert f"Those with more of *largest logit* are less {every}." in written.partition("Within formulas, those")[2]
     tested = compared(trainings)
