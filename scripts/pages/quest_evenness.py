@@ -77,6 +77,11 @@ class Evenness:
         """The number of correlations of a side, over all trainings or within formulas."""
         return len(self.columns) * len(self.robust)
 
+    @property
+    def least(self) -> float:
+        """The smallest correlation within formulas that is found four times out of five, as one of a side."""
+        return smallest_correlation(len(self.held), len(np.unique(self.formulas)), LEVEL / self.correlations)
+
     def chance(self, column: Column, other: Column) -> float:
         """Return the p-value of a correlation over all trainings, by orders of the formulas."""
         return chance_between(column.values, other.values, self.held, self.formulas)
@@ -163,11 +168,9 @@ def _found(even: Evenness) -> str:
     """Return which correlations within formulas could have been found."""
     if even.within is None:
         return ""
-    groups = len(np.unique(even.formulas))
-    least = smallest_correlation(len(even.held), groups, LEVEL / even.correlations)
     return (
         f" As one of {even.correlations}, a correlation within formulas is found four times out of five where it is "
-        f"{least:.2f} or more."
+        f"{even.least:.2f} or more."
     )
 
 

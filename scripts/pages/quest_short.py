@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from robustkit.common.differences import Difference
 from robustkit.results.tables import p_text
 from scripts.zoo.power import LEVEL
 from scripts.zoo.trainings import Trainings
@@ -93,8 +94,20 @@ def _quest(trainings: Trainings, tested: Sequence[Tested]) -> list[str]:
     return [
         f"**Is QUEST's attention more even, and are its models more robust?** It is {premise}{doubt} than that of "
         f"standard ({share.name} {share.signed(found.difference)}). Robustness, quest minus standard: "
-        f"{'; '.join(figures)}. {_follows(own)}"
+        f"{'; '.join(figures)}. {_follows(own)}{_claim(own, found.difference)}"
     ]
+
+
+def _claim(own: Sequence[Tested], share: Difference) -> str:
+    """Return what follows for the claim that QUEST is more robust since its attention is more even; '' while neither
+    is beyond chance.
+    """
+    sides = {each.is_better for each in own if each.is_beyond_chance}
+    if share.p_value >= LEVEL or share.value <= 0 or len(sides) != 1:
+        return ""
+    if True in sides:
+        return " Both are as the paper has it; that the one makes the other is another question (next point)."
+    return " The paper's claim, that more even attention makes QUEST's models more robust, does not hold for these."
 
 
 def _follows(own: Sequence[Tested]) -> str:
@@ -136,5 +149,6 @@ def _evenness(even: Evenness | None) -> list[str]:
     elif within.less:
         parts.append("They speak against the claim.")
     else:
-        parts.append("They show neither that it does nor that it does not.")
+        least = f"A correlation of {even.least:.2f} or more would have shown four times out of five"
+        parts.append(f"{least}; of weaker ones they say nothing.")
     return [" ".join(parts)]

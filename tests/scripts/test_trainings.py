@@ -449,6 +449,17 @@ def test_in_short_says_what_the_tables_show(made_up: list[dict[str, Any]]) -> No
         r"quest minus standard: IN-C mean error -[23]\.\d \[\S+ \S+ points \(more robust, p \(Holm\) < 0", short
     )
     assert "So its models are more robust by IN-C mean error, PGD-20 top-1 and median distance, beyond chance." in short
+    assert "Both are as the paper has it" in short
+    share = EVENNESS[0]
+    for shifted, shift, said in ((ROBUSTNESS, -0.2, "more robust, does not hold for these."), ((share,), -0.1, None)):
+        for each in (each for each in made_up if each["attention"] == "quest"):
+            for figure in shifted:
+                each["figures"][figure.condition][figure.metric] += shift * (figure.better or 1)
+            each["right"] = {}
+        trainings = Trainings(tuple(made_up))
+        short = in_short("shapes", trainings, compared(trainings), None)
+        assert "So its models are less robust by" in short
+        assert said in short if said else "It is less even" in short and "claim" not in short
 
 
 def test_where_nothing_differs_in_short_says_so(made_up: list[dict[str, Any]]) -> None:
