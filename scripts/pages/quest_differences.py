@@ -35,7 +35,7 @@ _ROUNDING = 1e-9
 class Tested:
     """How a figure of a formula differs from that of another.
 
-    found: in the model of all formulas; None where that cannot be. alone: by the pair's own seeds. p: after Holm's
+    model: in that of all formulas; None where that cannot be. alone: by the pair's own seeds. p, p_alone: after Holm's
     correction for all `tests` of the family. images_too: the pair's own with images as a random effect. published: the
     difference in the paper.
     """
@@ -46,6 +46,7 @@ class Tested:
     model: Contrast | None
     alone: Difference
     p: float = math.nan
+    p_alone: float = math.nan
     tests: int = 1
     images_too: Difference | None = None
     published: float | None = None
@@ -62,6 +63,11 @@ class Tested:
     @property
     def is_better(self) -> bool:
         return self.found.value * self.figure.better > 0
+
+    @property
+    def leaning(self) -> str:
+        """Whether it is `more` or `less` robust, or `equally`."""
+        return "more" if self.is_better else "less" if self.found.value else "equally"
 
     @property
     def is_resolved(self) -> bool:
@@ -82,7 +88,7 @@ class Tested:
         """
         if self.model is None:
             return math.nan
-        return smallest_gap(self.model.spread, self.alone.n, LEVEL / tests, self.model.formulas)
+        return smallest_gap(self.model.spread, self.alone.n, LEVEL / tests, self.model.freedom)
 
     def least(self, tests: int = 1) -> str:
         """Return the smallest difference in the figure's unit; a dash where there is none."""
@@ -119,7 +125,9 @@ def compared(trainings: Trainings) -> list[Tested]:
             each = Tested(formula, against, figure, model, alone, images_too=both, published=gap)
             tested += [each] if against == "standard" or each.is_resolved else []
     adjusted = holm([each.found.p_value for each in tested])
-    return [replace(each, p=p, tests=len(tested)) for each, p in zip(tested, adjusted, strict=True)]
+    of_pairs = holm([each.alone.p_value for each in tested])
+    found = zip(tested, adjusted, of_pairs, strict=True)
+    return [replace(each, p=p, p_alone=own, tests=len(tested)) for each, p, own in found]
 
 
 def from_standard(tested: Sequence[Tested]) -> list[Tested]:
@@ -147,7 +155,7 @@ def standard_table(tested: Sequence[Tested]) -> str:
 
 
 def published_table(tested: Sequence[Tested]) -> str:
-    """Return for each published difference whether it shows, and how many seeds that would take."""
+    """Return for each published difference whether it shows, and where it does not, how many seeds that would take."""
     seeds = ("seeds: as published", "as here")
     heading = ("attention", "against", "figure", "published", "here [95 %]", "p (Holm)", "order", *seeds)
     rows: list[Sequence[str]] = [heading]
@@ -155,7 +163,8 @@ def published_table(tested: Sequence[Tested]) -> str:
         figure, gap = each.figure, each.published or 0.0
         said = f"{figure.scale * gap:+.{figure.digits}f}"
         cells = (said, figure.signed(each.found), p_text(each.p), _bold(each.order, each))
-        rows.append((each.formula, each.against, figure.title, *cells, each.seeds(gap), each.seeds(each.found.value)))
+        needed = (each.seeds(gap), each.seeds(each.found.value)) if each.order == UNKNOWN else ("–", "–")
+        rows.append((each.formula, each.against, figure.title, *cells, *needed))
     return markdown(rows)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robustkit.attention import FORMULAS
 from robustkit.common.differences import holm
 from robustkit.results.tables import p_text
-from scripts.zoo.correlations import chance_between, correlation_interval, partial_rank_correlation
+from scripts.zoo.correlations import chance_between, correlation_interval, group_orders, partial_rank_correlation
 from scripts.zoo.logs import Log
 from scripts.zoo.power import LEVEL, smallest_correlation
 from scripts.zoo.trainings import Trainings
@@ -25,6 +25,8 @@ Floats = NDArray[np.float64]
 Formulas = NDArray[np.str_]
 FEWEST = 12  # trainings: below, a rank correlation says nothing
 OF_EACH = 3  # trainings of each formula: below, intervals within formulas are too narrow
+ALL, WITHIN = "Over all trainings", "Within formulas"
+TOO_FEW = {ALL: "so few formulas have too few orders", WITHIN: f"not each formula has {OF_EACH} trainings"}
 DRAWS = 10_000  # for verdicts, whose intervals end far out
 
 
@@ -88,7 +90,11 @@ class Evenness:
 
     @cached_property
     def over_all(self) -> dict[str, Leaning]:
-        """By measure of attention, with Holm's correction for all correlations of this side."""
+        """By measure of attention, with Holm's correction for all correlations of this side; nothing where so few
+        formulas have too few orders for any to be beyond chance.
+        """
+        if self.correlations / len(group_orders(len(np.unique(self.formulas)))) >= LEVEL:
+            return {}
         pairs = [(column, other) for column in self.columns for other in self.robust]
         adjusted = holm([self.chance(*pair) for pair in pairs])
         signs = {}
@@ -127,11 +133,16 @@ def evenness_of(trainings: Trainings, held: Figure = FIGURES[0]) -> Evenness | N
     columns = tuple(_column(trainings, figure) for figure in EVENNESS)
     robust = tuple(Column(f.title, f.better * _column(trainings, f).values) for f in ROBUSTNESS)
     fixed = _column(trainings, held)
-    whole = all(np.isfinite(column.values).all() for column in (*columns, *robust, fixed))
-    if len(trainings.lines) < FEWEST or not whole:
+    if len(trainings.lines) < FEWEST or lacking(trainings):
         return None
     formulas = np.array([line["attention"] for line in trainings.lines])
     return Evenness(columns, robust, fixed.values, formulas)
+
+
+def lacking(trainings: Trainings) -> list[str]:
+    """Return the figures for correlations that a training lacks, or that are the same for all."""
+    columns = [_column(trainings, figure) for figure in (*EVENNESS, *ROBUSTNESS, *FIGURES[:2])]
+    return [c.title for c in columns if not (np.isfinite(c.values).all() and np.ptp(c.values) > 0)]
 
 
 def evenness(even: Evenness, trainings: Trainings, logs: Sequence[Log], picture: Path) -> Iterator[str]:
@@ -140,19 +151,22 @@ def evenness(even: Evenness, trainings: Trainings, logs: Sequence[Log], picture:
     yield (
         f"Spearman's rank correlation over {len(even.held)} trainings with clean top-1 held fixed. The signs of errors "
         "are turned, so that + means more robust. Trainings of one formula are alike, so that over all of them a "
-        "correlation is mostly the formula's: its p-value is that of a test that gives the formulas' means to other "
-        f"formulas, in every order{'' if len(np.unique(even.formulas)) < 8 else ' of 5040 random ones'}. *Within "
-        "formulas* are correlations of the differences from the formula's own mean, with 95 % intervals over resampled "
-        f"trainings. Both are of one correlation each.{_found(even)}"
+        "correlation is mostly the formula's: its p-value is of a test that gives what a formula's mean has beyond its "
+        "clean top-1 to other formulas, in all orders (Freedman and Lane 1983; 5040 random ones above seven formulas). "
+        "*Within formulas* are correlations of the differences from the formula's own mean, with 95 % intervals over "
+        f"resampled trainings. Both are of one correlation each.{_found(even)}"
     )
     yield _correlations("attention on clean images", even.columns, even)
     yield _verdict(even)
     other = evenness_of(trainings, FIGURES[1])
     if other:
-        yield (
-            f"Clean top-1 has only {len(np.unique(even.held))} values here, so it holds little fixed. With clean NLL "
-            f"held fixed instead: {' '.join(_said(other))}"
+        values = len(np.unique(even.held))
+        few = (
+            f"Clean top-1 has only {values} values here, so it holds little fixed. "
+            if 2 * values < len(even.held)
+            else ""
         )
+        yield f"{few}With clean NLL held fixed instead: {' '.join(_said(other))}"
     during = _during(trainings, logs)
     if during:
         yield "The same for what was seen during training, over layers and epochs, clean top-1 held fixed:"
@@ -221,9 +235,9 @@ def _verdict(even: Evenness) -> str:
 
 
 def _said(even: Evenness) -> Iterator[str]:
-    for where, found in (("Over all trainings", even.over_all), ("Within formulas", even.of_one_formula)):
+    for where, found in ((ALL, even.over_all), (WITHIN, even.of_one_formula)):
         if not found:
-            yield f"{where} nothing can be told before each has {OF_EACH} trainings."
+            yield f"{where} nothing can be told: {TOO_FEW[where]}."
             continue
         first, *others = found.items()
         said = first[1].text or "neither more nor less robust, as far as these can tell"

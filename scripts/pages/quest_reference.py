@@ -19,7 +19,8 @@ def reference(trainings: Trainings) -> str:
     of maps the name that stands for them. Raises RobustkitError where there are no trainings."""
     if not trainings.lines:
         raise RobustkitError("no trainings on shapes are kept; run python -m scripts.zoo.evaluate")
-    counts = sorted({len(trainings.values(name, "clean", "top1")) for name in trainings.formulas()})
+    pairs = [(name, figure) for name in trainings.formulas() for figure in FIGURES]
+    counts = sorted({len(trainings.values(name, f.condition, f.metric)) for name, f in pairs} - {0})
     seeds = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
     lines = [
         f"summary = \"the zoo's small ViTs on generated shapes: means over {seeds} trainings of each formula "

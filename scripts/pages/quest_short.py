@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from robustkit.common.differences import Difference
 from robustkit.results.tables import p_text
 from scripts.zoo.power import LEVEL
 from scripts.zoo.trainings import Trainings
 
 from .quest_differences import ORDERS, UNKNOWN, Tested, as_published, from_standard
-from .quest_evenness import Evenness
-from .quest_figures import EVENNESS, ROBUSTNESS
+from .quest_evenness import ALL, TOO_FEW, Evenness
+from .quest_figures import EVENNESS, MAPS, ROBUSTNESS
 from .writing import listed
+
+OTHERS = ("clean", MAPS)
+"""Conditions whose figures are not of robustness."""
 
 
 def in_short(name: str, trainings: Trainings, tested: Sequence[Tested], even: Evenness | None) -> str:
@@ -24,6 +26,8 @@ def in_short(name: str, trainings: Trainings, tested: Sequence[Tested], even: Ev
     counts = [len(trainings.values(formula, "clean", "top1")) for formula in trainings.formulas()]
     seeds = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(max(counts))
     ours = from_standard(tested)
+    if not ours:
+        return ""
     points = [_differences(ours), *_published(as_published(tested)), *_quest(trainings, ours), *_evenness(even)]
     colour = ", whose class colour alone nearly tells (below)" if name == "shapes" else ""
     head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {seeds} of each formula:"
@@ -34,12 +38,13 @@ def in_short(name: str, trainings: Trainings, tested: Sequence[Tested], even: Ev
 def _differences(tested: Sequence[Tested]) -> str:
     """Return what is beyond chance, by formula."""
     beyond = [each for each in tested if each.is_beyond_chance]
+    alone = sum(each.p_alone < LEVEL for each in tested)
     plain = sum(each.found.p_value < LEVEL for each in tested)
     lines = [
         f"{len(beyond)} of {len(tested)} differences from standard attention are beyond chance, for other trainings on "
         f"these images: p < {LEVEL} in one model of all formulas, after Holm's correction for all {tested[0].tests} "
-        f"differences that are tested. Without the correction {plain} would be, where chance alone makes about "
-        f"{LEVEL * len(tested):.0f}."
+        f"differences that are tested. By Student's t on each pair's own seeds alone {alone} are, and without the "
+        f"correction {plain} would be, where chance alone makes about {LEVEL * len(tested):.0f}."
     ]
     found = list(dict.fromkeys(each.formula for each in beyond))
     for formula in found:
@@ -88,26 +93,32 @@ def _quest(trainings: Trainings, tested: Sequence[Tested]) -> list[str]:
     doubt = "" if found.difference.p_value < LEVEL else ", though not beyond chance,"
     figures = [
         f"{each.figure.name} {each.figure.signed(each.found)}{each.figure.unit} "
-        f"({'more' if each.is_better else 'less'} robust, p (Holm) {p_text(each.p)})"
+        f"({each.leaning} robust, p (Holm) {p_text(each.p)})"
         for each in own
     ]
     return [
         f"**Is QUEST's attention more even, and are its models more robust?** It is {premise}{doubt} than that of "
-        f"standard ({share.name} {share.signed(found.difference)}). Robustness, quest minus standard: "
-        f"{'; '.join(figures)}. {_follows(own)}{_claim(own, found.difference)}"
+        f"standard ({share.name} {share.signed(found.difference)}, p {p_text(found.difference.p_value)}). Robustness, "
+        f"quest minus standard: {'; '.join(figures)}. {_follows(own)}{_claim(tested)}"
     ]
 
 
-def _claim(own: Sequence[Tested], share: Difference) -> str:
-    """Return what follows for the claim that QUEST is more robust since its attention is more even; '' while neither
-    is beyond chance.
+def _claim(tested: Sequence[Tested]) -> str:
+    """Return what follows for the paper's claim that QUEST is more robust: by all its figures of corruptions and
+    attacks together; '' while none is beyond chance.
     """
-    sides = {each.is_better for each in own if each.is_beyond_chance}
-    if share.p_value >= LEVEL or share.value <= 0 or len(sides) != 1:
-        return ""
-    if True in sides:
-        return " Both are as the paper has it; that the one makes the other is another question (next point)."
-    return " The paper's claim, that more even attention makes QUEST's models more robust, does not hold for these."
+    own = [e for e in tested if e.formula == "quest" and e.published is not None and e.figure.condition not in OTHERS]
+    more, less = ([e.figure.name for e in own if e.is_beyond_chance and e.is_better == side] for side in (True, False))
+    if more and less:
+        return f" By the paper's figures they are more robust in {listed(more)}, and less in {listed(less)}."
+    if more:
+        return f" So far as these go, it is as the paper has it ({listed(more)}); why is the next point's question."
+    if less:
+        return (
+            f" The paper's claim, that QUEST's models are more robust, does not hold for these: by {listed(less)} they "
+            "are less. Whether even attention helps is the next point's question."
+        )
+    return ""
 
 
 def _follows(own: Sequence[Tested]) -> str:
@@ -133,10 +144,12 @@ def _evenness(even: Evenness | None) -> list[str]:
     if even is None:
         return []
     share, unknown = even.columns[0].name, "neither more nor less robust, as far as these can tell"
-    parts = [
-        f"**Does more even attention make a model more robust?** Over all {len(even.held)} trainings, clean accuracy "
-        f"held fixed, those with more of it are {even.over_all[share].text or unknown}."
-    ]
+    over_all = (
+        f"clean accuracy held fixed, those with more of it are {even.over_all[share].text or unknown}"
+        if (even.over_all)
+        else f"nothing can be told: {TOO_FEW[ALL]}"
+    )
+    parts = [f"**Does more even attention make a model more robust?** Over all {len(even.held)} trainings, {over_all}."]
     if not even.of_one_formula:
         parts.append("Whether that is attention's or the formula's is undecided before there are more of each.")
         return [" ".join(parts)]
@@ -149,6 +162,5 @@ def _evenness(even: Evenness | None) -> list[str]:
     elif within.less:
         parts.append("They speak against the claim.")
     else:
-        least = f"A correlation of {even.least:.2f} or more would have shown four times out of five"
-        parts.append(f"{least}; of weaker ones they say nothing.")
+        parts.append(f"A correlation within formulas of {even.least:.2f} or more would show four times out of five.")
     return [" ".join(parts)]

@@ -10,7 +10,7 @@ import numpy as np
 from robustkit.common.differences import Difference, holm, of_means
 from robustkit.results.tables import p_text
 from scripts.zoo.logs import Log
-from scripts.zoo.power import smallest_gap
+from scripts.zoo.power import LEVEL, smallest_gap
 from scripts.zoo.trainings import spread, spread_of
 
 from .quest_figures import signed
@@ -53,6 +53,26 @@ def variants(logs: Sequence[Log]) -> Iterator[str]:
             f"{len(p_values)} differences of trainings by parts, rates and architecture. *80 % power at*: the smallest "
             "difference that so many seeds find four times out of five, where it is the only one that is tested."
         )
+
+
+def in_short(logs: Sequence[Log]) -> str:
+    """Return how many differences are beyond chance, and the largest of them or of all; '' without any."""
+    told = [
+        (f"{section.heading} {label}", found)
+        for section in _sections(logs)
+        for label, found in zip(section.groups, section.differences, strict=True)
+        if found
+    ]
+    if not told:
+        return ""
+    p_values = holm([found.p_value for _, found in told])
+    beyond = [each for each, p_value in zip(told, p_values, strict=True) if p_value < LEVEL]
+    where, largest = max(beyond or told, key=lambda each: abs(each[1].value))
+    return (
+        "**With fewer images, at other rates, and CrossViT**: "
+        f"{len(beyond)} of {len(told)} differences of quest from standard in clean top-1 are beyond chance; the largest"
+        f"{' of them' if beyond else ''} is {signed(largest)} points ({where})."
+    )
 
 
 def _sections(logs: Sequence[Log]) -> Iterator[Section]:

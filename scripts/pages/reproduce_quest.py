@@ -21,6 +21,7 @@ from scripts.zoo.evaluate import images_of, read_lines
 from scripts.zoo.logs import Log, finished, read_logs
 from scripts.zoo.trainings import Trainings
 
+from . import quest_variants
 from .quest_differences import (
     ORDERS,
     UNRESOLVED,
@@ -31,12 +32,11 @@ from .quest_differences import (
     published_table,
     standard_table,
 )
-from .quest_evenness import Evenness, evenness, evenness_of
-from .quest_figures import EVENNESS, FIGURES, TABLES, Figure
+from .quest_evenness import FEWEST, Evenness, evenness, evenness_of, lacking
+from .quest_figures import EVENNESS, TABLES, Figure
 from .quest_reference import reference
 from .quest_short import in_short
-from .quest_variants import variants
-from .writing import markdown, shortcut
+from .writing import listed, markdown, shortcut
 
 
 def levels(trainings: Trainings, figures: Sequence[Figure]) -> str:
@@ -121,12 +121,15 @@ def of_family(family: Family, logs: Sequence[Log], pictures: Path) -> Iterator[s
         yield "### How even attention is"
         yield "On clean images, mean over layers and heads."
         yield levels(trainings, even)
-    if family.tested:
+    if from_standard(family.tested):
         yield from _compared(family)
     else:
         yield "Too few trainings: how far another seed would move a figure is not known, so nothing is compared."
     if family.even:
         yield from evenness(family.even, trainings, own, pictures / f"{name}-evenness.svg")
+    elif len(trainings.lines) >= FEWEST:
+        missing = listed(lacking(trainings))
+        yield f"No correlations of attention and robustness: not all trainings have {missing}, or all have the same."
 
 
 def _compared(family: Family) -> Iterator[str]:
@@ -136,14 +139,15 @@ def _compared(family: Family) -> Iterator[str]:
     yield (
         "Seeds share their first weights and the order of images across formulas. Differences are those of one model "
         "of all formulas and seeds (figure = formula + seed + rest), whose rest is taken to spread alike in all; where "
-        "the two formulas' own seeds spread more, that spread is taken. p is for other trainings on these images. "
-        "*Pair alone*: Student's t on the two formulas' own differences by seed, which supposes nothing of other "
-        f"formulas and so finds less.{_uneven(family)} *Images, too*: intervals of the pair alone for other trainings "
-        "and other images (seeds and images as crossed random effects, degrees of freedom of Hillis 2007: where images "
-        "add much they are more than a few seeds alone have, so that such an interval may be the narrower one); of the "
-        "figures of which is kept who was right. *80 % power at*: the smallest difference that so many seeds find four "
-        f"times out of five, where it is the only one that is tested, and *as one of {tests}*, at the strictest of "
-        "Holm's steps (over 100 %: none could be). Bold: beyond chance."
+        "the two formulas' own seeds spread more than that, it is their own t-test. p is for other trainings on these "
+        "images. *Pair alone*: Student's t on the two formulas' own differences by seed, which supposes nothing of "
+        "other formulas and so finds less; whether all spread alike is more than so few seeds can tell. *Images, too*: "
+        "intervals of the pair alone for other trainings and other images (seeds and images as crossed random effects, "
+        "degrees of freedom of Hillis 2007: where images add much they are more than a few seeds alone have, so that "
+        "such an interval may be the narrower one); of the figures of which is kept who was right. *80 % power at*: "
+        "the smallest difference that so many seeds find four times out of five, where it is the only one that is "
+        f"tested, and *as one of {tests}*, at the strictest of Holm's steps (over 100 %: none could be). Bold: beyond "
+        "chance."
     )
     beyond = sum(each.is_beyond_chance for each in tested)
     yield f"{beyond} of {len(tested)} differences are beyond chance after Holm's correction for all {tests}."
@@ -154,26 +158,14 @@ def _compared(family: Family) -> Iterator[str]:
     yield "### Do the published differences show?"
     yield (
         "The paper's are of ViT-Ti on ImageNet (AG-CAM: ViT-B). An order is shown, or the opposite, where p is below "
-        f"0.05 after Holm's correction for all {tests} differences of this family. *Seeds*: how many would show the "
-        "published difference, and the one seen here, with a power of 80 % at the strictest of Holm's steps; orders of "
-        "magnitude, since the spread is an estimate and the paper's corruptions and radii are others. "
-        f"Left out are the paper's differences that are as small as what another seed changes there: up to "
+        f"0.05 after Holm's correction for all {tests} differences of this family. *Seeds*, where these cannot tell: "
+        "how many would show the published difference, and the one seen here, with a power of 80 % at the strictest of "
+        "Holm's steps; orders of magnitude, since the spread is an estimate and the paper's corruptions and radii are "
+        "others. Left out are differences that are as small as what another seed changes on clean images there: up to "
         f"{100 * UNRESOLVED['top1']:.1f} points of top-1 and {UNRESOLVED['nll']} of NLL."
     )
     yield f"Of {len(published)} published differences: {counts}."
     yield published_table(published)
-
-
-def _uneven(family: Family) -> str:
-    """Return of how many figures the spread over seeds differs between formulas."""
-    found = [family.trainings.spreads_differ(f.condition, f.metric) for f in had(family.trainings, FIGURES)]
-    told = [each for each in found if each is not None]
-    if not told:
-        return ""
-    return (
-        f" The spread differs between formulas beyond chance in {sum(told)} of {len(told)} figures (Levene's test "
-        "around medians, 5 % each)."
-    )
 
 
 def page(records: Path, pictures: Path, command: str) -> str:
@@ -188,7 +180,8 @@ def page(records: Path, pictures: Path, command: str) -> str:
     parts = [
         f"# The QUEST paper's tables, {'over several trainings' if several else 'one training of each formula so far'}",
         f"Made by `{command}`; do not edit.",
-        *(in_short(f.name, f.trainings, f.tested, f.even) for f in families if f.tested),
+        *(in_short(f.name, f.trainings, f.tested, f.even) for f in families),
+        quest_variants.in_short(logs),
         f"Small ViTs of the zoo, by one recipe for all formulas of a family. {spread}Columns headed *published* "
         "are of larger models on ImageNet (Govindarajan et al., QUEST, arXiv 2604.00199): their levels are not a goal "
         "here; what can agree is which formula is ahead of which. They come from two tables of the paper, whose "
@@ -197,8 +190,8 @@ def page(records: Path, pictures: Path, command: str) -> str:
     ]
     for family in families:
         parts += of_family(family, logs, pictures)
-    parts += variants(logs)
-    return "\n\n".join(parts) + "\n"
+    parts += quest_variants.variants(logs)
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -49,24 +49,31 @@ def correlation_interval(
 
 
 def chance_between(x: Floats, y: Floats, held: Floats, groups: Groups) -> float:
-    """Return how often a correlation over all values is as far from 0 as the one seen, where it is chance which group
-    has which mean of x: the share of all orders of the groups' means, of 5040 random ones above seven groups.
+    """Return how often a correlation over all values is as far from 0 as the one seen, where what a group's mean of x
+    has beyond its mean of `held` is chance: the share of all orders of the groups, of 5040 random ones above seven.
 
     Values of one group are alike, so that n values are not n independent ones, and a test that took them so would find
-    correlations of anything with anything that differs by group.
+    correlations of anything with anything that differs by group. What is moved between groups are the residuals of
+    their means on those of `held` (Freedman and Lane 1983): x and y may both follow it.
     """
     names, place = np.unique(groups, return_inverse=True)
     count = len(names)
-    means = np.array([x[place == group].mean() for group in range(count)])
-    if count <= _ALL_ORDERS:
-        orders = np.array(list(itertools.permutations(range(count))))
-    else:
-        rng = np.random.default_rng(0)
-        orders = np.stack([np.arange(count), *(rng.permutation(count) for _ in range(_ORDERS - 1))])
-    moved = (x - means[place]) + means[orders][:, place]
+    means, of_held = (np.array([v[place == group].mean() for group in range(count)]) for v in (x, held))
+    slope = np.polyfit(of_held, means, 1) if np.ptp(of_held) > 0 else np.array([0.0, means.mean()])
+    fitted = np.polyval(slope, of_held)
+    orders = group_orders(count)
+    moved = (x - means[place]) + (fitted + (means - fitted)[orders])[:, place]
     moved[0] = x  # the order as it is, without rounding
     found = np.abs(_partial(moved, *(np.broadcast_to(values, moved.shape) for values in (y, held))))
     return float((found >= found[0] - _ROUNDING).mean()) if math.isfinite(found[0]) else math.nan
+
+
+def group_orders(count: int) -> NDArray[np.int64]:
+    """Return the orders of groups that are looked at, (R, count), the one as they are first."""
+    if count <= _ALL_ORDERS:
+        return np.array(list(itertools.permutations(range(count))))
+    rng = np.random.default_rng(0)
+    return np.array([np.arange(count), *(rng.permutation(count) for _ in range(_ORDERS - 1))])
 
 
 def _centred(values: Floats, groups: Groups) -> Floats:

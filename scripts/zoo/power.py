@@ -14,14 +14,15 @@ POWER, LEVEL, MOST_SEEDS = 0.8, 0.05, 1000
 STEPS = 10_000
 
 
-def power(gap: float, sd: float, seeds: int, level: float = LEVEL, formulas: int = 2) -> float:
-    """Return how often a t-test of so many seeds would find a gap between two of the formulas of a model.
+def power(gap: float, sd: float, seeds: int, level: float = LEVEL, freedom: int | None = None) -> float:
+    """Return how often a t-test of so many seeds would find a gap.
 
-    sd: of the differences by seed. Two formulas alone are the paired t-test.
+    sd: of the differences by seed. freedom: the degrees of freedom of its estimate; those of a paired t-test if left
+    out.
     """
     if sd == 0:
         return 1.0 if gap else level
-    freedom = (seeds - 1) * (formulas - 1)
+    freedom = seeds - 1 if freedom is None else freedom
     edge, shift = t.ppf(1 - level / 2, freedom), abs(gap) / sd * math.sqrt(seeds)
     edges = edge * _spreads(freedom)
     return float((ndtr(shift - edges) + ndtr(-shift - edges)).mean())
@@ -38,29 +39,34 @@ def _spreads(freedom: int) -> NDArray[np.float64]:
 
 
 def seeds_needed(gap: float, sd: float, level: float = LEVEL, formulas: int = 2) -> int | None:
-    """Return the fewest seeds that find a gap with a power of 80 %; None where 1000 do not."""
+    """Return the fewest seeds that find a gap with a power of 80 %; None where 1000 do not.
+
+    formulas: of the model that the spread is estimated in, each with all seeds; two alone are the paired t-test.
+    """
+
+    def finds(seeds: int) -> bool:
+        return power(gap, sd, seeds, level, (seeds - 1) * (formulas - 1)) >= POWER
+
     low, high = 2, MOST_SEEDS
-    if power(gap, sd, high, level, formulas) < POWER:
+    if not finds(high):
         return None
     while low < high:
         middle = (low + high) // 2
-        found = power(gap, sd, middle, level, formulas) >= POWER
-        low, high = (low, middle) if found else (middle + 1, high)
+        low, high = (low, middle) if finds(middle) else (middle + 1, high)
     return low
 
 
-def smallest_gap(sd: float, seeds: int, level: float = LEVEL, formulas: int = 2) -> float:
+def smallest_gap(sd: float, seeds: int, level: float = LEVEL, freedom: int | None = None) -> float:
     """Return the smallest gap that so many seeds find with a power of 80 %."""
-    return sd * _smallest_effect(seeds, level, formulas)
+    return sd * _smallest_effect(seeds, level, seeds - 1 if freedom is None else freedom)
 
 
 @functools.cache
-def _smallest_effect(seeds: int, level: float, formulas: int) -> float:
+def _smallest_effect(seeds: int, level: float, freedom: int) -> float:
     low, high = 0.0, 1e5
     for _ in range(60):
         middle = (low + high) / 2
-        found = power(middle, 1.0, seeds, level, formulas) >= POWER
-        low, high = (low, middle) if found else (middle, high)
+        low, high = (low, middle) if power(middle, 1.0, seeds, level, freedom) >= POWER else (middle, high)
     return high
 
 
