@@ -575,6 +575,11 @@ def test_variants_are_told_by_formula_and_seed() -> None:
         "1 of 2 differences of quest from standard in clean top-1 are beyond chance; the largest of them is +" in short
     )
     assert short.endswith(" points (training images 10%).") and quest_variants.in_short(logs[:3]) == ""
+    wide = [("standard", 0, 0.3), ("standard", 1, 0.7), ("quest", 0, 0.8), ("quest", 1, 0.75)]  # +27.5, and by chance
+    wide_logs = [log(name, "epochs-4-rate-0.01", seed, value) for name, seed, value in wide]
+    assert (
+        "1 of 3 differences" in (short := quest_variants.in_short(logs + wide_logs)) and "of them is +11.0 [" in short
+    )
     few = [each for each in logs if each.variant != "fraction-0.1" or each.seed < 2]
     assert "0 of 2 differences" in (short := quest_variants.in_short(few)) and "the largest is +10.5 [" in short
 
