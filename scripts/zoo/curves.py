@@ -32,7 +32,7 @@ def watch(model: nn.Module, images: Tensor) -> dict[str, list[float]]:
 
 
 def _of(key: str, scale: float = 1.0) -> Callable[[Row], float]:
-    return lambda row: scale * float(row[key])
+    return lambda row: scale * float(row.get(key, np.nan))
 
 
 def _layer(name: str, layer: int) -> Callable[[Row], float]:
@@ -105,6 +105,8 @@ def _draw(whole: dict[str, list[Log]], path: Path) -> Path:
             for place, (label, value) in enumerate(curves.items()):
                 colour = plain_colours.get(label, colours[place % layers])
                 epochs, values = _over_seeds(logs, value)
+                if np.isnan(values).all():
+                    continue
                 axis.plot(
                     epochs, np.nanmean(values, axis=0), color=colour, label=label, linewidth=1.4, marker=".", ms=3
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..pages.writing import markdown
@@ -14,7 +15,7 @@ def _trained(attention: str, logs: Sequence[Log]) -> tuple[str, ...]:
     whole = [log.epochs[-1] for log in logs if not log.diverged]
     cells = [attention, str(len(logs)), spread([100 * log.accuracy for log in logs], 2)]
     cells.append(spread([row["loss"] for row in whole], 3))
-    cells.append(spread([100 * row["train_accuracy_ema"] for row in whole], 1))
+    cells.append(spread([100 * row.get("train_accuracy_ema", math.nan) for row in whole], 1))
     cells.append(spread([log.largest_logit() for log in logs], 0))
     for key in ("query_norm", "key_norm", "entropy"):
         ends = (spread([end(row["probe"][key]) for row in whole], 1) for end in (min, max))

@@ -197,7 +197,9 @@ class Run:
     def _row(self) -> dict[str, Any]:
         task, preset = self.task, self.task.preset
         family = preset.family
-        train, test = (images.spread(preset.watched).to(task.device) for images in (task.train, task.test))
+        share = min(1.0, preset.watched / len(task.train)) if preset.watched else 1.0
+        train = task.train.part(share, 0).to(task.device)  # of each class, in whatever order they come
+        test = task.test.spread(preset.watched).to(task.device)
         row: dict[str, Any] = {
             "epoch": self.step // task.per_epoch,
             "step": self.step,

@@ -545,3 +545,18 @@ def test_the_smoke_preset_is_killed_half_way_and_gives_the_same_weights(
         subprocess.run([*script, *arguments(archives, work, attention)], check=True, cwd=ROOT)
     first, second = ((work / f"cifar10-vit-{attention}.safetensors").read_bytes() for work in works)
     assert first == second
+
+
+def test_watched_training_images_are_of_all_classes(zoo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the classes of the generated set take turns, so that equal steps through it would meet one of them."""
+    preset = replace(zoo.recipe.PRESETS["shapes"], epochs=1, batch=10, train_images=100, test_images=10, watched=10)
+    monkeypatch.setitem(zoo.recipe.PRESETS, "shapes", preset)
+    seen: list[list[int]] = []
+
+    def noted(model: Any, family: Any, images: Any, *rest: Any) -> float:
+        seen.append(images.labels.tolist())
+        return 0.5
+
+    monkeypatch.setattr(zoo.run, "accuracy", noted)
+    assert zoo.script.main(["--preset", "shapes", "--attention", "quest", "--work", str(tmp_path)]) == 0
+    assert len(seen) == 4 and all(sorted(labels) == list(range(10)) for labels in seen)
