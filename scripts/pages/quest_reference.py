@@ -23,8 +23,8 @@ def reference(trainings: Trainings) -> str:
     counts = sorted({len(trainings.values(name, f.condition, f.metric)) for name, f in pairs} - {0})
     seeds = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
     lines = [
-        f"summary = \"the zoo's small ViTs on generated shapes: means over {seeds} trainings of each formula "
-        f'({_images(trainings)})"',
+        f"summary = \"the zoo's small ViTs on generated shapes: means and spreads over {seeds} trainings of "
+        f'each formula ({_images(trainings)})"',
         'source = "docs/results/quest-tables.md, made by python -m scripts.pages.reproduce_quest"',
         'data = "embedded:shapes"',
         'protocol = "standard"',

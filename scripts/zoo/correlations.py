@@ -54,7 +54,9 @@ def chance_between(x: Floats, y: Floats, held: Floats, groups: Groups) -> float:
 
     Values of one group are alike, so that n values are not n independent ones, and a test that took them so would find
     correlations of anything with anything that differs by group. What is moved between groups are the residuals of
-    their means on those of `held` (Freedman and Lane 1983): x and y may both follow it.
+    their means on those of `held` (Freedman and Lane 1983, J. Bus. Econ. Stat. 1): x and y may both follow it.
+
+    x, y, held, groups: (n,). nan where there is no correlation.
     """
     names, place = np.unique(groups, return_inverse=True)
     count = len(names)
