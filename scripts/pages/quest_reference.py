@@ -6,27 +6,34 @@ import json
 import math
 from collections.abc import Sequence
 
-from robustkit.errors import RobustkitError
-from scripts.zoo.evaluate import images_of
+from scripts.zoo.evaluate import part_of
 from scripts.zoo.trainings import Trainings, means
 
 from .quest_figures import FIGURES, MAPS
 from .writing import listed
 
+IMAGES = {"shapes": ("generated shapes", "embedded:shapes"), "cifar10": ("CIFAR-10", "CIFAR-10 test")}
+"""What a family's trainings were on: in words, and the test images."""
 
-def reference(trainings: Trainings) -> str:
-    """Return the TOML file. Figures have the names of conditions and metrics in summary.json, and those
-    of maps the name that stands for them. Raises RobustkitError where there are no trainings."""
-    if not trainings.lines:
-        raise RobustkitError("no trainings on shapes are kept; run python -m scripts.zoo.evaluate")
+
+def file_of(family: str) -> str:
+    """Return the name of a family's file: that of shapes is the zoo's own, since these images come along."""
+    return "zoo.toml" if family == "shapes" else f"zoo-{family}.toml"
+
+
+def reference(family: str, trainings: Trainings) -> str:
+    """Return the TOML file of a family. Figures have the names of conditions and metrics in summary.json, and those of
+    maps the name that stands for them.
+    """
+    kind, data = IMAGES.get(family, (family, family))
     pairs = [(name, figure) for name in trainings.formulas() for figure in FIGURES]
     counts = sorted({len(trainings.values(name, f.condition, f.metric)) for name, f in pairs} - {0})
-    seeds = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
+    several = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
+    over = f"means and spreads over {several} trainings" if counts[-1] > 1 else "one training"
     lines = [
-        f"summary = \"the zoo's small ViTs on generated shapes: means and spreads over {seeds} trainings of "
-        f'each formula ({_images(trainings)})"',
+        f'summary = "the zoo\'s small ViTs on {kind}: {over} of each formula ({_images(trainings)})"',
         'source = "docs/results/quest-tables.md, made by python -m scripts.pages.reproduce_quest"',
-        'data = "embedded:shapes"',
+        f'data = "{data}"',
         'protocol = "standard"',
     ]
     for formula in trainings.formulas():
@@ -55,5 +62,5 @@ def _images(trainings: Trainings) -> str:
     by_count: dict[int | None, list[str]] = {}
     for condition in dict.fromkeys(figure.condition for figure in FIGURES):
         if any(condition in line["figures"] for line in trainings.lines):
-            by_count.setdefault(images_of(condition), []).append(condition.partition("(")[0])
+            by_count.setdefault(part_of(condition).limit, []).append(condition.partition("(")[0])
     return ", ".join(f"{listed(kinds)} on {count or 'all test images'}" for count, kinds in by_count.items())

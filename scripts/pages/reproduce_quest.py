@@ -1,10 +1,11 @@
 """The tables of the QUEST paper on the zoo, over several trainings: what differs, and which published differences show.
 
     python -m scripts.pages.reproduce_quest [--records docs/results/zoo] [--markdown docs/results/quest-tables.md]
-        [--reference robustkit/results/references/zoo.toml]
+        [--references robustkit/results/references]
 
 Made from what `scripts/zoo/evaluate.py` kept of each training, FAMILY.jsonl, and from the logs next to it: no model and
-no image is needed. --reference writes the means over seeds as figures for `robustkit compare --reference zoo`.
+no image is needed. --references writes the means over seeds of each family there, as figures for `robustkit compare
+--reference zoo`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
-from scripts.zoo.evaluate import images_of, read_lines
+from scripts.zoo.evaluate import part_of, read_lines
 from scripts.zoo.logs import Log, finished, read_logs
 from scripts.zoo.trainings import Trainings
 
@@ -34,7 +35,7 @@ from .quest_differences import (
 )
 from .quest_evenness import FEWEST, Evenness, evenness, evenness_of, lacking
 from .quest_figures import EVENNESS, TABLES, Figure
-from .quest_reference import reference
+from .quest_reference import file_of, reference
 from .quest_short import in_short
 from .writing import listed, markdown, shortcut
 
@@ -67,14 +68,16 @@ def tables(trainings: Trainings) -> Iterator[str]:
         found = had(trainings, table.figures)
         yield f"### {table.title}"
         if not found:
-            yield "These trainings are not evaluated on it."
+            part = part_of(table.figures[0].condition).name
+            ran = any(part in line["parts"] for line in trainings.lines)
+            yield "The images have no boxes to score maps by." if ran else "These trainings are not evaluated on it."
             continue
         yield "\n\n".join(filter(None, [table.note, levels(trainings, found), _images(found)]))
 
 
 def _images(figures: Sequence[Figure]) -> str:
     """Return on how many images of the test set figures are."""
-    counts = {figure.title: images_of(figure.condition) for figure in figures}
+    counts = {figure.title: part_of(figure.condition).limit for figure in figures}
     said = {title: f"{count} images" if count else "all test images" for title, count in counts.items()}
     if len({*said.values()}) == 1:
         return f"On {next(iter(said.values()))}."
@@ -168,15 +171,19 @@ def _compared(family: Family) -> Iterator[str]:
     yield published_table(published)
 
 
-def page(records: Path, pictures: Path, command: str) -> str:
-    """Return the page, and draw its plots into the folder of pictures."""
+def families_of(records: Path) -> list[Family]:
+    """Return them, the one of most trainings first. Raises RobustkitError where there are none."""
     families = [Family.read(path) for path in sorted(records.glob("*.jsonl"))]
     families = sorted((f for f in families if f.trainings.lines), key=lambda f: -len(f.trainings.lines))
     if not families:
         raise RobustkitError(f"{records}: no trainings are kept there; run python -m scripts.zoo.evaluate")
+    return families
+
+
+def page(families: Sequence[Family], logs: Sequence[Log], pictures: Path, command: str) -> str:
+    """Return the page, and draw its plots into the folder of pictures."""
     several = any(family.tested for family in families)
     spread = "Mean ± standard deviation over seeds. " if several else ""
-    logs = finished(read_logs(records))
     parts = [
         f"# The QUEST paper's tables, {'over several trainings' if several else 'one training of each formula so far'}",
         f"Made by `{command}`; do not edit.",
@@ -199,17 +206,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, default=Path("docs/results/zoo"), help="FAMILY.jsonl, and logs")
     parser.add_argument("--markdown", type=Path, default=Path("docs/results/quest-tables.md"))
-    parser.add_argument("--reference", type=Path, help="write the means of shapes as figures for compare there")
+    parser.add_argument("--references", type=Path, help="a folder: write means over seeds as figures for compare there")
     options = parser.parse_args(arguments)
     try:
-        written = page(options.records, options.markdown.with_suffix(""), "python -m scripts.pages.reproduce_quest")
-        figures = reference(Trainings(tuple(read_lines(options.records / "shapes.jsonl")))) if options.reference else ""
+        families = families_of(options.records)
+        logs = finished(read_logs(options.records))
+        written = page(families, logs, options.markdown.with_suffix(""), "python -m scripts.pages.reproduce_quest")
     except RobustkitError as error:
         print(f"scripts.pages.reproduce_quest: {error}", file=sys.stderr)
         return error.exit_code
     write_whole(options.markdown, written.encode())
-    if options.reference:
-        write_whole(options.reference, figures.encode())
+    for family in families if options.references else ():
+        path = options.references / file_of(family.name)
+        write_whole(path, reference(family.name, family.trainings).encode())
     return 0
 
 

@@ -85,10 +85,10 @@ PARTS = (
 _PART_OF = {"fgsm": "attacked", "pgd": "attacked", "in-c": "corrupted", "fmn": "distances", "cam": "attention"}
 
 
-def images_of(condition: str) -> int | None:
-    """Return how many images a condition is evaluated on; None for all."""
+def part_of(condition: str) -> Part:
+    """Return the part that a condition is evaluated in."""
     kind = condition.partition("(")[0]
-    return next(part.limit for part in PARTS if part.name == _PART_OF.get(kind, kind))
+    return next(part for part in PARTS if part.name == _PART_OF.get(kind, kind))
 
 
 def rows_of(run: Run, checkpoint: str, before: set[str]) -> dict[str, dict[str, float]]:
@@ -132,7 +132,7 @@ def facts(path: Path) -> Line:
         "checkpoint": named(path),
         "attention": metadata["attention"],
         "seed": int(metadata["seed"]),
-        "recipe": metadata["recipe"],
+        "recipe": metadata["recipe"].partition("; scripts/")[0],  # without the script's name, which has changed
         "data": metadata["data_digest"],
         "parts": [],
         "figures": {},
