@@ -90,12 +90,13 @@ class Tested:
             return math.nan
         return smallest_gap(self.model.spread, self.alone.n, LEVEL / tests, self.model.freedom)
 
+    def could_show(self, tests: int = 1) -> bool:
+        """Whether there is such a difference that could be: up to 100 points, or the whole level of the other side."""
+        return self.gap(tests) <= (1.0 if self.figure.scale == 100 else abs(self.alone.first))
+
     def least(self, tests: int = 1) -> str:
-        """Return the smallest difference in the figure's unit; a dash where there is none."""
-        gap = self.gap(tests)
-        if gap > 1 and self.figure.scale == 100:
-            return "over 100"
-        return f"{self.figure.scale * gap:.{self.figure.digits}f}" if math.isfinite(gap) else "–"
+        """Return the smallest difference in the figure's unit; a dash where there is none that could be."""
+        return f"{self.figure.scale * self.gap(tests):.{self.figure.digits}f}" if self.could_show(tests) else "–"
 
     def seeds(self, gap: float) -> str:
         """Return how many seeds show a gap as one of `tests`, with a power of 80 %."""
@@ -144,13 +145,14 @@ def as_published(tested: Sequence[Tested]) -> list[Tested]:
 def standard_table(tested: Sequence[Tested]) -> str:
     """Return all differences from standard attention; what is beyond chance is bold."""
     power = ("80 % power at", f"as one of {tested[0].tests}")
-    heading = ("attention", "figure", "minus standard [95 %]", "p", "p (Holm)", "pair alone, p", "images, too", *power)
-    rows: list[Sequence[str]] = [heading]
+    heading = ("attention", "figure", "n", "minus standard [95 %]", "p", "p (Holm)", "pair alone, p", "images, too")
+    rows: list[Sequence[str]] = [(*heading, *power)]
     for each in tested:
         both = "" if each.images_too is None else each.figure.signed(each.images_too)
         p_values = (p_text(each.found.p_value), _bold(p_text(each.p), each), p_text(each.alone.p_value))
         cells = (each.figure.signed(each.found), *p_values, both)
-        rows.append((each.formula, each.figure.title, *cells, each.least(), each.least(each.tests)))
+        ends = (each.least(), each.least(each.tests))
+        rows.append((each.formula, each.figure.title, str(each.alone.n), *cells, *ends))
     return markdown(rows)
 
 

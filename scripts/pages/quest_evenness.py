@@ -16,7 +16,7 @@ from robustkit.results.tables import p_text
 from scripts.zoo.correlations import chance_between, correlation_interval, group_orders, partial_rank_correlation
 from scripts.zoo.logs import Log
 from scripts.zoo.power import LEVEL, smallest_correlation
-from scripts.zoo.trainings import Trainings
+from scripts.zoo.trainings import Trainings, figure_of
 
 from .quest_figures import EVENNESS, FIGURES, ROBUSTNESS, Figure
 from .writing import listed, markdown
@@ -25,6 +25,7 @@ Floats = NDArray[np.float64]
 Formulas = NDArray[np.str_]
 FEWEST = 12  # trainings: below, a rank correlation says nothing
 OF_EACH = 3  # trainings of each formula: below, intervals within formulas are too narrow
+OF_EACH_FOR_POWER = 5  # below, resampled trainings find much less than Fisher's z has it
 ALL, WITHIN = "Over all trainings", "Within formulas"
 TOO_FEW = {ALL: "so few formulas have too few orders", WITHIN: f"not each formula has {OF_EACH} trainings"}
 DRAWS = 10_000  # for verdicts, whose intervals end far out
@@ -70,9 +71,14 @@ class Evenness:
     formulas: Formulas
 
     @property
+    def of_each(self) -> int:
+        """How many trainings there are of each formula, at least."""
+        return int(np.unique(self.formulas, return_counts=True)[1].min())
+
+    @property
     def within(self) -> Formulas | None:
         """The formulas, where there are enough trainings of each to look within."""
-        return self.formulas if np.unique(self.formulas, return_counts=True)[1].min() >= OF_EACH else None
+        return self.formulas if self.of_each >= OF_EACH else None
 
     @property
     def correlations(self) -> int:
@@ -80,8 +86,12 @@ class Evenness:
         return len(self.columns) * len(self.robust)
 
     @property
-    def least(self) -> float:
-        """The smallest correlation within formulas that is found four times out of five, as one of a side."""
+    def least(self) -> float | None:
+        """The smallest correlation within formulas that is found four times out of five, as one of a side; None where
+        there are too few trainings to tell.
+        """
+        if self.of_each < OF_EACH_FOR_POWER:
+            return None
         return smallest_correlation(len(self.held), len(np.unique(self.formulas)), LEVEL / self.correlations)
 
     def chance(self, column: Column, other: Column) -> float:
@@ -180,7 +190,7 @@ def evenness(even: Evenness, trainings: Trainings, logs: Sequence[Log], picture:
 
 def _found(even: Evenness) -> str:
     """Return which correlations within formulas could have been found."""
-    if even.within is None:
+    if even.least is None:
         return ""
     return (
         f" As one of {even.correlations}, a correlation within formulas is found four times out of five where it is "
@@ -189,7 +199,7 @@ def _found(even: Evenness) -> str:
 
 
 def _column(trainings: Trainings, figure: Figure) -> Column:
-    values = [line["figures"].get(figure.condition, {}).get(figure.metric, np.nan) for line in trainings.lines]
+    values = [figure_of(line, figure.condition, figure.metric) for line in trainings.lines]
     return Column(figure.title, figure.scale * np.array(values))
 
 

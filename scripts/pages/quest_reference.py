@@ -46,7 +46,7 @@ def reference(family: str, trainings: Trainings) -> str:
             }
             if found:
                 inner = ", ".join(f"{metric} = {_level(values)}" for metric, values in found.items())
-                name = "agcam" if condition == MAPS else condition
+                name = "agcam" if condition == MAPS else trainings.whole(condition)
                 lines.append(f"{json.dumps(name)} = {{ {inner} }}")
     return "\n".join(lines) + "\n"
 
@@ -61,6 +61,6 @@ def _images(trainings: Trainings) -> str:
     """Return on how many images figures are: `clean on all test images, fgsm and pgd on 500`."""
     by_count: dict[int | None, list[str]] = {}
     for condition in dict.fromkeys(figure.condition for figure in FIGURES):
-        if any(condition in line["figures"] for line in trainings.lines):
+        if any(trainings.whole(condition) in line["figures"] for line in trainings.lines):
             by_count.setdefault(part_of(condition).limit, []).append(condition.partition("(")[0])
     return ", ".join(f"{listed(kinds)} on {count or 'all test images'}" for count, kinds in by_count.items())

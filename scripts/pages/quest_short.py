@@ -10,7 +10,7 @@ from scripts.zoo.trainings import Trainings
 
 from .quest_differences import ORDERS, UNKNOWN, Tested, as_published, from_standard
 from .quest_evenness import ALL, TOO_FEW, Evenness
-from .quest_figures import EVENNESS, MAPS, ROBUSTNESS
+from .quest_figures import EVENNESS, FIGURES, MAPS, ROBUSTNESS, Figure
 from .writing import listed
 
 OTHERS = ("clean", MAPS)
@@ -23,16 +23,31 @@ def in_short(name: str, trainings: Trainings, tested: Sequence[Tested], even: Ev
     """
     if not tested:
         return ""
-    counts = [len(trainings.values(formula, "clean", "top1")) for formula in trainings.formulas()]
+    counts = _counts(trainings, FIGURES[0])
     seeds = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(max(counts))
     ours = from_standard(tested)
     if not ours:
         return ""
-    points = [_differences(ours), *_published(as_published(tested)), *_quest(trainings, ours), *_evenness(even)]
+    points = [_differences(ours), *_published(as_published(tested)), *_quest(trainings, ours, even), *_evenness(even)]
     colour = ", whose class colour alone nearly tells (below)" if name == "shapes" else ""
-    head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {seeds} of each formula:"
+    head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {seeds} of each formula{_fewer(trainings)}:"
     last = f"These are small models of small images{colour}; larger ones, as the paper's, may differ."
     return "\n\n".join([head, "\n".join(f"- {point}" for point in points), last])
+
+
+def _fewer(trainings: Trainings) -> str:
+    """Return `(SPSA top-1 and AutoAttack top-1: 3)` of the figures that fewer trainings have; '' without any."""
+    most = {f.name: max(_counts(trainings, f)) for f in FIGURES}
+    by_count: dict[int, list[str]] = {}
+    for name, count in most.items():
+        if 0 < count < most[FIGURES[0].name]:
+            by_count.setdefault(count, []).append(name)
+    return f" ({'; '.join(f'{listed(names)}: {count}' for count, names in by_count.items())})" if by_count else ""
+
+
+def _counts(trainings: Trainings, figure: Figure) -> list[int]:
+    """Return how many trainings of each formula have a figure."""
+    return [len(trainings.values(formula, figure.condition, figure.metric)) for formula in trainings.formulas()]
 
 
 def _differences(tested: Sequence[Tested]) -> str:
@@ -43,8 +58,8 @@ def _differences(tested: Sequence[Tested]) -> str:
     lines = [
         f"{len(beyond)} of {len(tested)} differences from standard attention are beyond chance, for other trainings on "
         f"these images: p < {LEVEL} in one model of all formulas, after Holm's correction for all {tested[0].tests} "
-        f"differences that are tested. By Student's t on each pair's own seeds alone {alone} are, and without the "
-        f"correction {plain} would be, where chance alone makes about {LEVEL * len(tested):.0f}."
+        f"differences of these trainings that are tested. By Student's t on each pair's own seeds alone {alone} are, "
+        f"and without the correction {plain} would be, where chance alone makes about {LEVEL * len(tested):.0f}."
     ]
     found = list(dict.fromkeys(each.formula for each in beyond))
     for formula in found:
@@ -82,7 +97,7 @@ def _published(published: Sequence[Tested]) -> list[str]:
     return [f"Of {len(published)} differences that the paper has, too: {', '.join(parts)}."]
 
 
-def _quest(trainings: Trainings, tested: Sequence[Tested]) -> list[str]:
+def _quest(trainings: Trainings, tested: Sequence[Tested], even: Evenness | None) -> list[str]:
     """Return whether attention of QUEST is more even than that of standard, and its models more robust."""
     share = EVENNESS[0]
     found = trainings.joint("quest", "standard", share.condition, share.metric)
@@ -98,25 +113,26 @@ def _quest(trainings: Trainings, tested: Sequence[Tested]) -> list[str]:
     ]
     return [
         f"**Is QUEST's attention more even, and are its models more robust?** It is {premise}{doubt} than that of "
-        f"standard ({share.name} {share.signed(found.difference)}, p {p_text(found.difference.p_value)}). Robustness, "
-        f"quest minus standard: {'; '.join(figures)}. {_follows(own)}{_claim(tested)}"
+        f"standard ({share.name} {share.signed(found.difference)}, p {p_text(found.difference.p_value)}, not "
+        f"corrected). Robustness, quest minus standard: {'; '.join(figures)}. {_follows(own)}{_claim(tested, even)}"
     ]
 
 
-def _claim(tested: Sequence[Tested]) -> str:
+def _claim(tested: Sequence[Tested], even: Evenness | None) -> str:
     """Return what follows for the paper's claim that QUEST is more robust: by all its figures of corruptions and
     attacks together; '' while none is beyond chance.
     """
     own = [e for e in tested if e.formula == "quest" and e.published is not None and e.figure.condition not in OTHERS]
     more, less = ([e.figure.name for e in own if e.is_beyond_chance and e.is_better == side] for side in (True, False))
+    left = "is the next point's question" if even else "needs more trainings"
     if more and less:
         return f" By the paper's figures they are more robust in {listed(more)}, and less in {listed(less)}."
     if more:
-        return f" So far as these go, it is as the paper has it ({listed(more)}); why is the next point's question."
+        return f" So far as these go, it is as the paper has it ({listed(more)}); why {left}."
     if less:
         return (
             f" The paper's claim, that QUEST's models are more robust, does not hold for these: by {listed(less)} they "
-            "are less. Whether even attention helps is the next point's question."
+            f"are less. Whether even attention helps {left}."
         )
     return ""
 
@@ -134,7 +150,11 @@ def _follows(own: Sequence[Tested]) -> str:
         return f"So its models are {' and '.join(words)}, beyond chance{'; the rest is not' if rest else ''}."
     sides = {each.is_better for each in own}
     lean = "" if len(sides) > 1 else f", though all lean towards {'more' if True in sides else 'less'} robust"
-    least = [f"{each.least(each.tests)}{each.figure.unit} in {each.figure.name}" for each in own if each.gap() < 1]
+    least = [
+        f"{each.least(each.tests)}{each.figure.unit} in {each.figure.name}"
+        for each in own
+        if each.could_show(each.tests)
+    ]
     needed = f" To show four times out of five, they would have to differ by {listed(least)}." if least else ""
     return f"None is beyond chance{lean}.{needed}"
 
@@ -154,13 +174,16 @@ def _evenness(even: Evenness | None) -> list[str]:
         parts.append("Whether that is attention's or the formula's is undecided before there are more of each.")
         return [" ".join(parts)]
     within = even.of_one_formula[share]
-    parts.append(f"Among those of one formula, where it cannot be the formula's, they are {within.text or unknown}.")
+    parts.append(
+        "Among those of one formula, where it cannot be the formula's, those with more of it are "
+        f"{within.text or unknown}."
+    )
     if within.more and within.less:
         parts.append("They point both ways.")
     elif within.more:
         parts.append("They speak for the claim, and do not prove a cause.")
     elif within.less:
         parts.append("They speak against the claim.")
-    else:
+    elif even.least is not None:
         parts.append(f"A correlation within formulas of {even.least:.2f} or more would show four times out of five.")
     return [" ".join(parts)]

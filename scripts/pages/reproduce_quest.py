@@ -49,8 +49,8 @@ def levels(trainings: Trainings, figures: Sequence[Figure]) -> str:
         heading += [figure.title, *(["published"] if figure.published else [])]
     rows = [tuple(heading)]
     for formula in trainings.formulas():
-        counts = sorted({len(trainings.values(formula, f.condition, f.metric)) for f in figures})
-        cells = [formula, " to ".join(map(str, counts))]
+        counts = {len(trainings.values(formula, f.condition, f.metric)) for f in figures} - {0} or {0}
+        cells = [formula, " to ".join(map(str, sorted({min(counts), max(counts)})))]
         for figure in figures:
             cells += [figure.level(trainings, formula), *([figure.of_paper(formula)] if figure.published else [])]
         rows.append(tuple(cells))
@@ -69,7 +69,7 @@ def tables(trainings: Trainings) -> Iterator[str]:
         yield f"### {table.title}"
         if not found:
             part = part_of(table.figures[0].condition).name
-            ran = any(part in line["parts"] for line in trainings.lines)
+            ran = part == "attention" and any(part in line["parts"] for line in trainings.lines)
             yield "The images have no boxes to score maps by." if ran else "These trainings are not evaluated on it."
             continue
         yield "\n\n".join(filter(None, [table.note, levels(trainings, found), _images(found)]))
@@ -109,9 +109,13 @@ def of_family(family: Family, logs: Sequence[Log], pictures: Path) -> Iterator[s
     counts = {formula: len(trainings.values(formula, "clean", "top1")) for formula in trainings.formulas()}
     most = max(counts.values())
     few = [f"{formula} {count}" for formula, count in counts.items() if count < most]
-    own = [log for log in logs if log.family == f"{name}-vit" and not log.variant]
+    all_logs = [log for log in logs if log.family == f"{name}-vit" and not log.variant]
+    kept = {(line["attention"], line["seed"]) for line in trainings.lines}
+    own = [log for log in all_logs if (log.attention, log.seed) in kept or log.diverged]
     gone = sum(log.diverged for log in own)
     fate = f" {gone or 'None'} of {len(own)} trainings diverged." if own else ""
+    if rest := [f"{log.attention} (seed {log.seed})" for log in all_logs if log not in own]:
+        fate += f" Trained, but not evaluated: {listed(rest)}."
     many = "s" if len(trainings.lines) > 1 else ""
     yield f"## Trainings on {name}"
     yield (
@@ -130,7 +134,9 @@ def of_family(family: Family, logs: Sequence[Log], pictures: Path) -> Iterator[s
         yield "Too few trainings: how far another seed would move a figure is not known, so nothing is compared."
     if family.even:
         yield from evenness(family.even, trainings, own, pictures / f"{name}-evenness.svg")
-    elif len(trainings.lines) >= FEWEST:
+    elif (count := len(trainings.lines)) < FEWEST:
+        yield f"No correlations of attention and robustness: {count} trainings are too few, fewer than {FEWEST}."
+    else:
         missing = listed(lacking(trainings))
         yield f"No correlations of attention and robustness: not all trainings have {missing}, or all have the same."
 
@@ -142,15 +148,18 @@ def _compared(family: Family) -> Iterator[str]:
     yield (
         "Seeds share their first weights and the order of images across formulas. Differences are those of one model "
         "of all formulas and seeds (figure = formula + seed + rest), whose rest is taken to spread alike in all; where "
-        "the two formulas' own seeds spread more than that, it is their own t-test. p is for other trainings on these "
-        "images. *Pair alone*: Student's t on the two formulas' own differences by seed, which supposes nothing of "
-        "other formulas and so finds less; whether all spread alike is more than so few seeds can tell. *Images, too*: "
+        "the two formulas' own seeds spread more than that, it is their own t-test. Whether all spread alike is more "
+        "than so few seeds can tell: where one formula spreads three times as wide as the others, a p of 0.05 still "
+        "is one, while one at the strictest of Holm's steps is up to eight times too small (simulated). p is for "
+        "other trainings on these images. *n*: seeds that both have; the model also takes those that one of them "
+        "lacks. *Pair alone*: Student's t on the two formulas' own differences by seed, which supposes nothing of "
+        "other formulas and so mostly finds less. *Images, too*: "
         "intervals of the pair alone for other trainings and other images (seeds and images as crossed random effects, "
         "degrees of freedom of Hillis 2007: where images add much they are more than a few seeds alone have, so that "
         "such an interval may be the narrower one); of the figures of which is kept who was right. *80 % power at*: "
         "the smallest difference that so many seeds find four times out of five, where it is the only one that is "
-        f"tested, and *as one of {tests}*, at the strictest of Holm's steps (over 100 %: none could be). Bold: beyond "
-        "chance."
+        f"tested, and *as one of {tests}*, at the strictest of Holm's steps (a dash: more than 100 points, or than the "
+        "whole level of standard). Bold: beyond chance."
     )
     beyond = sum(each.is_beyond_chance for each in tested)
     yield f"{beyond} of {len(tested)} differences are beyond chance after Holm's correction for all {tests}."

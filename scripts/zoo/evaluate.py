@@ -74,8 +74,13 @@ PARTS = (
         {"attacks": "fgsm,pgd", "eps": "2/255"},
         ("fgsm(eps=2/255)", "pgd(eps=2/255,steps=20)"),
     ),
-    Part("spsa", 100, {"attacks": "spsa(steps=10,directions=32)", "eps": "2/255"}),
-    Part("autoattack", 50, {"attacks": "autoattack", "eps": "2/255"}),
+    Part(
+        "spsa",
+        100,
+        {"attacks": "spsa(steps=10,directions=32)", "eps": "2/255"},
+        ("spsa(eps=2/255,steps=10,directions=32)",),
+    ),
+    Part("autoattack", 50, {"attacks": "autoattack", "eps": "2/255"}, ("autoattack(eps=2/255,version=standard)",)),
     Part("corrupted", 200, {"attacks": "none", "corruptions": "in-c"}),
     Part("distances", 100, {"attacks": "fmn(norm=linf)"}),
     Part("attention", 200, {"attacks": "none", "cams": "agcam", "faithfulness": "none", "watch_attention": True}),
@@ -203,11 +208,18 @@ def add(part: Part, checkpoints: Sequence[Path], data_dir: str, work: Path, out:
     wanted = {path: line for path, line in found.items() if part.name not in line["parts"]}
     if wanted:
         evaluate(part, wanted, data_dir, work / "+".join(path.stem for path in wanted)[:80])
-        new = {line["checkpoint"]: line for line in wanted.values()}
-        lines = _by_checkpoint(out) | new  # another process may have written lines meanwhile
+        lines = _by_checkpoint(out)  # another process may have written parts meanwhile
+        for line in wanted.values():
+            lines[line["checkpoint"]] = _joined(line, lines.get(line["checkpoint"], {}))
         text = "".join(json.dumps(lines[key], separators=(",", ":")) + "\n" for key in sorted(lines))
         write_whole(out, text.encode())
     return len(wanted)
+
+
+def _joined(line: Line, other: Mapping[str, Any]) -> Line:
+    """Return a line with what another of the same training has in addition."""
+    both = {key: {**other.get(key, {}), **line[key]} for key in ("figures", "right", "images")}
+    return {**line, **both, "parts": list(dict.fromkeys([*other.get("parts", []), *line["parts"]]))}
 
 
 def _by_checkpoint(path: Path) -> dict[str, Line]:

@@ -69,10 +69,13 @@ class Trainings:
         return {
             line["seed"]: value
             for line in self.lines
-            if line["attention"] == formula
-            and (value := line["figures"].get(condition, {}).get(metric)) is not None
-            and math.isfinite(value)
+            if line["attention"] == formula and math.isfinite(value := figure_of(line, condition, metric))
         }
+
+    def whole(self, condition: str) -> str:
+        """Return the text of a condition in the lines: `in-c(texture=own)` for `in-c`."""
+        names = (_named(line, condition) for line in self.lines)
+        return next(filter(None, names), condition)
 
     def right(self, formula: str, condition: str) -> dict[int, NDArray[np.bool_]]:
         """Return for each seed which samples were right, (n,).
@@ -118,6 +121,19 @@ class Trainings:
             return None
         before, after = (np.stack([side[seed] for seed in seeds]).astype(float) for side in sides)
         return crossed(before, after)
+
+
+def figure_of(line: Line, condition: str, metric: str) -> float:
+    """Return a figure of a training, nan where it has none. condition: as in the line, or the kind of the only one."""
+    return float(line["figures"].get(_named(line, condition), {}).get(metric, math.nan))
+
+
+def _named(line: Line, condition: str) -> str:
+    """Return the line's name of a condition: itself, or that of the only one of its kind; '' where it has neither."""
+    if condition in line["figures"]:
+        return condition
+    found = [name for name in line["figures"] if name.startswith(f"{condition}(")]
+    return found[0] if len(found) == 1 else ""
 
 
 def contrast(

@@ -24,18 +24,36 @@ from robustkit.results.published import read_published
 from scripts.pages import quest_reference, quest_variants, reproduce_quest
 from scripts.pages.quest_differences import as_published, compared, from_standard, published_table, standard_table
 from scripts.pages.quest_evenness import Column, Evenness, evenness, evenness_of
-from scripts.pages.quest_figures import EVENNESS, FGSM, FIGURES, IN_C, MAPS, PGD, ROBUSTNESS, TABLES
+from scripts.pages.quest_figures import (
+    AUTOATTACK,
+    EVENNESS,
+    FGSM,
+    FIGURES,
+    IN_C,
+    MAPS,
+    PGD,
+    ROBUSTNESS,
+    SPSA,
+    TABLES,
+    Figure,
+)
 from scripts.pages.quest_short import in_short
 from scripts.zoo import evaluate
 from scripts.zoo.correlations import chance_between, correlation_interval, partial_rank_correlation
 from scripts.zoo.endings import endings
-from scripts.zoo.logs import Log, finished
+from scripts.zoo.logs import Log, finished, read_logs
 from scripts.zoo.power import power, seeds_needed, smallest_correlation, smallest_gap
 from scripts.zoo.trainings import Trainings, contrast, crossed, spread_of
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs" / "results" / "zoo"
+CORRUPTED = "in-c(preset=cifar,texture=own)"
 KEPT = sorted(path.stem for path in RECORDS.glob("*.jsonl"))
+
+
+def named(figure: Figure) -> str:
+    """A condition as the lines here have it."""
+    return CORRUPTED if figure.condition == IN_C else figure.condition
 
 
 def line(formula: str, seed: int, shift: float, rng: np.random.Generator) -> dict[str, Any]:
@@ -43,7 +61,7 @@ def line(formula: str, seed: int, shift: float, rng: np.random.Generator) -> dic
     figures: dict[str, dict[str, float]] = {}
     for figure in (*FIGURES, *EVENNESS):
         value = 0.5 + shift * (figure.better or 1) + 0.004 * rng.standard_normal()
-        figures.setdefault(figure.condition, {})[figure.metric] = float(value)
+        figures.setdefault(named(figure), {})[figure.metric] = float(value)
     right, images = {}, {"clean": 1000, FGSM: 500, PGD: 500}
     for condition, n in images.items():
         bits = rng.permutation(n) < round(figures[condition]["top1"] * n)
@@ -378,21 +396,25 @@ def test_parts_in_any_order_and_by_two_processes_leave_the_same_lines(
 ) -> None:
     """Clean figures are those of the part that takes all images, and lines of others that came meanwhile stay."""
     options = {"attacks": "fgsm", "eps": "8/255"}
-    parts = (evaluate.Part("clean", 12, {"attacks": "none"}), evaluate.Part("attacked", 8, options))
+    bits = ("fgsm(eps=8/255)",)
+    parts = (evaluate.Part("clean", 12, {"attacks": "none"}), evaluate.Part("attacked", 8, options, bits))
     monkeypatch.setattr(evaluate, "PARTS", parts)
     out, whole = tmp_path / "kept.jsonl", evaluate.evaluate
 
-    def meanwhile(*given: Any) -> None:
-        whole(*given)
+    def meanwhile(part: evaluate.Part, checkpoints: Any, *given: Any) -> None:
+        """While the first part is computed, another process does the second."""
+        monkeypatch.setattr(evaluate, "evaluate", whole)
+        assert evaluate.main([*told, "--parts", "clean"]) == 0
         with out.open("a") as file:
             file.write(json.dumps({"checkpoint": "of another", "parts": []}) + "\n")
+        whole(part, checkpoints, *given)
 
     monkeypatch.setattr(evaluate, "evaluate", meanwhile)
-    given = [str(embedded_file("shapes-vit-quest")), "--work", str(tmp_path / "runs"), "--out", str(out)]
-    assert evaluate.main([*given, "--parts", "attacked"]) == 0
-    assert evaluate.main([*given, "--parts", "clean"]) == 0
+    told = [str(embedded_file("shapes-vit-quest")), "--work", str(tmp_path / "runs"), "--out", str(out)]
+    assert evaluate.main([*told, "--parts", "attacked"]) == 0
     other, kept = evaluate.read_lines(out)
-    assert other["checkpoint"] == "of another" and kept["parts"] == ["attacked", "clean"]
+    assert other["checkpoint"] == "of another" and kept["parts"] == ["clean", "attacked"]
+    assert kept["images"] == {"fgsm(eps=8/255)": 8} and set(kept["figures"]) == {"clean", "fgsm(eps=8/255)"}
     run = robustkit.Run(next((tmp_path / "runs").glob("*/clean")))
     correct = run.table("shapes-vit-quest", "clean", ["correct"])["correct"].to_pylist()
     assert len(correct) == 12 and kept["figures"]["clean"]["top1"] == pytest.approx(np.mean(correct), abs=1e-6)
@@ -415,7 +437,7 @@ def test_evenness_within_formulas_is_not_that_between_them(tmp_path: Path) -> No
             each["figures"][figure.condition][figure.metric] = even
         for figure in ROBUSTNESS:
             robust = 2 * place[each["attention"]] - even
-            each["figures"][figure.condition][figure.metric] = figure.better * robust
+            each["figures"][named(figure)][figure.metric] = figure.better * robust
         each["figures"]["clean"]["top1"], each["right"] = rng.random(), {}
     trainings = Trainings(tuple(made))
     even = evenness_of(trainings)
@@ -429,7 +451,7 @@ def test_evenness_within_formulas_is_not_that_between_them(tmp_path: Path) -> No
     tested = compared(trainings)
     short = in_short("shapes", trainings, tested, even)
     assert f"those with more of it are more {every}. Among those of one formula" in short
-    assert f"they are less {every}. They speak against the claim." in short
+    assert f"those with more of it are less {every}. They speak against the claim." in short
     turned = replace(even, robust=tuple(replace(c, values=-c.values) for c in even.robust))
     assert "They speak for the claim, and do not prove a cause." in in_short("", trainings, tested, turned)
     few = replace(even, formulas=np.array([f"{name} {i}" for i, name in enumerate(even.formulas)]))
@@ -456,7 +478,7 @@ def test_in_short_says_what_the_tables_show(made_up: list[dict[str, Any]]) -> No
     beyond = [each for each in tested if each.p < 0.05]
     assert short.startswith("**In short**, of 20 trainings on shapes, 5 of each formula:")
     assert f"- {len(beyond)} of {len(tested)} differences from standard attention are beyond chance" in short
-    assert f"correction for all {len(every)} differences that are tested. By Student's t on" in short
+    assert f"correction for all {len(every)} differences of these trainings that are tested. By Student's t on" in short
     alone = sum(each.p_alone < 0.05 for each in tested)
     assert f"own seeds alone {alone} are" in short
     (quest,) = re.findall("    - quest: better by (.*)\\.", short)
@@ -477,7 +499,7 @@ def test_in_short_says_what_the_tables_show(made_up: list[dict[str, Any]]) -> No
     for shifted, said in (*cases, (EVENNESS[:1], "It is less even than that of standard")):
         for each in (each for each in made_up if each["attention"] == "quest"):
             for figure in shifted:
-                each["figures"][figure.condition][figure.metric] -= 0.2 * (figure.better or 1)
+                each["figures"][named(figure)][figure.metric] -= 0.2 * (figure.better or 1)
             each["right"] = {}
         trainings = Trainings(tuple(made_up))
         short = in_short("shapes", trainings, compared(trainings), None)
@@ -488,7 +510,7 @@ def test_where_nothing_differs_in_short_says_so(made_up: list[dict[str, Any]]) -
     rng = np.random.default_rng(10)
     alike = [line(each["attention"], each["seed"], 0.0, rng) for each in made_up]
     for each in alike:
-        each["figures"][IN_C]["mean_error"] = 0.01 * each["seed"] + 0.001 * len(each["attention"])
+        each["figures"][CORRUPTED]["mean_error"] = 0.01 * each["seed"] + 0.001 * len(each["attention"])
     trainings = Trainings(tuple(alike))
     every = compared(trainings)
     short = in_short("shapes", trainings, every, None)
@@ -519,8 +541,13 @@ def test_tables_tell_all_tests_by_one_family(made_up: list[dict[str, Any]]) -> N
         [cell.strip() for cell in row.split("|")[1:-1]] for row in standard_table(from_standard(every)).splitlines()
     ]
     (row,) = (row for row in rows if row[:2] == ["quest", "PGD-20 top-1, %"])
-    assert row[6] == pgd.figure.signed(pgd.images_too) and row[8] == pgd.least(len(every)) != row[7]
-    assert replace(pgd, model=replace(pgd.model, spread=0.5)).least(70) == "over 100"
+    assert row[2] == "5" and row[7] == pgd.figure.signed(pgd.images_too) and row[9] == pgd.least(len(every)) != row[8]
+    assert replace(pgd, model=replace(pgd.model, spread=0.5)).least(70) == "–"
+    nll = next(e for e in every if (e.formula, e.figure.condition, e.figure.metric) == ("quest", PGD, "nll"))
+    assert nll.model and nll.alone.first == pytest.approx(0.5, abs=0.01)
+    of_sd = nll.gap(70) / nll.model.spread  # so many standard deviations could be found: more than the level is none
+    sides = [replace(nll, model=replace(nll.model, spread=level / of_sd)).least(70) for level in (0.45, 0.55)]
+    assert sides == ["0.450", "–"]
 
 
 def test_figures_that_are_no_numbers_and_lines_of_other_trainings_are_not_averaged(
@@ -580,7 +607,10 @@ def test_variants_are_told_by_formula_and_seed() -> None:
     assert (
         "1 of 2 differences of quest from standard in clean top-1 are beyond chance; the largest of them is +" in short
     )
-    assert short.endswith(" points (training images 10%).") and quest_variants.in_short(logs[:3]) == ""
+    assert (
+        re.search(r" points \(training images 10%, p \(Holm\) 0\.0\d+\)\.$", short)
+        and quest_variants.in_short(logs[:3]) == ""
+    )
     wide = [("standard", 0, 0.3), ("standard", 1, 0.7), ("quest", 0, 0.8), ("quest", 1, 0.75)]  # +27.5, and by chance
     wide_logs = [log(name, "epochs-4-rate-0.01", seed, value) for name, seed, value in wide]
     assert (
@@ -629,3 +659,38 @@ def test_the_page_is_of_the_records_that_are_kept(family: str) -> None:
     for table in TABLES:
         found = reproduce_quest.had(kept, table.figures)
         assert reproduce_quest.levels(kept, found) in page
+
+
+def test_the_page_is_of_the_logs_that_are_kept() -> None:
+    """Its tables of parts, rates and architectures, and their summary."""
+    kept = finished(read_logs(RECORDS))
+    page = (ROOT / "docs" / "results" / "quest-tables.md").read_text("utf-8")
+    assert "\n\n".join(quest_variants.variants(kept)) in page and quest_variants.in_short(kept) in page
+
+
+def test_a_family_may_lack_seeds_and_figures(made_up: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Three seeds, of elliptical two; SPSA of two seeds, AutoAttack of none, no maps; a log without a record."""
+    kept = [each for each in made_up if each["seed"] < (2 if each["attention"] == "elliptical" else 3)]
+    probe = {"probe": {"largest_logit": [1.0]}, "test_accuracy_ema": 0.9}
+    for each in made_up:
+        if each["seed"] < 3:
+            folder = tmp_path / each["checkpoint"].replace("shapes", "cifar10")
+            folder.mkdir()
+            (folder / "log.jsonl").write_text(json.dumps(probe) + "\n")
+        for condition in (AUTOATTACK, MAPS, *([SPSA] if each["seed"] > 1 else [])):
+            del each["figures"][condition]
+    (tmp_path / "cifar10.jsonl").write_text("".join(json.dumps({"parts": [], **each}) + "\n" for each in kept))
+    told = ["--records", str(tmp_path), "--markdown", str(tmp_path / "page.md"), "--references", str(tmp_path)]
+    assert reproduce_quest.main(told) == 0
+    text = (tmp_path / "page.md").read_text()
+    assert "of 11 trainings on cifar10, 2 to 3 of each formula (SPSA top-1: 2):" in text
+    assert "Seeds: 3, but elliptical 2. None of 11 trainings diverged." in text
+    assert "Trained, but not evaluated: elliptical (seed 2)." in text
+    assert "No correlations of attention and robustness: 11 trainings are too few, fewer than 12." in text
+    assert "next point" not in text and "needs more trainings." in text and "0 to " not in text
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if row.startswith("|")]
+    counts = {(row[0], row[1]): row[2] for row in rows if row[0] in ("quest", "elliptical") and len(row) == 10}
+    assert counts["quest", "IN-C mean error, %"] == "3" and counts["elliptical", "IN-C mean error, %"] == "2"
+    assert counts["quest", "SPSA top-1, %"] == "2"
+    said = read_published(str(tmp_path / "zoo-cifar10.toml")).figures["quest"]
+    assert CORRUPTED in said and IN_C not in said
