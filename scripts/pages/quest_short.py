@@ -24,25 +24,29 @@ def in_short(name: str, trainings: Trainings, tested: Sequence[Tested], even: Ev
     if not tested:
         return ""
     counts = _counts(trainings, FIGURES[0])
-    seeds = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(max(counts))
     ours = from_standard(tested)
     if not ours:
         return ""
     points = [_differences(ours), *_published(as_published(tested)), *_quest(trainings, ours, even), *_evenness(even)]
     colour = ", whose class colour alone nearly tells (below)" if name == "shapes" else ""
-    head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {seeds} of each formula{_fewer(trainings)}:"
+    head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {_range(counts)} of each formula{_fewer(trainings)}:"
     last = f"These are small models of small images{colour}; larger ones, as the paper's, may differ."
     return "\n\n".join([head, "\n".join(f"- {point}" for point in points), last])
 
 
 def _fewer(trainings: Trainings) -> str:
-    """Return `(SPSA top-1 and AutoAttack top-1: 3)` of the figures that fewer trainings have; '' without any."""
-    most = {f.name: max(_counts(trainings, f)) for f in FIGURES}
-    by_count: dict[int, list[str]] = {}
-    for name, count in most.items():
-        if 0 < count < most[FIGURES[0].name]:
-            by_count.setdefault(count, []).append(name)
+    """Return ` (SPSA top-1: 3; AutoAttack top-1: 0 to 3)` of the figures that fewer trainings have; '' without any."""
+    usual, by_count = _counts(trainings, FIGURES[0]), dict[str, list[str]]()
+    for figure in FIGURES:
+        counts = _counts(trainings, figure)
+        if any(counts) and counts != usual:
+            by_count.setdefault(_range(counts), []).append(figure.name)
     return f" ({'; '.join(f'{listed(names)}: {count}' for count, names in by_count.items())})" if by_count else ""
+
+
+def _range(counts: Sequence[int]) -> str:
+    """Return `3`, or `0 to 3`."""
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
 
 
 def _counts(trainings: Trainings, figure: Figure) -> list[int]:

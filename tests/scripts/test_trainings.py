@@ -306,8 +306,10 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
         (records / each["checkpoint"]).mkdir(parents=True)
         (records / each["checkpoint"] / "log.jsonl").write_text((json.dumps(probe) + "\n") * 2)
     (records / "shapes.jsonl").write_text("".join(json.dumps(each) + "\n" for each in made_up))
-    one = made_up[0] | {"seed": 0, "recipe": "alone", "parts": ["clean", "attention"]}
-    one["figures"] = {condition: values for condition, values in one["figures"].items() if condition != MAPS}
+    one = made_up[0] | {"seed": 0, "recipe": "alone", "parts": ["clean", "corrupted", "attention"]}
+    one["figures"] = {
+        condition: values for condition, values in one["figures"].items() if condition not in (MAPS, CORRUPTED)
+    }
     (records / "cifar10.jsonl").write_text(json.dumps(one) + "\n")
     told = ["--records", str(records), "--markdown", str(written), "--references", str(tmp_path)]
     assert reproduce_quest.main(told) == 0
@@ -454,6 +456,9 @@ def test_evenness_within_formulas_is_not_that_between_them(tmp_path: Path) -> No
     assert f"those with more of it are less {every}. They speak against the claim." in short
     turned = replace(even, robust=tuple(replace(c, values=-c.values) for c in even.robust))
     assert "They speak for the claim, and do not prove a cause." in in_short("", trainings, tested, turned)
+    three = evenness_of(Trainings(tuple(each for each in made if each["seed"] < 3)))
+    assert even.least and three and three.of_one_formula and three.least is None
+    assert "four times out of five" not in " ".join(evenness(three, trainings, [], tmp_path / "plot.svg"))
     few = replace(even, formulas=np.array([f"{name} {i}" for i, name in enumerate(even.formulas)]))
     assert "is undecided before there are more of each" in in_short("", trainings, tested, few)
 
@@ -669,7 +674,7 @@ def test_the_page_is_of_the_logs_that_are_kept() -> None:
 
 
 def test_a_family_may_lack_seeds_and_figures(made_up: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Three seeds, of elliptical two; SPSA of two seeds, AutoAttack of none, no maps; a log without a record."""
+    """Three seeds, of elliptical two; SPSA of two, AutoAttack of one formula, no maps; a log without a record."""
     kept = [each for each in made_up if each["seed"] < (2 if each["attention"] == "elliptical" else 3)]
     probe = {"probe": {"largest_logit": [1.0]}, "test_accuracy_ema": 0.9}
     for each in made_up:
@@ -677,20 +682,23 @@ def test_a_family_may_lack_seeds_and_figures(made_up: list[dict[str, Any]], tmp_
             folder = tmp_path / each["checkpoint"].replace("shapes", "cifar10")
             folder.mkdir()
             (folder / "log.jsonl").write_text(json.dumps(probe) + "\n")
-        for condition in (AUTOATTACK, MAPS, *([SPSA] if each["seed"] > 1 else [])):
+        for condition in (MAPS, *([SPSA] if each["seed"] > 1 else [])):
             del each["figures"][condition]
+        if each["attention"] != "standard":
+            del each["figures"][AUTOATTACK]
     (tmp_path / "cifar10.jsonl").write_text("".join(json.dumps({"parts": [], **each}) + "\n" for each in kept))
     told = ["--records", str(tmp_path), "--markdown", str(tmp_path / "page.md"), "--references", str(tmp_path)]
     assert reproduce_quest.main(told) == 0
     text = (tmp_path / "page.md").read_text()
-    assert "of 11 trainings on cifar10, 2 to 3 of each formula (SPSA top-1: 2):" in text
+    assert "of 11 trainings on cifar10, 2 to 3 of each formula (SPSA top-1: 2; AutoAttack top-1: 0 to 3):" in text
     assert "Seeds: 3, but elliptical 2. None of 11 trainings diverged." in text
     assert "Trained, but not evaluated: elliptical (seed 2)." in text
     assert "No correlations of attention and robustness: 11 trainings are too few, fewer than 12." in text
-    assert "next point" not in text and "needs more trainings." in text and "0 to " not in text
+    assert "next point" not in text and "needs more trainings." in text
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if row.startswith("|")]
     counts = {(row[0], row[1]): row[2] for row in rows if row[0] in ("quest", "elliptical") and len(row) == 10}
     assert counts["quest", "IN-C mean error, %"] == "3" and counts["elliptical", "IN-C mean error, %"] == "2"
     assert counts["quest", "SPSA top-1, %"] == "2"
+    assert any(row[:2] == ["quest", "2"] and row[3:5] == ["–", "–"] for row in rows)  # of Table 4
     said = read_published(str(tmp_path / "zoo-cifar10.toml")).figures["quest"]
     assert CORRUPTED in said and IN_C not in said
