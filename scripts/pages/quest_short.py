@@ -29,7 +29,8 @@ def in_short(name: str, trainings: Trainings, tested: Sequence[Tested], even: Ev
         return ""
     points = [_differences(ours), *_published(as_published(tested)), *_quest(trainings, ours, even), *_evenness(even)]
     colour = ", whose class colour alone nearly tells (below)" if name == "shapes" else ""
-    head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {_range(counts)} of each formula{_fewer(trainings)}:"
+    many = f"{_range(counts)} of each formula{_fewer(trainings)}"
+    head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {many}:"
     last = f"These are small models of small images{colour}; larger ones, as the paper's, may differ."
     return "\n\n".join([head, "\n".join(f"- {point}" for point in points), last])
 
