@@ -520,6 +520,10 @@ def test_where_nothing_differs_in_short_says_so(made_up: list[dict[str, Any]]) -
     every = compared(trainings)
     short = in_short("shapes", trainings, every, None)
     assert "- 0 of 39 differences" in short and "None is beyond chance" in short and "better by" not in short
+    assert re.search(r"they would have to differ by .* points in PGD-20 top-1", short)
+    two = Trainings(tuple(e for e in alike if e["seed"] < 2 and e["attention"] in ("standard", "quest")))
+    short = in_short("shapes", two, compared(two), None)
+    assert "have to differ by" in short and "points in PGD-20 top-1" not in short  # more than 100
     assert in_short("shapes", Trainings(tuple(made_up[:1])), [], None) == ""
     written = standard_table(from_standard(every))  # seeds that all differ alike have no spread, hence no power
     assert "nan" not in written and re.search(r"\| –  +\| –  +\|", written)
