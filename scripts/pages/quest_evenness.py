@@ -16,7 +16,7 @@ from robustkit.results.tables import p_text
 from scripts.zoo.correlations import chance_between, correlation_interval, group_orders, partial_rank_correlation
 from scripts.zoo.logs import Log
 from scripts.zoo.power import LEVEL, smallest_correlation
-from scripts.zoo.trainings import Trainings, figure_of
+from scripts.zoo.trainings import Trainings
 
 from .quest_figures import EVENNESS, FIGURES, ROBUSTNESS, Figure
 from .writing import listed, markdown
@@ -199,8 +199,7 @@ def _found(even: Evenness) -> str:
 
 
 def _column(trainings: Trainings, figure: Figure) -> Column:
-    values = [figure_of(line, figure.condition, figure.metric) for line in trainings.lines]
-    return Column(figure.title, figure.scale * np.array(values))
+    return Column(figure.title, figure.scale * np.array(trainings.column(figure.condition, figure.metric)))
 
 
 def _during(trainings: Trainings, logs: Sequence[Log]) -> list[Column]:

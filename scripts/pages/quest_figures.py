@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,10 +11,9 @@ from robustkit.common.differences import Difference
 from robustkit.results.published import read_published
 from scripts.zoo.trainings import Trainings, spread
 
-FGSM, PGD = "fgsm(eps=2/255)", "pgd(eps=2/255,steps=20)"
+FGSM, PGD, SPSA, AUTOATTACK = "fgsm", "pgd", "spsa", "autoattack"
+"""Conditions whose kind is all that is said here: the only one of it in a line, of whatever radius or constants."""
 IN_C = "in-c"  # with the constants of ImageNet-C or, on images of 32 pixels, of CIFAR-10-C
-SPSA = "spsa(eps=2/255,steps=10,directions=32)"
-AUTOATTACK = "autoattack(eps=2/255,version=standard)"
 FMN, ATTENTION, MAPS = "fmn(steps=100)", "attention(clean)", "cam(agcam,faithfulness=none,mode=box)"
 PAPERS = ("quest-ablation", "quest")
 """References of the package; the first that has both sides of a difference counts."""
@@ -79,11 +79,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Figures that stand next to each other, and a note on them."""
+    """Figures that stand next to each other, and a note on them. {eps} in it: the radius of their attacks."""
 
     title: str
     note: str
     figures: tuple[Figure, ...]
+
+    def told(self, trainings: Trainings) -> str:
+        """Return the note on the figures of these trainings."""
+        names = (trainings.whole(figure.condition) for figure in self.figures)
+        radii = [found[1] for name in names if (found := re.search(r"\beps=([^,)]+)", name))]
+        return self.note.format(eps=" and ".join(dict.fromkeys(radii)))
 
 
 TABLES = (
@@ -103,7 +109,7 @@ TABLES = (
     ),
     Table(
         "Table 3: FGSM and PGD",
-        "The paper attacks at 1/255 in normalised units, ours at 2/255 in pixels. The smallest distance (FMN, linf) "
+        "The paper attacks at 1/255 in normalised units, ours at {eps} in pixels. The smallest distance (FMN, linf) "
         "needs no radius.",
         (
             Figure(FGSM, "top1", "FGSM top-1, %", 100, 1, 1, ("fgsm", "top1")),
@@ -115,7 +121,7 @@ TABLES = (
     ),
     Table(
         "Table 4: SPSA and AutoAttack",
-        "SPSA with a small budget of 10 steps of 32 directions, AutoAttack whole; both at 2/255, on few images.",
+        "SPSA with a small budget of 10 steps of 32 directions, AutoAttack whole; both at {eps}, on few images.",
         (
             Figure(SPSA, "top1", "SPSA top-1, %", 100, 1, 1, ("spsa", "top1")),
             Figure(AUTOATTACK, "top1", "AutoAttack top-1, %", 100, 1, 1, ("autoattack", "top1")),

@@ -72,7 +72,7 @@ def tables(trainings: Trainings) -> Iterator[str]:
             ran = part == "attention" and any(part in line["parts"] for line in trainings.lines)
             yield "The images have no boxes to score maps by." if ran else "These trainings are not evaluated on it."
             continue
-        yield "\n\n".join(filter(None, [table.note, levels(trainings, found), _images(found)]))
+        yield "\n\n".join(filter(None, [table.told(trainings), levels(trainings, found), _images(found)]))
 
 
 def _images(figures: Sequence[Figure]) -> str:

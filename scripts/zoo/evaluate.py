@@ -5,8 +5,9 @@
 Each checkpoint goes through `robustkit.audit` in parts, which differ in how many images their cost allows; a part is
 one run for all that lack it in --out, so that images are corrupted once. The same command continues where it was
 stopped, and takes models that were trained later, and parts that were left out (--parts; `autoattack` takes the most
-time by far). A line holds the figures of summary.json that the pages use, and for some conditions which images were
-right, as bits, and how many those are: differences over trainings need both.
+time by far). Attacks are at --eps: formulas are told apart best where about half of the images are still right. A line
+holds the figures of summary.json that the pages use, and for some conditions which images were right, as bits, and how
+many those are: differences over trainings need both.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from robustkit.pipeline.data import labelled_data
 from robustkit.results.run import Run
 
 Line = dict[str, Any]
+EPS = "2/255"
 
 KEPT = (
     "top1",
@@ -58,29 +60,22 @@ KEPT = (
 
 @dataclass(frozen=True)
 class Part:
-    """One audit. options: of `robustkit.audit`. bits: the conditions of which is kept who was right."""
+    """One audit. options: of `robustkit.audit`. bits: the kinds of conditions of which is kept who was right.
+    at_eps: whether its attacks take a radius.
+    """
 
     name: str
     limit: int | None
     options: dict[str, Any] = field(default_factory=dict)
     bits: tuple[str, ...] = ()
+    at_eps: bool = False
 
 
 PARTS = (
     Part("clean", None, {"attacks": "none"}, ("clean",)),
-    Part(
-        "attacked",
-        500,
-        {"attacks": "fgsm,pgd", "eps": "2/255"},
-        ("fgsm(eps=2/255)", "pgd(eps=2/255,steps=20)"),
-    ),
-    Part(
-        "spsa",
-        100,
-        {"attacks": "spsa(steps=10,directions=32)", "eps": "2/255"},
-        ("spsa(eps=2/255,steps=10,directions=32)",),
-    ),
-    Part("autoattack", 50, {"attacks": "autoattack", "eps": "2/255"}, ("autoattack(eps=2/255,version=standard)",)),
+    Part("attacked", 500, {"attacks": "fgsm,pgd"}, ("fgsm", "pgd"), at_eps=True),
+    Part("spsa", 100, {"attacks": "spsa(steps=10,directions=32)"}, ("spsa",), at_eps=True),
+    Part("autoattack", 50, {"attacks": "autoattack"}, ("autoattack",), at_eps=True),
     Part("corrupted", 200, {"attacks": "none", "corruptions": "in-c"}),
     Part("distances", 100, {"attacks": "fmn(norm=linf)"}),
     Part("attention", 200, {"attacks": "none", "cams": "agcam", "faithfulness": "none", "watch_attention": True}),
@@ -94,6 +89,14 @@ def part_of(condition: str) -> Part:
     """Return the part that a condition is evaluated in."""
     kind = condition.partition("(")[0]
     return next(part for part in PARTS if part.name == _PART_OF.get(kind, kind))
+
+
+def name_in(line: Mapping[str, Any], condition: str) -> str:
+    """Return a line's name of a condition: itself, or the only one of its kind (`pgd`); '' where it has neither."""
+    if condition in line["figures"]:
+        return condition
+    found = [name for name in line["figures"] if name.startswith(f"{condition}(")]
+    return found[0] if len(found) == 1 else ""
 
 
 def rows_of(run: Run, checkpoint: str, before: set[str]) -> dict[str, dict[str, float]]:
@@ -151,7 +154,7 @@ def named(path: Path) -> str:
     return path.stem if "-seed" in path.stem else f"{path.stem}-seed0"
 
 
-def evaluate(part: Part, checkpoints: Mapping[Path, Line], data_dir: str, work: Path) -> None:
+def evaluate(part: Part, checkpoints: Mapping[Path, Line], data_dir: str, work: Path, eps: str = EPS) -> None:
     """Audit all of them in a part, and put what is kept into their lines."""
     run = robustkit.audit(
         list(checkpoints),
@@ -162,13 +165,14 @@ def evaluate(part: Part, checkpoints: Mapping[Path, Line], data_dir: str, work: 
         browse=0,
         say=lambda text: print(text, file=sys.stderr),
         **part.options,
+        **({"eps": eps} if part.at_eps else {}),
     )
     others = {"clean"} - {part.name}  # clean figures of fewer images are not those that pages mean
     for path, line in checkpoints.items():
         name = path.stem
         line["sha256"] = run.manifest.checkpoint(name).sha256
         line["figures"] |= rows_of(run, name, {*line["figures"], *others})
-        for condition in part.bits:
+        for condition in (name_in(line, kind) for kind in part.bits):
             line["right"][condition], line["images"][condition] = bits_of(run, name, condition)
         if part.options.get("watch_attention"):
             spread = key_norm_spread(robustkit.load(path), data_dir, part.limit or 200)
@@ -200,14 +204,14 @@ def read_lines(path: Path) -> list[Line]:
     return lines
 
 
-def add(part: Part, checkpoints: Sequence[Path], data_dir: str, work: Path, out: Path) -> int:
+def add(part: Part, checkpoints: Sequence[Path], data_dir: str, work: Path, out: Path, eps: str = EPS) -> int:
     """Evaluate the checkpoints whose lines lack a part, and write all lines. Return how many those are."""
     lines = _by_checkpoint(out)
     check_same(checkpoints, lines)
     found = {path: lines.get(named(path)) or facts(path) for path in checkpoints}
     wanted = {path: line for path, line in found.items() if part.name not in line["parts"]}
     if wanted:
-        evaluate(part, wanted, data_dir, work / "+".join(path.stem for path in wanted)[:80])
+        evaluate(part, wanted, data_dir, work / "+".join(path.stem for path in wanted)[:80], eps)
         lines = _by_checkpoint(out)  # another process may have written parts meanwhile
         for line in wanted.values():
             lines[line["checkpoint"]] = _joined(line, lines.get(line["checkpoint"], {}))
@@ -231,6 +235,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoints", nargs="+", type=Path, help="what scripts/zoo/train.py wrote")
     parser.add_argument("--data-dir", default="embedded:shapes")
+    parser.add_argument("--eps", default=EPS, help="of attacks: one for all trainings of a file")
     parser.add_argument("--work", type=Path, required=True, help="where the run folders go")
     parser.add_argument("--out", type=Path, required=True, help="the lines")
     parser.add_argument("--parts", default=",".join(part.name for part in PARTS), help="some of them, with commas")
@@ -243,7 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
     done = 0
     try:
         for name in asked:
-            done += add(parts[name], options.checkpoints, options.data_dir, options.work, options.out)
+            done += add(parts[name], options.checkpoints, options.data_dir, options.work, options.out, options.eps)
     except RobustkitError as error:
         print(f"scripts.zoo.evaluate: {error}", file=sys.stderr)
         return error.exit_code

@@ -16,6 +16,8 @@ from scipy.stats import t
 from robustkit.common.differences import Difference, of_means
 from robustkit.errors import RobustkitError
 
+from .evaluate import name_in
+
 Floats = NDArray[np.float64]
 Line = Mapping[str, Any]
 
@@ -64,18 +66,27 @@ class Trainings:
             count[line["attention"]] += 1
         return sorted(count, key=lambda name: (name != "standard", -count[name], name))
 
+    def whole(self, condition: str) -> str:
+        """Return the text of a condition in the lines: `pgd(eps=2/255,steps=20)` for `pgd`, the only one of its kind.
+
+        Raises:
+            RobustkitError: it is not the same in all lines.
+        """
+        names = {name: line["checkpoint"] for line in self.lines if (name := name_in(line, condition))}
+        if len(names) > 1:
+            (first, one), (second, other), *_ = names.items()
+            raise RobustkitError(f"{one} has {first} and {other} {second}; a file holds trainings with one of them")
+        return next(iter(names), condition)
+
+    def column(self, condition: str, metric: str) -> list[float]:
+        """Return a figure of each training, nan where it has none. condition: as in the lines, or its kind."""
+        name = self.whole(condition)
+        return [float(line["figures"].get(name, {}).get(metric, math.nan)) for line in self.lines]
+
     def values(self, formula: str, condition: str, metric: str) -> dict[int, float]:
         """Return a figure of each seed of a formula, where it is a number."""
-        return {
-            line["seed"]: value
-            for line in self.lines
-            if line["attention"] == formula and math.isfinite(value := figure_of(line, condition, metric))
-        }
-
-    def whole(self, condition: str) -> str:
-        """Return the text of a condition in the lines: `in-c(texture=own)` for `in-c`."""
-        names = (_named(line, condition) for line in self.lines)
-        return next(filter(None, names), condition)
+        pairs = zip(self.lines, self.column(condition, metric), strict=True)
+        return {line["seed"]: value for line, value in pairs if line["attention"] == formula and math.isfinite(value)}
 
     def right(self, formula: str, condition: str) -> dict[int, NDArray[np.bool_]]:
         """Return for each seed which samples were right, (n,).
@@ -83,7 +94,7 @@ class Trainings:
         Raises:
             RobustkitError: the share of them is not the accuracy that is kept.
         """
-        found = {}
+        found, condition = {}, self.whole(condition)
         for line in self.lines:
             if line["attention"] == formula and condition in line["right"]:
                 packed = np.frombuffer(base64.b64decode(line["right"][condition]), np.uint8)
@@ -121,19 +132,6 @@ class Trainings:
             return None
         before, after = (np.stack([side[seed] for seed in seeds]).astype(float) for side in sides)
         return crossed(before, after)
-
-
-def figure_of(line: Line, condition: str, metric: str) -> float:
-    """Return a figure of a training, nan where it has none. condition: as in the line, or the kind of the only one."""
-    return float(line["figures"].get(_named(line, condition), {}).get(metric, math.nan))
-
-
-def _named(line: Line, condition: str) -> str:
-    """Return the line's name of a condition: itself, or that of the only one of its kind; '' where it has neither."""
-    if condition in line["figures"]:
-        return condition
-    found = [name for name in line["figures"] if name.startswith(f"{condition}(")]
-    return found[0] if len(found) == 1 else ""
 
 
 def contrast(

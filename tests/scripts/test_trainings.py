@@ -47,13 +47,14 @@ from scripts.zoo.trainings import Trainings, contrast, crossed, spread_of
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs" / "results" / "zoo"
-CORRUPTED = "in-c(preset=cifar,texture=own)"
+CORRUPTED, STEPPED = "in-c(preset=cifar,texture=own)", "pgd(eps=2/255,steps=20)"
+NAMED = {IN_C: CORRUPTED, PGD: STEPPED, FGSM: "fgsm(eps=2/255)"}
 KEPT = sorted(path.stem for path in RECORDS.glob("*.jsonl"))
 
 
 def named(figure: Figure) -> str:
     """A condition as the lines here have it."""
-    return CORRUPTED if figure.condition == IN_C else figure.condition
+    return NAMED.get(figure.condition, figure.condition)
 
 
 def line(formula: str, seed: int, shift: float, rng: np.random.Generator) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def line(formula: str, seed: int, shift: float, rng: np.random.Generator) -> dic
     for figure in (*FIGURES, *EVENNESS):
         value = 0.5 + shift * (figure.better or 1) + 0.004 * rng.standard_normal()
         figures.setdefault(named(figure), {})[figure.metric] = float(value)
-    right, images = {}, {"clean": 1000, FGSM: 500, PGD: 500}
+    right, images = {}, {"clean": 1000, NAMED[FGSM]: 500, STEPPED: 500}
     for condition, n in images.items():
         bits = rng.permutation(n) < round(figures[condition]["top1"] * n)
         right[condition] = base64.b64encode(np.packbits(bits).tobytes()).decode()
@@ -322,7 +323,11 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
     assert text.index("## Trainings on shapes") < text.index("## Trainings on cifar10")
     assert text.startswith("# The QUEST paper's tables, over several trainings") and "over seeds" in text
     assert "On shapes, 892 of 1000 test images wear the colour of their class" in text  # counted from their draws
-    assert "FGSM top-1, %: 500 images" in text and "median distance, 1/255: 100 images" in text
+    assert (
+        "ours at 2/255 in pixels. The smallest" in text
+        and "FGSM top-1, %: 500 images" in text
+        and "median distance, 1/255: 100 images" in text
+    )
     (records / "shapes.jsonl").write_text(json.dumps(made_up[0]) + "\n")
     assert reproduce_quest.main(told[:4]) == 0
     alone = written.read_text()
@@ -334,8 +339,8 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
     assert "PGD-20 top-1, %" in drawn and re.search(r"<!-- 5[0-9](\.\d)? -->", drawn)  # ticks in per cent, as it says
     assert read_published(str(tmp_path / "zoo-cifar10.toml")).data == "CIFAR-10 test"
     means = read_published(str(tmp_path / "zoo.toml")).figures
-    expected = np.mean([each["figures"][PGD]["top1"] for each in made_up if each["attention"] == "quest"])
-    assert means["quest"][PGD]["top1"] == pytest.approx(expected, abs=1e-6)
+    expected = np.mean([each["figures"][STEPPED]["top1"] for each in made_up if each["attention"] == "quest"])
+    assert means["quest"][STEPPED]["top1"] == pytest.approx(expected, abs=1e-6)
     trainings = Trainings(tuple(made_up))
     found = trainings.difference("quest", "standard", "clean", "top1")
     assert (
@@ -362,12 +367,12 @@ def test_what_is_kept_of_a_training_is_what_its_run_says(
 ) -> None:
     """Bits are those of the records, in the order of ids; a line that is there is not computed again."""
     parts = (
-        evaluate.Part("clean", 12, {"attacks": "fgsm", "eps": "8/255"}, ("clean", "fgsm(eps=8/255)")),
+        evaluate.Part("clean", 12, {"attacks": "fgsm"}, ("clean", "fgsm"), at_eps=True),
         evaluate.Part("attention", 8, {"attacks": "none", "cams": "agcam(faithfulness=none)", "watch_attention": True}),
     )
     monkeypatch.setattr(evaluate, "PARTS", parts)
     checkpoint = str(embedded_file("shapes-vit-quest"))
-    given = [checkpoint, "--work", str(tmp_path / "runs"), "--out", str(tmp_path / "kept.jsonl")]
+    given = [checkpoint, "--eps", "8/255", "--work", str(tmp_path / "runs"), "--out", str(tmp_path / "kept.jsonl")]
     assert evaluate.main([*given, "--parts", "clean"]) == 0
     assert evaluate.main(given) == 0
     (kept,) = evaluate.read_lines(tmp_path / "kept.jsonl")
@@ -398,8 +403,7 @@ def test_parts_in_any_order_and_by_two_processes_leave_the_same_lines(
 ) -> None:
     """Clean figures are those of the part that takes all images, and lines of others that came meanwhile stay."""
     options = {"attacks": "fgsm", "eps": "8/255"}
-    bits = ("fgsm(eps=8/255)",)
-    parts = (evaluate.Part("clean", 12, {"attacks": "none"}), evaluate.Part("attacked", 8, options, bits))
+    parts = (evaluate.Part("clean", 12, {"attacks": "none"}), evaluate.Part("attacked", 8, options, ("fgsm",)))
     monkeypatch.setattr(evaluate, "PARTS", parts)
     out, whole = tmp_path / "kept.jsonl", evaluate.evaluate
 
@@ -420,6 +424,13 @@ def test_parts_in_any_order_and_by_two_processes_leave_the_same_lines(
     run = robustkit.Run(next((tmp_path / "runs").glob("*/clean")))
     correct = run.table("shapes-vit-quest", "clean", ["correct"])["correct"].to_pylist()
     assert len(correct) == 12 and kept["figures"]["clean"]["top1"] == pytest.approx(np.mean(correct), abs=1e-6)
+
+
+def test_trainings_at_two_radii_are_refused(made_up: list[dict[str, Any]]) -> None:
+    made_up[3]["figures"]["pgd(eps=1/255,steps=20)"] = made_up[3]["figures"].pop(STEPPED)
+    told = r"seed4 has pgd\(eps=2/255,steps=20\) and shapes-vit-standard-seed3 pgd\(eps=1/255,steps=20\); a file"
+    with pytest.raises(RobustkitError, match=told):
+        Trainings(tuple(made_up[2:])).values("standard", PGD, "top1")
 
 
 def test_two_trainings_of_one_formula_and_seed_are_refused(made_up: list[dict[str, Any]]) -> None:
@@ -562,7 +573,7 @@ def test_tables_tell_all_tests_by_one_family(made_up: list[dict[str, Any]]) -> N
 def test_figures_that_are_no_numbers_and_lines_of_other_trainings_are_not_averaged(
     made_up: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    made_up[0]["figures"][PGD]["nll"] = math.nan
+    made_up[0]["figures"][STEPPED]["nll"] = math.nan
     del made_up[6]["figures"]["clean"], made_up[6]["right"]["clean"]
     trainings = Trainings(tuple(made_up))
     assert sorted(trainings.values("standard", PGD, "nll")) == [1, 2, 3, 4] and evenness_of(trainings) is None
