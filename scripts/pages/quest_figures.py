@@ -121,7 +121,8 @@ TABLES = (
     ),
     Table(
         "Table 4: SPSA and AutoAttack",
-        "SPSA with a small budget of 10 steps of 32 directions, AutoAttack whole; both at {eps}, on few images.",
+        "SPSA with a budget of 10 steps of 32 directions, so small that it lowers accuracy little, AutoAttack whole; "
+        "both at {eps}, on few images.",
         (
             Figure(SPSA, "top1", "SPSA top-1, %", 100, 1, 1, ("spsa", "top1")),
             Figure(AUTOATTACK, "top1", "AutoAttack top-1, %", 100, 1, 1, ("autoattack", "top1")),
