@@ -5,7 +5,7 @@
 Each checkpoint goes through `robustkit.audit` in parts, which differ in how many images their cost allows; a part is
 one run for all that lack it in --out, so that images are corrupted once. The same command continues where it was
 stopped, and takes models that were trained later, and parts that were left out (--parts; `autoattack` takes the most
-time by far). Attacks are at --eps: formulas are told apart best where about half of the images are still right. A line
+time by far). Attacks are at --eps: formulas differ most where about half of the images are still right. A line
 holds the figures of summary.json that the pages use, and for some conditions which images were right, as bits, and how
 many those are: differences over trainings need both.
 """

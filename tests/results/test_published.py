@@ -132,7 +132,7 @@ def test_what_comes_with_the_package_is_understood_and_is_as_printed() -> None:
     """Every file is read, every condition means something, and spot values are those of the paper's tables."""
     read = {name: read_published(name).resolved() for name in reference_names()}
     apart = ("ablation", "handwriting", "japanesevowels", "wikitext")
-    assert [name for name in read if name != "zoo"] == ["quest", *(f"quest-{name}" for name in apart)]
+    assert [*read] == ["quest", *(f"quest-{name}" for name in apart), "zoo", "zoo-cifar10"]
     paper, table_a1 = read["quest"], read["quest-ablation"]
     assert paper.figure("elliptical-quest", "spsa(eps=0.1)", "top1") is None
     assert paper.figures["elliptical-quest"][next(t for t in paper.figures["quest"] if t.startswith("spsa("))] == {
