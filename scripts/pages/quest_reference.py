@@ -10,7 +10,7 @@ from scripts.zoo.evaluate import part_of
 from scripts.zoo.trainings import Trainings, means
 
 from .quest_figures import FIGURES, MAPS
-from .writing import listed
+from .writing import listed, span
 
 IMAGES = {"shapes": ("generated shapes", "embedded:shapes"), "cifar10": ("CIFAR-10", "CIFAR-10 test")}
 """What a family's trainings were on: in words, and the test images."""
@@ -27,9 +27,8 @@ def reference(family: str, trainings: Trainings) -> str:
     """
     kind, data = IMAGES.get(family, (family, family))
     pairs = [(name, figure) for name in trainings.formulas() for figure in FIGURES]
-    counts = sorted({len(trainings.values(name, f.condition, f.metric)) for name, f in pairs} - {0})
-    several = " to ".join(map(str, counts[:1] + counts[1:][-1:]))
-    over = f"means and spreads over {several} trainings" if counts[-1] > 1 else "one training"
+    counts = {len(trainings.values(name, f.condition, f.metric)) for name, f in pairs} - {0}
+    over = "one training" if counts <= {1} else f"means and spreads over {span(counts)} trainings"
     lines = [
         f'summary = "the zoo\'s small ViTs on {kind}: {over} of each formula ({_images(trainings)})"',
         'source = "docs/results/quest-tables.md, made by python -m scripts.pages.reproduce_quest"',

@@ -11,7 +11,7 @@ from scripts.zoo.trainings import Trainings
 from .quest_differences import ORDERS, UNKNOWN, Tested, as_published, from_standard
 from .quest_evenness import ALL, TOO_FEW, Evenness
 from .quest_figures import EVENNESS, FIGURES, MAPS, ROBUSTNESS, Figure
-from .writing import listed
+from .writing import listed, span
 
 OTHERS = ("clean", MAPS)
 """Conditions whose figures are not of robustness."""
@@ -29,7 +29,7 @@ def in_short(name: str, trainings: Trainings, tested: Sequence[Tested], even: Ev
         return ""
     points = [_differences(ours), *_published(as_published(tested)), *_quest(trainings, ours, even), *_evenness(even)]
     colour = ", whose class colour alone nearly tells (below)" if name == "shapes" else ""
-    many = f"{_range(counts)} of each formula{_fewer(trainings)}"
+    many = f"{span(counts)} of each formula{_fewer(trainings)}"
     head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {many}:"
     last = f"These are small models of small images{colour}; larger ones, as the paper's, may differ."
     return "\n\n".join([head, "\n".join(f"- {point}" for point in points), last])
@@ -41,13 +41,8 @@ def _fewer(trainings: Trainings) -> str:
     for figure in FIGURES:
         counts = _counts(trainings, figure)
         if any(counts) and counts != usual:
-            by_count.setdefault(_range(counts), []).append(figure.name)
+            by_count.setdefault(span(counts), []).append(figure.name)
     return f" ({'; '.join(f'{listed(names)}: {count}' for count, names in by_count.items())})" if by_count else ""
-
-
-def _range(counts: Sequence[int]) -> str:
-    """Return `3`, or `0 to 3`."""
-    return " to ".join(map(str, sorted({min(counts), max(counts)})))
 
 
 def _counts(trainings: Trainings, figure: Figure) -> list[int]:
@@ -171,7 +166,7 @@ def _evenness(even: Evenness | None) -> list[str]:
     share, unknown = even.columns[0].name, "neither more nor less robust, as far as these can tell"
     over_all = (
         f"clean accuracy held fixed, those with more of it are {even.over_all[share].text or unknown}"
-        if (even.over_all)
+        if even.over_all
         else f"nothing can be told: {TOO_FEW[ALL]}"
     )
     parts = [f"**Does more even attention make a model more robust?** Over all {len(even.held)} trainings, {over_all}."]

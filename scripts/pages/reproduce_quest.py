@@ -34,10 +34,10 @@ from .quest_differences import (
     standard_table,
 )
 from .quest_evenness import FEWEST, Evenness, evenness, evenness_of, lacking
-from .quest_figures import EVENNESS, TABLES, Figure
+from .quest_figures import EVENNESS, MAPS, TABLES, Figure
 from .quest_reference import file_of, reference
 from .quest_short import in_short
-from .writing import listed, markdown, shortcut
+from .writing import listed, markdown, shortcut, span
 
 
 def levels(trainings: Trainings, figures: Sequence[Figure]) -> str:
@@ -50,7 +50,7 @@ def levels(trainings: Trainings, figures: Sequence[Figure]) -> str:
     rows = [tuple(heading)]
     for formula in trainings.formulas():
         counts = {len(trainings.values(formula, f.condition, f.metric)) for f in figures} - {0} or {0}
-        cells = [formula, " to ".join(map(str, sorted({min(counts), max(counts)})))]
+        cells = [formula, span(counts)]
         for figure in figures:
             cells += [figure.level(trainings, formula), *([figure.of_paper(formula)] if figure.published else [])]
         rows.append(tuple(cells))
@@ -68,9 +68,9 @@ def tables(trainings: Trainings) -> Iterator[str]:
         found = had(trainings, table.figures)
         yield f"### {table.title}"
         if not found:
-            part = part_of(table.figures[0].condition).name
-            ran = part == "attention" and any(part in line["parts"] for line in trainings.lines)
-            yield "The images have no boxes to score maps by." if ran else "These trainings are not evaluated on it."
+            condition = table.figures[0].condition
+            mapped = condition == MAPS and any(part_of(MAPS).name in line["parts"] for line in trainings.lines)
+            yield "The images have no boxes to score maps by." if mapped else "These trainings are not evaluated on it."
             continue
         yield "\n\n".join(filter(None, [table.told(trainings), levels(trainings, found), _images(found)]))
 
@@ -150,7 +150,7 @@ def _compared(family: Family) -> Iterator[str]:
         "of all formulas and seeds (figure = formula + seed + rest), whose rest is taken to spread alike in all; where "
         "the two formulas' own seeds spread more than that, it is their own t-test. Whether all spread alike is more "
         "than so few seeds can tell: where one formula spreads three times as wide as the others, a p of 0.05 still "
-        "is one, while one at the strictest of Holm's steps is up to eight times too small (simulated). p is for "
+        "is one, while one at the strictest of Holm's steps is up to about eight times too small (simulated). p is for "
         "other trainings on these images. *n*: seeds that both have; the model also takes those that one of them "
         "lacks. *Pair alone*: Student's t on the two formulas' own differences by seed, which supposes nothing of "
         "other formulas and so mostly finds less. *Images, too*: "

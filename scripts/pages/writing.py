@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from robustkit.data.shapes import SIZES, draws_of, wears_its_own
@@ -29,6 +29,11 @@ def whole_percent(share: float) -> str:
 def listed(words: Sequence[str]) -> str:
     """Return `a, b and c`."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def span(counts: Collection[int]) -> str:
+    """Return `3`, or `2 to 5`: the smallest and the largest of numbers; '' of none."""
+    return " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else ""
 
 
 def shortcut() -> str:

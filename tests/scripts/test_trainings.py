@@ -38,6 +38,7 @@ from scripts.pages.quest_figures import (
     Figure,
 )
 from scripts.pages.quest_short import in_short
+from scripts.pages.writing import span
 from scripts.zoo import evaluate
 from scripts.zoo.correlations import chance_between, correlation_interval, partial_rank_correlation
 from scripts.zoo.endings import endings
@@ -686,6 +687,10 @@ def test_the_page_is_of_the_logs_that_are_kept() -> None:
     kept = finished(read_logs(RECORDS))
     page = (ROOT / "docs" / "results" / "quest-tables.md").read_text("utf-8")
     assert "\n\n".join(quest_variants.variants(kept)) in page and quest_variants.in_short(kept) in page
+
+
+def test_counts_are_told_by_their_ends() -> None:
+    assert [span(counts) for counts in ([3, 3], {5, 2, 3}, [])] == ["3", "2 to 5", ""]
 
 
 def test_a_family_may_lack_seeds_and_figures(made_up: list[dict[str, Any]], tmp_path: Path) -> None:
