@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from scripts.zoo.power import LEVEL, seeds_needed, smallest_gap
 from scripts.zoo.trainings import Contrast, Trainings
 
 from .quest_figures import FIGURES, Figure
-from .writing import markdown
+from .writing import listed, markdown
 
 AGAINST = (
     ("quest", "standard"),
@@ -36,8 +37,8 @@ class Tested:
     """How a figure of a formula differs from that of another.
 
     model: in that of all formulas; None where that cannot be. alone: by the pair's own seeds. p, p_alone: after Holm's
-    correction for all `tests` of the family. images_too: the pair's own with images as a random effect. published: the
-    difference in the paper.
+    correction for all `tests` of the family. images_too: the pair's own with images as a random effect, and p_images
+    after Holm's correction for all of these. published: the difference in the paper.
     """
 
     formula: str
@@ -47,6 +48,7 @@ class Tested:
     alone: Difference
     p: float = math.nan
     p_alone: float = math.nan
+    p_images: float = math.nan
     tests: int = 1
     images_too: Difference | None = None
     published: float | None = None
@@ -82,13 +84,18 @@ class Tested:
             return UNKNOWN
         return SHOWN if self.found.value * self.published > 0 else OPPOSITE
 
+    @property
+    def leaves_published_out(self) -> bool:
+        """Whether the published difference is outside of the interval."""
+        return self.published is not None and not self.found.ci_low <= self.published <= self.found.ci_high
+
     def gap(self, tests: int = 1) -> float:
         """Return the smallest difference that as many seeds find with a power of 80 % as one of so many tests, at the
         strictest of Holm's steps; nan where all seeds differ alike.
         """
         if self.model is None:
             return math.nan
-        return smallest_gap(self.model.spread, self.alone.n, LEVEL / tests, self.model.freedom)
+        return smallest_gap(self.model.spread, self.alone.n, LEVEL / tests)
 
     def could_show(self, tests: int = 1) -> bool:
         """Whether there is such a difference that could be: up to 100 points, or the whole level of the other side."""
@@ -99,10 +106,13 @@ class Tested:
         return f"{self.figure.scale * self.gap(tests):.{self.figure.digits}f}" if self.could_show(tests) else "–"
 
     def seeds(self, gap: float) -> str:
-        """Return how many seeds show a gap as one of `tests`, with a power of 80 %."""
-        if self.model is None:
+        """Return how many seeds show a gap as one of `tests`, with a power of 80 %; a dash of none, and of one that the
+        level of the other side leaves no room for.
+        """
+        level = self.alone.first + gap
+        if self.model is None or not gap or level < 0 or (self.figure.scale == 100 and level > 1):
             return "–"
-        count = seeds_needed(gap, self.model.spread, LEVEL / self.tests, self.model.formulas)
+        count = seeds_needed(gap, self.model.spread, LEVEL / self.tests)
         return "over 1000" if count is None else str(count)
 
 
@@ -127,8 +137,20 @@ def compared(trainings: Trainings) -> list[Tested]:
             tested += [each] if against == "standard" or each.is_resolved else []
     adjusted = holm([each.found.p_value for each in tested])
     of_pairs = holm([each.alone.p_value for each in tested])
-    found = zip(tested, adjusted, of_pairs, strict=True)
-    return [replace(each, p=p, p_alone=own, tests=len(tested)) for each, p, own in found]
+    of_images = iter(holm([each.images_too.p_value for each in tested if each.images_too]))
+    return [
+        replace(each, p=p, p_alone=own, p_images=next(of_images) if each.images_too else math.nan, tests=len(tested))
+        for each, p, own in zip(tested, adjusted, of_pairs, strict=True)
+    ]
+
+
+def untested(trainings: Trainings) -> str:
+    """Return which formulas have one training, so that nothing says how far another would move it; '' without any."""
+    counts = Counter(line["attention"] for line in trainings.lines)
+    single = [name for name in trainings.formulas() if counts[name] == 1]
+    if not single or len(single) == len(counts):
+        return ""
+    return f"Shown and not compared, with one training each: {listed(single)}."
 
 
 def from_standard(tested: Sequence[Tested]) -> list[Tested]:
@@ -144,14 +166,14 @@ def as_published(tested: Sequence[Tested]) -> list[Tested]:
 
 def standard_table(tested: Sequence[Tested]) -> str:
     """Return all differences from standard attention; what is beyond chance is bold."""
-    power = ("80 % power at", f"as one of {tested[0].tests}")
+    power = ("80 % power at", f"as one of {tested[0].tests}", "seeds")
     heading = ("attention", "figure", "n", "minus standard [95 %]", "p", "p (Holm)", "pair alone, p", "images, too")
-    rows: list[Sequence[str]] = [(*heading, *power)]
+    rows: list[Sequence[str]] = [(*heading, "p (Holm)", *power)]
     for each in tested:
-        both = "" if each.images_too is None else each.figure.signed(each.images_too)
+        both = (each.figure.signed(each.images_too), p_text(each.p_images)) if each.images_too else ("", "")
         p_values = (p_text(each.found.p_value), _bold(p_text(each.p), each), p_text(each.alone.p_value))
-        cells = (each.figure.signed(each.found), *p_values, both)
-        ends = (each.least(), each.least(each.tests))
+        cells = (each.figure.signed(each.found), *p_values, *both)
+        ends = (each.least(), each.least(each.tests), "" if each.is_beyond_chance else each.seeds(each.found.value))
         rows.append((each.formula, each.figure.title, str(each.alone.n), *cells, *ends))
     return markdown(rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,10 +25,10 @@ from .writing import listed, markdown
 Floats = NDArray[np.float64]
 Formulas = NDArray[np.str_]
 FEWEST = 12  # trainings: below, a rank correlation says nothing
-OF_EACH = 3  # trainings of each formula: below, intervals within formulas are too narrow
+OF_EACH = 3  # trainings of a formula: of fewer, intervals within formulas are too narrow
 OF_EACH_FOR_POWER = 5  # below, resampled trainings find much less than Fisher's z has it
 ALL, WITHIN = "Over all trainings", "Within formulas"
-TOO_FEW = {ALL: "so few formulas have too few orders", WITHIN: f"not each formula has {OF_EACH} trainings"}
+TOO_FEW = "so few formulas have too few orders"
 DRAWS = 10_000  # for verdicts, whose intervals end far out
 
 
@@ -61,8 +62,8 @@ class Leaning:
 
 @dataclass(frozen=True)
 class Evenness:
-    """What is known of each of n trainings. columns: how even attention is, its share of the largest entropy first;
-    robust: more is better; held: how good it is on clean images, (n,); formulas: (n,).
+    """What is known of each of n trainings, several of each formula. columns: how even attention is, its share of the
+    largest entropy first; robust: more is better; held: how good it is on clean images, (n,); formulas: (n,).
     """
 
     columns: tuple[Column, ...]
@@ -76,19 +77,14 @@ class Evenness:
         return int(np.unique(self.formulas, return_counts=True)[1].min())
 
     @property
-    def within(self) -> Formulas | None:
-        """The formulas, where there are enough trainings of each to look within."""
-        return self.formulas if self.of_each >= OF_EACH else None
-
-    @property
     def correlations(self) -> int:
         """The number of correlations of a side, over all trainings or within formulas."""
         return len(self.columns) * len(self.robust)
 
     @property
     def least(self) -> float | None:
-        """The smallest correlation within formulas that is found four times out of five, as one of a side; None where
-        there are too few trainings to tell.
+        """A correlation within formulas that is found about seven times out of ten, as one of a side; None where there
+        are too few trainings to tell.
         """
         if self.of_each < OF_EACH_FOR_POWER:
             return None
@@ -115,15 +111,11 @@ class Evenness:
 
     @cached_property
     def of_one_formula(self) -> dict[str, Leaning]:
-        """The same within formulas, by intervals that hold for all correlations together (Bonferroni); nothing before
-        there are enough trainings of each.
-        """
-        if self.within is None:
-            return {}
+        """The same within formulas, by intervals that hold for all correlations together (Bonferroni)."""
         level, signs = LEVEL / self.correlations, {}
         for column in self.columns:
             for other in self.robust:
-                sides = column.values, other.values, self.held, self.within
+                sides = column.values, other.values, self.held, self.formulas
                 low, high = correlation_interval(*sides, draws=DRAWS, level=level)
                 signs[column.name, other.name] = float(low > 0) - float(high < 0)
         return self._leanings(signs)
@@ -139,7 +131,10 @@ class Evenness:
 
 
 def evenness_of(trainings: Trainings, held: Figure = FIGURES[0]) -> Evenness | None:
-    """Return it for trainings that are enough and all have the figures, else None. held: what is held fixed."""
+    """Return it for the trainings of which there are several of each formula, where they are enough and all have the
+    figures, else None. held: what is held fixed.
+    """
+    trainings = several_of_each(trainings)
     columns = tuple(_column(trainings, figure) for figure in EVENNESS)
     robust = tuple(Column(f.title, f.better * _column(trainings, f).values) for f in ROBUSTNESS)
     fixed = _column(trainings, held)
@@ -147,6 +142,12 @@ def evenness_of(trainings: Trainings, held: Figure = FIGURES[0]) -> Evenness | N
         return None
     formulas = np.array([line["attention"] for line in trainings.lines])
     return Evenness(columns, robust, fixed.values, formulas)
+
+
+def several_of_each(trainings: Trainings) -> Trainings:
+    """Return those of formulas with enough trainings to look within."""
+    counts = Counter(line["attention"] for line in trainings.lines)
+    return Trainings(tuple(line for line in trainings.lines if counts[line["attention"]] >= OF_EACH))
 
 
 def lacking(trainings: Trainings) -> list[str]:
@@ -157,14 +158,17 @@ def lacking(trainings: Trainings) -> list[str]:
 
 def evenness(even: Evenness, trainings: Trainings, logs: Sequence[Log], picture: Path) -> Iterator[str]:
     """Yield the sections on it, and draw the plot."""
+    trainings = several_of_each(trainings)
     yield "### Does more even attention make a model more robust?"
     yield (
-        f"Spearman's rank correlation over {len(even.held)} trainings with clean top-1 held fixed. The signs of errors "
-        "are turned, so that + means more robust. Trainings of one formula are alike, so that over all of them a "
-        "correlation is mostly the formula's: its p-value is of a test that gives what a formula's mean has beyond its "
-        "clean top-1 to other formulas, in all orders (Freedman and Lane 1983; 5040 random ones above seven formulas). "
-        "*Within formulas* are correlations of the differences from the formula's own mean, with 95 % intervals over "
-        f"resampled trainings. Both are of one correlation each.{_found(even)}"
+        f"Spearman's rank correlation over {len(even.held)} trainings, of formulas with {OF_EACH} or more, clean top-1 "
+        "held fixed. The signs of errors are turned, so that + means more robust. Trainings of one formula are alike, "
+        "so that over all of them a correlation is mostly the formula's: its p-value is of a test that gives what a "
+        "formula's mean has beyond its clean top-1 to other formulas, in all orders (Freedman and Lane 1983; 5040 "
+        "random ones above seven formulas). *Within formulas* are correlations of the differences from the formula's "
+        "own mean, with 95 % intervals over resampled trainings. Both are of one correlation each. Over all trainings "
+        f"a correlation counts as one of {len(np.unique(even.formulas))} formulas, so that only a very "
+        f"strong one shows.{_found(even)}"
     )
     yield _correlations("attention on clean images", even.columns, even)
     yield _verdict(even)
@@ -193,8 +197,8 @@ def _found(even: Evenness) -> str:
     if even.least is None:
         return ""
     return (
-        f" As one of {even.correlations}, a correlation within formulas is found four times out of five where it is "
-        f"{even.least:.2f} or more."
+        f" Within formulas one of {even.least:.2f} is found about seven times out of ten (simulated), as one of "
+        f"{even.correlations}."
     )
 
 
@@ -215,9 +219,8 @@ def _during(trainings: Trainings, logs: Sequence[Log]) -> list[Column]:
 
 
 def _correlations(heading: str, columns: Sequence[Column], even: Evenness) -> str:
-    """Return a table: over all trainings, and within formulas where there are enough of each."""
-    within = even.within
-    titles = [t for c in even.robust for t in (c.title, *(["within formulas"] if within is not None else []))]
+    """Return a table: over all trainings, and within formulas."""
+    titles = [title for column in even.robust for title in (column.title, "within formulas")]
     rows: list[tuple[str, ...]] = [(heading, *titles)]
     for column in columns:
         cells = []
@@ -225,9 +228,10 @@ def _correlations(heading: str, columns: Sequence[Column], even: Evenness) -> st
             sides = column.values, other.values, even.held
             p_value = p_text(even.chance(column, other))
             cells.append(f"{partial_rank_correlation(*sides):+.2f}, p {p_value}")
-            if within is not None:
-                value, (low, high) = partial_rank_correlation(*sides, within), correlation_interval(*sides, within)
-                cells.append(f"{value:+.2f} [{low:+.2f}, {high:+.2f}]")
+            value, (low, high) = (
+                find(*sides, even.formulas) for find in (partial_rank_correlation, correlation_interval)
+            )
+            cells.append(f"{value:+.2f} [{low:+.2f}, {high:+.2f}]")
         rows.append((column.title, *cells))
     return markdown(rows)
 
@@ -246,7 +250,7 @@ def _verdict(even: Evenness) -> str:
 def _said(even: Evenness) -> Iterator[str]:
     for where, found in ((ALL, even.over_all), (WITHIN, even.of_one_formula)):
         if not found:
-            yield f"{where} nothing can be told: {TOO_FEW[where]}."
+            yield f"{where} nothing can be told: {TOO_FEW}."
             continue
         first, *others = found.items()
         said = first[1].text or "neither more nor less robust, as far as these can tell"

@@ -8,8 +8,8 @@ from robustkit.results.tables import p_text
 from scripts.zoo.power import LEVEL
 from scripts.zoo.trainings import Trainings
 
-from .quest_differences import ORDERS, UNKNOWN, Tested, as_published, from_standard
-from .quest_evenness import ALL, TOO_FEW, Evenness
+from .quest_differences import ORDERS, UNKNOWN, Tested, as_published, from_standard, untested
+from .quest_evenness import OF_EACH, TOO_FEW, Evenness
 from .quest_figures import EVENNESS, FIGURES, MAPS, ROBUSTNESS, Figure
 from .writing import listed, span
 
@@ -32,7 +32,8 @@ def in_short(name: str, trainings: Trainings, tested: Sequence[Tested], even: Ev
     many = f"{span(counts)} of each formula{_fewer(trainings)}"
     head = f"**In short**, of {len(trainings.lines)} trainings on {name}, {many}:"
     last = f"These are small models of small images{colour}; larger ones, as the paper's, may differ."
-    return "\n\n".join([head, "\n".join(f"- {point}" for point in points), last])
+    single = f"{alone} " if (alone := untested(trainings)) else ""
+    return "\n\n".join([head, "\n".join(f"- {point}" for point in points), single + last])
 
 
 def _fewer(trainings: Trainings) -> str:
@@ -56,10 +57,11 @@ def _differences(tested: Sequence[Tested]) -> str:
     alone = sum(each.p_alone < LEVEL for each in tested)
     plain = sum(each.found.p_value < LEVEL for each in tested)
     lines = [
-        f"{len(beyond)} of {len(tested)} differences from standard attention are beyond chance, for other trainings on "
-        f"these images: p < {LEVEL} in one model of all formulas, after Holm's correction for all {tested[0].tests} "
-        f"differences of these trainings that are tested. By Student's t on each pair's own seeds alone {alone} are, "
-        f"and without the correction {plain} would be, where chance alone makes about {LEVEL * len(tested):.0f}."
+        f"{len(beyond)} of {len(tested)} differences from standard attention {_are(beyond)} beyond chance, for other "
+        f"trainings on these images: p < {LEVEL} in one model of all formulas, after Holm's correction for all "
+        f"{tested[0].tests} differences of these trainings that are tested. By Student's t on each pair's own seeds "
+        f"alone {alone} would be, and without the correction {plain}, where chance alone makes about "
+        f"{LEVEL * len(tested):.0f}.{_images(tested)}"
     ]
     found = list(dict.fromkeys(each.formula for each in beyond))
     for formula in found:
@@ -73,6 +75,22 @@ def _differences(tested: Sequence[Tested]) -> str:
     if found and silent:
         lines.append(f"    - {listed(silent)}: none, which does not mean that there is none.")
     return "\n".join(lines)
+
+
+def _images(tested: Sequence[Tested]) -> str:
+    """Return how many are beyond chance for other images, too, of those for which that can be asked."""
+    asked = [each for each in tested if each.images_too]
+    if not asked:
+        return ""
+    found = sum(each.p_images < LEVEL for each in asked)
+    return (
+        f" Asked for other images as well (seeds and images as random effects, each pair by itself), which can be done "
+        f"for {len(asked)} of them, {found} {'is' if found == 1 else 'are'}; the others say nothing of other images."
+    )
+
+
+def _are(found: Sequence[Tested]) -> str:
+    return "is" if len(found) == 1 else "are"
 
 
 def _said(each: Tested) -> str:
@@ -94,7 +112,10 @@ def _published(published: Sequence[Tested]) -> list[str]:
             for pair in pairs
         ]
         parts.append(f"{len(own)} {order}" + (f" ({'; '.join(names)})" if names and order != UNKNOWN else ""))
-    return [f"Of {len(published)} differences that the paper has, too: {', '.join(parts)}."]
+    unknown = [each for each in published if each.order == UNKNOWN]
+    out = sum(each.leaves_published_out for each in unknown)
+    more = f" Of the last, {out} have a 95 % interval (not corrected) without the published difference." if out else ""
+    return [f"Of {len(published)} differences that the paper has, too: {', '.join(parts)}.{more}"]
 
 
 def _quest(trainings: Trainings, tested: Sequence[Tested], even: Evenness | None) -> list[str]:
@@ -167,12 +188,12 @@ def _evenness(even: Evenness | None) -> list[str]:
     over_all = (
         f"clean accuracy held fixed, those with more of it are {even.over_all[share].text or unknown}"
         if even.over_all
-        else f"nothing can be told: {TOO_FEW[ALL]}"
+        else f"nothing can be told: {TOO_FEW}"
     )
-    parts = [f"**Does more even attention make a model more robust?** Over all {len(even.held)} trainings, {over_all}."]
-    if not even.of_one_formula:
-        parts.append("Whether that is attention's or the formula's is undecided before there are more of each.")
-        return [" ".join(parts)]
+    parts = [
+        f"**Does more even attention make a model more robust?** Over {len(even.held)} trainings, of formulas with "
+        f"{OF_EACH} or more, {over_all}."
+    ]
     within = even.of_one_formula[share]
     parts.append(
         "Among those of one formula, where it cannot be the formula's, those with more of it are "
@@ -185,5 +206,5 @@ def _evenness(even: Evenness | None) -> list[str]:
     elif within.less:
         parts.append("They speak against the claim.")
     elif even.least is not None:
-        parts.append(f"A correlation within formulas of {even.least:.2f} or more would show four times out of five.")
+        parts.append(f"A correlation within formulas of {even.least:.2f} would show about seven times out of ten.")
     return [" ".join(parts)]

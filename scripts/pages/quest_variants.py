@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 from robustkit.common.differences import Difference, holm, of_means
 from robustkit.results.tables import p_text
 from scripts.zoo.logs import Log
-from scripts.zoo.power import LEVEL, smallest_gap
+from scripts.zoo.power import LEVEL, seeds_needed, smallest_gap
 from scripts.zoo.trainings import spread, spread_of
 
 from .quest_figures import signed
@@ -44,14 +45,16 @@ def variants(logs: Sequence[Log]) -> Iterator[str]:
     for section in sections:
         yield f"## {section.title}"
         yield section.note
-        yield _table(section, adjusted)
+        yield _table(section, adjusted, len(p_values))
     if p_values:
         yield (
             "In brackets: of how many trainings. One failed if its loss was no longer a number (diverged) or its "
             "accuracy at the end is not beyond chance; means are of the others, and differences, paired by seed, of "
             "seeds of which neither failed. p is of Student's t, and Holm's correction for all "
             f"{len(p_values)} differences of trainings by parts, rates and architecture. *80 % power at*: the smallest "
-            "difference that so many seeds find four times out of five, where it is the only one that is tested."
+            "difference that so many seeds find four times out of five, where it is the only one that is tested. "
+            "*Seeds*, where a difference is not beyond chance: how many would find one of its size four times out of "
+            "five at the strictest of Holm's steps."
         )
 
 
@@ -144,20 +147,31 @@ def _by_seed(logs: Sequence[Log], attention: str) -> dict[int, Log]:
     return {log.seed: log for log in logs if log.attention == attention}
 
 
-def _table(section: Section, adjusted: Iterator[float]) -> str:
-    """Return accuracies by formula, how many failed, and how QUEST differs. adjusted: p-values of the differences."""
-    told = ("quest minus standard [95 %]", "p", "p (Holm)", "80 % power at")
+def _table(section: Section, adjusted: Iterator[float], tests: int) -> str:
+    """Return accuracies by formula, how many failed, and how QUEST differs. adjusted: p-values of the differences, of
+    so many tests.
+    """
+    told = ("quest minus standard [95 %]", "p", "p (Holm)", "80 % power at", "seeds")
     rows: list[tuple[str, ...]] = [(section.heading, *FORMULAS, *told)]
     for (label, logs), found in zip(section.groups.items(), section.differences, strict=True):
         cells = [_level(list(_by_seed(logs, name).values())) for name in FORMULAS]
         if found:
-            gap = smallest_gap(spread_of(found), found.n)
-            p_values = (p_text(found.p_value), p_text(next(adjusted)))
-            cells += [signed(found), *p_values, f"{gap:.1f}" if gap < 100 else "–"]
+            gap, p_value = smallest_gap(spread_of(found), found.n), next(adjusted)
+            least = f"{gap:.1f}" if gap < 100 else "–"
+            cells += [signed(found), p_text(found.p_value), p_text(p_value), least, _seeds(found, p_value, tests)]
         else:
             cells += ["–"] * len(told)
         rows.append((label, *cells))
     return markdown(rows)
+
+
+def _seeds(found: Difference, p_value: float, tests: int) -> str:
+    """Return how many seeds find a difference of this size as one of so many tests; '' where it is beyond chance."""
+    sd = spread_of(found)
+    if p_value < LEVEL:
+        return ""
+    count = seeds_needed(found.value, sd, LEVEL / tests) if found.value and math.isfinite(sd) else 0
+    return "over 1000" if count is None else str(count or "–")
 
 
 def _level(logs: Sequence[Log]) -> str:

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
 from scripts.zoo.evaluate import part_of, read_lines
 from scripts.zoo.logs import Log, finished, read_logs
+from scripts.zoo.power import LEVEL, level_if_wild
 from scripts.zoo.trainings import Trainings
 
 from . import quest_variants
@@ -32,8 +36,9 @@ from .quest_differences import (
     from_standard,
     published_table,
     standard_table,
+    untested,
 )
-from .quest_evenness import FEWEST, Evenness, evenness, evenness_of, lacking
+from .quest_evenness import FEWEST, OF_EACH, Evenness, evenness, evenness_of, lacking, several_of_each
 from .quest_figures import EVENNESS, MAPS, TABLES, Figure
 from .quest_reference import file_of, reference
 from .quest_short import in_short
@@ -72,16 +77,20 @@ def tables(trainings: Trainings) -> Iterator[str]:
             mapped = condition == MAPS and any(part_of(MAPS).name in line["parts"] for line in trainings.lines)
             yield "The images have no boxes to score maps by." if mapped else "These trainings are not evaluated on it."
             continue
-        yield "\n\n".join(filter(None, [table.told(trainings), levels(trainings, found), _images(found)]))
+        yield "\n\n".join(filter(None, [table.told(trainings), levels(trainings, found), _images(trainings, found)]))
 
 
-def _images(figures: Sequence[Figure]) -> str:
-    """Return on how many images of the test set figures are."""
-    counts = {figure.title: part_of(figure.condition).limit for figure in figures}
-    said = {title: f"{count} images" if count else "all test images" for title, count in counts.items()}
-    if len({*said.values()}) == 1:
-        return f"On {next(iter(said.values()))}."
-    return f"{'; '.join(f'{title}: {images}' for title, images in said.items())}."
+def _images(trainings: Trainings, figures: Sequence[Figure]) -> str:
+    """Return on how many images of the test set figures are, and how many of these are right when clean."""
+    names: dict[str, list[str]] = {}
+    for figure in figures:
+        count = part_of(figure.condition).limit
+        clean = [line["clean_on"][str(count)] for line in trainings.lines if str(count) in line.get("clean_on", {})]
+        right = f" (clean top-1 on these: {100 * np.mean(clean):.1f} %)" if clean else ""
+        names.setdefault(f"{count} images{right}" if count else "all test images", []).append(figure.name)
+    if len(names) == 1:
+        return f"On {next(iter(names))}."
+    return f"{'; '.join(f'{listed(own)}: {images}' for images, own in names.items())}."
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,7 @@ def of_family(family: Family, logs: Sequence[Log], pictures: Path) -> Iterator[s
     yield (
         f"{len(trainings.lines)} training{many}: {'; '.join(recipes)}. [What is kept of each](zoo/{name}.jsonl)."
         + (f" Seeds: {most}, but {', '.join(few)}." if few else f" Seeds: {most}.")
+        + (f" {single}" if (single := untested(trainings)) else "")
         + fate
     )
     yield from tables(trainings)
@@ -134,10 +144,13 @@ def of_family(family: Family, logs: Sequence[Log], pictures: Path) -> Iterator[s
         yield "Too few trainings: how far another seed would move a figure is not known, so nothing is compared."
     if family.even:
         yield from evenness(family.even, trainings, own, pictures / f"{name}-evenness.svg")
-    elif (count := len(trainings.lines)) < FEWEST:
-        yield f"No correlations of attention and robustness: {count} trainings are too few, fewer than {FEWEST}."
+    elif (count := len((several := several_of_each(trainings)).lines)) < FEWEST:
+        yield (
+            f"No correlations of attention and robustness: {count} trainings of formulas with {OF_EACH} or more are "
+            f"too few, fewer than {FEWEST}."
+        )
     else:
-        missing = listed(lacking(trainings))
+        missing = listed(lacking(several))
         yield f"No correlations of attention and robustness: not all trainings have {missing}, or all have the same."
 
 
@@ -149,17 +162,17 @@ def _compared(family: Family) -> Iterator[str]:
         "Seeds share their first weights and the order of images across formulas. Differences are those of one model "
         "of all formulas and seeds (figure = formula + seed + rest), whose rest is taken to spread alike in all; where "
         "the two formulas' own seeds spread more than that, it is their own t-test. Whether all spread alike is more "
-        "than so few seeds can tell: where one formula spreads three times as wide as the others, a p of 0.05 still "
-        "is one, while one at the strictest of Holm's steps is up to about eight times too small (simulated). p is for "
-        "other trainings on these images. *n*: seeds that both have; the model also takes those that one of them "
-        "lacks. *Pair alone*: Student's t on the two formulas' own differences by seed, which supposes nothing of "
+        f"than so few seeds can tell: where one formula spreads three times as wide as the others, {_if_wild(family)}. "
+        "p is for other trainings on these images. *n*: seeds that both have; the model also takes those that one of "
+        "them lacks. *Pair alone*: Student's t on the two formulas' own differences by seed, which supposes nothing of "
         "other formulas and so mostly finds less. *Images, too*: "
         "intervals of the pair alone for other trainings and other images (seeds and images as crossed random effects, "
         "degrees of freedom of Hillis 2007: where images add much they are more than a few seeds alone have, so that "
-        "such an interval may be the narrower one); of the figures of which is kept who was right. *80 % power at*: "
-        "the smallest difference that so many seeds find four times out of five, where it is the only one that is "
-        f"tested, and *as one of {tests}*, at the strictest of Holm's steps (a dash: more than 100 points, or than the "
-        "whole level of standard). Bold: beyond chance."
+        "such an interval may be the narrower one); of the figures of which is kept who was right, with Holm's "
+        "correction for all of these. *80 % power at*: the smallest difference that so many seeds find four times out "
+        f"of five, where it is the only one that is tested, and *as one of {tests}*, at the strictest of Holm's steps "
+        "(a dash: more than 100 points, or than the whole level of standard). *Seeds*, where a difference is not "
+        "beyond chance: how many would find one of its size at that step. Bold: beyond chance."
     )
     beyond = sum(each.is_beyond_chance for each in tested)
     yield f"{beyond} of {len(tested)} differences are beyond chance after Holm's correction for all {tests}."
@@ -173,11 +186,26 @@ def _compared(family: Family) -> Iterator[str]:
         f"0.05 after Holm's correction for all {tests} differences of this family. *Seeds*, where these cannot tell: "
         "how many would show the published difference, and the one seen here, with a power of 80 % at the strictest of "
         "Holm's steps; orders of magnitude, since the spread is an estimate and the paper's corruptions and radii are "
-        "others. Left out are differences that are as small as what another seed changes on clean images there: up to "
+        "others (a dash: none, as where the level here leaves no room for it). Left out are differences that are as "
+        "small as what another seed changes on clean images there: up to "
         f"{100 * UNRESOLVED['top1']:.1f} points of top-1 and {UNRESOLVED['nll']} of NLL."
     )
     yield f"Of {len(published)} published differences: {counts}."
     yield published_table(published)
+
+
+def _if_wild(family: Family) -> str:
+    """Return what p-values are worth where one formula's seeds spread more than others do, for each number of seeds."""
+    counts = Counter(line["attention"] for line in family.trainings.lines)
+    formulas, strictest = sum(count > 1 for count in counts.values()), LEVEL / family.tested[0].tests
+    told = []
+    for seeds in sorted({each.alone.n for each in family.tested}, reverse=True):
+        times = level_if_wild(seeds, formulas, strictest) / strictest
+        told.append(
+            f"with {seeds} seeds a p of {LEVEL} is one of {level_if_wild(seeds, formulas):.2f}, and one at the "
+            f"strictest of Holm's steps {times:.0f} times too small"
+        )
+    return f"{'; '.join(told)} (simulated)"
 
 
 def families_of(records: Path) -> list[Family]:

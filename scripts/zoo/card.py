@@ -204,8 +204,8 @@ published figures.
 ## What is missing
 
 - RandAugment and longer training: both are in the `gpu` preset, which has never been run.
-- qknorm, qknorm-ln and CIFAR-10 with elliptical are trained by the same command, and are not shipped: a package of
-  models must stay small.
+- qknorm, qknorm-ln and CIFAR-10 with elliptical, qnorm or qknorm-ds are trained by the same command, and are not
+  shipped: a package of models must stay small.
 """
 
 

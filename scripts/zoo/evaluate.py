@@ -6,8 +6,8 @@ Each checkpoint goes through `robustkit.audit` in parts, which differ in how man
 one run for all that lack it in --out, so that images are corrupted once. The same command continues where it was
 stopped, and takes models that were trained later, and parts that were left out (--parts; `autoattack` takes the most
 time by far). Attacks are at --eps: formulas differ most where about half of the images are still right. A line
-holds the figures of summary.json that the pages use, and for some conditions which images were right, as bits, and how
-many those are: differences over trainings need both.
+holds the figures of summary.json that the pages use, clean accuracy on the images of each part that has fewer, and for
+some conditions which images were right, as bits, and how many those are: differences over trainings need both.
 """
 
 from __future__ import annotations
@@ -146,6 +146,7 @@ def facts(path: Path) -> Line:
         "figures": {},
         "right": {},
         "images": {},
+        "clean_on": {},
     }
 
 
@@ -172,6 +173,8 @@ def evaluate(part: Part, checkpoints: Mapping[Path, Line], data_dir: str, work: 
         name = path.stem
         line["sha256"] = run.manifest.checkpoint(name).sha256
         line["figures"] |= rows_of(run, name, {*line["figures"], *others})
+        if part.limit:
+            line.setdefault("clean_on", {})[str(part.limit)] = rows_of(run, name, set())["clean"]["top1"]
         for condition in (name_in(line, kind) for kind in part.bits):
             line["right"][condition], line["images"][condition] = bits_of(run, name, condition)
         if part.options.get("watch_attention"):
@@ -222,7 +225,7 @@ def add(part: Part, checkpoints: Sequence[Path], data_dir: str, work: Path, out:
 
 def _joined(line: Line, other: Mapping[str, Any]) -> Line:
     """Return a line with what another of the same training has in addition."""
-    both = {key: {**other.get(key, {}), **line[key]} for key in ("figures", "right", "images")}
+    both = {key: {**other.get(key, {}), **line.get(key, {})} for key in ("figures", "right", "images", "clean_on")}
     return {**line, **both, "parts": list(dict.fromkeys([*other.get("parts", []), *line["parts"]]))}
 
 

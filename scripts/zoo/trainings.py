@@ -28,14 +28,12 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Contrast:
-    """How a formula differs from another. spread: the standard deviation of differences by seed, estimated with so many
-    degrees of freedom in a model of so many formulas; of the two alone where their own seeds spread more.
+    """How a formula differs from another. spread: the standard deviation of differences by seed, by the model of all
+    formulas; of the two alone where their own seeds spread more.
     """
 
     difference: Difference
     spread: float
-    freedom: int
-    formulas: int
 
 
 @dataclass(frozen=True)
@@ -160,13 +158,13 @@ def contrast(
     error = math.sqrt(variance * float(weights @ np.linalg.pinv(design.T @ design) @ weights))
     own = spread_of(alone) / math.sqrt(alone.n)
     if own > error:
-        return Contrast(alone, own * math.sqrt(alone.n), alone.n - 1, 2)
+        return Contrast(alone, own * math.sqrt(alone.n))
     value = float(weights @ effects)
     if error <= _ROUNDING * max(1.0, abs(value)):
         return None
     reach, p_value = float(t.ppf(0.975, freedom)) * error, 2 * float(t.sf(abs(value) / error, freedom))
     found = Difference(value, alone.n, value - reach, value + reach, p_value, alone.first, alone.second, JOINT)
-    return Contrast(found, error * math.sqrt(alone.n), freedom, len(names))
+    return Contrast(found, error * math.sqrt(alone.n))
 
 
 def crossed(before: Floats, after: Floats) -> Difference:
