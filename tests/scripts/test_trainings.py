@@ -733,6 +733,30 @@ def test_the_page_is_of_the_logs_that_are_kept() -> None:
     assert "\n\n".join(quest_variants.variants(kept)) in page and quest_variants.in_short(kept) in page
 
 
+def test_what_is_written_by_hand_on_attention_is_what_the_records_say() -> None:
+    """The sentences on quest and Elliptical, each next to what must hold for it."""
+    page = " ".join((ROOT / "docs" / "concepts" / "attention.md").read_text("utf-8").split())
+    found = {}
+    for family in ("shapes", "cifar10"):
+        for each in compared(Trainings(tuple(evaluate.read_lines(RECORDS / f"{family}.jsonl")))):
+            verdict = (1 if each.is_better else -1) if each.is_beyond_chance else 0
+            found.setdefault((family, each.formula, each.against), {})[each.figure.name] = verdict
+    quest = found["shapes", "quest", "standard"]
+    assert "ours are as accurate as standard as far as these can tell, less robust by corruptions, PGD and" in page
+    assert quest["clean top-1"] == quest["clean NLL"] == 0
+    assert quest["IN-C mean error"] == quest["PGD-20 top-1"] == quest["median distance"] == -1
+    assert "have AG-CAM maps that point better" in page and quest["IoU"] == quest["DICE"] == 1
+    assert "Over three trainings on CIFAR-10, quest differs from standard in nothing beyond chance" in page
+    assert not any(found["cifar10", "quest", "standard"].values())
+    assert "In our trainings elliptical differs from standard in nothing beyond chance" in page
+    assert not any([*found["shapes", "elliptical", "standard"].values()])
+    assert not any([*found["cifar10", "elliptical", "standard"].values()])
+    assert "elliptical-quest is less robust under PGD than both on generated shapes" in page
+    assert {found["shapes", "elliptical-quest", name]["PGD-20 top-1"] for name in ("standard", "elliptical")} == {-1}
+    assert "and differs from neither beyond chance on CIFAR-10" in page
+    assert not any(any(found["cifar10", "elliptical-quest", name].values()) for name in ("standard", "elliptical"))
+
+
 def test_counts_are_told_by_their_ends() -> None:
     assert [span(counts) for counts in ([3, 3], {5, 2, 3}, [])] == ["3", "2 to 5", ""]
 
