@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -110,10 +109,20 @@ class Tested:
         level of the other side leaves no room for.
         """
         level = self.alone.first + gap
-        if self.model is None or not gap or level < 0 or (self.figure.scale == 100 and level > 1):
+        if self.model is None or level < 0 or (self.figure.scale == 100 and level > 1):
             return "–"
-        count = seeds_needed(gap, self.model.spread, LEVEL / self.tests)
-        return "over 1000" if count is None else str(count)
+        return seeds_text(gap, self.model.spread, self.tests)
+
+
+def seeds_text(gap: float, sd: float, tests: int) -> str:
+    """Return how many seeds show a gap as one of so many tests, with a power of 80 %; a dash where none is to be shown.
+
+    sd: of the differences by seed.
+    """
+    if not gap or not math.isfinite(sd):
+        return "–"
+    count = seeds_needed(gap, sd, LEVEL / tests)
+    return "over 1000" if count is None else str(count)
 
 
 def compared(trainings: Trainings) -> list[Tested]:
@@ -146,7 +155,7 @@ def compared(trainings: Trainings) -> list[Tested]:
 
 def untested(trainings: Trainings) -> str:
     """Return which formulas have one training, so that nothing says how far another would move it; '' without any."""
-    counts = Counter(line["attention"] for line in trainings.lines)
+    counts = trainings.counts()
     single = [name for name in trainings.formulas() if counts[name] == 1]
     if not single or len(single) == len(counts):
         return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,7 +145,7 @@ def evenness_of(trainings: Trainings, held: Figure = FIGURES[0]) -> Evenness | N
 
 def several_of_each(trainings: Trainings) -> Trainings:
     """Return those of formulas with enough trainings to look within."""
-    counts = Counter(line["attention"] for line in trainings.lines)
+    counts = trainings.counts()
     return Trainings(tuple(line for line in trainings.lines if counts[line["attention"]] >= OF_EACH))
 
 
@@ -166,9 +165,8 @@ def evenness(even: Evenness, trainings: Trainings, logs: Sequence[Log], picture:
         "so that over all of them a correlation is mostly the formula's: its p-value is of a test that gives what a "
         "formula's mean has beyond its clean top-1 to other formulas, in all orders (Freedman and Lane 1983; 5040 "
         "random ones above seven formulas). *Within formulas* are correlations of the differences from the formula's "
-        "own mean, with 95 % intervals over resampled trainings. Both are of one correlation each. Over all trainings "
-        f"a correlation counts as one of {len(np.unique(even.formulas))} formulas, so that only a very "
-        f"strong one shows.{_found(even)}"
+        f"own mean, with 95 % intervals over resampled trainings. Both are of one correlation each.{_between(even)}"
+        f"{_found(even)}"
     )
     yield _correlations("attention on clean images", even.columns, even)
     yield _verdict(even)
@@ -189,6 +187,16 @@ def evenness(even: Evenness, trainings: Trainings, logs: Sequence[Log], picture:
     yield (
         f"![Robustness over the share of the largest entropy, a point for each training, a colour for each formula]"
         f"({picture.parent.name}/{picture.name})"
+    )
+
+
+def _between(even: Evenness) -> str:
+    """Return what a correlation over all trainings must be to show; '' where none can."""
+    if not even.over_all:
+        return ""
+    return (
+        f" Over all trainings there are in effect {len(np.unique(even.formulas))} values, one of each formula, so that "
+        "only a very strong correlation shows."
     )
 
 

@@ -59,9 +59,9 @@ def _differences(tested: Sequence[Tested]) -> str:
     lines = [
         f"{len(beyond)} of {len(tested)} differences from standard attention {_are(beyond)} beyond chance, for other "
         f"trainings on these images: p < {LEVEL} in one model of all formulas, after Holm's correction for all "
-        f"{tested[0].tests} differences of these trainings that are tested. By Student's t on each pair's own seeds "
-        f"alone {alone} would be, and without the correction {plain}, where chance alone makes about "
-        f"{LEVEL * len(tested):.0f}.{_images(tested)}"
+        f"{tested[0].tests} differences of these trainings that are tested. Without the correction {plain} would be, "
+        f"where chance alone makes about {LEVEL * len(tested):.0f}; by Student's t on each pair's own seeds alone, "
+        f"corrected, {alone}.{_images(tested)}"
     ]
     found = list(dict.fromkeys(each.formula for each in beyond))
     for formula in found:

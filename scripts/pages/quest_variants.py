@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,9 +10,10 @@ import numpy as np
 from robustkit.common.differences import Difference, holm, of_means
 from robustkit.results.tables import p_text
 from scripts.zoo.logs import Log
-from scripts.zoo.power import LEVEL, seeds_needed, smallest_gap
+from scripts.zoo.power import LEVEL, smallest_gap
 from scripts.zoo.trainings import spread, spread_of
 
+from .quest_differences import seeds_text
 from .quest_figures import signed
 from .writing import listed, markdown
 
@@ -158,20 +158,12 @@ def _table(section: Section, adjusted: Iterator[float], tests: int) -> str:
         if found:
             gap, p_value = smallest_gap(spread_of(found), found.n), next(adjusted)
             least = f"{gap:.1f}" if gap < 100 else "–"
-            cells += [signed(found), p_text(found.p_value), p_text(p_value), least, _seeds(found, p_value, tests)]
+            seeds = "" if p_value < LEVEL else seeds_text(found.value, spread_of(found), tests)
+            cells += [signed(found), p_text(found.p_value), p_text(p_value), least, seeds]
         else:
             cells += ["–"] * len(told)
         rows.append((label, *cells))
     return markdown(rows)
-
-
-def _seeds(found: Difference, p_value: float, tests: int) -> str:
-    """Return how many seeds find a difference of this size as one of so many tests; '' where it is beyond chance."""
-    sd = spread_of(found)
-    if p_value < LEVEL:
-        return ""
-    count = seeds_needed(found.value, sd, LEVEL / tests) if found.value and math.isfinite(sd) else 0
-    return "over 1000" if count is None else str(count or "–")
 
 
 def _level(logs: Sequence[Log]) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +46,8 @@ from .writing import listed, markdown, shortcut, span
 HISTORY = {
     "shapes": "Seed 0 of standard, quest, elliptical and elliptical-quest was trained twice: the weights of the first "
     "time had not been kept for SPSA and AutoAttack, and another machine rounds otherwise, so all figures of it are of "
-    "the second time. With the first ones 27 of 75 differences from standard were beyond chance, and of the published "
-    "ones 3 were shown and 8 the opposite."
+    "the second time. With the first ones, and SPSA and AutoAttack of two seeds, 27 of 75 differences from standard "
+    "were beyond chance, and of the 40 published ones 3 were shown and 8 the opposite."
 }
 """What happened to the trainings of a family."""
 
@@ -171,16 +170,18 @@ def _compared(family: Family) -> Iterator[str]:
         "Seeds share their first weights and the order of images across formulas. Differences are those of one model "
         "of all formulas and seeds (figure = formula + seed + rest), whose rest is taken to spread alike in all; where "
         "the two formulas' own seeds spread more than that, it is their own t-test. Whether all spread alike is more "
-        f"than so few seeds can tell: where one formula spreads three times as wide as the others, {_if_wild(family)}. "
-        "p is for other trainings on these images. *n*: seeds that both have; the model also takes those that one of "
-        "them lacks. *Pair alone*: Student's t on the two formulas' own differences by seed, which supposes nothing of "
-        "other formulas and so mostly finds less. *Images, too*: "
+        "than so few seeds can tell: where one of the two spreads three times as wide as all others, "
+        f"{_if_wild(family)}. p is for other trainings on these images. *n*: seeds that both have; the model also takes "
+        "those that one of them lacks. *Pair alone*: Student's t on the two formulas' own differences by seed, which "
+        "supposes nothing of other formulas and so mostly finds less. *Images, too*: "
         "intervals of the pair alone for other trainings and other images (seeds and images as crossed random effects, "
         "degrees of freedom of Hillis 2007: where images add much they are more than a few seeds alone have, so that "
         "such an interval may be the narrower one); of the figures of which is kept who was right, with Holm's "
         "correction for all of these. *80 % power at*: the smallest difference that so many seeds find four times out "
         f"of five, where it is the only one that is tested, and *as one of {tests}*, at the strictest of Holm's steps "
-        "(a dash: more than 100 points, or than the whole level of standard). *Seeds*, where a difference is not "
+        "(a dash: more than 100 points, or than the whole level of standard). Much smaller ones are found up to about "
+        "every second time: where the two formulas' own seeds happen to spread less than the model has it, its many "
+        "degrees of freedom decide, else the pair's few. *Seeds*, where a difference is not "
         "beyond chance: how many would find one of its size at that step. Bold: beyond chance."
     )
     beyond = sum(each.is_beyond_chance for each in tested)
@@ -205,14 +206,13 @@ def _compared(family: Family) -> Iterator[str]:
 
 def _if_wild(family: Family) -> str:
     """Return what p-values are worth where one formula's seeds spread more than others do, for each number of seeds."""
-    counts = Counter(line["attention"] for line in family.trainings.lines)
-    formulas, strictest = sum(count > 1 for count in counts.values()), LEVEL / family.tested[0].tests
+    formulas, strictest = sum(count > 1 for count in family.trainings.counts().values()), LEVEL / family.tested[0].tests
     told = []
     for seeds in sorted({each.alone.n for each in family.tested}, reverse=True):
         times = level_if_wild(seeds, formulas, strictest) / strictest
         told.append(
-            f"with {seeds} seeds a p of {LEVEL} is one of {level_if_wild(seeds, formulas):.2f}, and one at the "
-            f"strictest of Holm's steps {times:.0f} times too small"
+            f"with {seeds} seeds a p of {LEVEL} is worth {level_if_wild(seeds, formulas):.2f}, and one at the "
+            f"strictest of Holm's steps is up to {times:.0f} times too small"
         )
     return f"{'; '.join(told)} (simulated)"
 

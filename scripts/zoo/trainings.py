@@ -59,10 +59,12 @@ class Trainings:
 
     def formulas(self) -> list[str]:
         """Return the formulas, standard first, then as often as there are seeds, then by name."""
-        count = {line["attention"]: 0 for line in self.lines}
-        for line in self.lines:
-            count[line["attention"]] += 1
+        count = self.counts()
         return sorted(count, key=lambda name: (name != "standard", -count[name], name))
+
+    def counts(self) -> Counter[str]:
+        """Return how many trainings there are of each formula."""
+        return Counter(line["attention"] for line in self.lines)
 
     def whole(self, condition: str) -> str:
         """Return the text of a condition in the lines: `pgd(eps=2/255,steps=20)` for `pgd`, the only one of its kind.
