@@ -57,8 +57,8 @@ def _differences(tested: Sequence[Tested]) -> str:
     alone = sum(each.p_alone < LEVEL for each in tested)
     plain = sum(each.found.p_value < LEVEL for each in tested)
     lines = [
-        f"{len(beyond)} of {len(tested)} differences from standard attention {_are(beyond)} beyond chance, for other "
-        f"trainings on these images: p < {LEVEL} in one model of all formulas, after Holm's correction for all "
+        f"{len(beyond)} of {len(tested)} differences from standard attention {_are(len(beyond))} beyond chance, for "
+        f"other trainings on these images: p < {LEVEL} in one model of all formulas, after Holm's correction for all "
         f"{tested[0].tests} differences of these trainings that are tested. Without the correction {plain} would be, "
         f"where chance alone makes about {LEVEL * len(tested):.0f}; by Student's t on each pair's own seeds alone, "
         f"corrected, {alone}.{_images(tested)}"
@@ -85,12 +85,12 @@ def _images(tested: Sequence[Tested]) -> str:
     found = sum(each.p_images < LEVEL for each in asked)
     return (
         f" Asked for other images as well (seeds and images as random effects, each pair by itself), which can be done "
-        f"for {len(asked)} of them, {found} {'is' if found == 1 else 'are'}; the others say nothing of other images."
+        f"for {len(asked)} of them, {found} {_are(found)}; the others say nothing of other images."
     )
 
 
-def _are(found: Sequence[Tested]) -> str:
-    return "is" if len(found) == 1 else "are"
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _said(each: Tested) -> str:
