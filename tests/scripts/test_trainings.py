@@ -496,7 +496,7 @@ def test_evenness_within_formulas_is_not_that_between_them(tmp_path: Path) -> No
     assert "They speak for the claim, and do not prove a cause." in in_short("", trainings, tested, turned)
     three = evenness_of(Trainings(tuple(each for each in made if each["seed"] < 3)))
     assert even.least and three and three.of_one_formula and three.least is None
-    assert "seven times out of ten" in written
+    assert "seven times out of ten" in written and "there are in effect 7 values, one of each formula" in written
     assert "seven times out of ten" not in " ".join(evenness(three, trainings, [], tmp_path / "plot.svg"))
     single = evenness_of(Trainings(tuple(each for each in made if each["attention"] != "quest" or each["seed"] < 2)))
     assert single and len(single.held) == 30 and "quest" not in single.formulas  # two are too few to look within
@@ -696,7 +696,9 @@ def test_what_cannot_be_compared_is_said(made_up: list[dict[str, Any]], tmp_path
 
     alone = page([each for each in made_up if each["attention"] != "standard" or each["seed"] == 0])
     assert "Too few trainings" in alone and "**In short**" not in alone and "nan" not in alone
-    assert "Over all trainings nothing can be told: so few formulas have too few orders." in page(made_up)
+    four = page(made_up)
+    assert "Over all trainings nothing can be told: so few formulas have too few orders." in four
+    assert "only a very strong correlation shows" not in four  # none can
     for each in made_up:
         each["figures"][EVENNESS[1].condition][EVENNESS[1].metric] = 1.0
     assert "not all trainings have largest logit, or all have the same." in page(made_up)
