@@ -18,7 +18,7 @@ FILES = {
 MODULES = [path for name, path in FILES.items() if name.split(".")[0] == "robustkit"]
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
 
-MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 300, 60, 5
+MOST_LINES, MOST_IN_A_FUNCTION, MOST_EXCEPTIONS = 600, 60, 5
 _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
