@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+from scipy.special import stdtrit
 from torch import Tensor, nn
 
-from ..common.differences import of_means
-from ..errors import NothingEvaluated
+from ..errors import ModelError, NothingEvaluated
 from .apply import get_attention, set_attention
 from .registry import EVERY_FORMULA, find_formula
 
@@ -71,27 +71,50 @@ def rank_formulas(
         have; left out, the one that the model has now. source: `assumed` where nothing says so.
     Raises ModelError for a model without timm's attention, NothingEvaluated when there is no image.
     """
-    current = get_attention(model)
-    declared = declared or current
-    names, left_out = _candidates(model, current)
-    shared: dict[int, object] = {id(t): t for t in (*nn.Module.parameters(model), *nn.Module.buffers(model))}
-    other = copy.deepcopy(model, shared).eval()  # other modules, the same tensors; the model keeps its scales
+    formulas = Formulas(model)
+    declared = declared or formulas.current
     was_training, guessing = model.training, math.inf
-    losses: dict[str, list[Tensor]] = {name: [] for name in names}
+    losses: dict[str, list[Tensor]] = {name: [] for name in formulas.names}
     try:
         model.eval()
         with torch.inference_mode():
             for images, labels in batches() if callable(batches) else batches:
-                for name in names:
-                    network = model if name == current else set_attention(other, name)
-                    logits = network(images)
+                for name in formulas.names:
+                    logits = formulas.network(name)(images)
                     guessing = math.log(logits.shape[1])
                     losses[name].append(_fit(logits, labels))
     finally:
         model.train(was_training)
-    if not losses[current]:
+    if not losses[formulas.current]:
         raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
-    return judge({name: torch.cat(parts) for name, parts in losses.items()}, declared, left_out, guessing, source)
+    found = {name: torch.cat(parts) for name, parts in losses.items()}
+    return judge(found, declared, formulas.left_out, guessing, source)
+
+
+class Formulas:
+    """A model under every formula that its tensors allow. All share the tensors; the model itself is left as it is.
+
+    current: the model's own formula. names: of all, its own first. left_out: those that need parameters of their own.
+    Raises ModelError for a model without an attention that takes a formula.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.current = model, get_attention(model)
+        shared: dict[int, object] = {id(t): t for t in (*nn.Module.parameters(model), *nn.Module.buffers(model))}
+        self._other = copy.deepcopy(model, shared).eval()  # other modules, the same tensors; the model keeps its scales
+        names, self.left_out = _candidates(model, self.current)
+        self.names = [name for name in names if name == self.current or self._takes(name)]
+
+    def _takes(self, name: str) -> bool:
+        try:
+            set_attention(self._other, name)
+        except ModelError:  # such as elliptical for Swin
+            return False
+        return True
+
+    def network(self, name: str) -> nn.Module:
+        """Return the model under a formula, valid until the next call."""
+        return self.model if name == self.current else set_attention(self._other, name)
 
 
 def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, ...]]:
@@ -181,12 +204,12 @@ def _between(best: str, rival: FormulaFit | None, n: int) -> str:
     return "" if rival is None or n < 2 else f": {best} is ahead of {_measured(rival)}"
 
 
-def paired_interval(differences: Tensor) -> tuple[float, float, float]:
-    """Return the mean and its 95 % interval by Student's t; infinite for one image."""
-    if len(differences) < 2:
-        return float(differences.mean()), -math.inf, math.inf
-    values = differences.double().cpu().numpy()
-    found = of_means(0 * values, values, binary=False)
-    if math.isnan(found.ci_low):  # all are alike
-        return found.value, found.value, found.value
-    return found.value, found.ci_low, found.ci_high
+def paired_interval(differences: Tensor, level: float = 0.05) -> tuple[float, float, float]:
+    """Return the mean of (n,) differences and its interval by Student's t, of 95 % or 1 - `level`; infinite for one
+    image.
+    """
+    n, mean = len(differences), float(differences.double().mean())
+    if n < 2:
+        return mean, -math.inf, math.inf
+    reach = float(stdtrit(n - 1, 1 - level / 2)) * float(differences.double().std()) / math.sqrt(n)
+    return mean, mean - reach, mean + reach

@@ -17,9 +17,10 @@ from ..data.images import to_pixels
 from ..display.console import print_line, print_tables
 from ..display.table import TextTable
 from ..errors import BadImageError
+from ..evaluations.setup_flags import other_order
 from ..models.identity import Classifier
 from ..models.setup_check import ALIKE, BETTER, Bench, PartFit, Screen, SetupFit, fit_setup, spread_first
-from ..models.setups import Setup, numberings, other_order
+from ..models.setups import Setup, numberings
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -90,7 +91,7 @@ def fit_on(model: Classifier, dataset: Dataset, batch_size: int, seed: int) -> t
         ]
     if fits[-1].verdict != BETTER:
         predictions = bench.logits(fits[-1].used.setup).argmax(dim=1)  # under what the other parts have found
-        lines += [line for line in [other_order(labels, predictions)] if line]
+        lines += [line for line in [other_order(labels.numpy(), predictions.numpy())] if line]
     return fits, lines
 
 

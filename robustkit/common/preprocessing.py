@@ -8,17 +8,28 @@ from typing import Any
 
 LARGEST_SIDE = 2048
 """Pixels: the largest side of inputs that a file may ask for."""
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and std of the training images of ImageNet."""
+INCEPTION = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+"""Mean and std that map pixels to [-1, 1], as Inception and timm's augreg ViTs have them."""
 ASSUMED = "default"
 SAID_BY = {
     "option": "by the user",
     "metadata": "by the checkpoint",
-    "architecture": "by {config}",
+    "weights": "by tensors of the checkpoint",
+    "published": "by {config}",
+    "code": "by {config}",
     "network": "by the network's shape",
     "card": "by the protocol card",
     "tried": "found by trying",
-    ASSUMED: "our default",
+    "trainer": "assumed from the arguments of its training script",
+    "name": "assumed from its name",
+    "architecture": "assumed from {config}",
+    ASSUMED: "assumed, our default",
 }
-"""Who said a value, as run.json has it, and in words."""
+"""The source of a value, as run.json has it, and in words."""
+UNPROVEN = frozenset({"trainer", "name", "architecture", ASSUMED})
+"""Sources that nobody stated for this checkpoint: what only they say is to be confirmed by data."""
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.intervals import Floats, bootstrap, wilson
-from ..common.preprocessing import ASSUMED, few_numbers
 from ..data.layouts import SUBSET
 from ..display.numbers import amount
 from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
-from .setup_flags import setup_flags
+from .setup_flags import guessing_flags, setup_flags
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +83,6 @@ def record_flags(
     described = manifest.checkpoint(checkpoint)
     if described.weights.endswith("in part"):
         flags.append("weights were loaded in part; the rest is random")
-    flags += assumed_flags(described)
     flags += (note for note in manifest.data.notes if note.startswith(SUBSET))
     claim = manifest.claims.get(claimed or condition)
     changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
@@ -103,23 +101,17 @@ def record_flags(
         broken = int((~np.isfinite(column_of(read, "nll"))).sum())
         if broken:
             flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
+    if condition == CLEAN.text:
+        flags += guessing_flags(read, competing_classes(manifest, described))
     unread = len(table) - len(read)
     if unread:
         flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; left out")
     return flags
 
 
-def assumed_flags(checkpoint: CheckpointEntry) -> list[str]:
-    """Return a flag where nobody gave the mean or std of a checkpoint's inputs: its numbers may be far too low."""
-    names = [name for name in ("mean", "std") if checkpoint.said.get(name) == ASSUMED]
-    if not names:
-        return []
-    taken = " and ".join(f"{name} {few_numbers(getattr(checkpoint.preprocessing, name))}" for name in names)
-    return [
-        f"normalisation was assumed: neither user nor checkpoint nor architecture gives {' and '.join(names)}; "
-        f"{taken} taken; give {' '.join(f'--{name} …' for name in names)} (robustkit inspect CHECKPOINT --data-dir DIR "
-        "says which fit)"
-    ]
+def competing_classes(manifest: Manifest, checkpoint: CheckpointEntry) -> int:
+    """Return among how many classes a checkpoint chooses: all that it has, but for data on which only some compete."""
+    return manifest.data.classes if manifest.data.layout in ("imagenet-a", "imagenet-r") else checkpoint.num_classes
 
 
 def column_of(table: pa.Table, name: str) -> Floats:
@@ -199,7 +191,7 @@ class Reading:
 
     @cached_property
     def _of_setup(self) -> list[str]:
-        return setup_flags(self.run.evidence(self.checkpoint, CLEAN.text))
+        return setup_flags(self.manifest, self.checkpoint, self.run.evidence(self.checkpoint, CLEAN.text))
 
     def rows(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return rows as summary.json has them."""

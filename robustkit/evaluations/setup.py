@@ -1,4 +1,8 @@
-"""A cheap check, before an audit, that the normalisation and channel order in use are not beaten by another."""
+"""A check, before an audit, of what nobody stated about a checkpoint: does another set-up fit the labels better?
+
+Every part of a set-up is looked at on 16 images, which is enough to see a wrong one. A part that was only assumed is
+looked at on more, until the data confirms it, contradicts it, or ends.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +13,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..attention.fingerprint import Formulas
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset, Sample
-from ..errors import RobustkitError
+from ..data.images import to_pixels
+from ..errors import BadImageError, ModelError, RobustkitError
 from ..models.setup_check import BETTER, Bench, PartFit, Screen, fit_part, spread_first
-from ..models.setups import AS_GIVEN, NORMALISATIONS, Setup
+from ..models.setups import AS_GIVEN, NORMALISATIONS, Setup, alternatives
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress
 from .cost import Cost
+from .setup_flags import DECISIVE, FEWEST
 from .subject import Batch, Subject
+from .supply import Supply
 
-SAMPLES = 64
-"""Images that the check takes at most, at even distances."""
-FEWEST = 10
-"""Readable images below which nothing can be told, and nothing is computed."""
-PARTS = ("normalisation", "channels")
+STATED, MOST, SCENES = 64, 1024, 32
+"""Images that are looked at, at most and at even distances: for a part that is stated and for a crop, for attention and
+normalisation that are assumed, and of a segmenter."""
+LOOKS = (32, 64, 128, 256, 512)
+"""Images after which an assumed part may be decided."""
 FIRST = 16
 """Images on which every candidate is tried."""
-COST = Cost(len(NORMALISATIONS) + 1)
-"""Of one of these images: each normalisation, and the other order of the channels."""
+FORMULAS = 5
+"""Formulas of attention, about, that the tensors of a standard ViT allow besides its own."""
+COST = Cost(len(NORMALISATIONS) + 1 + FORMULAS)
+"""Of one of these images: each normalisation, the other order of the channels, each formula."""
 CHECK = "set-up check"
-_SCREEN = Screen(FIRST, 0.0, behind_used=True)
-_LEVEL = 0.01 / len(PARTS)
+_ANY = Screen(FIRST, 0.0, behind_used=True)
+_SURE = Screen(FIRST, 3.1, behind_used=True)
+_LEVEL = 0.01 / 3  # of attention, normalisation and channels
+_MATTERS = 0.05  # nats by which another crop must be better to be named
 _BATCH = 16
 
 
@@ -42,72 +54,168 @@ def unsuited(dataset: Dataset) -> str:
     return "some images have no label" if any(sample.label < 0 for sample in dataset.samples) else ""
 
 
+class _Images:
+    """The readable images of a run in the order in which they are looked at, read when they are needed."""
+
+    def __init__(
+        self,
+        supply: Supply,
+        preprocessing: Preprocessing,
+        most: int,
+        decoded: Callable[[Sequence[Sample]], list[tuple[Sample, Tensor]]],
+    ) -> None:
+        samples = supply.dataset.samples
+        count = min(most, len(samples))
+        even = [samples[place * len(samples) // count] for place in range(count)]
+        self._left = spread_first(even, FIRST)
+        self.count, self.supply, self.preprocessing, self._decoded = count, supply, preprocessing, decoded
+        self.samples: list[Sample] = []
+        self.truths: list[Any] = []
+        self._pixels: list[Tensor] = []
+
+    def reach(self, end: int) -> int:
+        """Read more images until there are `end`, or none are left; return how many there are, at most `end`."""
+        while len(self.samples) < end and self._left:
+            wanted = end - len(self.samples)
+            some, self._left = self._left[:wanted], self._left[wanted:]
+            for sample, pixels in self._decoded(some):
+                try:
+                    truth = self.supply.locate(sample, pixels)
+                except BadImageError:
+                    continue
+                self.samples.append(sample)
+                self.truths.append(truth)
+                self._pixels.append(pixels)
+        return min(end, len(self.samples))
+
+    def read(self, place: int, preprocessing: Preprocessing) -> Tensor:
+        own = self.preprocessing
+        shown = preprocessing.crop_pct, preprocessing.interpolation
+        if shown == (own.crop_pct, own.interpolation):
+            return self._pixels[place]
+        sample = self.samples[place]
+        return to_pixels(self.supply.dataset.image(sample), preprocessing, sample.id)
+
+    def batch(self, logits: Tensor, places: Sequence[int]) -> Batch:
+        return Batch(logits, [self.samples[place] for place in places], [self.truths[place] for place in places])
+
+
 def check_setup(
     run: RunFolder,
     subject: Subject,
-    dataset: Dataset,
+    supply: Supply,
     preprocessing: Preprocessing,
     decoded: Callable[[Sequence[Sample]], list[tuple[Sample, Tensor]]],
     progress: Progress,
 ) -> str:
-    """Write which candidates of normalisation and channel order are better than the one in use, as evidence on clean.
+    """Write which candidates of each part of the set-up are better than the one in use, as evidence on clean.
 
-    A candidate that is not ahead on 16 images is dropped, so where nothing is wrong this costs ten clean passes over
-    16 images. decoded: reads the samples that can be read. Return why nothing was written: too few images could be
-    read, or the network failed, which its records will say more about; empty where it was.
+    Of a part that is stated, a candidate that is not ahead on 16 images is dropped. decoded: reads the samples that can
+    be read. Return why nothing was written: too few images could be read, or the network failed, which its records will
+    say more about; empty where it was.
     """
-    name, count = subject.classifier.identity.name, min(SAMPLES, len(dataset.samples))
-    progress.start(name, CHECK, min(FIRST, count))
-    even = [dataset.samples[place * len(dataset.samples) // count] for place in range(count)]
-    read = decoded(spread_first(even, FIRST))
-    failed = f"{len(read)} of {count} images could be read, and fewer than {FEWEST} tell nothing"
-    if len(read) >= FEWEST:
-        failed = _checked(run, subject, read, preprocessing)
-    progress.advance(min(FIRST, count))
+    name = subject.classifier.identity.name
+    scenes = "correct" not in subject.schema.names
+    assumed = run.manifest.checkpoint(name).assumed
+    most = SCENES if scenes else MOST if set(assumed) & set(DECISIVE) else STATED
+    images = _Images(supply, preprocessing, most, decoded)
+    progress.start(name, CHECK, min(FIRST, images.count))
+    readable = images.reach(min(FIRST, images.count))
+    if readable < FIRST:
+        readable = images.reach(images.count)
+    failed = f"{readable} of {images.count} images could be read, and fewer than {FEWEST} tell nothing"
+    if readable >= FEWEST:
+        failed = _checked(run, subject, images, assumed, scenes)
+    progress.advance(min(FIRST, images.count))
     return failed
 
 
-def _checked(
-    run: RunFolder, subject: Subject, read: Sequence[tuple[Sample, Tensor]], preprocessing: Preprocessing
-) -> str:
+def _checked(run: RunFolder, subject: Subject, images: _Images, assumed: Sequence[str], scenes: bool) -> str:
     """Compare the candidates, and write what came out. Return why not; empty where it did."""
-    samples = [sample for sample, _ in read]
+    classes = len(subject.valid) if subject.valid is not None else subject.classifier.identity.num_classes
+    guessing, name = math.log(classes), subject.classifier.identity.name
 
     def score(logits: Tensor, places: Sequence[int], _: str) -> Tensor:
-        some = [samples[place] for place in places]
         if subject.valid is not None:
             logits = logits[:, list(subject.valid)]
-        columns = subject.score(logits, Batch(logits, some))
-        return torch.tensor([columns["nll"], columns["correct"]], dtype=torch.float64).T
+        return _losses(subject.score(logits.to(subject.settings.device), images.batch(logits, places)))
 
-    network, device = subject.classifier.network, subject.settings.device
-    size = min(_BATCH, subject.settings.batch_size)
-    bench = Bench(network, lambda place, _: read[place][1], len(read), score, size, device, _SCREEN)
-    guessing = math.log(len(subject.valid) if subject.valid is not None else subject.classifier.identity.num_classes)
-    rng = subject.rng(samples, CLEAN)
-
-    def fits() -> list[PartFit]:
-        now, found = Setup(preprocessing), list[PartFit]()
-        for part in PARTS:
-            found.append(fit_part(bench, part, now, {AS_GIVEN: ()}, guessing, _LEVEL))
-            now = found[-1].best.setup if found[-1].verdict == BETTER else now
-        return found
-
+    network = subject.classifier.network
+    formulas = _formulas(network)
+    bench = Bench(
+        network,
+        images.read,
+        images.count,
+        score,
+        1 if scenes else min(_BATCH, subject.settings.batch_size),
+        subject.settings.device,
+        _ANY,
+        reach=images.reach,
+        formulas=formulas,
+        numbered=False,
+    )
+    start = Setup(images.preprocessing, attention=formulas.current if formulas else "")
+    rng = subject.rng(images.samples, CLEAN)
     try:
-        found = subject.steadily("set-up", rng, fits)
+        found = subject.steadily("set-up", rng, lambda: _fits(bench, start, assumed, scenes, guessing))
     except RobustkitError:
         raise
     except Exception as fault:  # a network may raise anything
         return f"the network failed ({type(fault).__name__})"
+    ids = [sample.id for sample in images.samples]
     parts = [_figures(fit, guessing) for fit in found]
-    name, ids = subject.classifier.identity.name, [sample.id for sample in samples]
-    run.write_evidence(name, CLEAN.text, {"sample_ids": ids, "setup": parts})
+    run.write_evidence(name, CLEAN.text, {"sample_ids": ids, "setup": parts, "forwards": bench.forwards})
     return ""
 
 
+def _fits(bench: Bench, start: Setup, assumed: Sequence[str], scenes: bool, guessing: float) -> list[PartFit]:
+    """Return what fits, part by part. Where another fits better, it is taken for the other parts, and all are looked at
+    once more.
+    """
+    parts = [*(["attention"] if bench.formulas else []), "normalisation", "channels"]
+    parts += ["crop"] if "crop" in assumed and not scenes else []
+    now, found = start, dict[str, PartFit]()
+    for _ in range(2):
+        before = now
+        for part in parts:
+            options: dict[str, Any] = {"most": STATED}
+            if part in assumed:
+                options = {"screen": _SURE, "looks": LOOKS} if part in DECISIVE else options | {"least": _MATTERS}
+            used = now.with_part(part, start)
+            found[part] = fit = fit_part(bench, part, used, {AS_GIVEN: ()}, guessing, _LEVEL, **options)
+            now = fit.best.setup if fit.verdict == BETTER else used
+        if before == start == now:
+            break
+    return [found[part] for part in parts]
+
+
+def _formulas(network: torch.nn.Module) -> Formulas | None:
+    """Return the network under every formula that it takes; None for one whose attention takes none."""
+    try:
+        formulas = Formulas(network)
+    except ModelError:
+        return None
+    return formulas if len(formulas.names) > 1 else None
+
+
+def _losses(columns: dict[str, list[Any]]) -> Tensor:
+    """Return (n, 2): the NLL of each sample, and the share of it that is right: all or nothing, but for pixels."""
+    nll = [0.0 if value is None else value for value in columns["nll"]]
+    right = columns.get("correct")
+    if right is None:
+        pairs = zip(columns["intersections"], columns["pixels"], strict=True)
+        right = [sum(hits) / pixels if pixels else 0.0 for hits, pixels in pairs]
+    return torch.tensor([nll, right], dtype=torch.float64).T
+
+
 def _figures(fit: PartFit, guessing: float) -> dict[str, Any]:
-    best, used = fit.best, fit.used
-    alike = [row for row in fit.rows if row.name in fit.open and row is not used]
+    used, candidates = fit.used, alternatives(fit.part, fit.used.setup, {})
+    as_good = [row for row in fit.rows if row is fit.best or row.does_the_same]
+    known = list(candidates)
+    best = min(as_good, key=lambda row: known.index(row.name) if row.name in known[1:] else len(known))
+    best = fit.best if used in as_good else best  # the best known among those that do the same
+    alike = [row for row in (fit.best, *fit.rows) if row.name in (fit.best.name, *fit.open)]
+    alike = [row for row in dict.fromkeys(alike) if row is not used and row is not best]
     return {
         "part": fit.part,
         "verdict": fit.verdict,

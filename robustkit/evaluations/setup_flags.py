@@ -1,35 +1,119 @@
-"""Turn what the check of the set-up found into flags. It needs no torch."""
+"""Say of each part of a checkpoint's set-up whether it is stated, confirmed by the data, or only assumed.
+
+It reads run.json, the evidence of the set-up check and the clean records, and needs no torch.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-_BETTER, _UNKNOWN = "another-fits-better", "cannot-tell"
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.differences import of_means
+from ..common.preprocessing import UNPROVEN, exact_numbers, few_numbers, said_by
+from ..protocol.condition import CLEAN
+from ..runs.manifest import CheckpointEntry, Manifest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Evidence = Mapping[str, Any]
+DECISIVE = ("attention", "normalisation")
+"""The parts that change what a model is. A crop or an interpolation changes figures by little, so an assumed one is
+stated, and flagged only where another fits better."""
+FEWEST = 10
+"""Images below which nothing can be told."""
+_BETTER, _UNKNOWN, _FITS = "another-fits-better", "cannot-tell", "fits"
+_LOOK = "robustkit inspect CHECKPOINT --data-dir DIR says what fits"
 
 
-def setup_flags(evidence: Mapping[str, Any] | None) -> list[str]:
-    """Return a flag for each part of the set-up in use that another candidate beats beyond chance.
+@dataclass(frozen=True)
+class SetupPart:
+    """A part of the set-up of a checkpoint. source: who said so, in words. status: `stated`, `confirmed`, `assumed` or
+    `contradicted`. n: images that the check looked at, 0 without one.
+    """
+
+    name: str
+    value: str
+    source: str
+    status: str
+    n: int
+
+    @property
+    def line(self) -> str:
+        """`attention standard (assumed, our default; confirmed on 64 images)`."""
+        checked = {"confirmed": f"; confirmed on {self.n} images", "contradicted": "; another fits better"}
+        unsure = "; not confirmed" if self.status == "assumed" else ""
+        return f"{self.name} {self.value} ({self.source}{checked.get(self.status, unsure)})"
+
+
+def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[SetupPart]:
+    """Return the parts of a set-up that have a source. evidence: what the check wrote on this checkpoint."""
+    found, parts = {part["part"]: part for part in _parts(evidence)}, []
+    for name, source in entry.sources.items():
+        checked = found.get(name, {})
+        verdict = checked.get("verdict")
+        status = "assumed" if source in UNPROVEN else "stated"
+        if verdict == _BETTER:
+            status = "contradicted"
+        elif verdict == _FITS:
+            status = "confirmed"
+        n = int(checked.get("n", 0))
+        parts.append(SetupPart(name, _value(entry, name), _source(entry, source), status, n))
+    return parts
+
+
+def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> list[str]:
+    """Return a flag for each part of the set-up that another candidate beats beyond chance, one for the decisive parts
+    that are assumed and not confirmed, and one where the check that the run asked for has left no evidence.
 
     evidence: what `check_setup` wrote; it may come from someone else, so what has another shape says nothing.
     """
-    return [_flag(part) for part in _parts(evidence) if part.get("verdict") == _BETTER]
+    entry = manifest.checkpoint(checkpoint)
+    parts = list(_parts(evidence))
+    flags = [_flag(part, entry) for part in parts if part.get("verdict") == _BETTER]
+    open_parts = [part for part in setup_parts(entry, evidence) if part.status == "assumed"]
+    if parts:
+        open_parts = [part for part in open_parts if part.name in DECISIVE]
+    missing = "" if parts else _why_unchecked(manifest)
+    if open_parts:
+        named = " and ".join(f"{part.name} ({part.value})" for part in open_parts)
+        options = " ".join(_option(entry, part.name) for part in open_parts)
+        n = max(part.n for part in open_parts)
+        seen = f"not confirmed on {n} images" if parts else f"not checked, {missing or 'it has no evidence'}"
+        were = "were" if len(open_parts) > 1 else "was"
+        flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right; {_LOOK}")
+    elif missing and missing != _TOO_FEW:
+        flags.append(f"the set-up was not checked: {missing}")
+    return flags
 
 
-def setup_notes(evidence: Mapping[str, Any] | None) -> list[str]:
-    """Return a line for each part in which another candidate is ahead of the one in use, but not beyond chance; a
-    single one, on labels and weights, where no candidate is better than guessing.
+_TOO_FEW = f"fewer than {FEWEST} labelled images"
+
+
+def _why_unchecked(manifest: Manifest) -> str:
+    """Return why a run has no evidence on set-ups; empty for a task that has no such check."""
+    if "setup_check" not in manifest.arguments:
+        return ""
+    if not manifest.arguments["setup_check"]:
+        return "--no-setup-check was given"
+    if CLEAN.text not in manifest.conditions:
+        return "clean images were not evaluated"
+    if manifest.data.n < FEWEST or manifest.data.layout == "unlabelled":
+        return _TOO_FEW
+    return "its evidence is missing or could not be taken; the same command takes it"
+
+
+def setup_notes(evidence: Evidence | None) -> list[str]:
+    """Return a line for each part in which another candidate is ahead of the one in use, but not beyond chance.
 
     evidence: as of `setup_flags`.
     """
-    parts = [*_parts(evidence)]
-    if parts and all(map(_is_guessing, parts)):
-        return [
-            "set-up: cannot tell, under none that was tried is the loss lower than that of guessing (NLL {nll:.2f}, "
-            "guessing {guessing:.2f}, {n} images); check the weights, and that the classes are in the order of the "
-            "model's outputs: robustkit inspect CHECKPOINT --data-dir DIR".format(**parts[0])
-        ]
-    open_parts = (part for part in parts if part.get("verdict") == _UNKNOWN and part.get("same") is False)
+    open_parts = (part for part in _parts(evidence) if part.get("verdict") == _UNKNOWN and part.get("same") is False)
     return [
         "{part}: cannot tell {in_use} (in use) from {best}, which is ahead: NLL lower by {difference:.3f} "
         "[{ci_low:.3f}, {ci_high:.3f}], {n} images, which chance may explain in the best of several; more images may "
@@ -39,13 +123,90 @@ def setup_notes(evidence: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _is_guessing(part: Mapping[str, Any]) -> bool:
+def guessing_flags(read: pa.Table, classes: int) -> list[str]:
+    """Return flags of clean records whose model is no better than one that knows nothing.
+
+    read: the rows of samples that could be read. classes: how many compete.
+    """
+    if not len(read) or classes < 2 or "nll" not in read.column_names:
+        return []
+    table = read.filter(read["nll"].is_valid())
+    nll = table["nll"].to_numpy().astype(np.float64)
+    places = table["tokens"].to_numpy().astype(np.float64) if "tokens" in table.column_names else np.ones(len(nll))
+    guessing, flags = math.log(classes), []
+    with np.errstate(invalid="ignore"):
+        mean = float(nll.sum() / places.sum()) if places.sum() else math.nan
+    look = "check the weights, attention, normalisation, and that labels are in the order of the outputs"
+    if mean >= guessing:
+        flags.append(f"no better than guessing on clean data: NLL {mean:.2f}, guessing {guessing:.2f}; {look}")
+    if {"label", "prediction"} <= set(table.column_names):
+        order = other_order(table["label"].to_numpy(), table["prediction"].to_numpy())
+        flags += [order] if order else []
+    return flags
+
+
+def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> str:
+    """Return in words that the images of a class are predicted as one other class, each as its own; empty where not.
+
+    labels, predictions: (n,). A prediction counts as consistent where it is what most other images of its class get.
+    """
+    if not len(labels) or labels.min() < 0 or predictions.min() < 0:
+        return ""
+    classes, rows = np.unique(labels, return_inverse=True)
+    votes = np.zeros((len(classes), int(max(predictions.max(), labels.max())) + 1))
+    np.add.at(votes, (rows, predictions), 1)
+    seen = votes.sum(axis=1) > 1
+    theirs = votes.argmax(axis=1)
+    mapped = [(int(a), int(b)) for a, b in zip(classes[seen], theirs[seen], strict=True) if a != b]
+    if 2 * len(mapped) < seen.sum() or seen.sum() < 3 or len(set(theirs[seen].tolist())) < 0.8 * seen.sum():
+        return ""
+    others = votes[rows]
+    others[np.arange(len(labels)), predictions] -= 1
+    counted = seen[rows]
+    agrees = (others.argmax(axis=1) == predictions)[counted].astype(np.float64)
+    right = (predictions == labels)[counted].astype(np.float64)
+    difference = of_means(right, agrees, binary=True)
+    if difference.value <= 0 or difference.p_value >= 0.01:
+        return ""
+    named = ", ".join(f"{a} as {b}" for a, b in mapped[:4]) + (", …" if len(mapped) > 4 else "")
+    return (
+        f"labels may be in another order: {100 * difference.second:.0f} % of the images are predicted as the others of "
+        f"their class are, and {100 * difference.first:.0f} % as their label (label {named}); give --labels FILE.csv "
+        "with the model's own numbers"
+    )
+
+
+def _value(entry: CheckpointEntry, part: str) -> str:
+    p = entry.preprocessing
+    return {
+        "attention": entry.attention,
+        "normalisation": f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}",
+        "crop": f"{p.crop_pct:.4g}",
+        "interpolation": p.interpolation,
+    }[part]
+
+
+def _option(entry: CheckpointEntry, part: str) -> str:
+    p = entry.preprocessing
+    return {
+        "attention": f"--attention {entry.attention}",
+        "normalisation": f"--mean '{exact_numbers(p.mean)}' --std '{exact_numbers(p.std)}'",
+        "crop": f"--crop-pct {p.crop_pct:.6g}",
+        "interpolation": f"--interpolation {p.interpolation}",
+    }[part]
+
+
+def _source(entry: CheckpointEntry, source: str) -> str:
+    return said_by(source, entry.arch) or source
+
+
+def _is_guessing(part: Evidence) -> bool:
     """Whether the best candidate's loss is no lower than that of a model that knows nothing."""
     nll, guessing = part.get("nll"), part.get("guessing")
     return isinstance(nll, int | float) and isinstance(guessing, int | float) and not nll < guessing
 
 
-def _parts(evidence: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+def _parts(evidence: Evidence | None) -> Iterator[Evidence]:
     """Yield the parts that have the shape that we write."""
     texts, numbers = ("part", "in_use", "best", "remedy"), ("difference", "ci_low", "ci_high", "n")
     parts = (evidence or {}).get("setup")
@@ -58,20 +219,19 @@ def _parts(evidence: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
             yield part
 
 
-def _flag(part: Mapping[str, Any]) -> str:
-    measured = "{difference:.3f}, 95 % interval {ci_low:.3f} to {ci_high:.3f}, {n} images".format(**part)
+def _flag(part: Evidence, entry: CheckpointEntry) -> str:
+    how = "was assumed and does not fit" if part["part"] in entry.assumed else "does not fit"
     return (
-        f"{part['part']} in use does not fit the model: {part['best']} fits better than {part['in_use']} (NLL lower by "
-        f"{measured}); {part['remedy']}{_alike(part)} (robustkit inspect CHECKPOINT --data-dir DIR looks at all of the "
-        "set-up)"
-    )
+        "{part} {how}: {best} fits better than {in_use} by {difference:.3f} nats [{ci_low:.3f}, {ci_high:.3f}], {n} "
+        "images; {remedy}{alike}"
+    ).format(**{**part, "how": how, "alike": _alike(part)})
 
 
-def _alike(part: Mapping[str, Any]) -> str:
+def _alike(part: Evidence) -> str:
     """Return the other candidates that may be meant as well, each with its remedy."""
     listed = part.get("alike")
     pairs = [pair for pair in listed if isinstance(pair, list)] if isinstance(listed, list) else []
     named = [
         f"{pair[0]} ({pair[1]})" for pair in pairs if len(pair) == 2 and all(isinstance(text, str) for text in pair)
     ]
-    return f"; not distinguishable from it: {', '.join(named)}" if named else ""
+    return f"; as good, as far as these images tell: {', '.join(named)}" if named else ""

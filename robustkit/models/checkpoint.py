@@ -38,6 +38,7 @@ class Checkpoint:
     metadata: what the file says about itself, by the names of our own checkpoints (arch, attention, num_classes, mean,
         std, input_size, ...), from the safetensors header or from the arguments next to the weights of a torch file.
         JSON types. It comes from the file, so it is a claim, and never run.
+    metadata_source: of its entries, `metadata` where it is left out: `trainer`, see `trainers`, or `weights`.
     weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
     notes: lines for the user: what was stripped, mapped, chosen.
     """
@@ -48,6 +49,13 @@ class Checkpoint:
     metadata: dict[str, Any]
     weights: str
     notes: tuple[str, ...]
+    metadata_source: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the file calls its model, if anything, and the file's own name: hints at what is not recorded."""
+        claimed = self.metadata.get("arch")
+        return (*([claimed] if isinstance(claimed, str) else []), self.path.name)
 
 
 def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> Checkpoint:
@@ -62,17 +70,19 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
     notes: list[str] = []
     if kind == "safetensors":
         tensors, metadata = _read_safetensors(path)
-        weights = "bare"
+        weights, sources = "bare", dict[str, str]()
         if use_ema:
             raise CheckpointError(f"{path}: a safetensors file holds one set of weights; leave --use-ema out")
     else:
         content = load_pickle(path)
         if not isinstance(content, Mapping):
             raise CheckpointError(f"{path}: holds a {type(content).__name__}; expected a state_dict (names to tensors)")
-        weights, state, metadata = unwrap(path, content, use_ema, notes)
+        weights, state, claims = unwrap(path, content, use_ema, notes)
+        notes += claims.notes
+        metadata, sources = claims.metadata, claims.sources
         tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
     tensors = strip_prefixes(tensors, notes) if prefixes else tensors
-    return Checkpoint(path, sha256(path), _sound(path, tensors, notes), metadata, weights, tuple(notes))
+    return Checkpoint(path, sha256(path), _sound(path, tensors, notes), metadata, weights, tuple(notes), sources)
 
 
 def sha256(path: Path) -> str:

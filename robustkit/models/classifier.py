@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -90,8 +91,9 @@ def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
             f"{spec} has {published} classes, not {wanted.num_classes}: with another number its head would be random; "
             "leave --num-classes out, or give the file of a checkpoint that was trained on them"
         )
-    kind, source = give_attention(network, wanted.attention, {}, {}, spec)
-    resolved = resolve_preprocessing(network, wanted, {}, spec)
+    by_timm = "published" if pretrained else "architecture"
+    kind, source = give_attention(network, wanted.attention, {}, {}, spec, plain="published")
+    resolved = resolve_preprocessing(network, wanted, {}, spec, config_of=by_timm)
     identity = ModelIdentity(
         name=display_name(name),
         spec=spec,
@@ -129,7 +131,8 @@ def _from_file(
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=size)
-        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)
+        named, plain = checkpoint.names, "code" if is_factory(arch) else "default"
+        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, names=named, plain=plain)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     if wanted.img_size is not None:
         trained = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if "input_size" in metadata else None
@@ -139,7 +142,8 @@ def _from_file(
         tensors = without_head(network, tensors)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     notes += partial
-    resolved = resolve_preprocessing(network, wanted, metadata, str(checkpoint.path))
+    by = {"said_by": checkpoint.metadata_source, "config_of": "code" if is_factory(arch) else "architecture"}
+    resolved = resolve_preprocessing(network, wanted, metadata, str(checkpoint.path), **by)
     notes += resolved.notes
     timm_classes = None if is_factory(arch) else getattr(network, "num_classes", None)
     if not features and timm_classes is not None:
@@ -198,12 +202,21 @@ def _architecture(
         return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
     try:
-        guessed = guess(tensors, file_name=checkpoint.path.name, headless=headless)
+        guessed = guess(tensors, names=checkpoint.names, headless=headless)
     except CheckpointError as error:
+        if known := _timm_name_in(str(claimed or "")):
+            return known, kwargs, (f"architecture {known} taken from the name {claimed!r} in the file",)
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
     kwargs, more = _of_stated_size(guessed.kwargs, checkpoint)
     return guessed.arch, kwargs, notes + guessed.notes + more
+
+
+def _timm_name_in(name: str) -> str:
+    """Return the longest beginning of a name that timm has: `resnet50_quest` -> `resnet50`; empty where none is."""
+    parts = re.split(r"(?=[_.-])", name)
+    begun = ("".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((start for start in begun if timm.is_model(start)), "")
 
 
 def _base(arch: object) -> str:

@@ -7,7 +7,7 @@ taken from the family's convention, with a note. Any other family is never guess
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any
@@ -47,9 +47,11 @@ def renamed(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str
     ) if changed else ()
 
 
-def guess(tensors: Mapping[str, Tensor], *, file_name: str = "", headless: bool = False) -> Guess:
+def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless: bool = False) -> Guess:
     """Return the architecture of a ViT/DeiT state_dict (timm names). CheckpointError with the reason for any other
     network, and for one without a classifier unless it may be `headless`.
+
+    names: of the model and of its file; one that mentions DeiT decides between timm's configs of ViT and DeiT.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     _check_family(shapes, headless)
@@ -91,7 +93,8 @@ def guess(tensors: Mapping[str, Tensor], *, file_name: str = "", headless: bool 
         **_pooling(shapes, tokens),
     }
     deit3 = "blocks.0.ls1.gamma" in shapes and no_embed_class and not registers
-    arch = _name(size, patch, distilled, deit3=deit3, file_name=file_name)
+    named = next((name for name in names if "deit" in name.lower()), "")
+    arch = _name(size, patch, distilled or bool(named), distilled, deit3=deit3)
     seen = [text for text, there in (("distilled", distilled), (f"{registers} register tokens", registers)) if there]
     classes = f"{kwargs['num_classes']} classes" if kwargs["num_classes"] else "no classifier"
     summary = f"{depth} blocks, patch {patch}, {grid * patch} pixels, {classes}"
@@ -100,8 +103,7 @@ def guess(tensors: Mapping[str, Tensor], *, file_name: str = "", headless: bool 
         kwargs,
         (
             f"architecture guessed from the tensors: {arch}, {', '.join([summary, *seen])}; {convention}",
-            f"tensors do not show mean, std and crop: those of {arch} are taken; "
-            "give --arch, or --mean and --std, if the training used others",
+            *((f"taken for a DeiT because of the name {named!r}",) if named and not distilled and not deit3 else ()),
         ),
     )
 
@@ -151,9 +153,8 @@ def _pooling(shapes: Mapping[str, tuple[int, ...]], tokens: bool) -> dict[str, A
     return {"global_pool": "avg" if after or not tokens else "token", "fc_norm": after}
 
 
-def _name(size: str, patch: int, distilled: bool, *, deit3: bool, file_name: str) -> str:
+def _name(size: str, patch: int, deit: bool, distilled: bool, *, deit3: bool) -> str:
     """Return the timm name whose defaults (mean, std, crop) suit best. Sizes and patches themselves go into kwargs."""
-    deit = distilled or "deit" in file_name.lower()
     family = "deit3" if deit3 else "deit" if deit else "vit"
     middle = "distilled_" if distilled else ""
     names = [f"{family}_{size}_{middle}patch{p}_224" for p in (patch, 16, 14)]

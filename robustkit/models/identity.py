@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from ..attention.apply import attention_kind, set_attention
 from ..attention.registry import find_formula
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import UNPROVEN, Preprocessing
 from ..errors import ModelError
+from .trainers import formula_in
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class ModelIdentity:
         (for timm: and the like, the digest of the tensors). arch: timm name or factory.
     attention: a formula's name, 'other' for attention that is none of them, 'none' for a model without.
     attention_source: where it comes from: 'option', 'metadata', 'weights' (tensors that only this formula has),
-    'default', or
-        'n/a' where there is no formula.
+        'published' or 'code' (of the network's own code), 'name' (a name mentions it), 'default', or 'n/a' where there
+        is no formula.
     weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
         where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
     notes: lines for the user. preprocessing_source: who said each value, `common.preprocessing.SAID_BY`.
@@ -81,9 +82,20 @@ class Classifier(nn.Module):
 
 
 def give_attention(
-    network: nn.Module, option: str | None, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], spec: str
+    network: nn.Module,
+    option: str | None,
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    spec: str,
+    *,
+    names: Sequence[str] = (),
+    plain: str = "default",
 ) -> tuple[str, str]:
-    """Give the network its formula; return (formula or 'other' or 'none', where that comes from)."""
+    """Give the network its formula; return (formula or 'other' or 'none', where that comes from).
+
+    names: of the model and its file, which may mention a formula. plain: the source where nothing says which one:
+    `published` or `code` where the network's own code is what the weights were trained with, else `default`.
+    """
     forms = (_FORM.get((name.rsplit(".", 1)[1], t.ndim)) for name, t in tensors.items() if _SCALE.search(name))
     shown = next(filter(None, forms), None)
     said = metadata.get("attention")
@@ -105,7 +117,14 @@ def give_attention(
     kind = attention_kind(network)
     if kind == "qknorm-ln":  # its LayerNorms are tensors that no other formula has
         return kind, "weights"
-    return kind, "n/a" if kind in ("none", "other") else "default"
+    mentioned = next(filter(None, map(formula_in, names)), None)
+    if kind != "standard" or mentioned is None or plain != "default":
+        return kind, "n/a" if kind in ("none", "other") else plain
+    try:
+        set_attention(network, mentioned)
+    except ModelError:  # such as elliptical for Swin
+        return kind, plain
+    return mentioned, "name"
 
 
 _NORM = re.compile(r"\.[qk]_norm\.weight$")
@@ -118,10 +137,11 @@ def attention_notes(kind: str, source: str, option: str | None, metadata: Mappin
     said = metadata.get("attention")
     if source == "option" and said not in (None, option):
         return (f"attention {option} from --attention; the file's metadata says {said}",)
-    if source == "default":
+    if source in UNPROVEN:
+        why = "its name mentions it" if source == "name" else "the file does not record its attention formula"
         return (
-            f"attention {kind} taken, the file does not say; other formulas load the same tensors without an error: "
-            "give --attention, or test with `robustkit inspect --data-dir`",
+            f"attention {kind} is assumed: {why}. A checkpoint of another formula would load, too, and give wrong "
+            "numbers: give --attention, or check with `robustkit inspect --data-dir`",
         )
     return ()
 

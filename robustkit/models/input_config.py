@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from timm.data import resolve_data_config  # type: ignore[attr-defined, unused-ignore]
 from torch import nn
 
-from ..common.preprocessing import ASSUMED, LARGEST_SIDE, Preprocessing, few_numbers
+from ..common.preprocessing import ASSUMED, LARGEST_SIDE, UNPROVEN, Preprocessing, few_numbers
 from ..errors import ModelError, unknown
 from .architecture import probed_size
 
@@ -53,10 +54,20 @@ class Resolved:
 
 
 def resolve_preprocessing(
-    network: nn.Module, wanted: InputOptions, metadata: Mapping[str, Any], where: str
+    network: nn.Module,
+    wanted: InputOptions,
+    metadata: Mapping[str, Any],
+    where: str,
+    *,
+    said_by: Mapping[str, str] = MappingProxyType({}),
+    config_of: str = "architecture",
 ) -> Resolved:
     """Take each value from the option, else metadata, else the architecture's config, else our default; a note names
     the values that none of them has.
+
+    said_by: the source of metadata where it is not the file's own statement (`Checkpoint.metadata_source`). config_of:
+    the source that the architecture's config is: `published` with weights that it belongs to, `code` of the user's own
+    network, `architecture` where the weights may have been trained with another.
 
     Images of at most `SMALL` pixels are not cropped by default: they are shown as they are, also where the
     architecture's config is one for larger images.
@@ -64,7 +75,7 @@ def resolve_preprocessing(
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
     defaults, notes, sources = _timm_config(config), list[str](), dict[str, str]()
     said = {name: value for name, value in defaults.items() if config.get(name)}  # type: ignore[union-attr]
-    size, sources["input_size"] = _input_size(network, wanted, metadata, said, where, notes)
+    size, sources["input_size"] = _input_size(network, wanted, metadata, said, where, notes, config_of)
     small = max(size) <= SMALL
     if small and max(said.get("input_size", size)) > SMALL:
         said.pop("crop_pct", None)  # it is of larger images
@@ -72,7 +83,8 @@ def resolve_preprocessing(
     usual["crop_pct"] = 1.0 if small else 0.875
 
     def choose(name: str) -> Any:
-        ranked = (("option", getattr(wanted, name)), ("metadata", metadata.get(name)), ("architecture", said.get(name)))
+        by_file = said_by.get(name, "metadata")
+        ranked = (("option", getattr(wanted, name)), (by_file, metadata.get(name)), (config_of, said.get(name)))
         sources[name], value = next((each for each in ranked if each[1] is not None), (ASSUMED, usual[name]))
         return value
 
@@ -82,6 +94,12 @@ def resolve_preprocessing(
         options = " and ".join(f"--{name}" for name in assumed)
         notes.append(
             f"NO NORMALISATION: nothing gives {' and '.join(assumed)}, mean and std {taken} are taken; give {options}"
+        )
+    elif assumed := [name for name in ("mean", "std") if sources[name] in UNPROVEN]:
+        why = {"architecture": "the architecture's default", "trainer": "what its training script fixes"}
+        notes.append(
+            f"mean {few_numbers(mean)} and std {few_numbers(std)} are assumed: {why[sources[assumed[0]]]}. Give --mean "
+            "and --std if the training used others, or check with `robustkit inspect --data-dir`"
         )
     interpolation, crop_mode, crop_pct = choose("interpolation"), choose("crop_mode"), choose("crop_pct")
     for name, value, choices in (
@@ -114,6 +132,7 @@ def _input_size(
     said: Mapping[str, Any],
     where: str,
     notes: list[str],
+    config_of: str,
 ) -> tuple[tuple[int, int], str]:
     """Return (height, width), and who said so."""
     if wanted.img_size is not None:
@@ -124,7 +143,7 @@ def _input_size(
     if "input_size" in metadata:
         return pair(metadata["input_size"], where, LARGEST_SIDE), "metadata"
     if "input_size" in said:
-        return pair(said["input_size"][-2:], where), "architecture"
+        return pair(said["input_size"][-2:], where), config_of
     size = probed_size(network)
     notes.append(f"image size {size[0]} x {size[1]} found by trying; --img-size says otherwise")
     return size, "tried"

@@ -136,13 +136,14 @@ def _segmenter(
                 decoder_kwargs={} if linear else {**(said if isinstance(said, dict) else {}), "depth": depth},
                 norm_eps=None if ours else PUBLIC_EPS,
             )
-        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)
+        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, names=checkpoint.names)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     encoder, more = resample_positions(_part(tensors, "encoder."), network.encoder, trained, sure=True)
     tensors |= {f"encoder.{key}": tensor for key, tensor in encoder.items()}
     notes += more
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
-    resolved = resolve_preprocessing(network.encoder, wanted, metadata, str(checkpoint.path))
+    said_by = checkpoint.metadata_source
+    resolved = resolve_preprocessing(network.encoder, wanted, metadata, str(checkpoint.path), said_by=said_by)
     windows, more = resolve_windows(size, shown, metadata, ours, metadata.get("stride") if size == trained else None)
     identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, resolved, partial)
     return Segmenter(Dense(network, windows), replace(identity, notes=checkpoint.notes + notes + partial + more))
@@ -168,7 +169,7 @@ def _factory(
     notes: tuple[str, ...] = ()
     if len(tensors) < len(checkpoint.tensors):
         notes += (f"{len(checkpoint.tensors) - len(tensors)} tensors of the auxiliary classifier left out",)
-    kind, source = give_attention(network, wanted.attention, metadata, tensors, spec)
+    kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, plain="code")
     notes += attention_notes(kind, source, wanted.attention, metadata)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     size = None if shown.window is None else sides(shown.window, "--window")
@@ -180,7 +181,8 @@ def _factory(
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     sized = replace(wanted, img_size=size or (_PROBE, _PROBE))
-    resolved = resolve_preprocessing(network, sized, metadata, str(checkpoint.path))
+    said_by = checkpoint.metadata_source
+    resolved = resolve_preprocessing(network, sized, metadata, str(checkpoint.path), said_by=said_by, config_of="code")
     identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, resolved, partial)
     return Segmenter(dense, replace(identity, notes=checkpoint.notes + notes + partial + more + resolved.notes))
 
@@ -255,7 +257,7 @@ def _encoder(
         )
     encoder = _part(tensors, "encoder.")
     try:
-        guessed = guess({**encoder, "head.weight": torch.empty(1, 1)}, file_name=checkpoint.path.name)
+        guessed = guess({**encoder, "head.weight": torch.empty(1, 1)}, names=checkpoint.names)
     except CheckpointError as error:
         raise CheckpointError(f"{checkpoint.path}: encoder: {error}") from error
     kwargs = {key: value for key, value in guessed.kwargs.items() if key not in ("num_classes", "img_size")}

@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from ..attention.fingerprint import FEWEST, paired_interval
+from ..attention.fingerprint import FEWEST, Formulas, paired_interval
 from ..common.differences import holm, of_means
 from ..common.preprocessing import Preprocessing
 from ..data.images import unit
 from .setups import AS_GIVEN, PARTS, Setup, alternatives
 
 T = TypeVar("T")
+HOPELESS = 64
+"""Images after which nothing more is looked at where no candidate is better than guessing."""
 FITS, BETTER, UNKNOWN = "fits", "another-fits-better", "cannot-tell"
 ALIKE = 0.02
 """Nats by which losses may differ and still count as the same: 2 % of a likelihood."""
@@ -135,9 +136,11 @@ class Screen:
 
 
 class Bench:
-    """A classifier and some labelled images, which it is shown under one set-up after another.
+    """A model and some labelled images, which it is shown under one set-up after another.
 
-    read: from a place and a preprocessing to pixels (3, H, W) uint8. Logits are kept, so none are computed twice.
+    read: from a place and a preprocessing to pixels (3, H, W) uint8. count: how many places there are; with `reach`,
+    which returns how many of the first places can be read, at most. formulas: the model's own network under others.
+    Losses are kept, so none are computed twice; logits too, where `numbered`: labels are then numbered in other ways.
     """
 
     def __init__(
@@ -149,39 +152,60 @@ class Bench:
         batch_size: int,
         device: torch.device,
         screen: Screen = Screen(),
+        *,
+        reach: Callable[[int], int] | None = None,
+        formulas: Formulas | None = None,
+        numbered: bool = True,
     ) -> None:
         self.network, self.read, self.count, self.score = network, read, count, score
-        self.device, self.screen, self.first = device, screen, min(screen.samples, count)
-        starts = (*range(0, self.first, batch_size), *range(self.first, count, batch_size), count)
-        self._batches = [range(start, stop) for start, stop in pairwise(starts)]
-        self._logits: dict[tuple[Setup, int], Tensor] = {}
+        self.device, self.screen, self.batch_size = device, screen, batch_size
+        self.reach = reach or (lambda end: min(end, self.count))
+        self.formulas, self.numbered, self.forwards = formulas, numbered, 0
+        self._losses: dict[Setup, Tensor] = {}
+        self._logits: dict[Setup, Tensor] = {}
 
-    def losses(self, setups: Sequence[Setup], rest: bool) -> list[Tensor]:
-        """Return (n, 2) of each set-up: NLL, and 1 where right; of the first samples, or of the rest."""
-        parts: list[list[Tensor]] = [[] for _ in setups]
-        for places in self._batches:
-            if (places.start >= self.first) == rest:
-                pixels: dict[Preprocessing, Tensor] = {}
-                for part, setup in zip(parts, setups, strict=True):
-                    part.append(self.score(self._answer(setup, places, pixels), places, setup.labels))
-        return [torch.cat(part) for part in parts]
+    def losses(self, setups: Sequence[Setup], end: int) -> list[Tensor]:
+        """Return (n, 2) of each set-up on the first n places, at most `end`: NLL, and 1 where right."""
+        kept = [self._losses.get(setup) for setup in setups]
+        starts = [0 if part is None else len(part) for part in kept]
+        end = self.reach(end)
+        for start in range(min(starts, default=0), end, self.batch_size):
+            places, pixels = range(start, min(start + self.batch_size, end)), dict[Preprocessing, Tensor]()
+            for setup, own in zip(setups, starts, strict=True):
+                if own < places.stop:
+                    part = range(max(own, start), places.stop)
+                    self._add(setup, part, pixels if len(part) == len(places) else {})
+        return [self._losses[setup][:end] for setup in setups]
 
     def logits(self, setup: Setup) -> Tensor:
-        """Return the logits of all images, (count, K)."""
-        return torch.cat([self._answer(setup, places, {}) for places in self._batches])
+        """Return the logits of all places, (count, K)."""
+        self.losses([setup], self.count)
+        return self._logits[replace(setup, labels=AS_GIVEN)]
+
+    def _add(self, setup: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> None:
+        key, before = replace(setup, labels=AS_GIVEN), self._losses.get(setup)
+        known = self._logits.get(key)
+        if known is not None and len(known) >= places.stop:
+            logits = known[places.start : places.stop]
+        else:
+            logits = self._answer(setup, places, pixels)
+            if self.numbered:
+                self._logits[key] = logits if known is None else torch.cat([known, logits])
+        scored = self.score(logits, places, setup.labels)
+        self._losses[setup] = scored if before is None else torch.cat([before, scored])
 
     def _answer(self, setup: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> Tensor:
-        """Return logits (B, K). pixels: of this batch, by what they depend on."""
-        key, p = (replace(setup, labels=AS_GIVEN), places.start), setup.preprocessing
-        if key not in self._logits:
-            bare = replace(p, mean=(), std=())
-            if bare not in pixels:
-                pixels[bare] = torch.stack([self.read(place, p) for place in places]).to(self.device)
-            mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in (p.mean, p.std))
-            inputs = (unit(pixels[bare]) - mean) / std
-            with torch.inference_mode():
-                self._logits[key] = self.network(inputs.flip(1) if setup.bgr else inputs).float().cpu()
-        return self._logits[key]
+        """Return logits (B, K, …). pixels: of these places, by what they depend on."""
+        p = setup.preprocessing
+        bare = replace(p, mean=(), std=())
+        if bare not in pixels:
+            pixels[bare] = torch.stack([self.read(place, p) for place in places]).to(self.device)
+        mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in (p.mean, p.std))
+        inputs = (unit(pixels[bare]) - mean) / std
+        network = self.formulas.network(setup.attention) if self.formulas and setup.attention else self.network
+        self.forwards += len(places)
+        with torch.inference_mode():
+            return network(inputs.flip(1) if setup.bgr else inputs).float().cpu()  # type: ignore[no-any-return]
 
 
 def fit_part(
@@ -191,20 +215,43 @@ def fit_part(
     numbered: Mapping[str, Sequence[int]],
     guessing: float,
     level: float = 0.05,
+    *,
+    screen: Screen | None = None,
+    looks: Sequence[int] = (),
+    most: int | None = None,
+    least: float = 0.0,
 ) -> PartFit:
     """Compare the candidates of one part of a set-up.
 
-    guessing: the NLL of a model that knows nothing, above which no candidate is believed. level: of the test.
+    guessing: the NLL of a model that knows nothing, above which no candidate is believed. level: of the test that
+    another is better. screen: instead of the bench's. looks: numbers of images after which it ends where it is decided;
+    between them candidates leave that are settled. Both levels are divided by the number of looks, so that looking
+    again does not add false verdicts (Bonferroni). most: images that are looked at; all by default. least: nats below
+    which another is not called better.
     """
-    candidates, screen = alternatives(part, setup, numbered), bench.screen
-    used, names = next(iter(candidates)), list(candidates)
-    held = dict(zip(names, bench.losses([*candidates.values()], rest=False), strict=True))
+    candidates = alternatives(part, setup, numbered, bench.formulas.names if bench.formulas else ())
+    screen, used, names = screen or bench.screen, next(iter(candidates)), list(candidates)
+    last = bench.count if most is None else min(most, bench.count)
+    ends = [*(end for end in looks if screen.samples < end < last), last]
+    held = dict(zip(names, bench.losses([*candidates.values()], screen.samples), strict=True))
     ahead = used if screen.behind_used else min(names, key=lambda name: float(held[name][:, 0].mean()))
     staying = [name for name in names if name == used or not _behind(held[name], held[ahead]) > screen.errors]
-    if bench.first < bench.count and len(staying) > 1:
-        more = bench.losses([candidates[name] for name in staying], rest=True)
-        held |= {name: torch.cat([held[name], rest]) for name, rest in zip(staying, more, strict=True)}
-    return _judged(part, held, candidates, used, guessing, level)
+    for end in ends:
+        if len(staying) > 1:
+            held |= zip(staying, bench.losses([candidates[name] for name in staying], end), strict=True)
+        fit = _judged(part, held, candidates, used, guessing, level / len(ends), 0.05 / len(ends), least)
+        hopeless = fit.used.n >= HOPELESS and fit.best.nll >= guessing
+        if fit.verdict != UNKNOWN or hopeless or len(held[used]) < end:
+            break
+        settled = 0.05 / len(ends)
+        staying = [name for name in staying if name == used or not _is_settled(held[name], held[used], settled)]
+    return fit
+
+
+def _is_settled(losses: Tensor, used: Tensor, level: float) -> bool:
+    """Whether a candidate is worse than the one in use, or does the same."""
+    _, low, high = paired_interval(losses[:, 0] - used[: len(losses), 0], level)
+    return low > 0 or max(abs(low), abs(high)) <= ALIKE
 
 
 def _behind(losses: Tensor, best: Tensor) -> float:
@@ -215,8 +262,16 @@ def _behind(losses: Tensor, best: Tensor) -> float:
 
 
 def _judged(
-    part: str, held: Mapping[str, Tensor], candidates: Mapping[str, Setup], used: str, guessing: float, level: float
+    part: str,
+    held: Mapping[str, Tensor],
+    candidates: Mapping[str, Setup],
+    used: str,
+    guessing: float,
+    level: float,
+    doubt: float,
+    least: float,
 ) -> PartFit:
+    """Return the candidates with a verdict. doubt: 1 minus the confidence with which the others must be worse."""
     count = len(held[used])
     finite = {name: losses.nan_to_num(nan=1e6, posinf=1e6) for name, losses in held.items()}
     whole = [name for name in finite if len(finite[name]) == count]
@@ -234,18 +289,13 @@ def _judged(
     verdict = UNKNOWN
     if count >= FEWEST and rows[0].nll < guessing:
         in_use = next(row for row in rows if row.name == used)
-        if not in_use.does_the_same and rows[0].p_value < level:
+        if not in_use.does_the_same and in_use.difference > least and rows[0].p_value < level:
             verdict = BETTER
         elif in_use.does_the_same and all(
-            row.does_the_same or _is_worse(finite[row.name], finite[used]) for row in rows
+            row.does_the_same or _is_settled(finite[row.name], finite[used], doubt) for row in rows if row is not in_use
         ):
             verdict = FITS
     return PartFit(part, tuple(rows), used, verdict)
-
-
-def _is_worse(losses: Tensor, used: Tensor) -> bool:
-    """Whether the losses are larger than those of the one in use beyond chance, by the 95 % interval."""
-    return paired_interval(losses[:, 0] - used[: len(losses), 0])[1] > 0
 
 
 def _p_value(differences: Tensor) -> float:
@@ -267,12 +317,13 @@ def fit_setup(bench: Bench, setup: Setup, numbered: Mapping[str, Sequence[int]],
     each against what is in use of it.
     """
     now, found = setup, dict[str, PartFit]()
+    parts = PARTS if bench.formulas else PARTS[1:]
     for _ in range(2):
         before = now
-        for part in PARTS:
+        for part in parts:
             used = now.with_part(part, setup)
             found[part] = fit = fit_part(bench, part, used, numbered, guessing)
             now = fit.best.setup if fit.verdict == BETTER else used
         if before == setup == now:
             break
-    return [found[part] for part in PARTS]
+    return [found[part] for part in parts]

@@ -1,27 +1,22 @@
-"""Ways to set a classifier up that people mix up: normalisation, crop, resize, channel order, numbering of labels."""
+"""Ways to set a model up that people mix up: attention formula, normalisation, crop, resize, channels, labels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
-from ..common.differences import of_means
-from ..common.preprocessing import Preprocessing, few_numbers
+from ..common.preprocessing import IMAGENET, INCEPTION, Preprocessing, few_numbers
 from ..data.class_names import class_names
 
 AS_GIVEN = "as given"
-PARTS = ("normalisation", "crop", "interpolation", "channels", "labels")
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PARTS = ("attention", "normalisation", "crop", "interpolation", "channels", "labels")
 _CIFAR = (0.4914, 0.4822, 0.4465)
 NORMALISATIONS = {
-    "ImageNet": _IMAGENET,
-    "0.5 / 0.5": ((0.5,) * 3, (0.5,) * 3),
+    "ImageNet": IMAGENET,
+    "0.5 / 0.5": INCEPTION,
     "none, 0 to 1": ((0.0,) * 3, (1.0,) * 3),
     "none, 0 to 255": ((0.0,) * 3, (1 / 255,) * 3),
-    "ImageNet, 0 to 255": (_IMAGENET[0], (1 / 255,) * 3),
+    "ImageNet, 0 to 255": (IMAGENET[0], (1 / 255,) * 3),
     "CLIP": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     "CIFAR-10": (_CIFAR, (0.2470, 0.2435, 0.2616)),
     "CIFAR-10, std 0.2": (_CIFAR, (0.2023, 0.1994, 0.2010)),
@@ -35,21 +30,23 @@ _SAME = 5e-4  # means and stds that differ by less are the same, written with fe
 
 @dataclass(frozen=True)
 class Setup:
-    """What a classifier is shown, and how labels are numbered.
+    """What a model computes, what it is shown, and how labels are numbered.
 
-    bgr: whether it is shown channels in reverse order, each normalised as the colour that it is. labels: the name of a
-    numbering, see `numberings`.
+    attention: the name of its formula; empty where it takes none. bgr: whether it is shown channels in reverse order,
+    each normalised as the colour that it is. labels: the name of a numbering, see `numberings`.
     """
 
     preprocessing: Preprocessing
     bgr: bool = False
     labels: str = AS_GIVEN
+    attention: str = ""
 
     def with_part(self, part: str, other: Setup) -> Setup:
         """Return it with one part of another."""
         p, theirs = self.preprocessing, other.preprocessing
-        if part in ("channels", "labels"):
-            return replace(self, bgr=other.bgr) if part == "channels" else replace(self, labels=other.labels)
+        if part in ("attention", "channels", "labels"):
+            name = "bgr" if part == "channels" else part
+            return replace(self, **{name: getattr(other, name)})
         if part == "normalisation":
             return replace(self, preprocessing=replace(p, mean=theirs.mean, std=theirs.std))
         name = "crop_pct" if part == "crop" else part
@@ -63,7 +60,8 @@ class Setup:
             return next(known, f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}")
         if part == "channels":
             return "BGR" if self.bgr else "RGB"
-        return {"crop": f"{p.crop_pct:g}", "interpolation": p.interpolation, "labels": self.labels}[part]
+        names = {"crop": f"{p.crop_pct:g}", "interpolation": p.interpolation, "labels": self.labels}
+        return {**names, "attention": self.attention}[part]
 
     def option(self, part: str) -> str:
         """Return how a command asks for one part of it, or what is to be done where none can."""
@@ -78,6 +76,8 @@ class Setup:
             return "swap the channels in a --arch FILE.py:FUNCTION of your own"
         if part == "labels":
             return "number the labels so in a --labels FILE.csv"
+        if part == "attention":
+            return f"give --attention {self.attention}"
         return f"give --crop-pct {p.crop_pct:g}" if part == "crop" else f"give --interpolation {p.interpolation}"
 
 
@@ -90,14 +90,22 @@ def _is_same(p: Preprocessing, values: tuple[Sequence[float], Sequence[float]]) 
     return all(abs(a - b) < _SAME * max(1.0, b) and abs(a - b) < 0.1 * max(a, b, _SAME) for a, b in pairs)
 
 
-def alternatives(part: str, setup: Setup, numbered: Mapping[str, Sequence[int]]) -> dict[str, Setup]:
-    """Return a setup, first, and those that differ from it in one part, by the names of that part."""
-    return {setup.name(part): setup} | {other.name(part): other for other in _others(part, setup, numbered)}
+def alternatives(
+    part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], formulas: Sequence[str] = ()
+) -> dict[str, Setup]:
+    """Return a setup, first, and those that differ from it in one part, by the names of that part.
+
+    formulas: of attention, that the model's tensors allow.
+    """
+    others = _others(part, setup, numbered, formulas)
+    return {setup.name(part): setup} | {other.name(part): other for other in others}
 
 
-def _others(part: str, setup: Setup, numbered: Mapping[str, Sequence[int]]) -> Iterator[Setup]:
+def _others(part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], formulas: Sequence[str]) -> Iterator[Setup]:
     p = setup.preprocessing
-    if part == "normalisation":
+    if part == "attention":
+        yield from (replace(setup, attention=name) for name in formulas if name != setup.attention)
+    elif part == "normalisation":
         for values in NORMALISATIONS.values():
             if not _is_same(p, values):
                 yield replace(setup, preprocessing=replace(p, mean=values[0], std=values[1]))
@@ -143,30 +151,3 @@ def _places(keys: Sequence[str] | Sequence[int]) -> list[int]:
     for place, label in enumerate(sorted(range(len(keys)), key=lambda label: keys[label])):
         places[label] = place
     return places
-
-
-def other_order(labels: Tensor, predictions: Tensor) -> str:
-    """Return in words that the images of a class are predicted as one other class, each as its own; empty where not.
-
-    labels, predictions: (n,). A prediction counts as consistent where it is what most other images of its class get.
-    """
-    votes = torch.zeros(int(labels.max()) + 1, int(predictions.max()) + 1)
-    votes.index_put_((labels, predictions), torch.ones(len(labels)), accumulate=True)
-    seen = votes.sum(dim=1) > 1
-    theirs = votes.argmax(dim=1)[seen]
-    mapped = [(int(a), int(b)) for a, b in zip(torch.nonzero(seen).flatten(), theirs, strict=True) if a != b]
-    if 2 * len(mapped) < len(theirs) or len(theirs) < 3 or len(set(theirs.tolist())) < 0.8 * len(theirs):
-        return ""
-    others = votes[labels].clone()
-    others[torch.arange(len(labels)), predictions] -= 1
-    counted = seen[labels]
-    agrees = (others.argmax(dim=1) == predictions)[counted].double()
-    right = (predictions == labels)[counted].double()
-    difference = of_means(right.numpy(), agrees.numpy(), binary=True)
-    if difference.value <= 0 or difference.p_value >= 0.01:
-        return ""
-    named = ", ".join(f"{a} as {b}" for a, b in mapped[:4]) + (", …" if len(mapped) > 4 else "")
-    return (
-        f"WARNING: {100 * difference.second:.0f} % of the images are predicted as the others of their class are, and "
-        f"{100 * difference.first:.0f} % as their label: the labels may have another order (label {named})"
-    )

@@ -94,8 +94,10 @@ def _lacking(
     bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
     measured = [each for each in (CLEAN, *bearing) if part is None or part.measures(name, each.text, shards)]
     doubted = [each.text for each in bearing if each in measured and needs_evidence(run, name, each, card)]
-    checks = lacking and CLEAN in measured and not conditions[0].waits
+    checks = CLEAN in measured and not (conditions and conditions[0].waits)
     unchecked = _why_unchecked(plan, contender) if checks else ""
+    if unchecked and not lacking:
+        unchecked = ""  # a finished run is as it is
     return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
 
 

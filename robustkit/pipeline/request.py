@@ -187,7 +187,7 @@ class ClassificationRequest(Request):
     kept = (
         *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams", "region_noise"),
         *("boxes", "masks", "eps", "norm", "engine", "limit", "ids", "shuffle", "data", "model"),
-        *("transfer", "keep_adversarials"),
+        *("transfer", "keep_adversarials", "setup_check"),
     )
 
     corrupted_dir: str | Path | None = None
@@ -219,7 +219,7 @@ class SegmentationRequest(Request):
     least_shard = 32  # images are held decoded at their full size
     kept = (
         *("checkpoints", "data_dir", "masks", "classes", "ignore", "layout", "attacks", "corruptions", "variant"),
-        *("frost_dir", "eps", "norm", "limit", "ids", "model"),
+        *("frost_dir", "eps", "norm", "limit", "ids", "model", "setup_check"),
     )
 
     variant: str = "bethgelab"
@@ -229,6 +229,7 @@ class SegmentationRequest(Request):
     ignore: Sequence[int] = IGNORE
     layout: str | None = None
     examples: int = 4
+    setup_check: bool = True
 
     def arguments(self) -> dict[str, Any]:
         attacks = self.attacks if self.attacks is None or isinstance(self.attacks, str) else ",".join(self.attacks)

@@ -91,7 +91,7 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
     worker, met = Worker(plan, reporter, say), False
     for (contender, own), (lacking, doubted, _, _, unchecked) in zip(lots(plan), every, strict=True):
         name, check = contender.name, [CLEAN.text] if unchecked is None else []
-        if not lacking and not doubted:
+        if not lacking and not doubted and not check:
             continue
         later = own[0].waits
         if later and not met:  # what they need comes from any of the processes

@@ -78,6 +78,7 @@ def plan(request: SegmentationRequest) -> Plan:
         inputs=replace(corruptions.inputs, digests=corruptions.inputs.digests | beneath.inputs.digests),
         lines=tuple(dict.fromkeys((*notes, *scenes.notes, *corruptions.lines, *beneath.lines))),
         unjudged=tuple(scenes.unjudged),
+        checks_setup=request.setup_check,
     )
 
 

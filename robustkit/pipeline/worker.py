@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from ..common.preprocessing import Preprocessing
 from ..evaluations.attacks.evidence import gather_evidence
 from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.setup import CHECK, check_setup
@@ -45,13 +46,13 @@ class Worker:
     def check_setup(self, name: str) -> None:
         """Look whether another normalisation or channel order fits a checkpoint better, and report it."""
         contender, subject = self._on_device(name)
-        assert contender.preprocessing is not None
-        supply = contender.supply
+        entry, supply = contender.entry, contender.supply
+        preprocessing = contender.preprocessing or Preprocessing(**entry.preprocessing.to_plain())
         read = partial(decoded, supply.reader(CLEAN), workers=self.settings.workers, device=self.settings.device)
-        if why := check_setup(self.run, subject, supply.dataset, contender.preprocessing, read, self.watch):
+        if why := check_setup(self.run, subject, supply, preprocessing, read, self.watch):
             self.say(f"{name}: {CHECK} left out: {why}")
         evidence = self.run.evidence(name, CLEAN.text)
-        for flag in setup_flags(evidence):
+        for flag in setup_flags(self.run.manifest, name, evidence):
             self.say(f"⚑ {name}: {flag}")
         for note in setup_notes(evidence):
             self.say(f"{name}: {note}")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from ..common.preprocessing import UNPROVEN
 from ..errors import RunError, unknown
 from ..protocol.card import Samples, samples_of
 from .digests import digest_of
@@ -81,8 +82,31 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
 
     @property
     def said(self) -> Mapping[str, str]:
-        """Who said each value of the preprocessing; empty where the run does not say."""
+        """The source of each value of the preprocessing; empty where the run does not say."""
         return {} if self.preprocessing_source is UNSET else self.preprocessing_source
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The source of each part of the set-up, a key of `common.preprocessing.SAID_BY`; parts without one are left
+        out. Of a mean and a std with two sources, the one that proves less counts.
+        """
+        named = {name: self.said.get(name, "") for name in ("mean", "std", "crop_pct", "interpolation")}
+        statistics = sorted((named["mean"], named["std"]), key=UNPROVEN.__contains__)
+        found = {"normalisation": statistics[-1], "crop": named["crop_pct"], "interpolation": named["interpolation"]}
+        if self.attention not in ("none", "other"):
+            found = {"attention": self.attention_source, **found}
+        return {part: self._now(source) for part, source in found.items() if source}
+
+    def _now(self, source: str) -> str:
+        """Return a source as it is named today: earlier versions had one name for what code and weights bring."""
+        if source in ("architecture", "default") and self.spec.startswith("timm:"):
+            return "published"
+        return "code" if source == "architecture" and ":" in self.arch else source
+
+    @property
+    def assumed(self) -> list[str]:
+        """The parts of the set-up that nobody stated for this checkpoint."""
+        return [part for part, source in self.sources.items() if source in UNPROVEN]
 
 
 class CardEntry(Part, frozen=True, kw_only=True):

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from manifests import whole
 from small_audit import audit as small
 from small_audit import furnish
 
 import robustkit
-from robustkit.evaluations.setup_flags import setup_flags, setup_notes
+from robustkit.evaluations.setup_flags import setup_flags, setup_notes, setup_parts
+from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
 
 VIT = "zoo:shapes-vit-standard"
@@ -30,17 +32,18 @@ def records(run: Run) -> dict[str, bytes]:
 def test_a_wrong_normalisation_is_announced_and_flagged_and_records_stay_as_they_are(tmp_path: Path) -> None:
     lines: list[str] = []
     run = audit(tmp_path / "wrong", lines, model=WRONG)
-    (line,) = [line for line in lines if line.startswith("⚑ shapes-vit-standard: normalisation in use does not fit")]
+    (line,) = [line for line in lines if line.startswith("⚑ shapes-vit-standard: normalisation does not fit")]
     flags = {flag for flags in run.results()["flags"] for flag in flags}
     assert flags == {line.removeprefix("⚑ shapes-vit-standard: ")}
-    assert "fits better than none, 0 to 1 (NLL lower by " in line and " images); give --mean '0." in line
-    assert "; not distinguishable from it: " in line
-    assert all(f"{name} (" in line or f"{name} fits better" in line for name in ("0.5 / 0.5", "127 / 128 of 255"))
-    assert line.count("--mean '") == 1 + len(run.evidence("shapes-vit-standard", "clean")["setup"][0]["alike"])
-    assert "does not fit the model" in (run.path / "report.html").read_text()
     evidence = run.evidence("shapes-vit-standard", "clean")
-    assert evidence and [part["part"] for part in evidence["setup"]] == ["normalisation", "channels"]
-    assert evidence["setup"][0]["losses"]["none, 0 to 1"][0] == len(evidence["sample_ids"]) == 64
+    assert evidence and [part["part"] for part in evidence["setup"]] == ["attention", "normalisation", "channels"]
+    found = evidence["setup"][1]
+    assert "fits better than none, 0 to 1 by " in line and " nats [" in line and " images; give --mean '0." in line
+    assert "; as good, as far as these images tell: " in line
+    assert all(f"{name} (" in line or f"{name} fits better" in line for name in ("0.5 / 0.5", "127 / 128 of 255"))
+    assert line.count("--mean '") == 1 + len(found["alike"])
+    assert "normalisation does not fit" in (run.path / "report.html").read_text()
+    assert found["losses"]["none, 0 to 1"][0] == len(evidence["sample_ids"]) == 64
     again: list[str] = []
     before = run.evidence_path("shapes-vit-standard", "clean").stat().st_mtime_ns
     audit(tmp_path / "wrong", again, model=WRONG)
@@ -48,7 +51,8 @@ def test_a_wrong_normalisation_is_announced_and_flagged_and_records_stay_as_they
     assert not any(line.startswith("⚑") for line in again)
     off = audit(tmp_path / "off", [], model=WRONG, setup_check=False)
     assert records(off) == records(run) and not off.evidence_path("shapes-vit-standard", "clean").exists()
-    assert not any(off.results()["flags"].map(bool))
+    flags = {flag for flags in off.results()["flags"] for flag in flags}
+    assert flags == {"the set-up was not checked: --no-setup-check was given"}
 
 
 def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(
@@ -57,11 +61,11 @@ def test_the_right_one_costs_sixteen_images_a_candidate_and_says_nothing(
     lines: list[str] = []
     caplog.set_level(logging.INFO, "robustkit.plan")
     run = audit(tmp_path / "right", lines)
-    assert "set-up check: 1 time 10 + 0 or more, for 16 samples" in caplog.messages
+    assert "set-up check: 1 time 15 + 0 or more, for 16 samples" in caplog.messages
     evidence = run.evidence("shapes-vit-standard", "clean")
     assert evidence and {part["verdict"] for part in evidence["setup"]} <= {"fits", "cannot-tell"}
     looked = sum(n for part in evidence["setup"] for n, _ in part["losses"].values())
-    assert looked <= 16 * 11 + 2 * 48  # 127/128 may be ahead of 0.5 by a hair, and is then looked at on all
+    assert evidence["forwards"] <= looked <= 16 * 17 + 5 * 48  # who is ahead on 16 images is looked at on 64
     assert not any("⚑" in line for line in lines) and not any(run.results()["flags"].map(bool))
 
 
@@ -77,7 +81,9 @@ def test_what_is_not_looked_at_is_said(
 ) -> None:
     caplog.set_level(logging.INFO, "robustkit.plan")
     run = audit(tmp_path / "few", [], model=WRONG, **options)
-    assert not (run.path / "evidence").exists() and not any(run.results()["flags"].map(bool))
+    flags = {flag for flags in run.results()["flags"] for flag in flags if not flag.startswith("no better than guess")}
+    assert not (run.path / "evidence").exists()
+    assert flags == (set() if said else {"the set-up was not checked: --no-setup-check was given"})
     assert [line for line in caplog.messages if "set-up" in line] == said
 
 
@@ -92,22 +98,22 @@ def test_images_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     assert said in lines and not run.evidence_path("net", "clean").exists()
 
 
-def test_a_model_that_only_guesses_is_told_to_look_at_labels_and_not_at_chance(tmp_path: Path) -> None:
+def test_a_model_that_only_guesses_is_flagged_by_its_records(tmp_path: Path) -> None:
     """Of a random network that is sure of itself: another normalisation is ahead beyond chance, and none is right."""
     place, lines = furnish(tmp_path), list[str]()
     weights = torch.load(place / "net.pth")
     torch.save({name: value * 50 for name, value in weights.items()}, place / "net.pth")
     run = small(place, tmp_path / "run", attacks="none", say=lines.append)
     evidence = run.evidence("net", "clean")
-    assert evidence
-    (losses,) = (part["losses"] for part in evidence["setup"] if part["part"] == "normalisation")
-    best = min(nll for n, nll in losses.values() if n == 30)
-    assert evidence["setup"][0]["best"] != evidence["setup"][0]["in_use"] and evidence["setup"][0]["ci_low"] > 0
-    (note,) = [line for line in lines if "cannot tell" in line]
-    assert note.startswith(
-        "net: set-up: cannot tell, under none that was tried is the loss lower than that of guessing "
-    )
-    assert f"(NLL {best:.2f}, guessing 1.10, 30 images); check the weights, and that the classes are in" in note
+    assert evidence and not any(part["verdict"] == "another-fits-better" for part in evidence["setup"])
+    results = run.results()
+    nll = float(results[results["metric"] == "nll"]["value"].iloc[0])
+    (flag,) = {flag for flags in results["flags"] for flag in flags}
+    assert flag.startswith(f"no better than guessing on clean data: NLL {nll:.2f}, guessing 1.10; check the weights")
+    run.evidence_path("net", "clean").unlink()  # nobody can take this flag away by deleting a file
+    refreshed = Run.existing(run.path)
+    refresh(refreshed)
+    assert flag in {flag for flags in refreshed.results()["flags"] for flag in flags}
 
 
 def part(verdict: str, **changes: Any) -> dict[str, Any]:
@@ -116,9 +122,15 @@ def part(verdict: str, **changes: Any) -> dict[str, Any]:
     return {**texts, **figures, "verdict": verdict, "alike": [["CIFAR-10", "give --mean '2'"], 3, ["x"]]} | changes
 
 
+def flags_of(evidence: Any, checkpoint: dict[str, Any] | None = None, **more: Any) -> list[str]:
+    entry = {"name": "net", "preprocessing_source": {"mean": "option", "std": "option"}} | (checkpoint or {})
+    run = {"checkpoints": [entry], "conditions": ["clean"], "data": {"n": 50}, "arguments": {"setup_check": True}}
+    return setup_flags(whole(run | more), "net", evidence)
+
+
 def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
     open_one = {"setup": [part("cannot-tell")]}
-    assert setup_flags(open_one) == [] and setup_notes(open_one) == [
+    assert flags_of(open_one) == [] and setup_notes(open_one) == [
         "normalisation: cannot tell CLIP (in use) from ImageNet, which is ahead: NLL lower by 0.300 [-0.020, 0.610], "
         "20 images, which chance may explain in the best of several; more images may tell"
     ]
@@ -126,26 +138,97 @@ def test_one_that_is_ahead_by_chance_is_noted_and_is_no_flag() -> None:
         assert setup_notes({"setup": [quiet]}) == []
     believed, guessed = (part("cannot-tell", guessing=2.3, nll=nll) for nll in (2.2, 2.4))
     assert setup_notes({"setup": [believed, guessed]}) == setup_notes(open_one)
-    (flag,) = setup_flags({"setup": [part("another-fits-better")]})
-    assert "; give --mean '1'; not distinguishable from it: CIFAR-10 (give --mean '2') (robustkit inspect" in flag
+    (flag,) = flags_of({"setup": [part("another-fits-better")]})
+    assert flag == (
+        "normalisation does not fit: ImageNet fits better than CLIP by 0.300 nats [-0.020, 0.610], 20 images; give "
+        "--mean '1'; as good, as far as these images tell: CIFAR-10 (give --mean '2')"
+    )
 
 
-def test_a_finished_run_is_not_looked_at_and_a_damaged_check_is_taken_away(tmp_path: Path) -> None:
+SAID = {"mean": "trainer", "std": "option"}
+ASSUMED = {"attention": "quest", "attention_source": "name", "preprocessing_source": SAID}
+GONE = "its evidence is missing or could not be taken"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (("fits", "fits"), []),
+        (
+            ("fits", "cannot-tell"),
+            ["normalisation (mean 0.5, std 0.5) was assumed: not confirmed on 20 images"],
+        ),
+        (
+            ("cannot-tell", "cannot-tell"),
+            [
+                "attention (quest) and normalisation (mean 0.5, std 0.5) were assumed: not confirmed on 20 images; "
+                "give --attention quest --mean '0.5' --std '0.5' if that is right"
+            ],
+        ),
+        (
+            ("another-fits-better", "fits"),
+            ["attention was assumed and does not fit: ImageNet fits better than CLIP by 0.300 nats"],
+        ),
+    ],
+)
+def test_what_is_assumed_is_confirmed_or_flagged(verdicts: tuple[str, str], said: list[str]) -> None:
+    names = ("attention", "normalisation")
+    evidence = {"setup": [part(verdict, part=name) for verdict, name in zip(verdicts, names, strict=True)]}
+    flags = flags_of(evidence, ASSUMED)
+    assert len(flags) == len(said) and all(flag.startswith(start) for flag, start in zip(flags, said, strict=True))
+    statuses = {"fits": "confirmed", "cannot-tell": "assumed", "another-fits-better": "contradicted"}
+    parts = setup_parts(whole({"checkpoints": [{"name": "net"} | ASSUMED]}).checkpoints[0], evidence)
+    assert [each.status for each in parts] == [statuses[verdict] for verdict in verdicts]
+
+
+@pytest.mark.parametrize(
+    ("run", "assumed", "said"),
+    [
+        ({}, ASSUMED, f"were assumed: not checked, {GONE}"),
+        (
+            {},
+            {},
+            f"the set-up was not checked: {GONE}; the same command takes it",
+        ),
+        ({"data": {"n": 9}}, {}, ""),
+        (
+            {"data": {"n": 9}},
+            ASSUMED,
+            "were assumed: not checked, fewer than 10 labelled images; give --attention",
+        ),
+        ({"arguments": {"setup_check": False}}, {}, "the set-up was not checked: --no-setup-check was given"),
+        ({"arguments": {}}, {}, ""),  # a run of an earlier version, or of a task that has no check
+        ({"arguments": {}}, ASSUMED, "were assumed: not checked, it has no evidence"),
+        ({"conditions": ["fog"]}, {}, "the set-up was not checked: clean images were not evaluated"),
+        ({}, ASSUMED | {"spec": "timm:vit", "attention_source": "default"}, "normalisation (mean 0.5, std 0.5) was"),
+    ],
+)
+def test_missing_evidence_is_a_flag(run: dict[str, Any], assumed: dict[str, Any], said: str) -> None:
+    flags = flags_of(None, assumed, **run)
+    assert len(flags) == bool(said) and all(said in flag for flag in flags)
+
+
+def test_evidence_that_is_deleted_or_damaged_is_flagged_and_taken_again(tmp_path: Path) -> None:
     place = furnish(tmp_path)
     run = small(place, tmp_path / "run", attacks="none", setup_check=False)
+    assert any("--no-setup-check" in flag for flags in run.results()["flags"] for flag in flags)
     small(place, tmp_path / "run", attacks="none")
     path = run.evidence_path("net", "clean")
-    assert not path.exists()
-    small(place, tmp_path / "run", attacks="fgsm")  # more to compute, so it is worth it
-    assert path.exists()
+    whole_evidence = path.read_bytes()
+    path.unlink()
+    refresh(run)
+    assert any("its evidence is missing" in flag for flags in run.results()["flags"] for flag in flags)
+    small(place, tmp_path / "run", attacks="none")
+    assert path.read_bytes() == whole_evidence
     path.write_text(path.read_text().replace("cannot-tell", "another-fits-better"))
     lines: list[str] = []
-    small(place, tmp_path / "run", attacks="fgsm", say=lines.append)
-    assert any("evidence: it was altered after it was written" in line for line in lines) and not path.exists()
+    small(place, tmp_path / "run", attacks="none", say=lines.append)
+    assert any("evidence: it was altered after it was written" in line for line in lines)
+    assert path.read_bytes() == whole_evidence
 
 
 @pytest.mark.parametrize(
     "evidence", [None, {}, {"setup": 3}, {"setup": [3, {"verdict": "another-fits-better"}]}, {"setup": [{"n": "x"}]}]
 )
 def test_what_has_another_shape_says_nothing(evidence: Any) -> None:
-    assert setup_flags(json.loads(json.dumps(evidence))) == setup_notes(evidence) == []
+    assert flags_of(json.loads(json.dumps(evidence)), arguments={}) == setup_notes(evidence) == []

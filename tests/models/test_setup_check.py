@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from robustkit.cli.setup_fit import fit_on
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
+from robustkit.evaluations.setup_flags import other_order
 from robustkit.models import load
 from robustkit.models.setup_check import (
     BETTER,
@@ -25,7 +26,7 @@ from robustkit.models.setup_check import (
     fit_setup,
     spread_first,
 )
-from robustkit.models.setups import NORMALISATIONS, Setup, alternatives, numberings, other_order
+from robustkit.models.setups import NORMALISATIONS, Setup, alternatives, numberings
 
 TRUE = NORMALISATIONS["CLIP"]
 OWN = Preprocessing((4, 4), *TRUE, crop_pct=1.0)
@@ -102,7 +103,7 @@ def test_what_does_the_same_is_not_in_doubt(lead: float, spread: float, verdict:
     losses = torch.rand(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     wobble = spread * torch.randn(200, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     held = {"used": losses, "rival": losses - lead + wobble - wobble.mean(), "far": losses + 1 + wobble}
-    fit = _judged("crop", held, dict.fromkeys(held, Setup(OWN)), "used", guessing=9, level=0.05)
+    fit = _judged("crop", held, dict.fromkeys(held, Setup(OWN)), "used", guessing=9, level=0.05, doubt=0.05, least=0.0)
     assert fit.best.name == "rival" and fit.verdict == verdict
     if verdict == FITS:
         same = "rival would do the same, within 0.02 of NLL"
@@ -116,7 +117,7 @@ def test_the_one_in_use_fits_where_each_other_is_worse_by_itself(close: float, v
     standard = (draws - draws.mean(dim=1, keepdim=True)) / draws.std(dim=1, keepdim=True)
     used = torch.rand(64, 2, dtype=torch.float64)
     held = {"used": used} | {f"other {k}": used + standard[k] + (2.1 if k else close) / 8 for k in range(9)}
-    fit = _judged("crop", held, dict.fromkeys(held, Setup(OWN)), "used", guessing=9, level=0.05)
+    fit = _judged("crop", held, dict.fromkeys(held, Setup(OWN)), "used", guessing=9, level=0.05, doubt=0.05, least=0.0)
     assert fit.verdict == verdict and all(row.p_value > 0.05 for row in fit.rows if row.name != "used")
 
 
@@ -131,7 +132,7 @@ def test_a_ranking_is_paired_and_interval_and_p_value_are_students() -> None:
     model, _ = bench(60, screen=Screen(60))
     fit = fit_part(model, "normalisation", Setup(OWN), {}, math.log(6))
     candidates = alternatives("normalisation", Setup(OWN), {})
-    losses = dict(zip(candidates, model.losses([*candidates.values()], rest=False), strict=True))
+    losses = dict(zip(candidates, model.losses([*candidates.values()], 60), strict=True))
     assert [row.name for row in fit.rows] == sorted(losses, key=lambda name: float(losses[name][:, 0].mean()))
     raw = {}
     for row in fit.rows[1:]:
@@ -185,17 +186,71 @@ def test_numberings() -> None:
 
 
 def test_a_consistent_other_order_is_seen_and_a_bad_model_is_not_one() -> None:
-    labels = torch.arange(60) % 6
-    order = torch.tensor([3, 0, 5, 1, 2, 4])
+    labels = np.arange(60) % 6
+    order = np.array([3, 0, 5, 1, 2, 4])
     line = other_order(labels, order[labels])
     assert "100 % of the images are predicted as the others of their class are, and 0 % as their label" in line
     assert "(label 0 as 3, 1 as 0, 2 as 5, 3 as 1, …)" in line
     assert other_order(labels, labels) == ""
-    assert other_order(labels, torch.zeros_like(labels)) == ""
-    random = torch.randint(6, (60,), generator=torch.Generator().manual_seed(1))
-    assert (
-        other_order(labels, random) == "" and other_order(torch.zeros(4, dtype=torch.long), torch.ones(4).long()) == ""
-    )
+    assert other_order(labels, np.zeros_like(labels)) == ""
+    random = np.random.default_rng(1).integers(6, size=60)
+    assert other_order(labels, random) == "" and other_order(np.zeros(4, dtype=int), np.ones(4, dtype=int)) == ""
+
+
+def looks_on(differences: dict[float, Tensor], n: int) -> tuple[Bench, list[int]]:
+    """A bench whose candidates, crops, differ from the one in use by given losses. Returns it and what was asked."""
+    asked: list[int] = []
+
+    def read(place: int, preprocessing: Preprocessing) -> Tensor:
+        asked.append(place)
+        return torch.full((3, 1, 1), int(1000 * preprocessing.crop_pct) % 251, dtype=torch.uint8)
+
+    marks = {int(1000 * crop) % 251: crop for crop in differences}
+
+    def score(logits: Tensor, places: Sequence[int], _: str) -> Tensor:
+        crops = [marks[round(float(value))] for value in logits[:, 0]]
+        nll = [float(differences[crop][place]) for crop, place in zip(crops, places, strict=True)]
+        return torch.tensor([nll, [1.0] * len(nll)], dtype=torch.float64).T
+
+    class Pixels(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 255 * x[:, :1, 0, 0]
+
+    return Bench(Pixels(), read, n, score, 16, torch.device("cpu")), asked
+
+
+LOOKS = (32, 64, 128, 256, 512)
+
+
+def crops(means: Sequence[float], n: int, seed: int, spread: float = 0.5) -> dict[float, Tensor]:
+    """Losses of the crop in use, 0.875, and of three others that are worse by these means."""
+    draws = torch.Generator().manual_seed(seed)
+    return {
+        0.875: torch.zeros(n),
+        **{
+            crop: mean + spread * torch.randn(n, generator=draws)
+            for crop, mean in zip((0.9, 0.95, 1.0), means, strict=True)
+        },
+    }
+
+
+def sequential(means: Sequence[float], n: int, seed: int) -> tuple[str, int]:
+    bench, asked = looks_on(crops(means, n, seed), n)
+    setup = Setup(Preprocessing((1, 1), (0.0,) * 3, (1.0,) * 3, crop_pct=0.875))
+    fit = fit_part(bench, "crop", setup, {}, 9.0, 0.01, screen=Screen(16, 3.1, behind_used=True), looks=LOOKS)
+    return fit.verdict, len(asked)
+
+
+def test_looking_until_it_is_decided_ends_early_and_adds_no_false_verdicts() -> None:
+    """Counted over draws: a wrong one is named, a right one is confirmed, and of four that are alike none is
+    named in more than two of 100 draws, although each is looked at six times.
+    """
+    wrong = [sequential((-0.4, 0.5, 0.5), 1000, seed) for seed in range(20)]
+    assert {verdict for verdict, _ in wrong} == {BETTER} and max(asked for _, asked in wrong) < 700
+    right = [sequential((0.4, 0.5, 0.6), 1000, seed) for seed in range(20)]
+    assert sum(verdict == FITS for verdict, _ in right) == 20 and max(asked for _, asked in right) < 700
+    alike = [sequential((0.0, 0.0, 0.0), 600, seed)[0] for seed in range(100)]
+    assert alike.count(BETTER) <= 2 and alike.count(FITS) <= 2
 
 
 @pytest.mark.parametrize("mean", [0.5, 0.0])

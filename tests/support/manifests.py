@@ -17,7 +17,7 @@ CHECKPOINT, PREPROCESSING, CLAIM = map(
     json.loads,
     (
         """{"spec": "net.pth", "path": null, "sha256": "00", "arch": "vit", "attention": "standard", "notes": [],
-        "attention_source": "default", "num_classes": 2, "weights": "bare", "code_sha256": null, "class_names": null,
+        "attention_source": "metadata", "num_classes": 2, "weights": "bare", "code_sha256": null, "class_names": null,
         "metadata": {}}""",
         """{"input_size": [224, 224], "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": "bicubic",
         "crop_pct": 0.875, "crop_mode": "center"}""",
