@@ -22,6 +22,10 @@ import difflib
 from collections.abc import Iterable
 
 
+class RobustkitWarning(UserWarning):
+    """What a user of the Python interface has to know: an assumption, or a flag that a run raised."""
+
+
 class RobustkitError(Exception):
     """Base of all errors below."""
 

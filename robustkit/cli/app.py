@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 
 import click
 
 from .. import __version__
 from ..common.registry import loaded_plugins
-from ..errors import RobustkitError
+from ..errors import RobustkitError, RobustkitWarning
 from ..pipeline.processes import is_own, speaker
 from . import streams
 from .commands import evaluation, runs, series, tools
@@ -92,6 +93,7 @@ def main() -> None:
     left early.
     """
     streams.prepare()
+    warnings.simplefilter("ignore", RobustkitWarning)  # commands print what these say
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
     try:
         sys.exit(streams.finish(_status(debug)))

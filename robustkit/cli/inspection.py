@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..attention.apply import get_attention
+from ..attention.apply import get_attention, set_attention
 from ..attention.fingerprint import Fingerprint, rank_formulas
-from ..common.preprocessing import Preprocessing, spelled
+from ..common.preprocessing import Preprocessing, exact_numbers, spelled
 from ..data.dataset import Dataset
 from ..data.images import to_pixels, unit
 from ..data.scenes import LabelledScenes, open_scenes, whole
@@ -27,7 +28,10 @@ from ..models.dense import Segmenter
 from ..models.device import pick_device
 from ..models.identity import Classifier
 from ..models.segmenter import is_segmenter, load_segmenter
+from ..models.setup_check import BETTER, UNKNOWN
+from ..models.setups import Setup
 from ..pipeline.data import labelled_data
+from ..pipeline.manifest import describe
 from .arguments import DATA_KEYS
 from .idle import refuse_idle
 from .setup_fit import show_setup
@@ -35,6 +39,7 @@ from .setup_fit import show_setup
 if TYPE_CHECKING:
     from rich.console import Console
 
+_FLAGS = {"labels_csv": "labels"}
 _WITHOUT_FORMULA = {"none": "no layers of attention", "other": "none of the formulas of robustkit list attentions"}
 
 
@@ -69,7 +74,10 @@ def inspect_checkpoint(
     )
     for name, text in _facts(opened):
         print_line(console, f"{name:>14}  {text}", indent=16)
+    fitting, formula = opened.identity.preprocessing, opened.identity.attention
+    unsure = describe(opened.identity, fitting).assumed
     if data_dir is None:
+        _print_command(console, checkpoint, "DIR", {}, model, opened, formula, fitting, unsure)
         return
     if isinstance(opened, Segmenter):
         refuse_idle(DATA_KEYS, "only for a classifier's images, and this is a segmenter; leave it out")
@@ -108,13 +116,62 @@ def inspect_checkpoint(
             print_line(console, f"{len(bad)} images could not be read, the first: {bad[0]}")
         print_tables(console, [fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter))])
         print_line(console, fingerprint.text)
+        if fingerprint.verdict != "cannot-tell":
+            unsure = [part for part in unsure if part != "attention"]
+        if fingerprint.verdict == "another-fits-better":
+            formula = fingerprint.best
+            set_attention(opened.network, formula)  # under which the rest of the set-up is looked at
     if isinstance(opened, Segmenter):
         print_line(console, "set-up: which preprocessing fits is looked at for classifiers only")
     else:
-        show_setup(opened.to(where), dataset, batch_size, seed, console)
+        fits = show_setup(opened.to(where), dataset, batch_size, seed, console)
+        for fit in fits:
+            chosen = fit.best if fit.verdict == BETTER else fit.used
+            fitting = Setup(fitting).with_part(fit.part, chosen.setup).preprocessing
+            if fit.verdict != UNKNOWN:
+                unsure = [part for part in unsure if part != fit.part]
     if stability:
         heads = _heads(opened.to(where), _batches(dataset, opened.identity.preprocessing, batch_size, []))
         print_tables(console, [layer_table(heads, f"attention on {heads.n} images, layer by layer")])
+    options = scenes if isinstance(opened, Segmenter) else data
+    _print_command(console, checkpoint, data_dir, options, model, opened, formula, fitting, unsure)
+
+
+def _print_command(
+    console: Console,
+    checkpoint: str,
+    data_dir: str,
+    options: dict[str, Any],
+    model: dict[str, Any],
+    opened: Classifier,
+    formula: str,
+    fitting: Preprocessing,
+    unsure: Sequence[str],
+) -> None:
+    """Print one complete command that states every part of the set-up. options: of the data, as they were given.
+    unsure: parts that nobody stated and no data confirmed.
+    """
+    segments = isinstance(opened, Segmenter)
+    stated: dict[str, Any] = {name: value for name, value in model.items() if name not in ("attention", "mean", "std")}
+    if formula not in _WITHOUT_FORMULA:
+        stated["attention"] = formula
+    if fitting.mean:
+        stated |= {name: exact_numbers(getattr(fitting, name)) for name in ("mean", "std")}
+    if not segments:
+        stated |= {"crop_pct": f"{fitting.crop_pct:.6g}", "interpolation": fitting.interpolation}
+    words = ["robustkit", "segment" if segments else "audit", checkpoint, "--data-dir", data_dir]
+    for name, value in {**options, **stated}.items():
+        if value in (None, False, ()):
+            continue
+        text = (
+            "x".join(map(str, value))
+            if name in ("img_size", "window", "stride") and not isinstance(value, int)
+            else value
+        )
+        text = ",".join(map(str, text)) if isinstance(text, tuple) else text
+        words += [f"--{_FLAGS.get(name, name.replace('_', '-'))}", *([] if value is True else [str(text)])]
+    console.print("this command states the whole set-up:", markup=False, highlight=False)
+    console.print(shlex.join(words), markup=False, highlight=False, soft_wrap=True)
 
 
 def _unranked(model: Classifier) -> str:

@@ -99,13 +99,14 @@ def _renumbered(labels: Tensor, order: Sequence[int]) -> Tensor:
     return torch.tensor(order)[labels]
 
 
-def show_setup(model: Classifier, dataset: Dataset, batch_size: int, seed: int, console: Console) -> None:
-    """Print the ranking of each part of the set-up, and what it says."""
+def show_setup(model: Classifier, dataset: Dataset, batch_size: int, seed: int, console: Console) -> list[PartFit]:
+    """Print the ranking of each part of the set-up, and what it says. Return what fits, part by part."""
     fits, lines = fit_on(model, dataset, batch_size, seed)
     if fits:
         print_tables(console, [setup_table(fits)])
     for line in lines:
         print_line(console, line)
+    return fits
 
 
 def setup_table(fits: Sequence[PartFit]) -> TextTable:

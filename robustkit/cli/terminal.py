@@ -226,6 +226,7 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     from ..evaluations.flags import flag_lines
     from ..evaluations.gaps import left_out_lines
     from ..evaluations.results import Results
+    from ..evaluations.setup_flags import setups_of
     from ..results.findings import sentences
     from ..results.overview import short_tables
     from ..results.tables import report_tables
@@ -241,6 +242,8 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     else:
         tables = short_tables(every)
     print_tables(screen, tables, "summary.csv")
+    for who, text in setups_of(run):
+        print_line(screen, f"set-up of {who}: {text}")
     for line in (*flag_lines(every), *left_out_lines(run)):
         print_line(screen, f"⚑ {line}")
     if not details:

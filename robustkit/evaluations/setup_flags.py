@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..common.differences import of_means
 from ..common.preprocessing import UNPROVEN, exact_numbers, few_numbers, said_by
 from ..protocol.condition import CLEAN
+from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 
 if TYPE_CHECKING:
@@ -44,11 +45,10 @@ class SetupPart:
     n: int
 
     @property
-    def line(self) -> str:
-        """`attention standard (assumed, our default; confirmed on 64 images)`."""
+    def why(self) -> str:
+        """The source with the status: `assumed, our default; confirmed on 64 images`."""
         checked = {"confirmed": f"; confirmed on {self.n} images", "contradicted": "; another fits better"}
-        unsure = "; not confirmed" if self.status == "assumed" else ""
-        return f"{self.name} {self.value} ({self.source}{checked.get(self.status, unsure)})"
+        return self.source + checked.get(self.status, "; not confirmed" if self.status == "assumed" else "")
 
 
 def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[SetupPart]:
@@ -65,6 +65,30 @@ def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[Setup
         n = int(checked.get("n", 0))
         parts.append(SetupPart(name, _value(entry, name), _source(entry, source), status, n))
     return parts
+
+
+def setup_text(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> str:
+    """Return the whole set-up of a checkpoint in a line: each part with its value, its source and what data said of it.
+
+    Parts that have the same source and status share a bracket.
+    """
+    entry = manifest.checkpoint(checkpoint)
+    together: dict[str, list[str]] = {}
+    for part in setup_parts(entry, evidence):
+        together.setdefault(part.why, []).append(f"{part.name} {part.value}")
+    if manifest.protocol.samples.many == "images" and any(entry.preprocessing.input_size):
+        together.setdefault("as images are read", []).append("channels RGB")
+    texts = [f"{', '.join(values)} ({why})" for why, values in together.items()]
+    return "; ".join([*texts, f"labels by layout {manifest.data.layout}"])
+
+
+def setups_of(run: RunFolder) -> list[tuple[str, str]]:
+    """Return the set-up of a run's checkpoints in words; those that have the same share a line with their names."""
+    manifest, alike = run.manifest, dict[str, list[str]]()
+    for name in manifest.names:
+        alike.setdefault(setup_text(manifest, name, run.evidence(name, CLEAN.text)), []).append(name)
+    every = len(manifest.names)
+    return [("all checkpoints" if len(names) == every > 1 else ", ".join(names), text) for text, names in alike.items()]
 
 
 def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> list[str]:

@@ -22,7 +22,7 @@ from .checkpoint import Checkpoint, digest_of, load_into, read
 from .claims import Allowance, check_arguments, check_classes
 from .features import as_features, without_head
 from .guess import guess, renamed
-from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
+from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention, warn_of_assumptions
 from .input_config import InputOptions, pair, resolve_preprocessing
 from .specs import find
 
@@ -57,7 +57,8 @@ def load(
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
     features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.features`).
 
-    The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`.
+    The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
+    attention or normalisation that nobody states is a RobustkitWarning.
     Raises ModelError or CheckpointError, one line with the remedy.
     """
     spec = str(spec)
@@ -71,10 +72,13 @@ def load(
     if source.transformers:
         from . import hugging_face
 
-        return (hugging_face.load_features if features else hugging_face.load_classifier)(source, spec, wanted)
-    checkpoint = read(source.path, use_ema=use_ema)
-    metadata = {**source.metadata, **checkpoint.metadata}
-    return _from_file(source.name, spec, replace(checkpoint, metadata=metadata), wanted, allow_partial, features)
+        made = (hugging_face.load_features if features else hugging_face.load_classifier)(source, spec, wanted)
+    else:
+        checkpoint = read(source.path, use_ema=use_ema)
+        checkpoint = replace(checkpoint, metadata={**source.metadata, **checkpoint.metadata})
+        made = _from_file(source.name, spec, checkpoint, wanted, allow_partial, features)
+    warn_of_assumptions(made.identity)
+    return made
 
 
 def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
@@ -142,7 +146,10 @@ def _from_file(
         tensors = without_head(network, tensors)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     notes += partial
-    by = {"said_by": checkpoint.metadata_source, "config_of": "code" if is_factory(arch) else "architecture"}
+    by: dict[str, Any] = {
+        "said_by": checkpoint.metadata_source,
+        "config_of": "code" if is_factory(arch) else "architecture",
+    }
     resolved = resolve_preprocessing(network, wanted, metadata, str(checkpoint.path), **by)
     notes += resolved.notes
     timm_classes = None if is_factory(arch) else getattr(network, "num_classes", None)

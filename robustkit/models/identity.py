@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from ..attention.apply import attention_kind, set_attention
 from ..attention.registry import find_formula
 from ..common.preprocessing import UNPROVEN, Preprocessing
-from ..errors import ModelError
+from ..errors import ModelError, RobustkitWarning
 from .trainers import formula_in
 
 
@@ -144,6 +145,20 @@ def attention_notes(kind: str, source: str, option: str | None, metadata: Mappin
             "numbers: give --attention, or check with `robustkit inspect --data-dir`",
         )
     return ()
+
+
+def warn_of_assumptions(identity: ModelIdentity) -> None:
+    """Warn of an attention formula or a normalisation that nobody stated for this checkpoint."""
+    said, p = identity.preprocessing_source, identity.preprocessing
+    assumed = [f"attention {identity.attention!r}"] if identity.attention_source in UNPROVEN else []
+    assumed += [f"{name}={list(getattr(p, name))}" for name in ("mean", "std") if said.get(name) in UNPROVEN]
+    if assumed:
+        warnings.warn(
+            f"{identity.name}: {', '.join(assumed)} assumed, the file does not say; other values load, too, and give "
+            "wrong numbers. State them as arguments, or check them: robustkit inspect CHECKPOINT --data-dir DIR",
+            RobustkitWarning,
+            stacklevel=3,
+        )
 
 
 def display_name(name: str) -> str:

@@ -22,7 +22,7 @@ from .checkpoint import Checkpoint, load_into, read
 from .claims import Allowance, check_arguments
 from .dense import Dense, Segmenter, count_classes
 from .guess import guess
-from .identity import ModelIdentity, attention_notes, display_name, give_attention
+from .identity import ModelIdentity, attention_notes, display_name, give_attention, warn_of_assumptions
 from .input_config import InputOptions, Resolved, pair, resolve_preprocessing
 from .segmenter_network import PUBLIC_EPS, build_segmenter
 from .specs import find
@@ -92,7 +92,9 @@ def load_segmenter(
     if source.transformers:
         from . import hugging_face
 
-        return hugging_face.load_segmenter(source, spec, wanted, shown)
+        made = hugging_face.load_segmenter(source, spec, wanted, shown)
+        warn_of_assumptions(made.identity)
+        return made
     checkpoint = read(source.path, use_ema=use_ema)
     metadata = {**source.metadata, **checkpoint.metadata}
     segmenter = _has_encoder(checkpoint.tensors)
@@ -103,7 +105,9 @@ def load_segmenter(
             "give --arch FILE.py:FUNCTION; a classifier is for robustkit audit"
         )
     make = _segmenter if segmenter and not is_factory(arch or "") else _factory
-    return make(replace(checkpoint, metadata=metadata), source.name, spec, wanted, shown, allow_partial)
+    made = make(replace(checkpoint, metadata=metadata), source.name, spec, wanted, shown, allow_partial)
+    warn_of_assumptions(made.identity)
+    return made
 
 
 def _segmenter(

@@ -57,7 +57,7 @@ def audit(
     data: dict[str, Any] | None = None,
     model: dict[str, Any] | None = None,
     progress: Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] | None = None,
 ) -> Run:
     """Evaluate checkpoints on a data set, clean, under attack and corrupted, and write records, summary and report.
 

@@ -38,7 +38,7 @@ def series(
     ray: str | None = None,
     model: dict[str, Any] | None = None,
     progress: Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] | None = None,
 ) -> Run:
     """Evaluate classifiers of time series clean, under attack and disturbed, and write records, summary and report.
 
@@ -86,7 +86,7 @@ def text(
     ray: str | None = None,
     model: dict[str, Any] | None = None,
     progress: Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] | None = None,
 ) -> Run:
     """Evaluate causal language models clean and on changed words, and write records, summary and report.
 
@@ -118,7 +118,7 @@ def _carried_out(
     data: str | Path,
     model: dict[str, Any] | None,
     progress: Progress | None,
-    say: Callable[[str], None],
+    say: Callable[[str], None] | None,
     **options: Any,
 ) -> Run:
     """Carry out the request of that kind whose fields are the arguments of `series` or `text`."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 
 from ..display.neutral import no_controls
+from ..errors import RobustkitWarning
+from ..evaluations.flags import flag_lines
+from ..evaluations.results import Results
 from ..results.run import Run
 from ..runs.progress import Progress
 from .plan import plan_of
@@ -23,10 +27,11 @@ class Silent:
     def stage(self, name: str, standing: int, share: float) -> None: ...
 
 
-def run(request: Request, progress: Progress | None = None, say: Callable[[str], None] = lambda line: None) -> Run:
+def run(request: Request, progress: Progress | None = None, say: Callable[[str], None] | None = None) -> Run:
     """Carry out a request, and return the run.
 
-    progress: listens to units and samples as they are done. say: takes a line for the user. The logger `robustkit` gets
+    progress: listens to units and samples as they are done. say: takes a line for the user; without one, each flag of
+    the results is a RobustkitWarning. The logger `robustkit` gets
     the same lines at INFO, and below it `robustkit.plan` what all will cost and `robustkit.progress` what is finished.
 
     Raises:
@@ -37,8 +42,14 @@ def run(request: Request, progress: Progress | None = None, say: Callable[[str],
 
     def heard(line: str) -> None:
         _LOG.info(no_controls(line))
-        say(line)
+        if say is not None:
+            say(line)
 
-    planned = plan_of(request)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RobustkitWarning)  # of assumptions; the set-up check says more about them
+        planned = plan_of(request)
     carry_out(planned, progress or Silent(), heard)
+    if say is None and request.share is None and (planned.run.path / "summary.json").is_file():
+        for line in flag_lines(Results.of(planned.run, planned.run.summary())):
+            warnings.warn(line, RobustkitWarning, stacklevel=3)
     return planned.run

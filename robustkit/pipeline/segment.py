@@ -46,7 +46,7 @@ def segment(
     examples: int = 4,
     model: dict[str, Any] | None = None,
     progress: Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] | None = None,
 ) -> Run:
     """Evaluate segmenters clean, under attack and corrupted, and write records, summary and report.
 

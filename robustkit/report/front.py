@@ -12,6 +12,7 @@ from ..evaluations.cells import Row, is_finite
 from ..evaluations.flags import Flag, flags_of
 from ..evaluations.gaps import Gap, gaps_of, not_evaluated
 from ..evaluations.results import Results
+from ..evaluations.setup_flags import setups_of
 from ..protocol.card import Samples
 from ..results.comparison import ComparisonRow
 from ..results.findings import Finding, findings, p_said
@@ -61,7 +62,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Front:
-    """What the template shows. groups: the lines of each family of conditions. stops: what the samples are called of a
+    """What the template shows. groups: the lines of each family of conditions. setups: checkpoints, and their set-up in
+    words. stops: what the samples are called of a
     run that looks at them until rules are decided; None of others.
     """
 
@@ -71,6 +73,7 @@ class Front:
     note: str
     figure: Figure | None
     flags: Sequence[Flag]
+    setups: Sequence[tuple[str, str]]
     gaps: Sequence[Gap]
     stops: Samples | None
     cards: bool
@@ -102,6 +105,7 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> Front:
         _note(rows, tests, len(columns), manifest.protocol.samples),
         front_figure(rows, results, looks),
         [*flags_of(results), *(Flag("", "", line) for line in not_evaluated(results.run))],
+        setups_of(results.run),
         gaps_of(results.run),
         manifest.protocol.samples if manifest.is_sequential else None,
         len(columns) <= WIDE,

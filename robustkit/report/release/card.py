@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ...common.files import check_plain, reason, write_whole
-from ...common.preprocessing import spelled
 from ...display.markdown import Made, code, fenced, plain, table
 from ...errors import NothingEvaluated, RunError, unknown
 from ...evaluations.gaps import left_out_lines, unfinished
 from ...evaluations.kinds import by_words, words_of
 from ...evaluations.results import Results
+from ...evaluations.setup_flags import setup_text
 from ...protocol.card import samples_of
 from ...protocol.condition import CLEAN
 from ...results.summary import survey
@@ -209,7 +209,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
         ],
         checkpoint={"notes": [], "sha256": None, **described},
         preprocessing=", ".join(shown_as(entry).values()),
-        said=spelled(entry.preprocessing.to_plain(), entry.said, entry.arch),
+        setup=setup_text(manifest, entry.name, run.evidence(entry.name, CLEAN.text)),
         data=held["data"],
         protocol=held["protocol"],
         deciding=held["deciding"],
