@@ -166,7 +166,9 @@ def imagenet_wnids(where: str, num_classes: int | None, class_names: Sequence[st
 def _are_numbers(names: Sequence[str]) -> bool:
     """Whether names of classes say nothing: `LABEL_0`, `LABEL_1` and so on."""
     begin = names[0].rstrip("0123456789")
-    return all(name.startswith(begin) and name[len(begin) :].lstrip("0") == str(i or "") for i, name in enumerate(names))
+    return all(
+        name.startswith(begin) and name[len(begin) :].lstrip("0") == str(i or "") for i, name in enumerate(names)
+    )
 
 
 def _of_wnids(naming: Naming) -> Numbered:
@@ -279,7 +281,9 @@ def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict
         if len(alike) > 1:
             same = len({classes[place] for place in alike}) < len(alike)
             meant = few([f"{classes[place]} ({place})" if same else classes[place] for place in alike])
-            raise DataError(f"{naming.place(name)}: {naming.what} {name!r} may be {meant} of the model; {naming.remedy}")
+            raise DataError(
+                f"{naming.place(name)}: {naming.what} {name!r} may be {meant} of the model; {naming.remedy}"
+            )
         if twin is not None and naming.what == "class folder":
             raise DataError(
                 f"{naming.where}: class folders {twin!r} and {name!r} are one class of the model; merge them"
@@ -290,7 +294,7 @@ def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict
 
 
 def _forms(name: str) -> set[str]:
-    """Return how a name may be written, each of several between commas: without case, separators, plural and synonyms."""
+    """Return how a name, or each of several between commas, is written without case, separators, plural and synonym."""
     return {_canonical(part) for part in (name, *name.split(","))}
 
 

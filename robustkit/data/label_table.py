@@ -179,7 +179,9 @@ def _index(cell: _Cell, class_names: tuple[str, ...] | None) -> int | None:
     if 0 <= value < 10**_DIGITS and value == int(value) and text.isascii() and "_" not in text:
         return int(value)  # such as 3e+00
     if value < 0:
-        raise DataError(f"{cell.at}: label {text!r} is negative; expected an index from 0 on; give it or remove the line")
+        raise DataError(
+            f"{cell.at}: label {text!r} is negative; expected an index from 0 on; give it or remove the line"
+        )
     raise DataError(f"{cell.at}: label {text!r}; expected a whole number such as 3")
 
 

@@ -183,7 +183,8 @@ class _Found:
         if self.others:
             kinds = ", ".join(f"{suffix[:12]!a} ({count})" for suffix, count in Counter(self.others).most_common(3))
             usual = ", ".join(SUFFIXES[:3])
-            yield f"left out {len(self.others)} images of another kind or suffix than {usual} …: {kinds}; save or rename them"
+            count = f"left out {len(self.others)} images of another kind or suffix than {usual} …"
+            yield f"{count}: {kinds}; convert or rename them"
 
 
 def is_image_name(name: str) -> bool:
