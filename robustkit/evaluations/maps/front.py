@@ -20,15 +20,17 @@ def front(keys: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
             yield text, metric
 
 
-def called(text: str, of_other: Callable[[str], str]) -> str:
-    """Return `AG-CAM`, `AG-CAM, boxes`, or `AG-CAM, clean against PGD, 4/255`. of_other: what a condition is called."""
+def called(text: str, of_other: Callable[[str], str], only_boxes: bool = False) -> str:
+    """Return `AG-CAM`, `AG-CAM, boxes`, or `AG-CAM, clean against PGD, 4/255`. of_other: what a condition is called.
+    only_boxes: whether there are no masks.
+    """
     parts = parts_of(text)
     if parts is None:
         return text
     explained, mode = parts
     words = [METHODS.get(explained.method, explained.method)]
     words += [text.replace("=", " ") for text in shown(explained.options)]
-    words += [f"{mode}es" if mode == "box" else f"{mode}s"] if mode else []
+    words += [{"box": "boxes", "mask": "pixels against boxes" if only_boxes else "masks"}[mode]] if mode else []
     words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
     words += ["of the label's class"] if explained.target == "label" else []
     words += [f"clean against {of_other(explained.under)}"] if explained.under else []

@@ -40,7 +40,7 @@ from ...data.matching import bare_path, match_names
 from ...data.shape_sets import CHANGES
 from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
 from ...errors import BadImageError, DataError
-from .condition import ASSUMED_BOXES
+from .condition import ASSUMED_BOXES, BOXES_GIVEN
 
 _ANNOTATION = 1 << 20  # bytes of the XML of one image
 _TABLE, _BOXES, _COLUMNS = 1 << 26, 600_000, 1000  # bytes, lines, columns of a CSV of boxes
@@ -189,7 +189,7 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         if any(_is_outside(placed[sample].boxes, size.upright) for sample, size in sizes.items() if sample in placed):
             read_csv(place, upright, key=bare_path)  # raises an error with the line
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
-    told = f"boxes of {len(placed)} of {len(dataset)} images from {place}"
+    told = f"{BOXES_GIVEN}{len(placed)} of {len(dataset)} images from {place}"
     return Truth(dataset, boxes=placed, digest=digest, notes=(told, *notes))
 
 
