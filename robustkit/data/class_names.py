@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import DataError, ModelError
@@ -13,7 +13,7 @@ from .class_lists import CIFAR10, STL10, SYNONYMS, SYNSET_FILES, WNID, descripti
 
 ASSUMED_ORDER = "the order of classes was assumed: "
 """How a note begins that is a flag on every figure: the names of the data may mean other outputs, too."""
-_LISTS = {10: {"CIFAR-10": CIFAR10, "STL-10": STL10}}
+_LISTS: dict[int, Mapping[str, tuple[str, ...]]] = {10: {"CIFAR-10": CIFAR10, "STL-10": STL10}}
 _MOSTLY = 0.5  # from this share on, names are taken to be of a list
 
 
@@ -183,7 +183,7 @@ def _of_wnids(naming: Naming) -> Numbered:
     return Numbered(descriptions(wnids), {name: outputs[name] for name in naming.names}, is_sure=True)
 
 
-def _known_lists(naming: Naming) -> dict[str, tuple[str, ...]]:
+def _known_lists(naming: Naming) -> Mapping[str, tuple[str, ...]]:
     """Return the well-known lists of as many classes as the model has, by what they are called."""
     if naming.num_classes == 1000:
         return {"ImageNet-1k": descriptions(synsets())}

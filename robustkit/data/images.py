@@ -128,7 +128,7 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
     also as three equal channels. The object is
 
     - what is not 0, where there is one other number, or where numbers are labels: those of a palette, or up to 40;
-    - without 255 (65535 of 16 bits) beside smaller labels: that is void, as in Pascal VOC, and no object;
+    - without 255 (65535 of 16 bits) next to smaller labels: that is void, as in Pascal VOC, and no object;
     - from half of the range on, where grey levels are soft, on both sides of the half.
 
     Raises BadImageError as `read_image` does, and for colours, transparency, floats, and numbers that may mean another

@@ -23,6 +23,7 @@ LABEL_COLUMNS = ("label", "class", "target", "class_id", "class_index", "index",
 _NUMBERED = ("class_id", "class_index", "index")
 _NAMED = ("wnid", "synset", "class_name")
 _MISSING = ("", "nan", "na", "n/a", "<na>", "none", "null", "nat", "?", "-")
+_LIKE_A_NUMBER = re.compile(r"[+-]?[\d.,_\s]*\d[\d.,_\s]*|0[xob][\da-f]+", re.IGNORECASE)
 _WHOLE = re.compile(r"\+?(\d+)(\.0*)?", re.ASCII)
 
 
@@ -37,7 +38,7 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Column:
-    """The labels of one column, and what they mean: indices, or what `number_classes` says; None for names beside
+    """The labels of one column, and what they mean: indices, or what `number_classes` says; None for names next to
     indices that only have an order of their own.
     """
 
@@ -80,9 +81,9 @@ def read_table(
         raise DataError(f"{table}: no labels; expected a row for each image below the header")
     columns = list(zip(*entries.values(), strict=True))
     read = [_Column(cells, _indices(cells, class_names)) for cells in columns if not _is_counter(cells, len(columns))]
-    beside = any(column.indices is not None for column in read)
+    indexed = any(column.indices is not None for column in read)
     read = [
-        column if column.indices is not None else _named(column, table, num_classes, class_names, beside)
+        column if column.indices is not None else _named(column, table, num_classes, class_names, indexed)
         for column in read
     ]
     best = next((column for column in read if column.indices is not None), read[0])
@@ -113,18 +114,18 @@ def _indices(cells: Sequence[_Cell], class_names: tuple[str, ...] | None) -> dic
 
 
 def _named(
-    column: _Column, table: Path, num_classes: int | None, class_names: tuple[str, ...] | None, beside: bool
+    column: _Column, table: Path, num_classes: int | None, class_names: tuple[str, ...] | None, indexed: bool
 ) -> _Column:
-    """Return the column with the classes of its names. beside: whether another column has indices, which decide."""
+    """Return the column with the classes of its names. indexed: whether another column has indices, which decide."""
     lines = {cell.text: cell.at for cell in reversed(column.cells)}
     naming = Naming(tuple(sorted(lines)), str(table), "class name", None, num_classes, class_names, lines.__getitem__)
     try:
         found = number_classes(naming)
     except DataError:
-        if not beside:
+        if not indexed:
             raise
         return column
-    return replace(column, named=found if found.is_sure or not beside else None)
+    return replace(column, named=found if found.is_sure or not indexed else None)
 
 
 def _check_range(column: _Column, count: int, class_names: tuple[str, ...] | None) -> None:
@@ -173,9 +174,9 @@ def _index(cell: _Cell, class_names: tuple[str, ...] | None) -> int | None:
     try:
         value = float(text)
     except ValueError:
-        value = math.nan if re.fullmatch(r"[+-]?[\d.,_\s]*\d[\d.,_\s]*|0[xob][\da-f]+", text.casefold()) else None
-    if value is None:
-        return None
+        if not _LIKE_A_NUMBER.fullmatch(text):
+            return None
+        value = math.nan
     if 0 <= value < 10**_DIGITS and value == int(value) and text.isascii() and "_" not in text:
         return int(value)  # such as 3e+00
     if value < 0:
@@ -186,7 +187,7 @@ def _index(cell: _Cell, class_names: tuple[str, ...] | None) -> int | None:
 
 
 def _is_counter(cells: Sequence[_Cell], columns: int) -> bool:
-    """Whether a column named index only counts the rows beside other labels, as pandas writes it."""
+    """Whether a column named index only counts the rows next to other labels, as pandas writes it."""
     texts = [cell.text for cell in cells]
     counted = any(texts == [str(place + first) for place in range(len(texts))] for first in (0, 1))
     return columns > 1 and cells[0].column == "index" and counted

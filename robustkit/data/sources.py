@@ -194,7 +194,7 @@ def is_image_name(name: str) -> bool:
 
 def list_folder(root: Path) -> Listing:
     """List all images under `root`. Links are followed, loops of links are cut; hidden files and what systems put
-    beside a user's files are ignored.
+    next to a user's files are ignored.
     """
     found = _Found()
     folders: list[str] = []

@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
 from ...protocol.condition import Condition
 from ..map_methods import CONTROLS, Chosen, check_names, method_names, method_text, shown, take_options
-
-if TYPE_CHECKING:
-    from ...runs.manifest import Manifest
 
 PLAIN = {
     "pointing_game": "pointing_game",
@@ -182,12 +178,6 @@ def parts_of(condition: str) -> tuple[MapSpec, str] | None:
 def of_mode(explained: MapSpec, mode: str) -> str:
     """Return the condition of a map's scores at its threshold: `cam(agcam,mode=box)`."""
     return f"{explained.text[:-1]},mode={mode})"
-
-
-def only_boxes(manifest: Manifest) -> bool:
-    """Whether the objects of a run are known by boxes alone: what is called a mask then is their union."""
-    given = manifest.arguments.get("boxes") is not None
-    return given or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
 
 
 def map_condition(explained: MapSpec, under: Condition | None = None) -> Condition:

@@ -70,8 +70,7 @@ class Maps(Family):
         return front(keys)
 
     def called(self, text: str, manifest: Manifest) -> str:
-        from .condition import only_boxes
-        from .front import called
+        from .front import called, only_boxes
 
         return called(text, lambda under: family_of(kind_of(under)).called(under, manifest), only_boxes(manifest))
 
@@ -79,13 +78,13 @@ class Maps(Family):
         return f"in its maps ({self.called(text, manifest)})"
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        from .condition import only_boxes
+        from .front import only_boxes
         from .sentence import clauses
 
         return clauses(cells, only_boxes(manifest))
 
     def card(self, results: Results) -> Iterable[CardPart]:
-        from .condition import only_boxes
+        from .front import only_boxes
         from .tables import card_parts
 
         return card_parts(results, only_boxes(results.manifest))
@@ -97,14 +96,14 @@ class Maps(Family):
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         from ..support import support_tables
-        from .condition import only_boxes
+        from .front import only_boxes
         from .tables import is_of_maps, map_tables, terminal_maps
 
         tables = map_tables(results, only_boxes(results.manifest))
         return [*terminal_maps(tables), *support_tables(results, is_of_maps)]
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        from .condition import only_boxes
+        from .front import only_boxes
         from .sentence import short
 
         return short(texts, only_boxes(manifest))
@@ -114,8 +113,8 @@ class Maps(Family):
         from ...display.section import Section
         from ..flags import flag_lines, of_family
         from ..support import support_grids
-        from .condition import only_boxes
         from .figures import map_figures, scores
+        from .front import only_boxes
         from .grids import map_grids
         from .tables import is_of_maps, map_tables
         from .thumbnail import gallery_uri

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..map_methods import shown
-from .condition import parts_of
+from .condition import BOXES_GIVEN, parts_of
 from .figures import SCORES
 from .sentence import METHODS
+
+if TYPE_CHECKING:
+    from ...runs.manifest import Manifest
 
 _SHOWN = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
 
@@ -18,6 +22,12 @@ def front(keys: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         parts = parts_of(text)
         if parts is not None and not parts[0].under and not parts[0].is_control and (metric, parts[1]) in _SHOWN:
             yield text, metric
+
+
+def only_boxes(manifest: Manifest) -> bool:
+    """Whether the objects of a run are known by boxes alone: what is called a mask then is their union."""
+    given = manifest.arguments.get("boxes") is not None
+    return given or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
 
 
 def called(text: str, of_other: Callable[[str], str], only_boxes: bool = False) -> str:

@@ -202,42 +202,39 @@ def _placed(
     Raises:
         DataError: an annotation states another size than that of its image, and of other proportions, or all are open.
     """
-    fitting = {
-        sample: _readings(annotation, sizes[sample]) for sample, annotation in annotations.items() if sample in sizes
-    }
-    for sample, ways in fitting.items():
-        size, image = annotations[sample].size, sizes[sample].upright
-        if size is not None and not ways:
-            there, here = (f"{width}x{height}" for width, height in (size, image))
+    readings = {sample: _readings(annotations[sample], found) for sample, found in sizes.items()}
+    for sample, ways in readings.items():
+        if not ways:
+            there, here = (f"{w}x{h}" for w, h in (annotations[sample].size or (0, 0), sizes[sample].upright))
             raise DataError(
                 f"{place}: the annotation of {sample} is of {there} pixels, the image of {here}; expected the same, or "
                 "the same proportions"
             )
-    decided = {way for sample, (way, *others) in fitting.items() if sizes[sample].turn is not None and not others}
-    placed: dict[str, Annotation] = {}
-    open_ones, scaled, turned = [], 0, 0
+    turned = {sample for sample, found in sizes.items() if found.turn is not None}
+    decided = {readings[sample][0] for sample in turned if len(readings[sample]) == 1}
+    unclear = [sample for sample in annotations if sample in turned and len(readings[sample]) > 1]
+    if len(decided) == 1:  # one tool wrote them all
+        readings |= {sample: list(decided) for sample in unclear}
+        unclear = []
+    if unclear and len(unclear) == len(annotations):
+        raise DataError(f"{place}: {_open(unclear)}")
+    placed, scaled, stored = dict[str, Annotation](), 0, 0
     for sample, annotation in annotations.items():
         if sample not in sizes:
             placed[sample] = annotation
-            continue
-        size, ways = sizes[sample], fitting[sample]
-        if size.turn is not None and len(ways) > 1 and len(decided) != 1:
-            open_ones.append(sample)
-            continue
-        way = ways[0] if len(ways) == 1 else next(iter(decided), _UPRIGHT) if size.turn is not None else _UPRIGHT
-        boxes = annotation.boxes
-        if annotation.size not in (None, _pixels(size, way)):
-            scaled += 1
-            boxes = tuple(_scaled(box, annotation.size, _pixels(size, way)) for box in boxes)
-        if way == _STORED:
-            turned += 1
-            boxes = tuple(map(size.turned, boxes))
-        placed[sample] = replace(annotation, boxes=boxes, size=size.upright)
-    if open_ones and not placed:
-        raise DataError(f"{place}: {_open(open_ones)}")
+        elif sample not in unclear:
+            way, boxes = readings[sample][0], annotation.boxes
+            pixels = _pixels(sizes[sample], way)
+            if annotation.size not in (None, pixels):
+                scaled += 1
+                boxes = tuple(_scaled(box, annotation.size, pixels) for box in boxes)
+            if way == _STORED:
+                stored += 1
+                boxes = tuple(map(sizes[sample].turned, boxes))
+            placed[sample] = replace(annotation, boxes=boxes, size=sizes[sample].upright)
     notes = [f"boxes of {scaled} images are scaled from the size that their files state"] if scaled else []
-    notes += [f"boxes of {turned} images are of stored pixels, and turned as the EXIF data say"] if turned else []
-    notes += [f"boxes of {len(open_ones)} images are left out: {_open(open_ones)}"] if open_ones else []
+    notes += [f"boxes of {stored} images are of stored pixels, and turned as the EXIF data say"] if stored else []
+    notes += [f"boxes of {len(unclear)} images are left out: {_open(unclear)}"] if unclear else []
     return placed, [*notes, *_perhaps_sides(placed, sizes)]
 
 
