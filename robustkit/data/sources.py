@@ -33,7 +33,7 @@ _RAW = (".dng", ".nef", ".cr2", ".cr3", ".arw", ".raf", ".orf", ".rw2")
 _HEAD = 32  # bytes that tell an image
 _MAGIC = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|BM.{12}[\x0c\x28\x38\x40\x6c\x7c]\0|II[*+]\0|MM\0[*+]|RIFF....WEBP|"
-    rb"P[1-6Ff]\s|....ftyp(avif|avis)",
+    rb"P[1-6Ff]\s+[#\d]|....ftyp(avif|avis)",
     re.DOTALL,
 )
 _FOREIGN = re.compile(rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1)|\0\0\0\x0c(jP  |JXL )|\xff\x0a|8BPS", re.DOTALL)
