@@ -97,6 +97,16 @@ def image_sizes(data: bytes) -> Sizes | None:
         return None
 
 
+def check_turn(image: Sizes | None, mask: Sizes | None, name: str) -> None:
+    """Raise BadImageError for a mask that fits the stored image as well as the upright one. name: of the image."""
+    turned = image is not None and image.turn is not None and image.stored == image.upright
+    if turned and image is not None and (mask is None or mask.turn != image.turn):
+        raise BadImageError(
+            f"{name}: EXIF data turn the image, and nothing says whether its mask is of the stored or of the upright "
+            "one; save the image upright"
+        )
+
+
 def image_size(data: bytes) -> tuple[int, int] | None:
     """Return (height, width) of the upright image, as `read_image` decodes it; None if its header cannot be read."""
     sizes = image_sizes(data)

@@ -19,7 +19,12 @@ from robustkit.data import picture_files
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import image_size, read_image, read_mask
 from robustkit.errors import BadImageError, DataError, RunError
+from robustkit.evaluations.maps.family import FAMILY
+from robustkit.evaluations.maps.figures import scores
+from robustkit.evaluations.maps.front import only_boxes
+from robustkit.evaluations.maps.measures import METRICS
 from robustkit.evaluations.maps.truth import Truth, open_truth
+from robustkit.results.summary import survey
 from robustkit.runs.manifest import BadImage
 
 pytestmark = pytest.mark.usefixtures("pageless")
@@ -493,6 +498,32 @@ def test_a_flag_on_boxes_is_on_the_scores_of_maps_alone(place: Path, tmp_path: P
     assert flagged == {"clean": False, "cam": True}
     again = audit(place, run.path, **OPTIONS)  # goes on without boxes, and knows them still
     assert any("boxes were assumed" in note for note in again.manifest.data.notes)
+
+
+@pytest.mark.parametrize("given", ["boxes", "masks"])
+def test_scores_of_maps_are_called_by_what_they_are_against(place: Path, tmp_path: Path, given: str) -> None:
+    names = sorted(path.name for path in (place / "images").rglob("*.png"))
+    files = (
+        truth_files(tmp_path, "csv", dict.fromkeys(names, (2, 7))) if given == "boxes" else {"masks": tmp_path / "m"}
+    )
+    for name in names if given == "masks" else ():
+        (tmp_path / "m").mkdir(exist_ok=True)
+        Image.fromarray(np.repeat([[255, 0]], 4, axis=1).repeat(8, axis=0).astype(np.uint8)).save(tmp_path / "m" / name)
+    run = audit(place, tmp_path / "run", **MAPS, **files)
+    run = audit(place, run.path, **OPTIONS) if given == "boxes" else run  # which says nothing of boxes
+    results, condition = survey(run), "cam(grad-cam,faithfulness=none,mode=mask)"
+    every = [FAMILY.called(condition, run.manifest), *(table.title for table in FAMILY.terminal(results))]
+    every += [heading for part in FAMILY.card(results) for heading, *_ in part.tables]
+    every += [entry.score for entry in scores(results, only_boxes(run.manifest))]
+    every += [row.label for row in FAMILY.short([condition], run.manifest, METRICS[0])]
+    text = "\n".join(
+        [*every, *(clause.text for clause in FAMILY.clauses(results.cells["net"], run.manifest, METRICS[0]))]
+    )
+    of_masks = [word in text for word in ("IoU of pixels", "Grad-CAM, masks", "aps, mask mode")]
+    of_boxes = [
+        word in text for word in ("IoU with boxes", "Grad-CAM, pixels against boxes", "aps, pixels against boxes")
+    ]
+    assert of_masks == [given == "masks"] * 3 and of_boxes == [given == "boxes"] * 3
 
 
 XML = (

@@ -35,7 +35,7 @@ from ...common.files import bytes_of, check_plain, lines_of, reason
 from ...common.preprocessing import Preprocessing
 from ...data.class_lists import few
 from ...data.dataset import Dataset, Sample
-from ...data.images import ObjectMask, Sizes, image_sizes, object_mask, read_mask, to_pixels
+from ...data.images import ObjectMask, Sizes, check_turn, image_sizes, object_mask, read_mask, to_pixels
 from ...data.matching import bare_path, match_names
 from ...data.shape_sets import CHANGES
 from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
@@ -103,7 +103,7 @@ class Truth:
             content = _MASK_FILES.read(str(path))
             mask, sizes = torch.from_numpy(read_mask(content, str(path), self.void)), self._sizes(sample)
             _check_size(sample, "mask", (mask.shape[1], mask.shape[0]), sizes.upright)
-            _check_turn(sample, sizes, image_sizes(content))
+            check_turn(sizes, image_sizes(content), sample.id)
             return self._of_mask(mask, frame, mode, share)
         if sample.id in self.boxes:
             annotation, size = self.boxes[sample.id], self._sizes(sample).upright
@@ -386,16 +386,6 @@ def _sizes(dataset: Dataset, known: Collection[str]) -> dict[str, Sizes]:
                 if (sizes := image_sizes(dataset.read(sample))) is not None:
                     found[sample.id] = sizes
     return found
-
-
-def _check_turn(sample: Sample, image: Sizes, mask: Sizes | None) -> None:
-    """Raise BadImageError for a mask that fits the stored image as well as the upright one."""
-    turned_alike = mask is not None and mask.turn == image.turn
-    if image.turn is not None and image.stored == image.upright and not turned_alike:
-        raise BadImageError(
-            f"{sample.id}: EXIF data turn the image, and nothing says whether its mask is of the stored or of the "
-            "upright one; save the image upright"
-        )
 
 
 def _check_size(sample: Sample, what: str, size: tuple[int, int] | None, image: tuple[int, int]) -> None:
