@@ -60,12 +60,14 @@ def read_table(
     prefix: str = "",
     num_classes: int | None = None,
     class_names: tuple[str, ...] | None = None,
-) -> tuple[tuple[str, ...], dict[str, int], tuple[str, ...]]:
-    """Return the class names, the label of every image that the table names, and lines for the user.
+    tell: Callable[[str], object] = lambda line: None,
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the class names, and the label of every image that the table names.
 
     images: ids under `where`; in the table their paths may also start with `prefix`. A row names an image by
     its path, or by its file name or stem where only one image has it. A label is an index (3, 3.0, +3), a wnid or a
     class name, as `number_classes` reads it. Several columns of labels must agree, and indices decide.
+    tell: takes lines for the user.
     Raises DataError, with the line, for an image that is missing or named twice, a path outside, and a label that is
     missing, negative, no whole number, unknown, or another one in another column.
     """
@@ -93,9 +95,11 @@ def read_table(
     places = best.places or {}
     labels = {image: places[cell.text] for image, cell in zip(entries, best.cells, strict=True)}
     if best.named:
-        return best.named.classes, labels, best.named.notes
+        for note in best.named.notes:
+            tell(note)
+        return best.named.classes, labels
     count = num_classes or max(labels.values()) + 1
-    return class_names or (descriptions(synsets()) if count == 1000 else tuple(map(str, range(count)))), labels, ()
+    return class_names or (descriptions(synsets()) if count == 1000 else tuple(map(str, range(count)))), labels
 
 
 def _indices(cells: Sequence[_Cell], class_names: tuple[str, ...] | None) -> dict[str, int] | None:

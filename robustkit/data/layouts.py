@@ -137,7 +137,7 @@ def _folders(q: Question) -> Labels:
 
 
 def _imagenet(q: Question) -> Labels:
-    wnids = imagenet_wnids(q.where, q.num_classes, q.class_names)
+    wnids = imagenet_wnids(q.where, q.num_classes, q.class_names) if q.class_folders else synsets()
     places = {wnid: place for place, wnid in enumerate(wnids)}
     strange = [name for name in q.class_folders if name not in places]
     if strange:
@@ -225,16 +225,18 @@ def _imagenet_real(q: Question) -> Labels:
 def _csv(q: Question) -> Labels:
     if q.labels_csv is None:
         raise DataError("layout csv needs a CSV of labels (--labels)")
-    names, labels, more = read_table(
+    told = list[str]()
+    names, labels = read_table(
         q.labels_csv,
         q.images,
         where=q.where,
         prefix=q.prefix,
         num_classes=q.num_classes,
         class_names=q.class_names,
+        tell=told.append,
     )
     samples = tuple(Sample(image, place) for image, place in labels.items())
-    notes = [f"{len(samples)} labels from {q.labels_csv.name}, {len(set(labels.values()))} classes", *more]
+    notes = [f"{len(samples)} labels from {q.labels_csv.name}, {len(set(labels.values()))} classes", *told]
     if len(samples) < len(q.images):
         notes.append(f"left out {len(q.images) - len(samples)} images that the CSV does not name")
     return Labels("csv", names, samples, None, tuple(notes))

@@ -284,16 +284,16 @@ TABLES: dict[str, Case] = {
         "more than 1000 columns",
     ),
     "boxes, a gigabyte": (boxes(lambda: HEAD, GIGABYTE), CUT),
-    "boxes, a million": (boxes(lambda: HEAD + "a/1.png,n,0,0,1,1\n" * 1_000_000), "more than 600000 lines"),
+    "boxes, a million": (boxes(lambda: HEAD + "a/1.png,n,0,0,2,2\n" * 1_000_000), "more than 600000 lines"),
     "boxes of 400 000 images": (
-        boxes(lambda: HEAD + "".join(f"x{n},n,0,0,1,1\n" for n in range(400_000))),
+        boxes(lambda: HEAD + "".join(f"x{n},n,0,0,2,2\n" for n in range(400_000))),
         "of none of the",
     ),
     "boxes, a quote never closed": (
         boxes(lambda: f'{HEAD}a/1.png,"n\n' + "x\n" * 300_000),
         "field larger than field limit",
     ),
-    "boxes, NUL": (boxes(lambda: f"{HEAD}a/1.png,n\0,0,0,1,1\n"), "line contains NUL|fine: "),
+    "boxes, NUL": (boxes(lambda: f"{HEAD}a/1.png,n\0,0,0,2,2\n"), "line contains NUL|fine: |reaches outside"),
     "xml, a billion laughs": (
         xml(lambda: f'<!DOCTYPE a [<!ENTITY l0 "ha">{LAUGHS}]><annotation>&l9;</annotation>'),
         "a DOCTYPE; expected none, remove it",
