@@ -23,6 +23,8 @@ Boxes = Tensor | Sequence[Sequence[float]]
 
 COLUMNS = ("image", "synset", "xmin", "ymin", "xmax", "ymax")
 CORNERS = COLUMNS[2:]
+EDGES = ("left", "top", "right", "bottom")
+SIDES = ("x", "y", "width", "height")
 DEEPEST = 32  # levels of nested elements; an annotation has four
 
 
@@ -32,11 +34,14 @@ class BoxFileError(ValueError):
 
 @dataclass(frozen=True)
 class Annotation:
-    """The boxes of one image as its file has them, and the synset of each. size: (width, height), None if unknown."""
+    """The boxes of one image as its file has them, and the synset of each. size: (width, height), None if unknown.
+    columns: what the file calls the four numbers of a box.
+    """
 
     boxes: tuple[Box, ...]
     synsets: tuple[str, ...]
     size: tuple[int, int] | None = None
+    columns: tuple[str, ...] = CORNERS
 
 
 def as_boxes(boxes: Boxes) -> Tensor:
@@ -159,7 +164,8 @@ def _stem(name: str) -> str:
 def read_csv(
     path: Path, sizes: Mapping[str, tuple[int, int]] | None = None, key: Callable[[str], str] = _stem
 ) -> dict[str, Annotation]:
-    """Read boxes from a CSV file with the columns image, synset, xmin, ymin, xmax, ymax and a row for each box.
+    """Read boxes from a CSV file with the columns image, synset, xmin, ymin, xmax, ymax and a row for each box. Instead
+    of the last four it may have left, top, right, bottom, or x, y, width, height.
 
     sizes: (width, height) by image, to refuse boxes that reach outside. key: what to call an image, from its name with
         forward slashes; without folders and suffix, which are spelt in several ways, if left out.
@@ -175,22 +181,27 @@ def read_csv(
     except UnicodeDecodeError as error:
         raise BoxFileError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from None
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+    header = reader.fieldnames or ()
+    corners = next((names for names in (CORNERS, EDGES, SIDES) if set(names) <= set(header)), CORNERS)
+    columns = (*COLUMNS[:2], *corners)
+    missing = [column for column in columns if column not in header]
     if missing:
         raise BoxFileError(f"{path}, line 1: no column {', '.join(missing)}; expected {', '.join(COLUMNS)}")
     for row in reader:
         where = f"{path}, line {reader.line_num}"
-        if None in (row[column] for column in COLUMNS):
-            raise BoxFileError(f"{where}: too few fields; expected {', '.join(COLUMNS)}")
+        if None in (row[column] for column in columns):
+            raise BoxFileError(f"{where}: too few fields; expected {', '.join(columns)}")
         image = key(row["image"].replace("\\", "/"))
         if names.setdefault(image, row["image"]) != row["image"]:
             raise BoxFileError(f"{where}: {row['image']} and {names[image]} are both called {image}; rename one")
-        box = _box([row[corner] for corner in CORNERS], where, (sizes or {}).get(image))
+        box = _box([row[corner] for corner in corners], where, (sizes or {}).get(image), corners)
         by_image.setdefault(image, []).append((box, row["synset"]))
     if not by_image:
         raise BoxFileError(f"{path}: no boxes; expected a row for each box below the header")
     return {
-        image: Annotation(tuple(box for box, _ in rows), tuple(synset for _, synset in rows), (sizes or {}).get(image))
+        image: Annotation(
+            tuple(box for box, _ in rows), tuple(name for _, name in rows), (sizes or {}).get(image), corners
+        )
         for image, rows in by_image.items()
     }
 
@@ -238,6 +249,8 @@ def read_xml(path: Path) -> Annotation:
 
 def _annotation(path: Path, texts: list[tuple[str, str, int]]) -> Annotation:
     sides = [text for side in ("width", "height") for place, text, _ in texts if place == f"annotation/size/{side}"]
+    if len(sides) > 2:
+        raise BoxFileError(f"{path}: several sizes of one image; expected one <size>")
     numbers = [int(side) for side in sides if side.isdecimal()]  # 0 if the tool that wrote it did not know
     size = (numbers[0], numbers[1]) if len(sides) == len(numbers) == 2 and all(numbers) else None
     boxes, synsets, fields = [], [], dict[str, str]()
@@ -247,16 +260,22 @@ def _annotation(path: Path, texts: list[tuple[str, str, int]]) -> Annotation:
             boxes.append(_box([fields.get(f"bndbox/{corner}") for corner in CORNERS], where, size))
             synsets.append(fields.get("name", ""))
             fields = {}
-        elif place.startswith("annotation/object/"):
-            fields[place.removeprefix("annotation/object/")] = text
+        elif (field := place.removeprefix("annotation/object/")) != place:
+            if field in fields and field.startswith("bndbox"):
+                raise BoxFileError(
+                    f"{path}, line {line}: a second <{field.rpartition('/')[2]}> in one <object>; give one each"
+                )
+            fields[field] = text
     if not boxes:
         raise BoxFileError(f"{path}: no object; expected <object> with <name> and <bndbox> in <annotation>")
     return Annotation(tuple(boxes), tuple(synsets), size)
 
 
-def _box(corners: Sequence[str | None], where: str, size: tuple[int, int] | None) -> Box:
+def _box(
+    corners: Sequence[str | None], where: str, size: tuple[int, int] | None, names: Sequence[str] = CORNERS
+) -> Box:
     numbers = []
-    for name, text in zip(CORNERS, corners, strict=True):
+    for name, text in zip(names, corners, strict=True):
         try:
             numbers.append(float(text or ""))
         except ValueError:
@@ -264,10 +283,15 @@ def _box(corners: Sequence[str | None], where: str, size: tuple[int, int] | None
         if not math.isfinite(numbers[-1]):
             raise BoxFileError(f"{where}: {name} is {(text or 'missing')[:80]}; expected a number")
     x0, y0, x1, y1 = numbers
+    if names == SIDES:
+        x1, y1 = x0 + x1, y0 + y1
     outside = min(x0, y0) < 0 or (size is not None and (x1 > size[0] or y1 > size[1]))
-    if x0 < x1 and y0 < y1 and not outside:
+    inside = x0 < x1 and y0 < y1 and not outside
+    if inside and max(x1, y1) > 1:
         return x0, y0, x1, y1
     shown = ", ".join(f"{number:g}" for number in numbers)
+    if inside:
+        raise BoxFileError(f"{where}: box ({shown}) lies in one pixel; expected pixels, not shares of the sides")
     if not (x0 < x1 and y0 < y1):
         raise BoxFileError(f"{where}: box ({shown}) is empty; expected xmin < xmax and ymin < ymax")
     image = "the image" if size is None else f"the image of {size[0]}x{size[1]}"

@@ -163,14 +163,11 @@ def _print_command(
     for name, value in {**options, **stated}.items():
         if value in (None, False, ()):
             continue
-        text = (
-            "x".join(map(str, value))
-            if name in ("img_size", "window", "stride") and not isinstance(value, int)
-            else value
-        )
-        text = ",".join(map(str, text)) if isinstance(text, tuple) else text
-        words += [f"--{_FLAGS.get(name, name.replace('_', '-'))}", *([] if value is True else [str(text)])]
-    console.print("this command states the whole set-up:", markup=False, highlight=False)
+        joint = "," if name == "ignore" else "x"
+        text = joint.join(map(str, value)) if isinstance(value, tuple) else str(value)
+        words += [f"--{_FLAGS.get(name, name.replace('_', '-'))}", *([] if value is True else [text])]
+    doubt = f" (not confirmed: {', '.join(unsure)})" if unsure else ""
+    console.print(f"this command states the whole set-up{doubt}:", markup=False, highlight=False)
     console.print(shlex.join(words), markup=False, highlight=False, soft_wrap=True)
 
 

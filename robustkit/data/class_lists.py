@@ -12,6 +12,19 @@ from ..errors import DataError
 
 WNID = re.compile(r"n\d{8}")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+STL10 = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+SYNONYMS = {
+    "plane": "airplane",
+    "aeroplane": "airplane",
+    "aircraft": "airplane",
+    "car": "automobile",
+    "auto": "automobile",
+    "motorcar": "automobile",
+    "boat": "ship",
+    "vessel": "ship",
+    "lorry": "truck",
+}
+"""Other words for classes of these lists, in the singular."""
 SYNSET_FILES = {
     1000: "imagenet_synsets.txt",
     11221: "imagenet21k_miil_synsets.txt",

@@ -1,13 +1,20 @@
-"""Names of a model's outputs, and the class that a user means by a word."""
+"""Names of a model's outputs, and the output that a name means: a person's word, a class folder, a label of a CSV."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from ..errors import ModelError
-from .class_lists import WNID, descriptions, synsets
+from ..errors import DataError, ModelError
+from .class_lists import CIFAR10, STL10, SYNONYMS, SYNSET_FILES, WNID, descriptions, few, synsets
+
+ASSUMED_ORDER = "the order of classes was assumed: "
+"""How a note begins that is a flag on every figure: the names of the data may mean other outputs, too."""
+_LISTS: dict[int, Mapping[str, tuple[str, ...]]] = {10: {"CIFAR-10": CIFAR10, "STL-10": STL10}}
+_MOSTLY = 0.5  # from this share on, names are taken to be of a list
 
 
 def class_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
@@ -49,3 +56,249 @@ def target_of(text: str, names: Sequence[str]) -> int:
     near = list(dict.fromkeys(every[match] for match in difflib.get_close_matches(wanted, every, n=3, cutoff=0.5)))
     guess = f"did you mean {', '.join(near)}?" if near else f"expected a name or a number from 0 to {len(names) - 1}"
     raise ModelError(f"no class {text!r} among the model's {len(names)}; {guess}")
+
+
+# Which output each name of a data set means
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Which output each name of a data set means. classes: names of all outputs. places: the output by name. notes:
+    lines for the user; those that begin with `ASSUMED_ORDER` are flags. is_sure: whether the checkpoint's names or
+    wnids say so.
+    """
+
+    classes: tuple[str, ...]
+    places: dict[str, int]
+    notes: tuple[str, ...] = ()
+    is_sure: bool = False
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The names of classes in a data set, and what is known of the model.
+
+    names: each once. where: for errors; `at` gives the place of one name. what: what a name is called. order: `text` or
+    `natural`, where the user says how they are sorted; else None. num_classes, class_names: of the model.
+    """
+
+    names: tuple[str, ...]
+    where: str
+    what: str = "class folder"
+    order: str | None = None
+    num_classes: int | None = None
+    class_names: tuple[str, ...] | None = None
+    at: Callable[[str], str] | None = None
+
+    def place(self, name: str) -> str:
+        """Return where a name stands."""
+        return self.at(name) if self.at else self.where
+
+    @property
+    def remedy(self) -> str:
+        """What decides in any case."""
+        folders = self.what == "class folder"
+        return "give a CSV of indices (--labels)" if folders else "give labels as indices"
+
+    @property
+    def are_wnids(self) -> bool:
+        """Whether each is a wnid of ImageNet."""
+        return all(map(WNID.fullmatch, self.names))
+
+
+def number_classes(naming: Naming) -> Numbered:
+    """Return which output of the model each name means. The first of these that applies decides:
+
+    1. The checkpoint's own names of its classes: the very name, else one that differs in case, else in separators,
+       plural, or by a synonym. All names must be among them.
+    2. wnids: the list of ImageNet's classes of the model's size, where the checkpoint does not name other classes.
+    3. A well-known list of as many classes as the model has, of which all names are: CIFAR-10, STL-10, ImageNet-1k.
+    4. The sorted names, which must be as many as the model's classes. torchvision sorts as text, timm by numbers and
+       without case: where that differs, `order` decides.
+
+    Raises DataError where none applies, or where two readings are possible. Where rules 3 and 4 give different outputs,
+    the list is taken, and a flag says so.
+    """
+    said = naming.class_names or ()
+    places = _places(naming, said)
+    if strange := [name for name in naming.names if places and name not in places]:
+        raise DataError(f"{naming.place(strange[0])}: {naming.what}s that the model does not name: {few(strange)}")
+    if places:
+        return Numbered(said, places, is_sure=True)
+    of_imagenet = naming.are_wnids and naming.num_classes in (None, *SYNSET_FILES)
+    if said and not (of_imagenet or _are_numbers(said)):
+        raise DataError(
+            f"{naming.place(naming.names[0])}: no {naming.what} ({few(naming.names, 3)}) bears the name of a class of "
+            f"the checkpoint ({few(said, 3)}); use these names, or {naming.remedy}"
+        )
+    if naming.order is None:
+        if of_imagenet:
+            return _of_wnids(naming)
+        if listed := _of_a_list(naming):
+            return listed
+    return _sorted(naming)
+
+
+def imagenet_wnids(where: str, num_classes: int | None, class_names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the wnids of a model's outputs; of ImageNet-1k's where nothing is known of the model. Raises DataError for
+    a model that has not the classes of ImageNet.
+    """
+    if num_classes not in (None, *SYNSET_FILES):
+        sizes = ", ".join(map(str, SYNSET_FILES))
+        raise DataError(
+            f"{where}: labels of ImageNet, but the model has {num_classes} outputs, whose order is not known (known: "
+            f"{sizes}); give a CSV of indices (--labels)"
+        )
+    wnids = synsets(num_classes)
+    if class_names and len(class_names) == len(wnids):
+        if all(map(WNID.fullmatch, class_names)):
+            return tuple(class_names)
+        named = zip(class_names, descriptions(wnids), strict=True)
+        alike = sum(not _forms(ours).isdisjoint(_forms(theirs)) for ours, theirs in named)
+        if alike < _MOSTLY * len(wnids):
+            raise DataError(
+                f"{where}: labels of ImageNet, but the checkpoint names other classes ({few(class_names, 3)}); give a "
+                "CSV of indices (--labels)"
+            )
+    return wnids
+
+
+def _are_numbers(names: Sequence[str]) -> bool:
+    """Whether names of classes say nothing: `LABEL_0`, `LABEL_1` and so on."""
+    begin = names[0].rstrip("0123456789")
+    return all(
+        name.startswith(begin) and name[len(begin) :].lstrip("0") == str(i or "") for i, name in enumerate(names)
+    )
+
+
+def _of_wnids(naming: Naming) -> Numbered:
+    wnids = imagenet_wnids(naming.where, naming.num_classes, naming.class_names)
+    outputs = {wnid: place for place, wnid in enumerate(wnids)}
+    if strange := [name for name in naming.names if name not in outputs]:
+        kind = naming.what.removeprefix("class ")
+        raise DataError(
+            f"{naming.place(strange[0])}: {len(strange)} {kind}s are not wnids of the model's {len(wnids)} classes: "
+            f"{few(strange)}"
+        )
+    return Numbered(descriptions(wnids), {name: outputs[name] for name in naming.names}, is_sure=True)
+
+
+def _known_lists(naming: Naming) -> Mapping[str, tuple[str, ...]]:
+    """Return the well-known lists of as many classes as the model has, by what they are called."""
+    if naming.num_classes == 1000:
+        return {"ImageNet-1k": descriptions(synsets())}
+    return _LISTS.get(naming.num_classes or 0, {})
+
+
+def _of_a_list(naming: Naming) -> Numbered | None:
+    """Return the outputs by a well-known list; None where no list has all of the names."""
+    lists = _known_lists(naming)
+    found = {called: _places(naming, classes, strict=False) for called, classes in lists.items()}
+    every = {called: places for called, places in found.items() if len(places) == len(naming.names)}
+    if not every:
+        return None
+    exact = [called for called in every if set(naming.names) <= set(lists[called])]
+    called, *others = exact or every
+    places = every[called]
+    readings = [f"{other}'s" for other in others if every[other] != places]
+    if len(naming.names) == naming.num_classes and sorted(naming.names) != sorted(naming.names, key=places.__getitem__):
+        readings.append("that of the sorted names")
+    notes = (f"classes are those of {called}, in its order",)
+    if readings:
+        notes = (
+            f"{ASSUMED_ORDER}{called}'s is taken, {' or '.join(readings)} is possible, too, and the checkpoint does "
+            f"not name its classes; {_deciding(naming)}",
+        )
+    return Numbered(lists[called], places, notes)
+
+
+def _sorted(naming: Naming) -> Numbered:
+    names, count = naming.names, naming.num_classes
+    by_text, by_number = sorted(names), sorted(names, key=_natural)
+    if count is not None and len(names) != count:
+        folders = naming.what == "class folder"
+        guess = "a label would be a guess: " * folders + naming.remedy + " or the data set's root" * folders
+        raise DataError(
+            f"{naming.where}: {len(names)} {naming.what}s ({few(by_text, 3)}), but the model has {count} classes; "
+            f"{guess}"
+        )
+    ordered, notes = by_number if naming.order == "natural" else by_text, list(_perhaps(naming))
+    if by_text != by_number and naming.order is None:
+        two = f"{naming.what}s, whose sorted order ({few(by_text, 3)}) is not their numeric order without case "
+        two += f"({few(by_number, 3)}): torchvision takes the one, timm the other"
+        if count is not None:
+            raise DataError(f"{naming.where}: {two}; {_deciding(naming)}")
+        notes.append(f"{two}; sorted here")
+    return Numbered(tuple(ordered), {name: place for place, name in enumerate(ordered)}, tuple(notes))
+
+
+def _perhaps(naming: Naming) -> Iterator[str]:
+    """Yield a flag where most names, but not all, are of a well-known list, which has another order."""
+    ordered = sorted(naming.names)
+    for called, classes in _known_lists(naming).items() if naming.order is None else ():
+        places = _places(naming, classes, strict=False)
+        moved = any(place != ordered.index(name) for name, place in places.items())
+        if moved and len(places) > _MOSTLY * len(classes):
+            strange = [name for name in ordered if name not in places]
+            yield (
+                f"{ASSUMED_ORDER}that of the sorted names is taken; {len(places)} of {len(ordered)} are classes of "
+                f"{called}, which has another order and no {few(strange, 3)}; {_deciding(naming)}"
+            )
+
+
+def _deciding(naming: Naming) -> str:
+    """Return which option decides the order of names."""
+    if naming.what != "class folder":
+        return naming.remedy
+    return f"say which with --layout folders (sorted as text) or --layout folders-timm, or {naming.remedy}"
+
+
+def _natural(name: str) -> list[str | int]:
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name.lower())]
+
+
+def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict[str, int]:
+    """Return the class of each name that is one of `classes`. Raises DataError where that leaves a choice, or two names
+    would be one class; unless `strict`, such names have none.
+    """
+    levels: list[tuple[Callable[[str], set[str]], dict[str, list[int]]]] = []
+    for forms in (lambda name: {name}, lambda name: {name.casefold()}, _forms):
+        known: dict[str, list[int]] = {}
+        for place, name in enumerate(classes):
+            for form in forms(name):
+                known.setdefault(form, []).append(place)
+        levels.append((forms, known))
+    places: dict[str, int] = {}
+    for name in naming.names:
+        alike: list[int] = []
+        for forms, known in levels:
+            alike = sorted({place for form in forms(name) for place in known.get(form, ())})
+            if alike:
+                break
+        twin = next((other for other, place in places.items() if [place] == alike), None)
+        if not strict and (len(alike) > 1 or twin is not None):
+            continue
+        if len(alike) > 1:
+            same = len({classes[place] for place in alike}) < len(alike)
+            meant = few([f"{classes[place]} ({place})" if same else classes[place] for place in alike])
+            raise DataError(
+                f"{naming.place(name)}: {naming.what} {name!r} may be {meant} of the model; {naming.remedy}"
+            )
+        if twin is not None and naming.what == "class folder":
+            raise DataError(
+                f"{naming.where}: class folders {twin!r} and {name!r} are one class of the model; merge them"
+            )
+        if alike:
+            places[name] = alike[0]
+    return places
+
+
+def _forms(name: str) -> set[str]:
+    """Return how a name, or each of several between commas, is written without case, separators, plural and synonym."""
+    return {_canonical(part) for part in (name, *name.split(","))}
+
+
+def _canonical(name: str) -> str:
+    words = re.sub(r"[\s_\-.]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip()
+    singular = words.removesuffix("s")
+    return SYNONYMS.get(words, SYNONYMS.get(singular, singular))

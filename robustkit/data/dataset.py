@@ -217,6 +217,8 @@ def open_dataset(
         return _cifar(path, batches, split or "test", num_classes)
     listing = list_folder(path) if path.is_dir() else list_zip(path)
     if not listing.images:
+        if listing.notes:
+            raise DataError(f"{path}: no images in it that can be read; {'; '.join(listing.notes)}")
         raise DataError(f"{path}: no images in it; expected a folder or zip of {', '.join(SUFFIXES)} files")
     prefix, notes = class_root(listing.images, split, str(path))
     question = Question(
@@ -224,7 +226,7 @@ def open_dataset(
         images=tuple(image[len(prefix) :] for image in listing.images if image.startswith(prefix)),
         folders=tuple(folder[len(prefix) :] for folder in listing.folders if folder.startswith(prefix)),
         prefix=prefix,
-        num_classes=num_classes,
+        num_classes=num_classes or len(class_names or ()) or None,
         class_names=tuple(class_names) if class_names else None,
         labels_csv=Path(labels_csv) if labels_csv else None,
         real_labels=Path(real_labels) if real_labels else None,

@@ -12,6 +12,7 @@ import math
 import struct
 import warnings
 import zlib
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
 from ..common.preprocessing import Preprocessing
 from ..errors import BadImageError, DataError
+from .class_lists import few
 from .picture_files import FORMATS, Refused, check_exif, open_picture
 
 if TYPE_CHECKING:
@@ -48,7 +50,9 @@ _SWAP_SIDES = (
     Image.Transpose.ROTATE_90,
 )
 _TURNED_PNG = (b"eXIf", b"exif", b"adobe.xmp")  # a PNG's entry for its orientation
-_FOREGROUND = 128  # from here on a mask's grey level is the object
+_SMALL = 40 / 255  # share of the range up to which grey levels of a mask are labels: VOC has 20, Cityscapes 33
+_MOST_LABELS = 40
+_BLURRED = 0.1  # share of pixels in between, from which on a JPEG was no mask of black and white
 
 _quiet: list[object] = []  # the warning filter that this module keeps installed
 
@@ -64,34 +68,139 @@ def read_image(data: bytes, name: str) -> Image.Image:
     return _decoded(data, name, _to_rgb)
 
 
-def image_size(data: bytes) -> tuple[int, int] | None:
-    """Return (height, width) of the upright image, as `read_image` decodes it; None if its header cannot be read."""
+@dataclass(frozen=True)
+class Sizes:
+    """(width, height) of an image as its file stores it, and upright. turn: how to get there; None for no turn."""
+
+    stored: tuple[int, int]
+    upright: tuple[int, int]
+    turn: Image.Transpose | None = None
+
+    def turned(self, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+        """Return where a box of the stored pixels lies in the upright image."""
+        (x0, y0, x1, y1), (width, height) = box, self.stored
+        if self.turn in (_TURNS[2], _TURNS[3], _TURNS[7], _TURNS[8]):
+            x0, x1 = width - x1, width - x0
+        if self.turn in (_TURNS[3], _TURNS[4], _TURNS[6], _TURNS[7]):
+            y0, y1 = height - y1, height - y0
+        return (y0, x0, y1, x1) if self.turn in _SWAP_SIDES else (x0, y0, x1, y1)
+
+
+def image_sizes(data: bytes) -> Sizes | None:
+    """Return the sizes of an image; None if its header cannot be read."""
     _quiet_pillow()
     try:
         with open_picture(data) as image:
-            turned = _may_be_turned(image, data) and _turn(image) in _SWAP_SIDES
-            return image.size if turned else image.size[::-1]
+            size, turn = image.size, _turn(image) if _may_be_turned(image, data) else None
+            return Sizes(size, size[::-1] if turn in _SWAP_SIDES else size, turn)
     except Exception:  # reading the whole image will report what is wrong
         return None
 
 
-def read_mask(data: bytes, name: str) -> npt.NDArray[np.bool_]:
-    """Decode one binary mask, upright: (H, W) bool, True on the object.
+def check_turn(image: Sizes | None, mask: Sizes | None, name: str) -> None:
+    """Raise BadImageError for a mask that fits the stored image as well as the upright one. name: of the image."""
+    turned = image is not None and image.turn is not None and image.stored == image.upright
+    if turned and image is not None and (mask is None or mask.turn != image.turn):
+        raise BadImageError(
+            f"{name}: EXIF data turn the image, and nothing says whether its mask is of the stored or of the upright "
+            "one; save the image upright"
+        )
 
-    The object is white where black and white are all there is (1 bit, 8 bits, or as the colours of a palette), else
-    every palette index above 0, the 1 of a grey image of 0 and 1, and grey from 128 upwards of any other. 16-bit grey
-    that never exceeds 255 counts as 8-bit. Raises BadImageError as `read_image` does.
+
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """Return (height, width) of the upright image, as `read_image` decodes it; None if its header cannot be read."""
+    sizes = image_sizes(data)
+    return None if sizes is None else sizes.upright[::-1]
+
+
+@dataclass(frozen=True)
+class ObjectMask:
+    """Which pixels of an upright image are the object, (H, W) bool, and what the file has for them.
+
+    values: the numbers that count as object; empty where grey levels are soft and half of the range decides.
+    void: the number that counts as neither, here 255 or 65535; None without one.
     """
-    grey: npt.NDArray[Any] = np.asarray(read_image(data, name).convert("L"))
-    with open_picture(data) as image:
-        palette = image.mode == "P"
-        if palette or image.mode.startswith("I"):
-            values: npt.NDArray[Any] = np.asarray(_upright(image))
-            if palette and np.unique(grey).tolist() != [0, 255]:
-                return values > 0
-            if not palette and values.max() <= 255:
-                grey = values
-    return grey > 0 if grey.max() <= 1 else grey >= _FOREGROUND
+
+    pixels: npt.NDArray[np.bool_]
+    values: tuple[int, ...] = ()
+    void: int | None = None
+
+
+def read_mask(data: bytes, name: str, void: bool = False) -> npt.NDArray[np.bool_]:
+    """Decode one mask of an object: (H, W) bool, True on the object. See `object_mask`."""
+    return object_mask(data, name, void).pixels
+
+
+def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
+    """Decode one mask of an object, upright. void: whether the largest number is void, whatever else is in this mask.
+
+    A mask has one number for each pixel: the indices of a palette, unless its colours are black and white, or grey,
+    also as three equal channels. The object is
+
+    - what is not 0, where there is one other number, or where numbers are labels: those of a palette, or up to 40;
+    - without 255 (65535 of 16 bits) next to smaller labels: that is void, as in Pascal VOC, and no object;
+    - from half of the range on, where grey levels are soft, on both sides of the half.
+
+    Raises BadImageError as `read_image` does, and for colours, transparency, floats, and numbers that may mean another
+    thing: no 0, or a level in between that may be a label or soft.
+    """
+    numbers, labels = _decoded(data, name, _to_numbers)
+    if not labels and data.startswith(b"\x89PNG"):
+        numbers //= _stretched(data)
+    values: list[int] = np.unique(numbers).tolist()
+    largest = 65535 if values[-1] > 255 else 255
+    others = [value for value in values if 0 < value < largest]
+    small = not others or labels or others[-1] <= _SMALL * largest
+    shown = few([str(value) for value in values])
+    if void and values[-1] == largest and small:
+        return ObjectMask(np.isin(numbers, others), tuple(others), largest)
+    if len(values) == 1 and (values[0] < 2 or values[0] > largest // 2):
+        return ObjectMask(numbers > 0, tuple(values[:1] if values[0] else ()))
+    if values[0] == 0 and len(values) == 2:
+        return ObjectMask(numbers > 0, (values[1],))
+    if (values[0] == 0 or labels) and small and (labels or len(others) <= _MOST_LABELS):
+        return ObjectMask(np.isin(numbers, others), tuple(others), largest if values[-1] == largest else None)
+    if not labels and len(values) > 1 and values[-1] > largest // 2 and (len(others) > 1 or values[0] > 0):
+        blurred = data[:2] == b"\xff\xd8" and ((numbers > 3) & (numbers < 252)).mean() > _BLURRED
+        if not blurred and not (values[-1] == largest and others and others[-1] <= largest // 2):
+            return ObjectMask(numbers > largest // 2)
+    raise BadImageError(
+        f"{name}: a mask of the numbers {shown}, which may mean several things; expected 0 for the background and one "
+        f"number for the object, or labels up to {int(_SMALL * largest)} with {largest} as void, as PNG"
+    )
+
+
+def _to_numbers(image: Image.Image, name: str) -> tuple[npt.NDArray[np.int32], bool]:
+    """Return the number of each pixel of a mask, upright, and whether they are surely labels: a palette's indices."""
+    image = _upright(image)
+    if image.mode.startswith("I"):
+        numbers: npt.NDArray[Any] = np.asarray(image).astype(np.int32)
+        if numbers.min() < 0 or numbers.max() > 65535:
+            raise BadImageError(f"{name}: a mask of numbers outside 0 … 65535; save it with 8 or 16 bits")
+        return numbers, False
+    if image.mode in ("1", "L"):
+        return np.asarray(image.convert("L")).astype(np.int32), False
+    alpha: npt.NDArray[Any] = np.asarray(image.convert("RGBA"))[..., 3] if image.mode != "F" else np.zeros(0)
+    rgb: npt.NDArray[Any] = np.asarray(image.convert("RGB")).astype(np.int32)
+    grey = bool((rgb == rgb[..., :1]).all())
+    if image.mode == "P":
+        indices: npt.NDArray[Any] = np.asarray(image).astype(np.int32)
+        if grey and (np.unique(rgb).tolist() == [0, 255] or (rgb[..., 0] == indices).all()):
+            return rgb[..., 0], False
+        return indices, True
+    if image.mode == "F" or not grey or (image.mode not in ("RGB", "YCbCr", "CMYK") and alpha.min() < alpha.max()):
+        kind = "floats" if image.mode == "F" else "colours or transparency"
+        raise BadImageError(
+            f"{name}: a mask of {kind} (mode {image.mode}), expected one number per pixel; save it as a grey or "
+            "palette PNG"
+        )
+    return rgb[..., 0], False
+
+
+def _stretched(data: bytes) -> int:
+    """Return by what Pillow multiplies the grey levels of a PNG, to stretch 2 or 4 bits over 0 … 255."""
+    depth, colour = data[24:26]  # the header, which comes first
+    return 255 // (2**depth - 1) if colour == 0 and depth in (2, 4) else 1
 
 
 def read_index_mask(data: bytes, name: str) -> npt.NDArray[np.int32]:
@@ -103,9 +212,7 @@ def read_index_mask(data: bytes, name: str) -> npt.NDArray[np.int32]:
     """
     values = _decoded(data, name, _to_indices)
     if data.startswith(b"\x89PNG"):
-        depth, colour = data[24:26]  # the header, which comes first
-        if colour == 0 and depth in (2, 4):
-            values //= 255 // (2**depth - 1)
+        values //= _stretched(data)
     return values
 
 

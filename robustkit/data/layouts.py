@@ -14,11 +14,13 @@ from pathlib import Path
 
 from ..common.files import json_of, reason
 from ..errors import DataError, unknown
-from .class_lists import CIFAR10, SYNSET_FILES, WNID, descriptions, few, synsets, timm_list
+from .class_lists import SYNSET_FILES, WNID, descriptions, few, synsets, timm_list
+from .class_names import ASSUMED_ORDER, Naming, imagenet_wnids, number_classes
 from .label_table import read_table
 
 LAYOUTS = {
-    "folders": "class folders (torchvision's ImageFolder)",
+    "folders": "class folders; named by the user, they are sorted as text (torchvision's ImageFolder)",
+    "folders-timm": "class folders, sorted by the numbers in their names and without case (timm's ImageFolder)",
     "imagenet": "folders named by wnid, any subset of the model's synsets",
     "imagenet-a": "ImageNet-A: 200 wnids, labels among the 1000 classes, only those 200 logits compete",
     "imagenet-r": "ImageNet-R: as imagenet-a, with its own 200 wnids",
@@ -30,7 +32,9 @@ LAYOUTS = {
     "embedded": "ten shapes on photographs that the package makes itself: embedded:shapes and the like",
 }
 SUBSET = "these are the 200 classes of ImageNet-"
-"""How a note begins that is a flag on every figure of the images: all logits compete."""
+FLAGGED = (SUBSET, ASSUMED_ORDER)
+"""How notes begin that are flags on every figure of the images: all logits compete, or the order of classes is a guess.
+"""
 _REAL = 16 << 20  # bytes of ReaL's lists; the published ones have 0.5 million
 VALIDATION_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")
 
@@ -60,6 +64,7 @@ class Question:
     class_names: tuple[str, ...] | None = None
     labels_csv: Path | None = None
     real_labels: Path | None = None
+    order: str | None = None  # of class folders, where the user says it
 
     @property
     def class_folders(self) -> list[str]:
@@ -83,6 +88,8 @@ def label(question: Question, layout: str | None = None) -> Labels:
     """Label every image by the named layout, or by the one that the names show. Raises DataError when unsure."""
     if layout is None:
         layout = _recognise(question)
+    elif layout in _ORDERS:
+        question = replace(question, order=_ORDERS[layout])
     if layout not in RULES:
         raise DataError(unknown("layout", layout, LAYOUTS))
     labels = RULES[layout](question)
@@ -111,7 +118,8 @@ def _recognise(q: Question) -> str:
         if q.class_names and set(names) <= set(q.class_names):
             return "folders"
         return "folders" if q.num_classes not in (None, *SYNSET_FILES) else "imagenet"
-    if all(name.isascii() and name.isdigit() for name in names) and q.num_classes in (None, 1000):
+    digits = all(name.isascii() and name.isdigit() for name in names)
+    if digits and q.num_classes in (None, 1000) and not set(names) <= set(q.class_names or ()):
         numbers = sorted(int(name) for name in names)
         if numbers[-1] < 1000 and (len(names) == 1000 or q.num_classes == 1000):
             return "imagenet-v2"
@@ -119,64 +127,17 @@ def _recognise(q: Question) -> str:
 
 
 def _folders(q: Question) -> Labels:
-    names = q.class_folders
-    classes = q.class_names or (CIFAR10 if q.num_classes == 10 and set(names) <= set(CIFAR10) else None)
-    places: dict[str, int] = {}
-    if classes is not None:
-        places = _places(q, classes)
-        if places and len(places) < len(names):
-            strange = [name for name in names if name not in places]
-            raise DataError(f"{q.where}: class folders that the model does not name: {few(strange)}")
-    if not places:
-        classes = tuple(names)
-        places = {name: place for place, name in enumerate(names)}
-        by_number = sorted(names, key=int) if all(n.isascii() and n.isdigit() for n in names) else names
-        if by_number != names:
-            raise DataError(
-                f"{q.where}: numbered folders, whose sorted order ({few(names, 3)}) is not their numeric order; "
-                "say which with a CSV of labels (--labels)"
-            )
-        if q.num_classes is not None and len(names) != q.num_classes:
-            raise DataError(
-                f"{q.where}: {len(names)} class folders ({few(names, 3)}), but the model has {q.num_classes} classes; "
-                "a label would be a guess: give a CSV of labels (--labels) or the data set's root"
-            )
-        if q.class_names:
-            raise DataError(
-                f"{q.where}: no class folder ({few(names, 3)}) bears the name of a class of the checkpoint "
-                f"({few(list(q.class_names), 3)}); rename the folders or give a CSV of labels (--labels)"
-            )
-    assert classes is not None
-    samples, left = _by_folder(q, places)
-    return Labels("folders", tuple(classes), samples, None, (*_count(places, samples, classes), *left))
-
-
-def _places(q: Question, classes: Sequence[str]) -> dict[str, int]:
-    """Return the class of each folder that bears its name: the very name, or else one that differs in case alone.
-    Raises DataError where that leaves a choice, or two folders would be one class.
-    """
-    exact = {name: place for place, name in enumerate(classes)}
-    folded: dict[str, list[int]] = {}
-    for place, name in enumerate(classes):
-        folded.setdefault(name.casefold(), []).append(place)
-    places: dict[str, int] = {}
-    for name in q.class_folders:
-        alike = [exact[name]] if name in exact else folded.get(name.casefold(), [])
-        if len(alike) > 1:
-            raise DataError(
-                f"{q.where}: class folder {name!r} may be {few([classes[place] for place in alike])} of the model; "
-                "rename it to one of these"
-            )
-        if alike and alike[0] in places.values():
-            twin = next(other for other, place in places.items() if place == alike[0])
-            raise DataError(f"{q.where}: class folders {twin!r} and {name!r} are one class of the model; merge them")
-        if alike:
-            places[name] = alike[0]
-    return places
+    if not q.class_folders:
+        raise DataError(f"{q.where}: no class folders; give a CSV of labels (--labels)")
+    named = Naming(tuple(q.class_folders), q.where, "class folder", q.order, q.num_classes, q.class_names)
+    found = number_classes(named)
+    samples, left = _by_folder(q, found.places)
+    notes = (*_count(found.places, samples, found.classes), *found.notes, *left)
+    return Labels("folders-timm" if q.order == "natural" else "folders", found.classes, samples, None, notes)
 
 
 def _imagenet(q: Question) -> Labels:
-    wnids = synsets(q.num_classes)
+    wnids = imagenet_wnids(q.where, q.num_classes, q.class_names) if q.class_folders else synsets()
     places = {wnid: place for place, wnid in enumerate(wnids)}
     strange = [name for name in q.class_folders if name not in places]
     if strange:
@@ -193,6 +154,13 @@ def _imagenet(q: Question) -> Labels:
     return Labels("imagenet", names, samples, None, (*notes, *left))
 
 
+def _outputs_of_1k(q: Question) -> tuple[tuple[str, ...], list[int]]:
+    """Return the names of the model's outputs, and the output of each class of ImageNet-1k; -1 where it has none."""
+    wnids = imagenet_wnids(q.where, q.num_classes, q.class_names)
+    places = {wnid: place for place, wnid in enumerate(wnids)}
+    return descriptions(wnids), [places.get(wnid, -1) for wnid in synsets()]
+
+
 def _subset(letter: str) -> Callable[[Question], Labels]:
     def answer(q: Question) -> Labels:
         if q.num_classes not in (None, 1000):
@@ -201,8 +169,8 @@ def _subset(letter: str) -> Callable[[Question], Labels]:
         strange = [name for name in q.class_folders if name not in allowed]
         if strange:
             raise DataError(f"{q.where}: not among the 200 classes of ImageNet-{letter.upper()}: {few(strange)}")
-        labels = _imagenet(q)
-        valid = tuple(int(index) for index in timm_list(f"imagenet_{letter}_indices.txt"))
+        labels, (_, outputs) = _imagenet(q), _outputs_of_1k(q)
+        valid = tuple(outputs[int(index)] for index in timm_list(f"imagenet_{letter}_indices.txt"))
         notes = tuple(note for note in labels.notes if not note.startswith(SUBSET))
         return replace(
             labels, layout=f"imagenet-{letter}", valid_labels=valid, notes=(*notes, "only these 200 logits compete")
@@ -215,8 +183,10 @@ def _imagenet_v2(q: Question) -> Labels:
     bad = [n for n in q.class_folders if not (n.isascii() and n.isdigit() and int(n) < 1000)]
     if bad:
         raise DataError(f"{q.where}: layout imagenet-v2 expects folders '0' … '999', found {few(bad)}")
-    names = descriptions(synsets())
-    places = {name: int(name) for name in q.class_folders}
+    names, outputs = _outputs_of_1k(q)
+    places = {name: outputs[int(name)] for name in q.class_folders}
+    if unknown_ones := [name for name, place in places.items() if place < 0]:
+        raise DataError(f"{q.where}: folders of classes that the model has not: {few(unknown_ones)}; leave them out")
     samples, left = _by_folder(q, places)
     return Labels("imagenet-v2", names, samples, None, (*_count(places, samples, names), *left))
 
@@ -238,22 +208,24 @@ def _imagenet_real(q: Question) -> Labels:
         raise DataError(f"{q.real_labels}: expected a JSON list of lists of labels 0 … 999, one for each image")
     folders = bool(q.class_folders) and all(WNID.fullmatch(name) for name in q.class_folders)
     first = {s.id: s.label for s in _imagenet(q).samples} if folders else {}
+    names, outputs = _outputs_of_1k(q)
     samples, empty = [], 0
     for image in q.images:
         match = VALIDATION_FILE.match(image.rpartition("/")[2])
         if match is None or not 1 <= int(match[1]) <= len(lists):
             raise DataError(f"{q.where}: {image!r} is not ILSVRC2012_val_00000001 … {len(lists):08d}, as ReaL needs")
-        valid = tuple(lists[int(match[1]) - 1])
+        valid = tuple(outputs[index] for index in lists[int(match[1]) - 1] if outputs[index] >= 0)
         empty += not valid
         if valid:
             samples.append(Sample(image, first.get(image, valid[0]), valid))
     note = f"ReaL: {len(samples)} images with valid labels; {empty} without any left out"
-    return Labels("imagenet-real", descriptions(synsets()), tuple(samples), None, (note,))
+    return Labels("imagenet-real", names, tuple(samples), None, (note,))
 
 
 def _csv(q: Question) -> Labels:
     if q.labels_csv is None:
         raise DataError("layout csv needs a CSV of labels (--labels)")
+    told = list[str]()
     names, labels = read_table(
         q.labels_csv,
         q.images,
@@ -261,9 +233,10 @@ def _csv(q: Question) -> Labels:
         prefix=q.prefix,
         num_classes=q.num_classes,
         class_names=q.class_names,
+        tell=told.append,
     )
     samples = tuple(Sample(image, place) for image, place in labels.items())
-    notes = [f"{len(samples)} labels from {q.labels_csv.name}, {len(set(labels.values()))} classes"]
+    notes = [f"{len(samples)} labels from {q.labels_csv.name}, {len(set(labels.values()))} classes", *told]
     if len(samples) < len(q.images):
         notes.append(f"left out {len(q.images) - len(samples)} images that the CSV does not name")
     return Labels("csv", names, samples, None, tuple(notes))
@@ -274,8 +247,10 @@ def _unlabelled(q: Question) -> Labels:
     return Labels("unlabelled", q.class_names or (), samples, None, (f"{len(samples)} images without labels",))
 
 
+_ORDERS = {"folders": "text", "folders-timm": "natural"}
 RULES: dict[str, Callable[[Question], Labels]] = {
     "folders": _folders,
+    "folders-timm": _folders,
     "imagenet": _imagenet,
     "imagenet-a": _subset("a"),
     "imagenet-r": _subset("r"),

@@ -23,7 +23,8 @@ def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[s
     """
     listing = list_folder(folder)
     if not listing.images:
-        raise DataError(f"{folder}: no masks in it; expected PNG files with the names of the images")
+        notes = "".join(f"{note}; " for note in listing.notes)
+        raise DataError(f"{folder}: no masks in it; {notes}expected PNG files with the names of the images")
     names: dict[str, str] = {}
     for name in listing.images:
         if names.setdefault(bare_path(name), name) != name:

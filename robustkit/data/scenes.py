@@ -21,7 +21,7 @@ from ..errors import BadImageError, DataError, unknown
 from . import ade20k, shapes
 from .class_lists import few
 from .dataset import EMBEDDED, Dataset, Sample, open_dataset
-from .images import read_index_mask
+from .images import check_turn, image_sizes, read_index_mask
 from .mask_files import find_masks, part, read_names
 from .sources import FolderSource
 
@@ -71,7 +71,9 @@ class LabelledScenes:
             where, labels = sample.id, _shape_labels(sample.id)
         elif sample.id in self.masks:
             where = str(self.masks[sample.id])
-            labels = read_index_mask(_MASK_FILES.read(where), where)
+            content = _MASK_FILES.read(where)
+            check_turn(image_sizes(self.dataset.read(sample)), image_sizes(content), sample.id)
+            labels = read_index_mask(content, where)
         else:
             raise BadImageError(
                 f"{sample.id}: no mask for this image, though others have one; add it or leave it out (--ids)"

@@ -11,9 +11,11 @@ import re
 import stat
 import struct
 import zipfile
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,22 @@ from .shape_sets import Changed
 from .shapes import Shape, rendered
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
+_ALSO = (".jfif", ".jpe", ".jif", ".pjpeg", ".pjp", ".dib", ".pbm", ".pnm", ".pfm", ".apng", ".avif")
+_UNREAD = (".heic", ".heif", ".hif", ".jp2", ".j2k", ".jxl", ".tga", ".psd", ".svg", ".exr", ".hdr", ".dcm", ".ico")
+_RAW = (".dng", ".nef", ".cr2", ".cr3", ".arw", ".raf", ".orf", ".rw2")
+_HEAD = 32  # bytes that tell an image
+_MAGIC = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|BM.{12}[\x0c\x28\x38\x40\x6c\x7c]\0|II[*+]\0|MM\0[*+]|RIFF....WEBP|"
+    rb"P[1-6Ff]\s+[#\d]|....ftyp(avif|avis)",
+    re.DOTALL,
+)
+_FOREIGN = re.compile(rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1)|\0\0\0\x0c(jP  |JXL )|\xff\x0a|8BPS", re.DOTALL)
+_OF_SYSTEMS = (
+    *("__macosx", "@eadir", "@recycle", "@recently-snapshot", "#recycle", "#snapshot", "lost+found", "recycler"),
+    *("$recycle.bin", "system volume information", "network trash folder", "temporary items", "__pycache__"),
+    *("found.000", "@tmp", "@sharebin"),
+)
+"""Folders that systems, servers and archives put among a user's own, without case; so do those with a dot in front."""
 MAX_FILE_BYTES = 1 << 28  # one image file; more is a mistake or an attack
 _HEADER = 30  # bytes before a member, without its name
 _LONGEST = 4096  # characters of a member's name
@@ -135,14 +153,52 @@ def _shape(sample_id: str) -> Shape:
     return rendered(split, int(index))
 
 
+@dataclass
+class _Found:
+    """Images among files, and what is left out."""
+
+    images: list[str] = field(default_factory=list)
+    unprintable: int = 0
+    others: list[str] = field(default_factory=list)  # images by their content or suffix that are not read
+
+    def take(self, name: str, head: Callable[[], bytes]) -> None:
+        """Take a file: an image by its suffix, or without one by its bytes. head: returns the first bytes."""
+        last = name.rpartition("/")[2].lower()
+        suffix = PurePosixPath(last).suffix
+        known = is_image_name(last)
+        if not known:
+            first = head()
+            known = not suffix and bool(_MAGIC.match(first))
+            other = last.endswith((*_UNREAD, *_RAW)) or _FOREIGN.match(first) or (suffix and _MAGIC.match(first))
+            self.others += [suffix or "none"] if other else []
+        if known and name.isprintable():
+            self.images.append(name)
+        else:
+            self.unprintable += known
+
+    def notes(self) -> Iterator[str]:
+        """Yield a line on each kind of image that is left out: an id must survive a text file and a table."""
+        if self.unprintable:
+            yield f"left out {self.unprintable} images whose names are not printable text; rename them"
+        if self.others:
+            kinds = ", ".join(f"{suffix[:12]!a} ({count})" for suffix, count in Counter(self.others).most_common(3))
+            usual = ", ".join(SUFFIXES[:3])
+            count = f"left out {len(self.others)} images of another kind or suffix than {usual} …"
+            yield f"{count}: {kinds}; convert or rename them"
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file's name ends as that of an image that is read."""
+    return name.lower().endswith((*SUFFIXES, *_ALSO))
+
+
 def list_folder(root: Path) -> Listing:
-    """List all images under `root`. Links are followed, loops of links are cut, hidden files and macOS leftovers
-    ignored.
+    """List all images under `root`. Links are followed, loops of links are cut; hidden files and what systems put
+    next to a user's files are ignored.
     """
-    images: list[str] = []
+    found = _Found()
     folders: list[str] = []
     unreadable: list[str] = []
-    undecodable = 0
     todo = [("", str(root), frozenset[tuple[int, int]]())]
     while todo:
         prefix, path, parents = todo.pop()
@@ -163,15 +219,23 @@ def list_folder(root: Path) -> Listing:
             if _is_folder(entry):
                 folders.append(name)
                 todo.append((name + "/", entry.path, parents | {key}))
-            elif entry.name.lower().endswith(SUFFIXES):
-                if name.isprintable():
-                    images.append(name)
-                else:
-                    undecodable += 1
-    notes = [*_unprintable(undecodable)]
+            else:
+                found.take(name, partial(_head_of, entry))
+    notes = [*found.notes()]
     if unreadable:
         notes.append(f"left out {len(unreadable)} folders that cannot be read: {', '.join(sorted(unreadable)[:3])}")
-    return Listing(tuple(sorted(images)), tuple(sorted(folders)), tuple(notes))
+    return Listing(tuple(sorted(found.images)), tuple(sorted(folders)), tuple(notes))
+
+
+def _head_of(entry: os.DirEntry[str]) -> bytes:
+    """Return the first bytes of a plain file; none of anything else, such as a pipe, which would never end."""
+    try:
+        if not entry.is_file():
+            return b""
+        with Path(entry.path).open("rb") as file:
+            return file.read(_HEAD)
+    except OSError:
+        return b""
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -184,23 +248,28 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def list_zip(path: Path) -> Listing:
     """List all images in a zip. Raises DataError if it is not a zip, is encrypted, or a member points outside."""
-    _, members = _open_zip(str(path), os.getpid())
+    archive, members = _open_zip(str(path), os.getpid())
     names = [name for name in members if not any(_ignored(part) for part in name.split("/"))]
-    pictures = [name for name in names if name.lower().endswith(SUFFIXES)]
-    images = sorted(filter(str.isprintable, pictures))
+    found = _Found()
+    for name in names:
+        found.take(name, partial(_head_in, archive, members[name]))
     folders = {name.rpartition("/")[0] for name in names} - {""}
-    if not images and any(name.lower().endswith(".zip") for name in names):
+    if not found.images and any(name.lower().endswith(".zip") for name in names):
         raise DataError(f"{path}: holds zip files, not images; unpack the outer one first")
-    return Listing(tuple(images), tuple(sorted(folders)), _unprintable(len(pictures) - len(images)))
+    return Listing(tuple(sorted(found.images)), tuple(sorted(folders)), tuple(found.notes()))
 
 
-def _unprintable(count: int) -> tuple[str, ...]:
-    """Return a line on images that are left out, since an id must survive a text file and a table."""
-    return (f"left out {count} images whose names are not printable text; rename them",) if count else ()
+def _head_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """Return the first bytes of a member; none where it cannot be read."""
+    try:
+        with archive.open(member) as file:
+            return file.read(_HEAD)
+    except Exception:  # zipfile and zlib raise many kinds of errors for a damaged member
+        return b""
 
 
 def _ignored(name: str) -> bool:
-    return name.startswith(".") or name == "__MACOSX"
+    return name.startswith(".") or name.casefold() in _OF_SYSTEMS
 
 
 @lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.intervals import Floats, bootstrap, wilson
-from ..data.layouts import SUBSET
+from ..data.layouts import FLAGGED
 from ..display.numbers import amount
 from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
@@ -83,7 +83,7 @@ def record_flags(
     described = manifest.checkpoint(checkpoint)
     if described.weights.endswith("in part"):
         flags.append("weights were loaded in part; the rest is random")
-    flags += (note for note in manifest.data.notes if note.startswith(SUBSET))
+    flags += (note for note in manifest.data.notes if note.startswith(FLAGGED))
     claim = manifest.claims.get(claimed or condition)
     changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
     if claim and len(changes):

@@ -82,6 +82,7 @@ def plan(request: ClassificationRequest) -> Plan:
     _check_networks(request, candidates, attacked, (*maps, *maps_of_regions(regions)))
     truth = open_truth(dataset, request.boxes, request.masks)
     check_located(regions, truth)
+    dataset = replace(dataset, notes=(*dataset.notes, *truth.notes))  # the page says what was read, too
     evaluations = request.evaluation_conditions()
     if evaluations and only_corrupted:
         raise ProtocolError(
@@ -112,7 +113,7 @@ def plan(request: ClassificationRequest) -> Plan:
         digest=dataset.digest,
         finish=partial(refresh, run),
         inputs=replace(corruptions.inputs, digests=digests),
-        lines=tuple(dict.fromkeys((*lines, *dataset.notes, *corruptions.lines, *beneath.lines, *truth.notes))),
+        lines=tuple(dict.fromkeys((*lines, *dataset.notes, *corruptions.lines, *beneath.lines))),
         keep_misclassified=request.keep_misclassified,
         pictures=tuple(sample.id for sample in browsed.samples[: request.browse]),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),

@@ -38,6 +38,7 @@ def joined(there: Manifest, here: Manifest) -> Manifest:
         conditions=_union(there.conditions, here.conditions),
         claims={**there.claims, **here.claims},
         checkpoints=(*there.checkpoints, *(entry for entry in here.checkpoints if entry.name not in names)),
+        data=replace(here.data, notes=_union(here.data.notes, there.data.notes)),
         corrupted=_corrupted(there.corrupted, here.corrupted),
         bad_images=there.bad_images,
         pictures=there.pictures,

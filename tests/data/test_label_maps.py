@@ -306,6 +306,18 @@ def test_refused_at_opening(tmp_path: Path, message: str, images: str, options: 
     refuse(message.format(tmp_path), tmp_path / images, **options | paths)
 
 
+def test_a_mask_of_a_turned_image_must_say_of_which_pixels_it_is(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"images/a.png": None, "masks/a.png": FLAT})
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down: of the same size
+    Image.new("RGB", (4, 2)).save(root / "images" / "a.png", exif=exif)
+    scenes = open_scenes(root / "images", masks=root / "masks", num_classes=2)
+    with pytest.raises(BadImageError, match="EXIF data turn the image, and nothing says whether its mask"):
+        maps(scenes)
+    Image.fromarray(FLAT).save(root / "masks" / "a.png", exif=exif)
+    assert maps(scenes) == {"a.png": FLAT.tolist()}
+
+
 # the embedded shapes, parts and digests
 
 

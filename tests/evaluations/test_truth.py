@@ -19,7 +19,12 @@ from robustkit.data import picture_files
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import image_size, read_image, read_mask
 from robustkit.errors import BadImageError, DataError, RunError
+from robustkit.evaluations.maps.family import FAMILY
+from robustkit.evaluations.maps.figures import scores
+from robustkit.evaluations.maps.front import only_boxes
+from robustkit.evaluations.maps.measures import METRICS
 from robustkit.evaluations.maps.truth import Truth, open_truth
+from robustkit.results.summary import survey
 from robustkit.runs.manifest import BadImage
 
 pytestmark = pytest.mark.usefixtures("pageless")
@@ -212,13 +217,13 @@ def test_an_annotation_of_another_size_is_refused(tmp_path: Path, size: str, mes
     dataset = pictures(tmp_path, "cat/001.png", size=(20, 30))
     (tmp_path / "xml").mkdir()
     (tmp_path / "xml" / "001.xml").write_text(f"<annotation>{size}{OBJECT.format(1, 4)}</annotation>")
-    truth = open_truth(dataset, boxes=tmp_path / "xml")
     if not message:
-        assert located(truth) == {"cat/001.png": (1, 4)}
+        assert located(open_truth(dataset, boxes=tmp_path / "xml")) == {"cat/001.png": (1, 4)}
         return
-    with pytest.raises(BadImageError) as refused:
-        located(truth)
-    assert str(refused.value) == f"cat/001.png: {message}, the image of 20x30; expected the same"
+    with pytest.raises(DataError) as refused:
+        open_truth(dataset, boxes=tmp_path / "xml")
+    where = f"{tmp_path / 'xml'}: {message.replace('annotation', 'annotation of cat/001.png')}"
+    assert str(refused.value) == f"{where}, the image of 20x30; expected the same, or the same proportions"
 
 
 def test_a_mask_of_another_size_is_counted_among_the_unreadable_images(place: Path, tmp_path: Path) -> None:
@@ -350,8 +355,7 @@ def test_binary_masks_in_the_usual_encodings(encoding: str) -> None:
     "pixels", [SHAPE * 0, SHAPE * 0 + 1, SHAPE * 127, SHAPE * 0 + 255], ids=["0", "1", "127", "255"]
 )
 def test_masks_of_one_or_two_greys(pixels: np.ndarray[Any, Any]) -> None:
-    expected = pixels == 1 if pixels.max() == 1 else pixels >= 128
-    assert read_mask(encoded(Image.fromarray(pixels)), "a").tolist() == expected.tolist()
+    assert read_mask(encoded(Image.fromarray(pixels)), "a").tolist() == (pixels > 0).tolist()
 
 
 def test_a_palette_is_turned_as_grey_is() -> None:
@@ -374,7 +378,6 @@ def test_masks_that_are_all_empty_are_refused_and_some_are_told(tmp_path: Path) 
     dataset = pictures(tmp_path, "cat/001.png", "dog/002.png")
     files = truth_files(tmp_path, "masks", {"001.png": (0, 0), "002.png": (0, 0)})
     where = files["masks"]
-    Image.new("L", (20, 20), 7).save(where / "002.png")  # the number of a class
     with pytest.raises(DataError) as refused:
         open_truth(dataset, **files)
     assert str(refused.value) == (
@@ -443,3 +446,223 @@ def test_maps_may_join_a_run_that_has_none(place: Path, tmp_path: Path) -> None:
         audit(place, old.path, **MAPS, boxes=boxes)
     again = audit(place, old.path, **MAPS)
     assert set(again.manifest.corrupted.digests.values()) == {"none"}
+
+
+# boxes that may be something else, and masks with void
+
+
+def one_image(root: Path, size: tuple[int, int] = (100, 60), orientation: int = 1) -> Dataset:
+    place = root / "images" / "a.png"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", size).save(place, exif=exif)
+    return open_dataset(root / "images", layout="unlabelled")
+
+
+def table(root: Path, *rows: str, columns: str = "xmin,ymin,xmax,ymax") -> Path:
+    (root / "boxes.csv").write_text(f"image,synset,{columns}\n" + "".join(f"a.png,n,{row}\n" for row in rows))
+    return root / "boxes.csv"
+
+
+@pytest.mark.parametrize("row", ["0.1,0.2,0.5,0.9", "0,0,1,1", "0.0,0.5,1.0,0.75"])
+def test_boxes_as_shares_of_the_sides_are_refused(tmp_path: Path, row: str) -> None:
+    with pytest.raises(DataError, match="lies in one pixel; expected pixels, not shares of the sides"):
+        open_truth(one_image(tmp_path), table(tmp_path, "10,10,90,50", row))
+
+
+def test_columns_say_what_the_numbers_of_a_box_are(tmp_path: Path) -> None:
+    dataset, flag = one_image(tmp_path), "boxes were assumed to be xmin, ymin, xmax, ymax; each would fit its image"
+    sides = open_truth(dataset, table(tmp_path, "10,5,30,20", columns="x,y,width,height"))
+    assert sides.boxes["a.png"].boxes == ((10, 5, 40, 25),) and len(sides.notes) == 1
+    edges = open_truth(dataset, table(tmp_path, "10,5,30,20", columns="left,top,right,bottom"))
+    assert edges.boxes["a.png"].boxes == ((10, 5, 30, 20),) and len(edges.notes) == 1
+    either = open_truth(dataset, table(tmp_path, "10,5,30,20", "0,0,40,30"))
+    assert either.notes[1].startswith(flag)
+    for row in ("60,5,90,20", "0,0,30,20"):  # no width, or the same either way
+        assert len(open_truth(dataset, table(tmp_path, row)).notes) == 1
+    with pytest.raises(DataError, match=r"line 2: box \(60, 20, 30, 25\) is empty"):
+        open_truth(dataset, table(tmp_path, "60,20,30,25"))
+    with pytest.raises(DataError, match=r"line 2: box \(60, 20, 50, 5\) reaches outside"):
+        open_truth(dataset, table(tmp_path, "60,20,50,5", columns="x,y,width,height"))
+
+
+def test_a_flag_on_boxes_is_on_the_scores_of_maps_alone(place: Path, tmp_path: Path) -> None:
+    names = sorted(path.name for path in (place / "images").rglob("*.png"))
+    (tmp_path / "b.csv").write_text(HEADER + "".join(f"{name},a,1,1,4,4\n" for name in names))
+    run = audit(place, tmp_path / "run", **MAPS, boxes=tmp_path / "b.csv")
+    flagged = {
+        each["condition"].partition("(")[0]: any("boxes were assumed" in f for f in each["flags"])
+        for each in run.summary()
+    }
+    assert flagged == {"clean": False, "cam": True}
+    again = audit(place, run.path, **OPTIONS)  # goes on without boxes, and knows them still
+    assert any("boxes were assumed" in note for note in again.manifest.data.notes)
+
+
+@pytest.mark.parametrize("given", ["boxes", "masks"])
+def test_scores_of_maps_are_called_by_what_they_are_against(place: Path, tmp_path: Path, given: str) -> None:
+    names = sorted(path.name for path in (place / "images").rglob("*.png"))
+    files = (
+        truth_files(tmp_path, "csv", dict.fromkeys(names, (2, 7))) if given == "boxes" else {"masks": tmp_path / "m"}
+    )
+    for name in names if given == "masks" else ():
+        (tmp_path / "m").mkdir(exist_ok=True)
+        Image.fromarray(np.repeat([[255, 0]], 4, axis=1).repeat(8, axis=0).astype(np.uint8)).save(tmp_path / "m" / name)
+    run = audit(place, tmp_path / "run", **MAPS, **files)
+    run = audit(place, run.path, **OPTIONS) if given == "boxes" else run  # which says nothing of boxes
+    results, condition = survey(run), "cam(grad-cam,faithfulness=none,mode=mask)"
+    every = [FAMILY.called(condition, run.manifest), *(table.title for table in FAMILY.terminal(results))]
+    every += [heading for part in FAMILY.card(results) for heading, *_ in part.tables]
+    every += [entry.score for entry in scores(results, only_boxes(run.manifest))]
+    every += [row.label for row in FAMILY.short([condition], run.manifest, METRICS[0])]
+    text = "\n".join(
+        [*every, *(clause.text for clause in FAMILY.clauses(results.cells["net"], run.manifest, METRICS[0]))]
+    )
+    of_masks = [word in text for word in ("IoU of pixels", "Grad-CAM, masks", "aps, mask mode")]
+    of_boxes = [
+        word in text for word in ("IoU with boxes", "Grad-CAM, pixels against boxes", "aps, pixels against boxes")
+    ]
+    assert of_masks == [given == "masks"] * 3 and of_boxes == [given == "boxes"] * 3
+
+
+XML = (
+    "<annotation>{size}<object><name>n</name><bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax>"
+    "</bndbox>{more}</object></annotation>"
+)
+
+
+def xml(root: Path, *corners: int, size: tuple[int, int] | None = None, more: str = "") -> Path:
+    (root / "xml").mkdir(exist_ok=True)
+    stated = "" if size is None else "<size><width>{}</width><height>{}</height></size>".format(*size)
+    (root / "xml" / "a.xml").write_text(XML.format(*corners, size=stated, more=more))
+    return root / "xml"
+
+
+def test_boxes_of_xml_follow_the_image_where_its_proportions_are_those_stated(tmp_path: Path) -> None:
+    dataset = one_image(tmp_path)
+    for size, scale in (((200, 120), 0.5), ((50, 30), 2), ((500, 301), 0.2)):
+        truth = open_truth(dataset, xml(tmp_path, 10, 10, 45, 30, size=size))
+        assert truth.boxes["a.png"].boxes[0] == pytest.approx(
+            [10 * scale, 10 * scale, 45 * scale, 30 * scale], rel=0.01
+        )
+        assert "boxes of 1 images are scaled from the size that their files state" in truth.notes
+    with pytest.raises(DataError, match="of 60x100 pixels, the image of 100x60; expected the same, or the same propor"):
+        open_truth(dataset, xml(tmp_path, 10, 10, 45, 30, size=(60, 100)))
+    with pytest.raises(DataError, match="a box reaches outside the image of 100x60"):
+        open_truth(dataset, xml(tmp_path, 10, 10, 145, 30))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "<bndbox><xmin>50</xmin><ymin>2</ymin><xmax>70</xmax><ymax>40</ymax></bndbox>",
+        "<bndbox><xmax>70</xmax></bndbox>",
+        "<bndbox/>",
+    ],
+)
+def test_an_object_has_one_box(tmp_path: Path, more: str) -> None:
+    with pytest.raises(DataError, match=r"a\.xml, line 1: a second <\w+> in one <object>; give one each"):
+        open_truth(one_image(tmp_path), xml(tmp_path, 1, 2, 30, 40, more=more))
+    part = "<part><name>head</name><bndbox><xmin>2</xmin><ymin>3</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></part>"
+    assert len(open_truth(one_image(tmp_path), xml(tmp_path, 1, 2, 30, 40, more=part)).boxes["a.png"].boxes) == 1
+
+
+def test_boxes_of_an_image_that_exif_data_turn_are_of_the_pixels_that_they_fit(tmp_path: Path) -> None:
+    """100x60 as it is stored, 60x100 upright: (x, y) is at (60 - y, x)."""
+    dataset = one_image(tmp_path, orientation=6)
+    stored = open_truth(dataset, table(tmp_path, "70,10,90,50"))
+    assert stored.boxes["a.png"].boxes == ((10, 70, 50, 90),) and "of stored pixels" in stored.notes[1]
+    upright = open_truth(dataset, table(tmp_path, "10,70,50,90"))
+    assert upright.boxes["a.png"].boxes == ((10, 70, 50, 90),) and len(upright.notes) == 1
+    with pytest.raises(DataError, match=r"EXIF data turn a\.png, and nothing says whether the boxes are of stored or"):
+        open_truth(dataset, table(tmp_path, "10,10,50,50"))
+    sized = open_truth(dataset, xml(tmp_path, 10, 20, 50, 50, size=(200, 120)))  # stored, and twice as large
+    assert sized.boxes["a.png"].boxes == ((35, 5, 50, 25),)
+    for size, turn in (((100, 60), 3), ((60, 60), 6)):  # the size tells nothing
+        dataset = one_image(tmp_path, size, turn)
+        for boxes in (table(tmp_path, "10,10,50,50"), xml(tmp_path, 10, 10, 50, 50, size=size)):
+            with pytest.raises(DataError, match=r"EXIF data turn a\.png"):
+                open_truth(dataset, boxes)
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        Image.new("L", size, 255).save(tmp_path / "masks" / "a.png")
+        with pytest.raises(BadImageError, match="EXIF data turn the image, and nothing says whether its mask"):
+            located(open_truth(dataset, masks=tmp_path / "masks"))
+
+
+def test_one_decided_image_tells_of_which_pixels_the_other_boxes_are(tmp_path: Path) -> None:
+    one_image(tmp_path, orientation=6)
+    (tmp_path / "images" / "a.png").rename(tmp_path / "images" / "b.png")
+    dataset = one_image(tmp_path, orientation=6)
+    file = table(tmp_path, "10,10,50,50")
+    file.write_text(file.read_text() + "b.png,n,70,10,90,50\n")
+    assert open_truth(dataset, file).boxes["a.png"].boxes == ((10, 10, 50, 50),)
+    file.write_text(file.read_text().replace("a.png,n,10,10,50,50", "a.png,n,10,20,30,50"))
+    assert open_truth(dataset, file).boxes["a.png"].boxes == ((10, 10, 40, 30),)
+    file.write_text(file.read_text().replace("b.png,n,70,10,90,50", "b.png,n,20,10,30,50"))
+    with pytest.raises(DataError, match=r"EXIF data turn a\.png and 1 more"):
+        open_truth(dataset, file)
+
+
+RING = np.kron([[0, 255, 255, 255], [0, 255, 15, 255], [0, 255, 255, 255]], np.ones((4, 4))).astype(np.uint8)
+PALETTE = [0, 0, 0, *[192, 128, 128] * 254, 224, 224, 192]
+
+
+def as_palette(numbers: np.ndarray[Any, Any]) -> Image.Image:
+    image = Image.frombytes("P", numbers.shape[::-1], numbers.tobytes())
+    image.putpalette(PALETTE)
+    return image
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image.fromarray(RING),
+        as_palette(RING),
+        Image.fromarray(RING.astype(np.uint16)),
+        Image.fromarray(np.where(RING == 255, 65535, RING.astype(int) * 100).astype(np.uint16)),
+        Image.fromarray(np.repeat(RING[..., None], 3, axis=2)),
+        as_palette(np.where(RING == 15, 200, RING).astype(np.uint8)),
+    ],
+    ids=["grey", "palette", "16 bits", "16 bits, 65535", "equal channels", "a large index"],
+)
+def test_255_next_to_labels_is_void(image: Image.Image) -> None:
+    assert read_mask(encoded(image), "a").tolist() == (RING == 15).tolist()
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image.fromarray(np.where(RING == 15, 128, RING).astype(np.uint8)),  # a trimap, or soft?
+        Image.fromarray(np.where(RING == 0, 2, RING // 255 + 1).astype(np.uint8)),  # no background
+        Image.fromarray(np.linspace(0, 120, 96).reshape(8, 12).astype(np.uint8)),  # dim
+        Image.fromarray(np.dstack([RING * 0, RING, RING * 0])),
+        Image.fromarray(np.dstack([RING, RING, RING, RING])),
+        Image.fromarray(RING.astype(np.float32) / 255),
+    ],
+    ids=["three greys", "no 0", "dim", "colours", "alpha", "floats"],
+)
+def test_masks_that_may_mean_several_things_are_refused(image: Image.Image) -> None:
+    with pytest.raises(BadImageError, match=r"^a: a mask of .*expected (0 for the background|one number per pixel)"):
+        read_mask(encoded(image, "TIFF" if image.mode == "F" else "PNG"), "a")
+
+
+def test_void_is_void_in_every_mask_of_a_set_and_said(tmp_path: Path) -> None:
+    dataset = pictures(tmp_path, "a.png", "b.png", size=RING.shape[::-1])
+    (tmp_path / "m").mkdir()
+    Image.fromarray(RING).save(tmp_path / "m" / "a.png")
+    Image.fromarray(np.where(RING == 15, 0, RING)).save(tmp_path / "m" / "b.png")  # only the void is left
+    truth = open_truth(dataset, masks=tmp_path / "m")
+    assert truth.notes[0].endswith(", 1 of them without an object")
+    assert truth.notes[1] == "numbers that count as object: 15; 255 is void and does not"
+    frame = replace(FRAME, input_size=RING.shape)
+    first, second = (truth.locate(sample, frame) for sample in truth.dataset.samples)
+    assert first is not None and second is not None
+    assert first.mask.tolist() == (RING == 15).tolist() and not second.mask.any()
+
+
+def test_a_run_without_a_readable_truth_has_no_scores_of_maps(place: Path, tmp_path: Path) -> None:
+    for path in (place / "images").rglob("*.png"):
+        Image.new("L", (9, 8), 255).save(tmp_path / path.name)
+    rows = audit(place, tmp_path / "run", **MAPS, masks=tmp_path).summary()
+    assert not any(each["condition"].startswith("cam(") for each in rows)

@@ -10,7 +10,7 @@ from ...common.files import bytes_of, reason
 from ...data.class_names import class_names
 from ...data.dataset import Sample
 from ...data.images import read_image, to_pixels
-from ...data.sources import MAX_FILE_BYTES, SUFFIXES
+from ...data.sources import MAX_FILE_BYTES, is_image_name
 from ...errors import DataError, ProtocolError
 from ...evaluations.maps.condition import MapSpec, parse_cams
 from ...evaluations.maps.evaluate import check_explainable
@@ -28,7 +28,7 @@ from .drawing import Heat, Painter
 
 def is_picture(argument: str) -> bool:
     """Whether an argument names an image file rather than a checkpoint."""
-    return argument.lower().endswith(SUFFIXES) and ":" not in argument
+    return is_image_name(argument) and ":" not in argument
 
 
 def explain_pictures(

@@ -17,7 +17,7 @@ import torch
 from ...data.dataset import Dataset, open_dataset
 from ...data.images import read_image, to_pixels
 from ...data.layouts import Sample
-from ...data.sources import SUFFIXES, FolderSource, list_folder
+from ...data.sources import FolderSource, is_image_name, list_folder
 from ...errors import BadImageError, DataError
 from .condition import Corrupted
 from .sets import CATEGORIES, corruption_names
@@ -141,7 +141,7 @@ class CorruptedTree:
         if folder not in self._listings:
             try:
                 with os.scandir(self.root / folder) as entries:
-                    names = [entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES)]
+                    names = [entry.name for entry in entries if is_image_name(entry.name)]
             except OSError:
                 names = []
             key = frozenset(names)
@@ -226,7 +226,7 @@ def _holds_something(folder: Path) -> bool:
 
 def _stem(name: str) -> str:
     suffix = PurePosixPath(name).suffix
-    return name[: -len(suffix)] if suffix.lower() in SUFFIXES else name
+    return name[: -len(suffix)] if is_image_name(suffix) else name
 
 
 def _is_plain(part: str) -> bool:

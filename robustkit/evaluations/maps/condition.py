@@ -36,6 +36,10 @@ FAITHFULNESS = ("none", "abpc", "all")
 SHARED = ("threshold", "target", "faithfulness", "on")
 MODES = ("mask", "box")
 """What is compared with the truth: the pixels above the threshold, or the boxes around their contours."""
+ASSUMED_BOXES = "boxes were assumed to be "
+"""How a note of the data begins that is a flag on every score of a map."""
+BOXES_GIVEN = "boxes of "
+"""How a note of the data begins where only boxes say where objects are."""
 SCORES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
 _FORM = re.compile(r"(cam|stability)\(\s*([\w-]+)\s*((?:,.*)?)\)", re.DOTALL)
 _CANONICAL = re.compile(r"cam\(\s*([\w-]+)\s*(?:,([^()]*))?\)")

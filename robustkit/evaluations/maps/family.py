@@ -70,22 +70,24 @@ class Maps(Family):
         return front(keys)
 
     def called(self, text: str, manifest: Manifest) -> str:
-        from .front import called
+        from .front import called, only_boxes
 
-        return called(text, lambda under: family_of(kind_of(under)).called(under, manifest))
+        return called(text, lambda under: family_of(kind_of(under)).called(under, manifest), only_boxes(manifest))
 
     def where(self, text: str, manifest: Manifest) -> str:
         return f"in its maps ({self.called(text, manifest)})"
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
+        from .front import only_boxes
         from .sentence import clauses
 
-        return clauses(cells)
+        return clauses(cells, only_boxes(manifest))
 
     def card(self, results: Results) -> Iterable[CardPart]:
+        from .front import only_boxes
         from .tables import card_parts
 
-        return card_parts(results)
+        return card_parts(results, only_boxes(results.manifest))
 
     def overlay(self, image: NDArray[np.uint8], heat: NDArray[np.float32]) -> NDArray[np.uint8]:
         from .gallery import overlay
@@ -94,14 +96,17 @@ class Maps(Family):
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         from ..support import support_tables
+        from .front import only_boxes
         from .tables import is_of_maps, map_tables, terminal_maps
 
-        return [*terminal_maps(map_tables(results)), *support_tables(results, is_of_maps)]
+        tables = map_tables(results, only_boxes(results.manifest))
+        return [*terminal_maps(tables), *support_tables(results, is_of_maps)]
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        from .front import only_boxes
         from .sentence import short
 
-        return short(texts)
+        return short(texts, only_boxes(manifest))
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import with_flags
@@ -109,21 +114,22 @@ class Maps(Family):
         from ..flags import flag_lines, of_family
         from ..support import support_grids
         from .figures import map_figures, scores
+        from .front import only_boxes
         from .grids import map_grids
         from .tables import is_of_maps, map_tables
         from .thumbnail import gallery_uri
 
-        lines = flag_lines(results, of_family(self.name))
+        lines, boxes = flag_lines(results, of_family(self.name)), only_boxes(results.manifest)
 
         def values() -> dict[str, Any]:
-            grids = [*map_grids(map_tables(results)), *support_grids(results, is_of_maps)]
+            grids = [*map_grids(map_tables(results, boxes)), *support_grids(results, is_of_maps)]
             return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
 
         yield Section(
             "maps",
             "What it looks at",
             values,
-            tuple(map_figures(scores(results), looks)),
+            tuple(map_figures(scores(results, boxes), looks)),
         )
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:

@@ -29,6 +29,13 @@ SCORES = {
 """The metric and mode of the scores that are drawn; the tables have all."""
 
 
+def score_called(metric: str, mode: str, only_boxes: bool) -> str:
+    """Return what a score of `SCORES` is called. only_boxes: whether there are no masks, so that pixels are compared
+    with boxes.
+    """
+    return "IoU with boxes" if only_boxes and (metric, mode) == ("cam_iou", "mask") else SCORES[metric, mode]
+
+
 @dataclass(frozen=True)
 class Score:
     """One score of the maps of one checkpoint. kind: the parameters that the methods share, as in a condition.
@@ -42,17 +49,17 @@ class Score:
     points: Mapping[str, Point]
 
 
-def scores(results: Sequence[Mapping[str, Any]]) -> list[Score]:
-    """Return the scores of all checkpoints, in the order of `SCORES`."""
+def scores(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[Score]:
+    """Return the scores of all checkpoints, in the order of `SCORES`. only_boxes: whether there are no masks."""
     by_score: dict[tuple[str, str, str], dict[str, Point]] = {}
     for row in results:
         parts = parts_of(row["condition"])
         if parts is None or parts[0].under or row["value"] is None or (row["metric"], parts[1]) not in SCORES:
             continue
         kind = parts[0].kind.text.removeprefix("cam(").rstrip(")").lstrip(",")
-        key = row["checkpoint"], kind, SCORES[row["metric"], parts[1]]
+        key = row["checkpoint"], kind, score_called(row["metric"], parts[1], only_boxes)
         by_score.setdefault(key, {})[parts[0].called] = Point.of(row)
-    order = list(SCORES.values())
+    order = [score_called(*key, only_boxes) for key in SCORES]
     every = sorted(by_score.items(), key=lambda item: order.index(item[0][2]))
     return [Score(*key, {name: points[name] for name in sorted(points, key=_place)}) for key, points in every]
 

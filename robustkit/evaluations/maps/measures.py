@@ -66,6 +66,12 @@ TERMS = (
         "The pixels of the map that reach the threshold are compared with the true object, pixel by pixel.",
     ),
     Term(
+        "pixels against boxes",
+        "The pixels of the map that reach the threshold are compared with the area of the true boxes, since the data "
+        "has no masks. A map that follows the outline of an object does not reach 1.",
+        ("IoU with boxes",),
+    ),
+    Term(
         "box mode",
         "Boxes are drawn around what reaches the threshold, and their union is compared with the union of true boxes.",
     ),
@@ -80,7 +86,8 @@ TERMS = (
     Term("recall", "The share of the object's pixels that the map marks."),
     Term(
         "pointing game",
-        "The share of images in which the highest point of the map lies on the object (Zhang et al. 2018).",
+        "The share of images in which the highest point of the map lies on the object (Zhang et al. 2018), or in its "
+        "box, where only boxes are known.",
         ("pointing",),
     ),
     Term(

@@ -9,6 +9,7 @@ from ..map_methods import shown
 from ..sentence import Clause
 from ..short_row import ShortRow
 from .condition import parts_of
+from .figures import score_called
 from .vocabulary import BEST, VOCABULARY
 
 METHODS = {
@@ -32,15 +33,16 @@ CONTROLS = {
     "full": "a map that marks everything",
     "nothing": "a map that marks nothing",
 }
-LEADS = (("abpc", "", "ABPC"), ("cam_iou", "mask", "IoU of pixels"), ("cam_iou", "box", "IoU of boxes"))
+LEADS = (("abpc", ""), ("cam_iou", "mask"), ("cam_iou", "box"))
 
 HEADING = "maps: IoU in % and ABPC, more is better"
 
 
-def clauses(cells: Cells) -> Iterator[Clause]:
-    """Yield whether maps are better than the best control, by the scores in `LEADS`."""
+def clauses(cells: Cells, only_boxes: bool = False) -> Iterator[Clause]:
+    """Yield whether maps are better than the best control, by the scores in `LEADS`. only_boxes: without masks."""
     leads: dict[str, dict[str, list[str]]] = {}
-    for metric, mode, score in LEADS:
+    for metric, mode in LEADS:
+        score = score_called(metric, mode, only_boxes)
         for (condition, name), row in cells.items():
             parts = parts_of(condition) if name == f"{metric}_over_control" else None
             if parts is None or parts[1] != mode:
@@ -58,13 +60,14 @@ def clauses(cells: Cells) -> Iterator[Clause]:
         yield Clause(f"{method} {', '.join(f'{verb} on {_and(scores)}' for verb, scores in verbs.items())}")
 
 
-def short(texts: Sequence[str]) -> Iterator[ShortRow]:
+def short(texts: Sequence[str], only_boxes: bool = False) -> Iterator[ShortRow]:
     """Yield the scores in `LEADS` for the short table of a run, each before its lead over the best control."""
     for text in texts:
         parts = parts_of(text)
         if parts is None or parts[0].is_control or parts[0].under:
             continue
-        for name, mode, score in LEADS:
+        for name, mode in LEADS:
+            score = score_called(name, mode, only_boxes)
             metric, lead = VOCABULARY.metric(name), VOCABULARY.metric(f"{name}_over_control")
             if mode == parts[1] and metric is not None and lead is not None:
                 yield ShortRow(HEADING, f"{_called(text)}: {score}", text, metric)

@@ -11,7 +11,7 @@ from ...protocol.condition import CLEAN, part_of
 from ..family import Summary
 from ..rows import Reading, Row, readable
 from ..support import supported_rows
-from .condition import parse_explained
+from .condition import ASSUMED_BOXES, parse_explained
 from .measures import FAITHFUL
 from .metrics import Figures, is_wanted_of_maps, map_figures, map_rows, stability_rows
 from .pooled import Counted, Pooled
@@ -29,7 +29,10 @@ class MapSummary(Summary):
         assert explained is not None
         shards = partial(reading.shards, condition, is_wanted_of_maps)
         table, notes = reading.joined(map(pooled.taken, shards()))
+        if "degenerate" not in table.column_names:  # no sample could be read
+            return ()
         flags = [*reading.flags(condition, table), *notes]
+        flags += [note for note in reading.manifest.data.notes if note.startswith(ASSUMED_BOXES)]
         keep = reading.manifest.keep_misclassified
         if explained.under:
             return stability_rows(table, explained, keep, flags)

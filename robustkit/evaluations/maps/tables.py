@@ -60,16 +60,16 @@ def is_of_maps(condition: str) -> bool:
     return condition.startswith(("cam(", "stability("))
 
 
-def map_tables(results: Sequence[Mapping[str, Any]]) -> list[MapTable]:
-    """Return the tables of all checkpoints, from the rows of the summary."""
+def map_tables(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[MapTable]:
+    """Return the tables of all checkpoints, from the rows of the summary. only_boxes: whether there are no masks."""
     by_checkpoint: dict[str, list[Mapping[str, Any]]] = {}
     for row in results:
         if is_of_maps(row["condition"]):
             by_checkpoint.setdefault(row["checkpoint"], []).append(row)
-    return [table for checkpoint, rows in by_checkpoint.items() for table in _tables(checkpoint, rows)]
+    return [table for checkpoint, rows in by_checkpoint.items() for table in _tables(checkpoint, rows, only_boxes)]
 
 
-def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapTable]:
+def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool) -> Iterator[MapTable]:
     figures: dict[tuple[MapSpec, str], dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         parts = parts_of(row["condition"])
@@ -81,7 +81,8 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[MapT
         said = _title_of(kind)
         for mode in MODES:
             part = {spec: metrics for (spec, its), metrics in ours.items() if its == mode}
-            title = f"maps, {mode} mode at threshold {kind.threshold:g}{said}"
+            against = "pixels against boxes" if only_boxes and mode == "mask" else f"{mode} mode"
+            title = f"maps, {against} at threshold {kind.threshold:g}{said}"
             yield from _scores(checkpoint, title, SCORE_HEADINGS, part)
         part = {spec: metrics for (spec, its), metrics in ours.items() if not its}
         yield from _scores(checkpoint, f"maps, without a threshold{said}", FREE_HEADINGS, part)
@@ -149,9 +150,9 @@ def _thousandths(value: float, sign: str) -> str:
     return f"{round(value, 3) + 0.0:{sign}.3f}"  # no -0.000
 
 
-def card_parts(results: Sequence[Mapping[str, Any]]) -> Iterator[CardPart]:
-    """Yield the tables for a model card, in one part."""
-    if maps := map_tables(results):
+def card_parts(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> Iterator[CardPart]:
+    """Yield the tables for a model card, in one part. only_boxes: whether there are no masks."""
+    if maps := map_tables(results, only_boxes):
         note = "Controls do not look at the image; below a score stands its lead over the best of them."
         parts = [(f"{table.title[:1].upper()}{table.title[1:]}", table.headings, table.rows) for table in maps]
         yield CardPart("Maps", note, parts)

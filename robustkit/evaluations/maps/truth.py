@@ -1,13 +1,14 @@
 """Where the object of a sample is: boxes and masks of files or of the data set itself, in the frame of the model.
 
-Boxes and masks are in the pixels of the upright image, which is what the model sees: turned as its EXIF data say.
+Boxes and masks are in the pixels of the upright image, which is what the model sees: turned as its EXIF data say. What
+fits the stored image as well, while nothing says which is meant, is left out.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,9 @@ from PIL import Image
 from torch import Tensor
 
 from cam.boxes import (
+    CORNERS,
     Annotation,
+    Box,
     BoxFileError,
     boxes_of,
     mask_of,
@@ -30,16 +33,19 @@ from cam.boxes import (
 
 from ...common.files import bytes_of, check_plain, lines_of, reason
 from ...common.preprocessing import Preprocessing
+from ...data.class_lists import few
 from ...data.dataset import Dataset, Sample
-from ...data.images import image_size, read_mask, to_pixels
+from ...data.images import ObjectMask, Sizes, check_turn, image_sizes, object_mask, read_mask, to_pixels
 from ...data.matching import bare_path, match_names
 from ...data.shape_sets import CHANGES
 from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
 from ...errors import BadImageError, DataError
+from .condition import ASSUMED_BOXES, BOXES_GIVEN
 
 _ANNOTATION = 1 << 20  # bytes of the XML of one image
 _TABLE, _BOXES, _COLUMNS = 1 << 26, 600_000, 1000  # bytes, lines, columns of a CSV of boxes
 _MASK_FILES = FolderSource("")  # they are identified by their whole paths
+_UPRIGHT, _STORED = "upright", "stored"
 
 
 @dataclass(frozen=True)
@@ -70,13 +76,15 @@ class Altered:
 @dataclass(frozen=True)
 class Truth:
     """The ground truth of a data set. boxes: annotations by sample id. masks: files, likewise. digest: SHA-256 over all
-    that was read and the sample it belongs to; empty if the data set itself has the truth."""
+    that was read and the sample it belongs to; empty if the data set itself has the truth. void: whether the largest
+    number in masks is void."""
 
     dataset: Dataset
     boxes: Mapping[str, Annotation] = field(default_factory=dict)
     masks: Mapping[str, Path] = field(default_factory=dict)
     digest: str = ""
     notes: tuple[str, ...] = ()
+    void: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -92,11 +100,13 @@ class Truth:
         frame, mode, share = preprocessing.input_size, preprocessing.crop_mode, preprocessing.crop_pct
         if sample.id in self.masks:
             path = self.masks[sample.id]
-            mask = torch.from_numpy(read_mask(_MASK_FILES.read(str(path)), str(path)))
-            _check_size(sample, "mask", (mask.shape[1], mask.shape[0]), self._size(sample))
+            content = _MASK_FILES.read(str(path))
+            mask, sizes = torch.from_numpy(read_mask(content, str(path), self.void)), self._sizes(sample)
+            _check_size(sample, "mask", (mask.shape[1], mask.shape[0]), sizes.upright)
+            check_turn(sizes, image_sizes(content), sample.id)
             return self._of_mask(mask, frame, mode, share)
         if sample.id in self.boxes:
-            annotation, size = self.boxes[sample.id], self._size(sample)
+            annotation, size = self.boxes[sample.id], self._sizes(sample).upright
             _check_size(sample, "annotation", annotation.size, size)
             boxes, vanished = resize_crop_boxes(annotation.boxes, size, frame, mode, share)
             return Located(mask_of(boxes, *frame), boxes, vanished)
@@ -118,8 +128,11 @@ class Truth:
         mask = resize_crop_mask(torch.from_numpy(made.shape.mask).bool(), frame, mode, share)
         return Altered(pixels, mask, made.shape.label, made.other)
 
-    def _size(self, sample: Sample) -> tuple[int, int]:
-        return _size(self.dataset.read(sample), sample.id)
+    def _sizes(self, sample: Sample) -> Sizes:
+        sizes = image_sizes(self.dataset.read(sample))
+        if sizes is None:
+            raise BadImageError(f"{sample.id}: cannot be read as an image")
+        return sizes
 
     @staticmethod
     def _of_mask(mask: Tensor, frame: tuple[int, int], mode: str, share: float) -> Located:
@@ -160,21 +173,121 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         files = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "boxes").items()}
         annotations = {sample: _annotation(path) for sample, path in files.items()}
         digest = _digest(f"{sample}\0{_hash(path)}\n".encode() for sample, path in files.items())
+        sizes = _sizes(dataset, files)
+        placed, notes = _placed(annotations, sizes, place)
+        for sample, annotation in placed.items():
+            if annotation.size is not None and _is_outside(annotation.boxes, annotation.size):
+                width, height = annotation.size
+                raise DataError(f"{files[sample]}: a box reaches outside the image of {width}x{height}; correct it")
     else:
         _check_table(place)
         rows = read_csv(place, key=bare_path)
         keys = match_names(dataset, place, {key: key for key in rows}, "boxes")
         sizes = _sizes(dataset, keys)
-        if any(_is_outside(rows[key], size) for key, size in sizes.items()):
-            read_csv(place, sizes, key=bare_path)  # raises an error with the line
-        annotations = {sample: replace(rows[key], size=sizes.get(key)) for sample, key in keys.items()}
+        placed, notes = _placed({sample: rows[key] for sample, key in keys.items()}, sizes, place)
+        upright = {keys[sample]: sizes[sample].upright for sample in placed if sample in sizes}
+        if any(_is_outside(placed[sample].boxes, size.upright) for sample, size in sizes.items() if sample in placed):
+            read_csv(place, upright, key=bare_path)  # raises an error with the line
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
-    notes = (f"boxes of {len(annotations)} of {len(dataset)} images from {place}",)
-    return Truth(dataset, boxes=annotations, digest=digest, notes=notes)
+    told = f"{BOXES_GIVEN}{len(placed)} of {len(dataset)} images from {place}"
+    return Truth(dataset, boxes=placed, digest=digest, notes=(told, *notes))
 
 
-def _is_outside(annotation: Annotation, size: tuple[int, int]) -> bool:
-    return any(x1 > size[0] or y1 > size[1] for _, _, x1, y1 in annotation.boxes)
+def _placed(
+    annotations: Mapping[str, Annotation], sizes: Mapping[str, Sizes], place: Path
+) -> tuple[dict[str, Annotation], list[str]]:
+    """Return annotations in the pixels of the upright images, and lines for the user; without those of which it is open
+    whether they are of stored or of upright pixels. sizes: of images that can be read.
+
+    Raises:
+        DataError: an annotation states another size than that of its image, and of other proportions, or all are open.
+    """
+    readings = {sample: _readings(annotations[sample], found) for sample, found in sizes.items()}
+    for sample, ways in readings.items():
+        if not ways:
+            there, here = (f"{w}x{h}" for w, h in (annotations[sample].size or (0, 0), sizes[sample].upright))
+            raise DataError(
+                f"{place}: the annotation of {sample} is of {there} pixels, the image of {here}; expected the same, or "
+                "the same proportions"
+            )
+    turned = {sample for sample, found in sizes.items() if found.turn is not None}
+    decided = {readings[sample][0] for sample in turned if len(readings[sample]) == 1}
+    unclear = [sample for sample in annotations if sample in turned and len(readings[sample]) > 1]
+    if len(decided) == 1:  # one tool wrote them all
+        readings |= {sample: list(decided) for sample in unclear}
+        unclear = []
+    if unclear and len(unclear) == len(annotations):
+        raise DataError(f"{place}: {_open(unclear)}")
+    placed, scaled, stored = dict[str, Annotation](), 0, 0
+    for sample, annotation in annotations.items():
+        if sample not in sizes:
+            placed[sample] = annotation
+        elif sample not in unclear:
+            way, boxes = readings[sample][0], annotation.boxes
+            pixels = _pixels(sizes[sample], way)
+            if annotation.size not in (None, pixels):
+                scaled += 1
+                boxes = tuple(_scaled(box, annotation.size, pixels) for box in boxes)
+            if way == _STORED:
+                stored += 1
+                boxes = tuple(map(sizes[sample].turned, boxes))
+            placed[sample] = replace(annotation, boxes=boxes, size=sizes[sample].upright)
+    notes = [f"boxes of {scaled} images are scaled from the size that their files state"] if scaled else []
+    notes += [f"boxes of {stored} images are of stored pixels, and turned as the EXIF data say"] if stored else []
+    notes += [f"boxes of {len(unclear)} images are left out: {_open(unclear)}"] if unclear else []
+    return placed, [*notes, *_perhaps_sides(placed, sizes)]
+
+
+def _open(samples: Sequence[str]) -> str:
+    return (
+        f"EXIF data turn {samples[0]}{f' and {len(samples) - 1} more' * (len(samples) > 1)}, and nothing says whether "
+        "the boxes are of stored or of upright pixels; save the image upright"
+    )
+
+
+def _readings(annotation: Annotation, sizes: Sizes) -> list[str]:
+    """Return in which pixels the boxes of one image may be; upright ones where they fit neither, said elsewhere."""
+    ways = [_UPRIGHT] if sizes.turn is None else [_UPRIGHT, _STORED]
+    if annotation.size is not None:
+        return [way for way in ways if _are_alike(annotation.size, _pixels(sizes, way))]
+    return [way for way in ways if not _is_outside(annotation.boxes, _pixels(sizes, way))] or [_UPRIGHT]
+
+
+def _pixels(sizes: Sizes, way: str) -> tuple[int, int]:
+    return sizes.upright if way == _UPRIGHT else sizes.stored
+
+
+def _are_alike(size: tuple[int, int], image: tuple[int, int]) -> bool:
+    """Whether an image of the one size becomes one of the other by scaling, to a pixel."""
+    return max((side - 1) / own for own, side in zip(size, image, strict=True)) < min(
+        (side + 1) / own for own, side in zip(size, image, strict=True)
+    )
+
+
+def _scaled(box: Box, size: tuple[int, int] | None, image: tuple[int, int]) -> Box:
+    assert size is not None
+    (x0, y0, x1, y1), across, down = box, image[0] / size[0], image[1] / size[1]
+    return x0 * across, y0 * down, x1 * across, y1 * down
+
+
+def _perhaps_sides(annotations: Mapping[str, Annotation], sizes: Mapping[str, Sizes]) -> Iterator[str]:
+    """Yield a flag where every box would fit its image as x, y, width and height, too."""
+    pairs = [
+        (box, sizes[sample].upright)
+        for sample, annotation in annotations.items()
+        if sample in sizes and annotation.columns == CORNERS
+        for box in annotation.boxes
+    ]
+    fits = all(x0 + x1 <= width and y0 + y1 <= height for (x0, y0, x1, y1), (width, height) in pairs)
+    if fits and any(x0 or y0 for (x0, y0, *_), _ in pairs):
+        yield (
+            f"{ASSUMED_BOXES}xmin, ymin, xmax, ymax; each would fit its image as x, y, width, height, too; a CSV with "
+            "columns of these names, or left, top, right, bottom, says which"
+        )
+
+
+def _is_outside(boxes: Sequence[Box], size: tuple[int, int]) -> bool:
+    return any(x1 > size[0] or y1 > size[1] for _, _, x1, y1 in boxes)
 
 
 def _annotation(path: Path) -> Annotation:
@@ -206,57 +319,73 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
     if not place.is_dir():
         raise DataError(f"{place}: no such folder; expected mask images with the names of the images")
     names: dict[str, str] = {}
-    for name in list_folder(place).images:
+    listing = list_folder(place)
+    if not listing.images and listing.notes:
+        raise DataError(f"{place}: no masks in it that can be read; {'; '.join(listing.notes)}")
+    for name in listing.images:
         if names.setdefault(bare_path(name), name) != name:
             raise DataError(f"{place}: {name} and {names[bare_path(name)]} are masks of the same image; keep one")
     masks = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "masks").items()}
     with ThreadPoolExecutor() as pool:
-        hashes, empty = zip(*pool.map(_look, masks.values()), strict=True)
-    if all(empty):
+        looks = list(pool.map(_look, masks.values()))
+    # 255 is void in every mask where it is void in one: in some masks of such a set nothing else is left.
+    void = next((look.mask.void for look in looks if look.mask and look.mask.void), None)
+    empty = sum(look.is_empty(void is not None) for look in looks)
+    if empty == len(looks):
         raise DataError(
             f"{place}: none of the {len(masks)} masks has an object; expected 0 and 255, 0 and 1, or a palette "
             f"whose first colour is the background"
         )
-    digest = _digest(f"{sample}\0{content}\n".encode() for sample, content in zip(masks, hashes, strict=True))
-    without = f", {sum(empty)} of them without an object" if any(empty) else ""
-    notes = (f"masks of {len(masks)} of {len(dataset)} images from {place}{without}",)
-    return Truth(dataset, masks=masks, digest=digest, notes=notes)
+    digest = _digest(f"{sample}\0{look.digest}\n".encode() for sample, look in zip(masks, looks, strict=True))
+    without = f", {empty} of them without an object" if empty else ""
+    notes = [f"masks of {len(masks)} of {len(dataset)} images from {place}{without}"]
+    values = sorted({value for look in looks if look.mask for value in look.mask.values} - {void})
+    if void is not None or len(values) > 1:
+        counted = f"numbers that count as object: {few([str(value) for value in values], 8)}"
+        notes.append(counted + (f"; {void} is void and does not" if void is not None else ""))
+    return Truth(dataset, masks=masks, digest=digest, notes=tuple(notes), void=void is not None)
 
 
-def _look(path: Path) -> tuple[str, bool]:
-    """Return the digest of a mask's file, and whether it is empty; an unreadable one counts as not empty, and a run
-    will name it.
-    """
+@dataclass(frozen=True)
+class _Look:
+    """The digest of a mask's file, and what is in it; None where it cannot be read, which a run will name."""
+
+    digest: str
+    mask: ObjectMask | None
+    any_object: bool = True
+
+    def is_empty(self, void: bool) -> bool:
+        """Whether there is no object. void: whether 255 is none in this set."""
+        alone = self.mask is not None and self.mask.values in ((255,), (65535,))
+        return not self.any_object or (void and alone)
+
+
+def _look(path: Path) -> _Look:
     try:
         content = bytes_of(path, MAX_FILE_BYTES)
     except OSError as fault:
         raise DataError(f"{path}: cannot be read ({reason(fault)})") from None
+    digest = hashlib.sha256(content).hexdigest()
     try:
-        empty = not read_mask(content, str(path)).any()
+        mask = object_mask(content, str(path))
     except BadImageError:
-        empty = False
-    return hashlib.sha256(content).hexdigest(), empty
+        return _Look(digest, None)
+    light = replace(mask, pixels=mask.pixels[:0])  # the pixels of all would not fit into memory
+    return _Look(digest, light, bool(mask.pixels.any()))
 
 
 # Sizes and digests
 
 
-def _sizes(dataset: Dataset, keys: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Return (width, height) by key, of the images that can be read."""
-    sizes = {}
+def _sizes(dataset: Dataset, known: Collection[str]) -> dict[str, Sizes]:
+    """Return the sizes of the images that are known and can be read, by sample id."""
+    found = {}
     for sample in dataset.samples:
-        if sample.id in keys:
+        if sample.id in known:
             with suppress(BadImageError):
-                sizes[keys[sample.id]] = _size(dataset.read(sample), sample.id)
-    return sizes
-
-
-def _size(content: bytes, name: str) -> tuple[int, int]:
-    size = image_size(content)
-    if size is None:
-        raise BadImageError(f"{name}: cannot be read as an image")
-    height, width = size
-    return width, height
+                if (sizes := image_sizes(dataset.read(sample))) is not None:
+                    found[sample.id] = sizes
+    return found
 
 
 def _check_size(sample: Sample, what: str, size: tuple[int, int] | None, image: tuple[int, int]) -> None:
