@@ -135,8 +135,7 @@ def _from_file(
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=size)
-        named, plain = checkpoint.names, "code" if is_factory(arch) else "default"
-        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, names=named, plain=plain)
+        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, names=checkpoint.names)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     if wanted.img_size is not None:
         trained = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if "input_size" in metadata else None

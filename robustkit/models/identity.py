@@ -27,7 +27,7 @@ class ModelIdentity:
         (for timm: and the like, the digest of the tensors). arch: timm name or factory.
     attention: a formula's name, 'other' for attention that is none of them, 'none' for a model without.
     attention_source: where it comes from: 'option', 'metadata', 'weights' (tensors that only this formula has),
-        'published' or 'code' (of the network's own code), 'name' (a name mentions it), 'default', or 'n/a' where there
+        'published' (weights that came with the network's code), 'name' (a name mentions it), 'default', or 'n/a' where there
         is no formula.
     weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
         where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
@@ -95,7 +95,8 @@ def give_attention(
     """Give the network its formula; return (formula or 'other' or 'none', where that comes from).
 
     names: of the model and its file, which may mention a formula. plain: the source where nothing says which one:
-    `published` or `code` where the network's own code is what the weights were trained with, else `default`.
+    `published` for weights that came with the network's code, else `default`. A network of the user's own that is made
+    of timm's attention is no proof: weights of another formula go into it, too.
     """
     forms = (_FORM.get((name.rsplit(".", 1)[1], t.ndim)) for name, t in tensors.items() if _SCALE.search(name))
     shown = next(filter(None, forms), None)

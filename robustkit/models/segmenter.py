@@ -173,7 +173,7 @@ def _factory(
     notes: tuple[str, ...] = ()
     if len(tensors) < len(checkpoint.tensors):
         notes += (f"{len(checkpoint.tensors) - len(tensors)} tensors of the auxiliary classifier left out",)
-    kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, plain="code")
+    kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, names=checkpoint.names)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     size = None if shown.window is None else sides(shown.window, "--window")

@@ -91,10 +91,7 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, al
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=None) if is_factory(arch) else _own(kwargs, checkpoint.path)
-        plain = "code" if is_factory(arch) else "default"
-        kind, said_by = give_attention(
-            network, wanted.attention, metadata, tensors, spec, names=checkpoint.names, plain=plain
-        )
+        kind, said_by = give_attention(network, wanted.attention, metadata, tensors, spec, names=checkpoint.names)
     partial = load_into(network, checkpoint, allow_partial=allow_partial)
     outputs = _outputs(network, len(mean))
     if classes not in (None, outputs):

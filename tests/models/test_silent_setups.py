@@ -1,0 +1,123 @@
+"""Files as people hold them, which do not say how their model was trained: a right number, or a flag that says so."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from places import SHARED
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import robustkit
+from robustkit.results.run import Run
+
+EMBEDDED = Path(robustkit.__file__).parent / "embedded"
+NET = """import timm
+def build(num_classes=10):
+    return timm.create_model("vit_tiny_patch16_224", img_size=64, patch_size=8, embed_dim=96, depth=4, num_heads=3,
+                             num_classes=num_classes)
+"""
+FORMULAS = ("standard", "quest", "elliptical", "elliptical-quest")
+OTHER = {"standard": "quest", "quest": "standard", "elliptical": "elliptical_quest", "elliptical-quest": "elliptical"}
+
+
+def under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: tensor for name, tensor in weights.items()}
+
+
+def deit(formula: str, **more: Any) -> argparse.Namespace:
+    """The arguments that DeiT's script and those built on it save."""
+    model = f"deit_tiny_patch16_224_{formula.replace('-', '_')}"
+    return argparse.Namespace(model=model, nb_classes=10, input_size=64, eval_crop_ratio=1.0, data_set="IMNET", **more)
+
+
+Wrapping = Callable[[Mapping[str, Tensor], str], tuple[str, Any]]
+"""From weights and their formula to a file name and its contents."""
+WRAPPINGS: dict[str, Wrapping] = {
+    "bare": lambda w, f: ("weights.pth", dict(w)),
+    "ddp": lambda w, f: ("checkpoint.pth", {"model": under("module.", w), "epoch": 3}),
+    "lightning": lambda w, f: ("last.ckpt", {"state_dict": under("model.", w), "hyper_parameters": {"lr": 0.1}}),
+    "file name": lambda w, f: (f"vit_{f.replace('-', '_')}.pth", {"model": dict(w)}),
+    "wrong file name": lambda w, f: (f"vit_{OTHER[f]}.pth", {"model": dict(w)}),
+    "deit": lambda w, f: ("checkpoint.pth", {"model": dict(w), "args": deit(f)}),  # means ImageNet's mean, wrongly
+    "timm": lambda w, f: (
+        "model_best.pth.tar",
+        {"state_dict": dict(w), "args": argparse.Namespace(model="vit", mean=[0.5] * 3, std=[0.5] * 3, crop_pct=1.0)},
+    ),
+    "argument": lambda w, f: ("run.pth", {"model": dict(w), "args": {"attention": f.upper(), "num_classes": 10}}),
+    "beit": lambda w, f: (
+        "checkpoint-best.pth",
+        {"model": dict(w), "args": argparse.Namespace(imagenet_default_mean_and_std=False, input_size=64)},
+    ),
+    "safetensors": lambda w, f: ("model.safetensors", dict(w)),
+}
+
+
+@cache
+def weights_of(formula: str) -> dict[str, Tensor]:
+    return {name: tensor.float() for name, tensor in load_file(EMBEDDED / f"shapes-vit-{formula}.safetensors").items()}
+
+
+def audit(checkpoint: str, out: Path, **options: Any) -> Run:
+    given: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 160, "attacks": "none", "browse": 0}
+    return robustkit.audit([checkpoint], out=out, device="cpu", say=lambda line: None, **given | options)
+
+
+def records(run: Run) -> pd.DataFrame:
+    paths = sorted((run.path / "records").rglob("*.parquet"))
+    return pd.concat([pd.read_parquet(path) for path in paths]).set_index("sample_id").sort_index()
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], pd.DataFrame]:
+    place = tmp_path_factory.mktemp("right")
+    return cache(lambda formula: records(audit(f"zoo:shapes-vit-{formula}", place / formula)))
+
+
+def check(run: Run, truth: pd.DataFrame, options: Mapping[str, str]) -> str:
+    """Return `right`, `flagged` or `silent`. options: what would make the numbers right, by the part that is wrong."""
+    found = records(run)
+    flags = [flag for flags in run.results()["flags"] for flag in flags]
+    same = np.allclose(found["nll"], truth["nll"], atol=1e-3)
+    named = all(any(option in flag for flag in flags) for option in options.values())
+    if same:
+        contradicted = any("does not fit" in flag for flag in flags)
+        return "contradicted" if contradicted else "right"
+    return "flagged" if flags and named else f"silent: {flags}"
+
+
+FAST = {("quest", "ddp"), ("quest", "deit"), ("standard", "wrong file name"), ("elliptical-quest", "argument")}
+
+
+@pytest.mark.parametrize(
+    ("formula", "wrapping"),
+    [
+        pytest.param(formula, name, marks=[] if (formula, name) in FAST else [pytest.mark.slow])
+        for formula in FORMULAS
+        for name in WRAPPINGS
+    ],
+)
+def test_a_file_that_does_not_say_gives_the_right_number_or_a_flag(
+    tmp_path: Path, right: Callable[[str], pd.DataFrame], formula: str, wrapping: str
+) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    name, content = WRAPPINGS[wrapping](weights_of(formula), formula)
+    save = save_file if name.endswith(".safetensors") else torch.save
+    save(content, tmp_path / name)
+    run = audit(str(tmp_path / name), tmp_path / "run", model={"arch": f"{tmp_path}/net.py:build"})
+    entry = run.manifest.checkpoints[0]
+    options = {} if entry.attention == formula else {"attention": "--attention"}
+    if entry.preprocessing.mean != (0.5, 0.5, 0.5):
+        options["normalisation"] = "--mean"
+    outcome = check(run, right(formula), options)
+    assert outcome in ("right", "flagged"), outcome
+    stated = {"argument": "metadata", "file name": "name", "wrong file name": "name", "deit": "name"}
+    assert entry.attention_source == stated.get(wrapping, "default")
+    if wrapping in ("argument", "file name"):
+        assert entry.attention == formula and outcome == "right"
