@@ -108,7 +108,12 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
         named = " and ".join(f"{part.name} ({part.value})" for part in open_parts)
         options = " ".join(_option(entry, part.name) for part in open_parts)
         n = max(part.n for part in open_parts)
-        seen = f"not confirmed on {n} images" if parts else f"not checked, {missing or 'it has no evidence'}"
+        found = [part for part in parts if part["part"] in {each.name for each in open_parts}]
+        ahead = [
+            f"{part['best']} is ahead" for part in found if part["best"] != part["in_use"] and not part.get("same")
+        ]
+        leading = f" ({', '.join(ahead)})" if ahead else ""
+        seen = f"not confirmed on {n} images{leading}" if parts else f"not checked, {missing or 'it has no evidence'}"
         were = "were" if len(open_parts) > 1 else "was"
         flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right; {_LOOK}")
     elif missing and missing != _TOO_FEW:

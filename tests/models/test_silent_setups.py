@@ -92,6 +92,11 @@ def check(run: Run, truth: pd.DataFrame, options: Mapping[str, str]) -> str:
     return "flagged" if flags and named else f"silent: {flags}"
 
 
+FOUND = {
+    ("quest", "ddp"): "attention was assumed and does not fit: quest fits better than standard",
+    ("standard", "wrong file name"): "attention (quest) was assumed: not confirmed on 160 images (standard is ahead)",
+    ("quest", "deit"): "normalisation was assumed and does not fit: 0.5 / 0.5 fits better than ImageNet",
+}
 FAST = {("quest", "ddp"), ("quest", "deit"), ("standard", "wrong file name"), ("elliptical-quest", "argument")}
 
 
@@ -119,5 +124,8 @@ def test_a_file_that_does_not_say_gives_the_right_number_or_a_flag(
     assert outcome in ("right", "flagged"), outcome
     stated = {"argument": "metadata", "file name": "name", "wrong file name": "name", "deit": "name"}
     assert entry.attention_source == stated.get(wrapping, "default")
+    if (formula, wrapping) in FOUND:
+        flags = " ".join({flag for flags in run.results()["flags"] for flag in flags})
+        assert FOUND[formula, wrapping] in flags
     if wrapping in ("argument", "file name"):
         assert entry.attention == formula and outcome == "right"
