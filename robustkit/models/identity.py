@@ -27,8 +27,8 @@ class ModelIdentity:
         (for timm: and the like, the digest of the tensors). arch: timm name or factory.
     attention: a formula's name, 'other' for attention that is none of them, 'none' for a model without.
     attention_source: where it comes from: 'option', 'metadata', 'weights' (tensors that only this formula has),
-        'published' (weights that came with the network's code), 'name' (a name mentions it), 'default', or 'n/a' where there
-        is no formula.
+        'published' (weights that came with the network's code), 'name' (a name mentions it), 'default', or 'n/a' where
+        there is no formula.
     weights: the part of the file that was taken ('bare', 'model_ema', ...), 'pretrained' or 'random'; with ', in part'
         where not all tensors fitted. code_sha256: digest of the file that holds the user's own factory.
     notes: lines for the user. preprocessing_source: who said each value, `common.preprocessing.SAID_BY`.

@@ -156,12 +156,13 @@ GONE = "its evidence is missing or could not be taken"
         (("fits", "fits"), []),
         (
             ("fits", "cannot-tell"),
-            ["normalisation (mean 0.5, std 0.5) was assumed: not confirmed on 20 images"],
+            ["normalisation (mean 0.5, std 0.5) was assumed: not confirmed on 20 images (ImageNet is ahead); give"],
         ),
         (
             ("cannot-tell", "cannot-tell"),
             [
-                "attention (quest) and normalisation (mean 0.5, std 0.5) were assumed: not confirmed on 20 images; "
+                "attention (quest) and normalisation (mean 0.5, std 0.5) were assumed: not confirmed on 20 images "
+                "(ImageNet is ahead, ImageNet is ahead); "
                 "give --attention quest --mean '0.5' --std '0.5' if that is right"
             ],
         ),

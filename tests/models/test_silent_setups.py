@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from places import SHARED
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
