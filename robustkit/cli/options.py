@@ -232,7 +232,7 @@ setup_option = option(
     "--no-setup-check",
     section="Run",
     is_flag=True,
-    help="Do not try first, on 64 images, whether another normalisation fits better.",
+    help="Skip the check of attention formula, normalisation and crop against the labels.",
 )
 out_option = option("--out", section="Output", type=Place(writes=True), help="Run folder; default: runs/<checkpoint>.")
 computing_options = group(

@@ -79,6 +79,7 @@ def segment_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[s
     chosen = {} if name is None else preset_of("segmentation", name).options
     refuse_idle_parts({"cams": "", **chosen, **{name: value for name, value in options.items() if value is not None}})
     model = segmenter_arguments(options)
+    options["setup_check"] = not options.pop("no_setup_check")
     return SegmentationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, **options)
 
 

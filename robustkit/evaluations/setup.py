@@ -47,11 +47,13 @@ _MATTERS = 0.05  # nats by which another crop must be better to be named
 _BATCH = 16
 
 
-def unsuited(dataset: Dataset) -> str:
-    """Return why the set-up cannot be checked on these images; empty where it can."""
+def unsuited(dataset: Dataset, scenes: bool) -> str:
+    """Return why the set-up cannot be checked on these images; empty where it can. scenes: they are labelled by masks,
+    not by samples.
+    """
     if len(dataset.samples) < FEWEST:
         return f"{len(dataset.samples)} images, and fewer than {FEWEST} tell nothing"
-    return "some images have no label" if any(sample.label < 0 for sample in dataset.samples) else ""
+    return "some images have no label" if not scenes and any(s.label < 0 for s in dataset.samples) else ""
 
 
 class _Images:

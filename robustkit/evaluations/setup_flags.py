@@ -28,6 +28,7 @@ DECISIVE = ("attention", "normalisation")
 stated, and flagged only where another fits better."""
 FEWEST = 10
 """Images below which nothing can be told."""
+_ALIKE = 0.02  # nats by which losses may differ and still count as the same
 _BETTER, _UNKNOWN, _FITS = "another-fits-better", "cannot-tell", "fits"
 _LOOK = "robustkit inspect CHECKPOINT --data-dir DIR says what fits"
 
@@ -166,8 +167,15 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
     with np.errstate(invalid="ignore"):
         mean = float(nll.sum() / places.sum()) if places.sum() else math.nan
     look = "check the weights, attention, normalisation, and that labels are in the order of the outputs"
-    if mean >= guessing:
+    if mean >= guessing - _ALIKE:
         flags.append(f"no better than guessing on clean data: NLL {mean:.2f}, guessing {guessing:.2f}; {look}")
+    if "labelled" in table.column_names and not flags and len(table):
+        hits, labelled = (np.array(table[name].to_pylist()).sum(axis=0) for name in ("intersections", "labelled"))
+        if hits.sum() <= labelled.max():
+            flags.append(
+                f"no better than answering the most frequent class everywhere: {hits.sum() / labelled.sum():.1%} of the "
+                f"pixels are right, that class has {labelled.max() / labelled.sum():.1%}; {look}"
+            )
     if {"label", "prediction"} <= set(table.column_names):
         order = other_order(table["label"].to_numpy(), table["prediction"].to_numpy())
         flags += [order] if order else []

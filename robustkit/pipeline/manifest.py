@@ -53,6 +53,12 @@ def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any)
     return msgspec.convert(_plain(described), CheckpointEntry)
 
 
+def preprocessing_of(entry: CheckpointEntry) -> Preprocessing:
+    """Return the preprocessing of a checkpoint that is described."""
+    plain = entry.preprocessing.to_plain()
+    return Preprocessing(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+
+
 def _plain(value: Any) -> Any:
     """Return a value in JSON types; anything else as text."""
     return json.loads(json.dumps(value, default=str))

@@ -145,7 +145,7 @@ def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
         return "clean images are not evaluated"
     if plan.run.evidence(contender.name, CLEAN.text) is not None:
         return "it was done before"
-    return unsuited(plan.dataset) or None
+    return unsuited(plan.dataset, scenes=plan.unjudged is not None) or None
 
 
 def ready(plan: Plan, name: str, conditions: Sequence[Condition]) -> tuple[Condition, ...]:

@@ -44,6 +44,7 @@ def segment(
     part: str | None = None,
     ray: str | None = None,
     examples: int = 4,
+    setup_check: bool = True,
     model: dict[str, Any] | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
@@ -64,8 +65,7 @@ def segment(
         eps, norm, limit, ids, seed, workers, device, dtype, compile, part, ray, frost_dir: as in `audit`.
         batch_size: images in a batch, 4 on a CPU and 16 on CUDA if left out or `auto`; only images of the same size
         share a batch. Where memory is short, it is halved on the way. examples: scenes to draw in the report. model:
-        further arguments for `load_segmenter`. progress: listens to units and samples as they are done. say: takes a
-        line for the user.
+        further arguments for `load_segmenter`. setup_check, progress, say: as in `audit`.
 
     Raises:
         RobustkitError: anything that is wrong with the arguments, before a file is written.
@@ -101,6 +101,7 @@ def segment(
         part=part,
         ray=ray,
         examples=examples,
+        setup_check=setup_check,
         model=model or {},
     )
     return run(request, progress, say)

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ..common.preprocessing import Preprocessing
 from ..evaluations.attacks.evidence import gather_evidence
 from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.setup import CHECK, check_setup
@@ -19,7 +18,7 @@ from ..protocol.condition import CLEAN
 from ..runs.binding import provenance_of
 from ..runs.pictures import PicturePlan
 from ..runs.progress import Watch
-from .manifest import versions
+from .manifest import preprocessing_of, versions
 from .outstanding import Piece
 from .plan import Contender, Plan
 from .runner import run_units
@@ -47,7 +46,7 @@ class Worker:
         """Look whether another normalisation or channel order fits a checkpoint better, and report it."""
         contender, subject = self._on_device(name)
         entry, supply = contender.entry, contender.supply
-        preprocessing = contender.preprocessing or Preprocessing(**entry.preprocessing.to_plain())
+        preprocessing = contender.preprocessing or preprocessing_of(entry)
         read = partial(decoded, supply.reader(CLEAN), workers=self.settings.workers, device=self.settings.device)
         if why := check_setup(self.run, subject, supply, preprocessing, read, self.watch):
             self.say(f"{name}: {CHECK} left out: {why}")

@@ -198,6 +198,7 @@ def cam(
         scene_options,
         segmenter_options,
         protocol_option("segmentation"),
+        setup_option,
         run_options,
         sharing_options,
         common,
