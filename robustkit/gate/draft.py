@@ -19,6 +19,7 @@ from ..runs.inputs import shown_as
 from ..tasks.measures import find_metric, metric_of
 from .measured import MeasuredRun, is_of_missing
 from .output import plain
+from .statements import quoted
 
 _MOST = 12  # flags that a draft names
 
@@ -222,7 +223,7 @@ def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Itera
     else:
         yield from _rule(
             "these flags were raised, and are allowed here: look at each in the report, and delete what must not be",
-            f"no flags except {', '.join(map(_quoted, essences))}",
+            f"no flags except {', '.join(map(quoted, essences))}",
             checkpoint,
         )
 
@@ -240,13 +241,7 @@ def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:
 
 
 def _is(subject: str, value: str) -> str:
-    return f"{subject} == {_quoted(value)}"
-
-
-def _quoted(text: str) -> str:
-    """Return a text as rules quote it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return f"{subject} == {quoted(value)}"
 
 
 def _toml(text: str) -> str:

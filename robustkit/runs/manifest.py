@@ -35,6 +35,11 @@ Table = Annotated[Mapping[str, Any], Meta(description="a table")]
 TextTable = Annotated[Mapping[str, str], Meta(description="a table of texts")]
 
 
+def made_with(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return those of robustkit, torch and timm among versions, without what follows a plus: the kind of build."""
+    return {name: versions[name].partition("+")[0] for name in ("robustkit", "torch", "timm") if name in versions}
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """A part of run.json. Lists are tuples, since all readers share one value."""
 
@@ -223,6 +228,11 @@ class Manifest(Part, frozen=True, kw_only=True):
     def used_plugins(self) -> tuple[PluginEntry, ...]:
         """The plug-ins that decide some of its records."""
         return () if self.plugins is UNSET else self.plugins
+
+    @property
+    def made_with(self) -> dict[str, str]:
+        """The versions that decide figures, by name, of the last command."""
+        return made_with({"robustkit": self.robustkit, **self.versions})
 
     @property
     def is_sequential(self) -> bool:
