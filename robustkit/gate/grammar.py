@@ -25,7 +25,8 @@ from .statements import (
 )
 
 _STARTS = ("drop", "rise", "no flags", "n", *SUBJECTS)
-_FEWEST = 6  # letters and digits of what is excepted: fewer are part of nearly every line
+FEWEST = 6
+"""Letters and digits of what is excepted: fewer are part of nearly every line."""
 _SUGGESTED = 5  # metrics that a message names
 
 
@@ -112,11 +113,11 @@ class _Reader:
                 self._next()
             start = self.at
             excepted.append(self._string())
-            if sum(map(str.isalnum, excepted[-1])) < _FEWEST:
+            if sum(map(str.isalnum, excepted[-1])) < FEWEST:
                 raise _Misread(
                     start,
                     f"{excepted[-1]!r} is part of nearly every {what}, so that the rule could not fail; expected a "
-                    f"longer part of the {what} that is meant, of {_FEWEST} letters or more",
+                    f"longer part of the {what} that is meant, of {FEWEST} letters or more",
                 )
         return tuple(excepted)
 

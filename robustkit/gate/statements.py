@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from ..protocol.pattern import ConditionPattern
 
-SUBJECTS = ("attention", "arch", "preprocessing", "protocol", "data digest", "checkpoint sha256")
+OF_RUN = ("protocol", "data digest", "settings")
+"""What all checkpoints of a run share."""
+SUBJECTS = ("attention", "arch", "preprocessing", "heads", *OF_RUN, "checkpoint sha256")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from .measured import (
     not_evaluated,
 )
 from .policy import Policy, Rule
-from .statements import SLACK, Change, Identity, NoFlags, Value, always_meets, meets
+from .statements import OF_RUN, SLACK, Change, Identity, NoFlags, Value, always_meets, meets
 
 PASS, FAIL, UNDECIDED = "pass", "FAIL", "cannot tell"
 
@@ -103,7 +103,7 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
     subject, before = MeasuredRun(run), None if baseline is None else MeasuredRun(baseline)
     verdicts: list[Verdict] = []
     for rule in policy.rules:
-        if isinstance(rule.statement, Identity) and rule.statement.subject in ("protocol", "data digest"):
+        if isinstance(rule.statement, Identity) and rule.statement.subject in OF_RUN:
             verdicts.append(of_identity(rule, "", rule.statement, subject))
             continue
         names = matching(rule.checkpoint, [*subject.checkpoints])
@@ -228,8 +228,8 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     other = name if name in before.checkpoints else next(iter(before.checkpoints), "")
     if other != name and len(before.checkpoints) != 1:
         raise CannotTell(f"the baseline has no checkpoint of this name; it has {', '.join(before.checkpoints)}")
-    described = [(run.manifest, run.checkpoints[of]) for run, of in ((before, other), (subject, name))]
-    flags = apart(*described, statement.excepted)
+    there = before.manifest, before.checkpoints[other]
+    flags = apart(there, (subject.manifest, subject.checkpoints[name]), statement.excepted)
     metric = statement.metric or subject.task.headline
     theirs = {text for text, measure in before.cells[other] if measure == metric}
     if statement.condition is not None:

@@ -70,7 +70,7 @@ def prepare(plan: Plan, digest: str) -> list[str]:
     old = run.read_manifest()
     if old is None and next((run.path / "records").rglob("*.parquet"), None):
         raise RunError(f"{run.path} holds records but no run.json that describes them; use another --out")
-    new = _described(plan, digest, old)
+    new = described(plan, digest, old)
     if old is None:
         run.write_manifest(new)
         return []
@@ -85,7 +85,7 @@ def batch_sizes(there: int, here: int) -> str:
     return f"batch size was {there} before and is {here} now: the same draws, results equal up to float rounding"
 
 
-def _described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
+def described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     """Return the manifest of a plan alone. old: of the run that it continues, which has chosen sizes."""
     request, card = plan.request, plan.request.card
     settings = plan.settings(old.batch_size if old else None)

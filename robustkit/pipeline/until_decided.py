@@ -17,6 +17,7 @@ from ..results.run import Run
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress
 from ..tasks.task import task_named
+from .manifest import described
 from .opening import announced
 from .outstanding import Lacking, lots, outstanding
 from .plan import Plan, plan_of
@@ -60,8 +61,7 @@ def until_decided(
     digest = plan.digest()
     plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
     card, names = request.card, [contender.name for contender in plan.contenders]
-    deciding = {"protocol": card.tag, "data digest": digest, "seed": request.seed}
-    before = None if baseline is None else baseline_of(baseline, deciding, plan.inputs.digests)
+    before = None if baseline is None else baseline_of(baseline, described(plan, digest, plan.run.read_manifest()))
     trial = trial_of(policy, names, plan.conditions, task_named(card.task), before)
     ids = [sample.id for sample in plan.dataset.samples][:at_most]
     carry_out(plan, progress, say, partial(_compute, trial, ids))

@@ -50,11 +50,17 @@ def checkpoint_setup(entry: CheckpointEntry) -> dict[str, str]:
         **{key: plain[key] for key in ("attention", "arch")},
         **plain["preprocessing"],
         **{f"window {key}": value for key, value in windows.items()},
-        **{f"heads' {key}": value for key, value in (plain.get("heads") or {}).items()},
+        **{f"heads' {key}": value for key, value in heads_setup(entry).items()},
         **{key: plain[key] for key in ("num_classes", "weights")},
         "code": (entry.code_sha256 or "none")[:12],
     }
     return {key.replace("_", " "): _text(key, value) for key, value in values.items()}
+
+
+def heads_setup(entry: CheckpointEntry) -> dict[str, str]:
+    """Return how the heads of features were made, and from which images, as texts by name; empty without heads."""
+    heads = {} if entry.heads is UNSET else entry.heads
+    return {key.replace("_", " "): _text(key, value) for key, value in heads.items()}
 
 
 def _text(key: str, value: Any) -> str:
