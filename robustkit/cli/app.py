@@ -9,7 +9,7 @@ import click
 
 from .. import __version__
 from ..common.registry import loaded_plugins
-from ..errors import RobustkitError
+from ..errors import ProtocolError, RobustkitError
 from ..pipeline.processes import is_own, speaker
 from . import streams
 from .commands import evaluation, runs, series, tools
@@ -93,12 +93,38 @@ def main() -> None:
     """
     streams.prepare()
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
+    status = 2  # of what is raised as it is
     try:
-        sys.exit(streams.finish(_status(debug)))
+        status = _status(debug)
+        sys.exit(streams.finish(status))
     except OSError as fault:  # when the end of standard output is written, as on a full disk
         streams.broken()
         click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
         sys.exit(2)
+    finally:
+        _withdraw(status)
+
+
+def _refused(said: str) -> None:
+    """Leave a mark in the run folder that a refused command was to write into; others leave it where they fail."""
+    from ..runs.files import RunFiles
+    from ..runs.repeating import COMMANDS as MAKING
+
+    words = sys.argv[1:]
+    if next((word for word in words if not word.startswith("-")), "") not in MAKING:
+        return
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "--out" or word.startswith("--out="):
+            RunFiles(word.partition("=")[2] or following).note_refusal(said)
+
+
+def _withdraw(status: int) -> None:
+    """Delete the files of an earlier check where this one came to no verdict."""
+    words = sys.argv[1:]
+    if status not in (0, 1) and next((word for word in words if not word.startswith("-")), "") == "check":
+        from .check import withdraw_named
+
+        withdraw_named(words)
 
 
 def _status(debug: bool) -> int:
@@ -120,8 +146,11 @@ def _status(debug: bool) -> int:
         command = where.command_path if where else "robustkit"
         said = " ".join(fault.format_message().split())
         click.echo(f"error: {said}{'' if said.endswith(('.', '?')) else '.'} See {command} --help.", err=True)
+        _refused(said)
         status = 2
     except RobustkitError as fault:
+        if isinstance(fault, ProtocolError):
+            _refused(str(fault))
         if debug:
             raise
         if is_own(fault):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..common.differences import unseen
+from ..display.neutral import no_controls
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.cells import Cells, Row
 from ..evaluations.kinds import shares_of
@@ -48,6 +49,11 @@ class MeasuredRun:
 
     def __init__(self, run: RunFolder) -> None:
         self.run, self.manifest = run, run.manifest
+        if said := run.refusal():
+            raise RunError(
+                f"{run.path}: the last audit into this run was refused, so that it may not be what was meant: "
+                f"{no_controls(said)}; run the audit again to its end, or delete {run.refusal_path}"
+            )
         self.results = survey(run)
         if not len(self.results):
             raise NothingEvaluated(f"{run.path}: there are no results to check; run the audit again to its end")

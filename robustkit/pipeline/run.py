@@ -39,6 +39,7 @@ def run(request: Request, progress: Progress | None = None, say: Callable[[str],
         _LOG.info(no_controls(line))
         say(line)
 
-    planned = plan_of(request)
-    carry_out(planned, progress or Silent(), heard)
+    with request.noted():
+        planned = plan_of(request)
+        carry_out(planned, progress or Silent(), heard)
     return planned.run

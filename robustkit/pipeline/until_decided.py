@@ -57,7 +57,23 @@ def until_decided(
     words = (*command, *(word for option in options.items() for word in option), "--shuffle")
     asked: dict[str, Any] = {option.removeprefix("--"): value for option, value in options.items()}
     size = request.shard_size or max(LOOK, request.settings.batch_size)
-    plan = plan_of(replace(request, **asked, shuffle=True, shard_size=size))
+    with request.noted():
+        return _decided(
+            replace(request, **asked, shuffle=True, shard_size=size), policy, baseline, at_most, words, progress, say
+        )
+
+
+def _decided(
+    request: ClassificationRequest,
+    policy: Policy,
+    baseline: RunFolder | None,
+    at_most: int | None,
+    words: Sequence[str],
+    progress: Progress,
+    say: Callable[[str], None],
+) -> tuple[Run, Outcome]:
+    """Do so. request: with what the policy asks for. words: of the audit that completes the run."""
+    plan = plan_of(request)
     digest = plan.digest()
     plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
     card, names = request.card, [contender.name for contender in plan.contenders]

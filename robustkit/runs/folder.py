@@ -7,6 +7,7 @@ evidence/<checkpoint>/<condition>.json           figures that show whether an at
 pictures/…                                       images of a chosen few samples, to be looked at; see `pictures`
 adversarials/…                                   adversarial images, kept for transfer or on request; see `adversarials`
 summary.json, summary.csv, report.html           made from the two above, any time
+refused.json                                     that the last audit into this folder was refused; gone after the next
 
 Each file states what it belongs to (`binding`). What disagrees with run.json is not read, and no link is followed.
 """
