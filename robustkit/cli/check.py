@@ -206,8 +206,9 @@ def _put(path: Path, content: bytes, option: str) -> None:
 
 def _tell_github(outcome: Outcome, run: RunFolder, console: Any) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
+        stream = getattr(console.file, "obeyed", console.file)
         for line in github_lines(outcome):
-            console.file.write(line + "\n")  # as it is: no wrapping, no colours
+            stream.write(line + "\n")  # as it is: no wrapping, no colours
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:
