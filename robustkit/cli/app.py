@@ -8,6 +8,7 @@ import sys
 import click
 
 from .. import __version__
+from ..common.environment import check_date
 from ..common.registry import loaded_plugins
 from ..errors import ProtocolError, RobustkitError
 from ..pipeline.processes import is_own, speaker
@@ -64,6 +65,7 @@ def cli() -> None:
     robustkit check runs/vit --policy policy.toml         a gate for continuous integration
     robustkit doctor                                      whether this machine computes what it should
     """
+    check_date()
 
 
 def _one_line(text: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ..common.cores import usual_workers
+from ..common.environment import check_date
 from ..common.plugins import declared
 from ..data.scenes import IGNORE
 from ..errors import PluginError, ProtocolError, unknown
@@ -84,6 +85,7 @@ class Request:
             self._settle()
 
     def _settle(self) -> None:
+        check_date()
         if self.preset is not None:
             preset = preset_of(self.task, self.preset) if isinstance(self.preset, str) else self.preset
             free = [name for name in preset.options if getattr(self, name) is None]

@@ -92,3 +92,11 @@ def test_what_is_printed_in_a_workflow_is_obeyed_by_nobody(tmp_path: Path) -> No
             assert obeyed(out) == ours and not obeyed(error), line
             assert "boo" in out or "[error]x" in error or "error::x" in error
     assert obeyed(shell(check)[1])  # elsewhere nothing is changed
+
+
+def test_a_date_that_is_none_is_one_line() -> None:
+    """Libraries read it when they are loaded."""
+    for value in ("x", "", "1.5", "-1", "1" * 13, "²"):
+        status, out, error = shell(f"{KIT} list models", SOURCE_DATE_EPOCH=value)
+        assert (status, out) == (2, "") and error.startswith(f"error: SOURCE_DATE_EPOCH is {value!r}; expected whole")
+        assert error.count("\n") == 1
