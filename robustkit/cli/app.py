@@ -83,7 +83,7 @@ def _of_machine(fault: Exception) -> str:
     said = next(iter(str(fault).splitlines()), "")[:300]
     if isinstance(fault, MemoryError) or any(text in said.lower() for text in _NO_MEMORY):
         return f"too little memory ({said or type(fault).__name__}); end other programs, or raise the limit (ulimit -v)"
-    remedy = "install robustkit-audit again" if isinstance(fault, ImportError) else "see --debug"
+    remedy = "install RobustKit again from its source" if isinstance(fault, ImportError) else "see --debug"
     return f"{type(fault).__name__}: {said}; {remedy}"
 
 
