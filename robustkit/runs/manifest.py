@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -16,6 +16,8 @@ from ..protocol.card import Samples, samples_of
 from .digests import digest_of
 from .malformed import fault_of, strange
 
+Format = Literal[1]
+"""The form of run.json, records and evidence. A version that changes what they hold, or mean, takes the next number."""
 _REMEDY = "restore it, or make the run again"
 _LARGEST = sys.float_info.max  # a bound that neither NaN nor an infinity keeps
 Count = Annotated[int, Meta(ge=0, lt=1 << 53, description="a whole number from 0 on")]
@@ -37,7 +39,8 @@ TextTable = Annotated[Mapping[str, str], Meta(description="a table of texts")]
 
 def made_with(versions: Mapping[str, str]) -> dict[str, str]:
     """Return those of robustkit, torch and timm among versions, without what follows a plus: the kind of build."""
-    return {name: versions[name].partition("+")[0] for name in ("robustkit", "torch", "timm") if name in versions}
+    named = ("robustkit", "torch", "timm")
+    return {name: str(versions[name])[:40].partition("+")[0] for name in named if name in versions}
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +186,8 @@ class BadImage(Part, frozen=True, kw_only=True):
 
 
 class Manifest(Part, frozen=True, kw_only=True):
-    """The contents of run.json: what was asked, on which data, with which versions.
+    """The contents of run.json: what was asked, on which data, with which versions: those of the last command. Each record
+    names its own.
 
     arguments: what the user asked for. claims: by the text of an attack's condition. evidence: conditions whose results
     need evidence to be trusted. pictures: ids of the samples whose images are kept. parts: how many the last command
@@ -191,6 +195,7 @@ class Manifest(Part, frozen=True, kw_only=True):
     they came (`--until-decided`), so that their number depends on what they show; else absent.
     """
 
+    format: Annotated[Format, Meta(description="the number of a format")]
     robustkit: Text
     command: Text
     started: Text
@@ -282,6 +287,12 @@ def manifest_of(data: Any, path: Path) -> Manifest:
     """
     if not isinstance(data, dict):
         raise RunError(f"{path}: not a whole run.json; restore it or use another --out")
+    if type(found := data.get("format")) is not int or found not in get_args(Format):
+        made = f"format {str(found)[:20]}" if found is not None else "no format"
+        raise RunError(
+            f"{path}: names {made}, and this version of RobustKit reads and continues format {get_args(Format)[0]} "
+            f"alone; use the version that made it ({str(data.get('robustkit'))[:40]}), or make the run again with another --out"
+        )
     try:
         manifest = msgspec.convert(data, Manifest)
     except msgspec.ValidationError:
