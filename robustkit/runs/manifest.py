@@ -186,8 +186,8 @@ class BadImage(Part, frozen=True, kw_only=True):
 
 
 class Manifest(Part, frozen=True, kw_only=True):
-    """The contents of run.json: what was asked, on which data, with which versions: those of the last command. Each record
-    names its own.
+    """The contents of run.json: what was asked, on which data, with which versions, of the last command; records name
+    their own.
 
     arguments: what the user asked for. claims: by the text of an attack's condition. evidence: conditions whose results
     need evidence to be trusted. pictures: ids of the samples whose images are kept. parts: how many the last command
@@ -291,7 +291,8 @@ def manifest_of(data: Any, path: Path) -> Manifest:
         made = f"format {str(found)[:20]}" if found is not None else "no format"
         raise RunError(
             f"{path}: names {made}, and this version of RobustKit reads and continues format {get_args(Format)[0]} "
-            f"alone; use the version that made it ({str(data.get('robustkit'))[:40]}), or make the run again with another --out"
+            f"alone; use the version that made it ({str(data.get('robustkit'))[:40]}), or make the run again with "
+            "another --out"
         )
     try:
         manifest = msgspec.convert(data, Manifest)
