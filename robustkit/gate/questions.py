@@ -18,12 +18,11 @@ from .measured import CannotTell, apart
 from .policy import Policy, Rule
 from .sequential import Question, Trial, bounded
 from .statements import Change, Identity, NoFlags, Statement, Value
-from .verdicts import matching
+from .verdicts import SAME, matching, out_of_reach
 
 ERROR = 0.05
 """The most that the probability may be of a wrong verdict, of all rules together."""
 
-_RELEASED = "give the run of what is released"
 _APART = "\n"  # between conditions, whose texts hold commas
 
 Figures = Callable[[str, str, str, Sequence[str]], Mapping[str, float]]
@@ -119,6 +118,9 @@ def trial_of(
         bound, before = bounded(rule).bound, None
         if isinstance(rule.statement, Change) and baseline is not None:
             bound, before = (bound + 1) / 2, baseline(name, text, metric, rule.statement.excepted)
+            mean = sum(before.values()) / max(len(before), 1)
+            if why := out_of_reach(rule.statement, mean, metric):
+                raise _refused(policy, rule, why)
         questions.append(Question(rule, name, text, metric, needs, before, SequentialTest(bound, error)))
     return Trial(policy, tuple(questions))
 
@@ -172,9 +174,7 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
         except CannotTell as why:
             raise RunError(f"{run.path}: {why}") from None
         if same_identity(side.described, subject):
-            raise RunError(
-                f"{run.path}: the baseline is this very checkpoint, so that nothing could differ; {_RELEASED}"
-            )
+            raise RunError(f"{run.path}: {SAME}")
         for text in words_of(condition).needs(condition, metric, manifest.conditions):
             if text not in manifest.conditions:
                 raise RunError(f"{run.path}: the baseline has no {text}; audit it under that, too")

@@ -34,6 +34,7 @@ from .policy import Policy, Rule
 from .statements import OF_RUN, SLACK, Change, Identity, NoFlags, Value, always_meets, meets
 
 PASS, FAIL, UNDECIDED = "pass", "FAIL", "cannot tell"
+SAME = "the baseline is this very checkpoint, so that nothing could differ; give the run of what is released"
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
             continue
         figure = replace(figure, flags=flags)
         state, reason, needed = decide(statement, figure, metric)
-        if reach := _out_of_reach(statement, figure, metric):
+        if reach := SAME if figure.same else out_of_reach(statement, figure.before, metric):
             state, reason, needed = UNDECIDED, reach, None
         judged.append(Verdict(rule, name, state, reason, figure, condition, needed, whole=not reach))
     if statement.condition:
@@ -269,21 +270,17 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     return replace(worst, completes=worst.completes or (short.manifest.command if short else ""))
 
 
-def _out_of_reach(statement: Change, figure: Measured, metric: str) -> str:
-    """Return why no figure could miss the bound, given the baseline; empty where one could."""
-    if figure.same:
-        return "the baseline is this very checkpoint, so that nothing could differ; give the run of what is released"
+def out_of_reach(statement: Change, before: float, metric: str) -> str:
+    """Return why no figure could miss the bound, given that of the baseline; empty where one could."""
     definition = find_metric(metric)
-    if definition is None or not math.isfinite(figure.before):
+    if definition is None or not math.isfinite(before):
         return ""
     low, high = definition.ends
-    ends = (
-        (figure.before - high, figure.before - low) if statement.falls else (low - figure.before, high - figure.before)
-    )
+    ends = (before - high, before - low) if statement.falls else (low - before, high - before)
     if not always_meets(statement.compare, statement.bound, ends):
         return ""
     return (
-        f"{metric} is {definition.said(figure.before)} in the baseline, so that no run could miss the bound; "
+        f"{metric} is {definition.said(before)} in the baseline, so that no run could miss the bound; "
         f"ask for less, or for the figure itself: {metric} under …"
     )
 
