@@ -124,7 +124,7 @@ def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Pat
     assert tables[0].note.endswith("Holm's p counts all 6 rows, and 2 other tests of the run's page.")
     assert sentences(of(run))[0].startswith("third loses less to fog than other: −40.0 points of error")
 
-    # Whatever is asked of `compare`, a difference has the p-value of the page; what only it tests counts beside all.
+    # Whatever is asked of `compare`, a difference has the p-value of the page; what only it tests counts with them.
     write_summary(run, of(run))
     page = {(frozenset((r.first.checkpoint, r.second.checkpoint)), r.condition, r.metric): r for r in tests.rows}
     for asked in (
