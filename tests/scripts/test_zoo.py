@@ -117,7 +117,7 @@ def test_a_checkpoint_that_is_not_the_shipped_one_is_refused(tmp_path: Path, mon
         robustkit.load("zoo:shapes-vit-quest")
     assert str(caught.value) == (
         f"zoo:shapes-vit-quest: {path} has sha256 {found}…, expected {LISTED['shapes-vit-quest']['sha256'][:12]}…: it "
-        "is not the checkpoint that was shipped; install RobustKit again"
+        "is not the checkpoint that was shipped; install RobustKit again from its source"
     )
     listed = json.loads(CliRunner().invoke(cli, ["list", "models", "--json"]).output)
     clean = {entry["name"]: entry["clean"] for entry in listed}
