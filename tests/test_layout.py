@@ -44,6 +44,7 @@ LATE_PACKAGES = {
 }
 """Packages that a function may import, and why."""
 LATE_MODULES = {
+    ("robustkit.cli.app", "robustkit.*"): "only where a command fails",
     ("robustkit.cli.commands.*", "robustkit.*"): "a command loads what it runs",
     ("robustkit.cli.check", "robustkit.gate.*"): "a command loads what it runs",
     ("robustkit.cli.completion", "robustkit.*"): "a shell waits for completion",

@@ -1,5 +1,6 @@
 """The packages stand apart as promised, and a wheel built from the repository works elsewhere."""
 
+import re
 import runpy
 import subprocess
 import sys
@@ -34,6 +35,13 @@ def test_a_module_of_the_current_folder_is_not_imported(folder: str, tmp_path: P
     monkeypatch.setattr(sys, "path", [str(tmp_path / folder), *usual])
     runpy.run_module("robustkit", run_name="__main__")
     assert sys.path == ([] if folder == "." else [str(tmp_path / folder)]) + usual
+
+
+def test_no_hint_names_a_distribution_that_nobody_owns() -> None:
+    """PyPI has no robustkit-audit: what is missing is installed from the clone."""
+    for path in (*ROOT.glob("robustkit/**/*.py"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md"):
+        said = re.search(r"robustkit(-audit)?\[|pip install '?robustkit", " ".join(path.read_text("utf-8").split()))
+        assert said is None, (path, said)
 
 
 def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_clean_predictions_are_timms_own(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_vit_in_the_layout_of_transformers_is_audited_as_timms(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="transformers is an extra: pip install 'robustkit-audit[hf]'")
+    pytest.importorskip("transformers", reason='transformers is an extra: pip install ".[hf]"')
     from scripts.hf.convert_vit import write
 
     ids = tmp_path / "ids.txt"

@@ -9,8 +9,9 @@ import warnings
 import click
 
 from .. import __version__
+from ..common.environment import check_date
 from ..common.registry import loaded_plugins
-from ..errors import RobustkitError, RobustkitWarning
+from ..errors import ProtocolError, RobustkitError, RobustkitWarning
 from ..pipeline.processes import is_own, speaker
 from . import streams
 from .commands import evaluation, runs, series, tools
@@ -65,6 +66,7 @@ def cli() -> None:
     robustkit check runs/vit --policy policy.toml         a gate for continuous integration
     robustkit doctor                                      whether this machine computes what it should
     """
+    check_date()
 
 
 def _one_line(text: str) -> str:
@@ -82,7 +84,7 @@ def _of_machine(fault: Exception) -> str:
     said = next(iter(str(fault).splitlines()), "")[:300]
     if isinstance(fault, MemoryError) or any(text in said.lower() for text in _NO_MEMORY):
         return f"too little memory ({said or type(fault).__name__}); end other programs, or raise the limit (ulimit -v)"
-    remedy = "install robustkit-audit again" if isinstance(fault, ImportError) else "see --debug"
+    remedy = "install RobustKit again from its source" if isinstance(fault, ImportError) else "see --debug"
     return f"{type(fault).__name__}: {said}; {remedy}"
 
 
@@ -95,12 +97,38 @@ def main() -> None:
     streams.prepare()
     warnings.simplefilter("ignore", RobustkitWarning)  # commands print what these say
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
+    status = 2  # of what is raised as it is
     try:
-        sys.exit(streams.finish(_status(debug)))
+        status = _status(debug)
+        sys.exit(streams.finish(status))
     except OSError as fault:  # when the end of standard output is written, as on a full disk
         streams.broken()
         click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
         sys.exit(2)
+    finally:
+        _withdraw(status)
+
+
+def _refused(said: str) -> None:
+    """Leave a mark in the run folder that a refused command was to write into; others leave it where they fail."""
+    from ..runs.files import RunFiles
+    from ..runs.repeating import COMMANDS as MAKING
+
+    words = sys.argv[1:]
+    if next((word for word in words if not word.startswith("-")), "") not in MAKING:
+        return
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == "--out" or word.startswith("--out="):
+            RunFiles(word.partition("=")[2] or following).note_refusal(said)
+
+
+def _withdraw(status: int) -> None:
+    """Delete the files of an earlier check where this one came to no verdict."""
+    words = sys.argv[1:]
+    if status not in (0, 1) and next((word for word in words if not word.startswith("-")), "") == "check":
+        from .check import withdraw_named
+
+        withdraw_named(words)
 
 
 def _status(debug: bool) -> int:
@@ -122,8 +150,11 @@ def _status(debug: bool) -> int:
         command = where.command_path if where else "robustkit"
         said = " ".join(fault.format_message().split())
         click.echo(f"error: {said}{'' if said.endswith(('.', '?')) else '.'} See {command} --help.", err=True)
+        _refused(said)
         status = 2
     except RobustkitError as fault:
+        if isinstance(fault, ProtocolError):
+            _refused(str(fault))
         if debug:
             raise
         if is_own(fault):

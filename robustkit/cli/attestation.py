@@ -7,18 +7,19 @@ from typing import Any
 
 from ..display.console import print_line
 from ..errors import GateFailed, ProtocolError
-from ..gate.attestation import FAILED, FILE, SHARDS
+from ..gate.attestation import FAILED, FILE, SHARDS, WARNED
 from ..gate.attested import read_attestation
 from ..models.file_digests import file_digests
 
 
-def verify(spec: str, file: Path, others: list[str], console: Any) -> None:
+def verify(spec: str, file: Path, others: list[str], console: Any, warned: bool = False) -> None:
     """Print whose result a statement is, where it is about this checkpoint. Its signature is not looked at.
 
-    others: options that mean nothing here.
+    others: options that mean nothing here. warned: whether a result of WARNED is accepted.
 
     Raises:
-        GateFailed: it is about other files, or its result is FAILED. RunError: it is no statement.
+        GateFailed: it is about other files, or its result is FAILED, or WARNED and that is not accepted.
+        RunError: it is no statement.
         CheckpointError, ModelError: the checkpoint cannot be read.
     """
     if others:
@@ -39,4 +40,9 @@ def verify(spec: str, file: Path, others: list[str], console: Any) -> None:
         )
     if attested.result == FAILED:
         raise GateFailed(f"{spec} is {', '.join(names)} of {file}, whose result is {FAILED}; release another one")
+    if attested.result == WARNED and not warned:
+        raise GateFailed(
+            f"{spec} is {', '.join(names)} of {file}, whose result is {WARNED}: some rule could not tell, or failed "
+            "as a warning; accept that with --allow-warned, or release one that is PASSED"
+        )
     print_line(console, f"{spec} is {', '.join(names)} of {file}: {attested.result}")

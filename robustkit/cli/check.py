@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from ..common.files import write_whole
 from ..display.console import print_line, print_tables
 from ..errors import GateFailed, ProtocolError, RunError
-from ..gate.attestation import as_statement
+from ..gate.attestation import STATEMENT, as_statement
 from ..gate.output import as_json, by_urgency, counts, github_lines, junit, markdown, table
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
@@ -19,6 +20,8 @@ from ..runs.links import OWN
 from ..runs.repeating import repeat_of
 
 DEFAULT = Path("policy.toml")
+_HEAD = 4096  # bytes of a file that tell whether a check wrote it
+_OWN = (b"<testsuites ", b'"policy": ', STATEMENT.encode())
 _STYLES = {PASS: "green", FAIL: "bold red", UNDECIDED: "yellow"}
 
 
@@ -47,6 +50,7 @@ def check_run(
         ProtocolError: the policy is malformed. RunError: a run is unusable, or a file cannot be written.
         NothingEvaluated: a run has no results.
     """
+    withdraw([junit, json_file, attestation])
     existing, place = RunFolder.existing(run), policy or DEFAULT
     if init:
         others = (
@@ -78,6 +82,26 @@ def check_run(
         details=details,
         console=console,
     )
+
+
+def withdraw(files: Sequence[Path | None]) -> None:
+    """Delete what an earlier check wrote, so that nobody reads it as the result of this one; nothing else."""
+    for path in filter(None, files):
+        with contextlib.suppress(OSError):
+            with path.open("rb") as file:
+                head = file.read(_HEAD)
+            if path.is_file() and any(mark in head for mark in _OWN):
+                path.unlink()
+
+
+def withdraw_named(words: Sequence[str]) -> None:
+    """Do so for the files that the words of a check name, whether or not these are understood."""
+    named = list[Path | None]()
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, given, value = word.partition("=")
+        if option in ("--junit", "--json", "--attestation"):
+            named.append(Path(value if given else following))
+    withdraw(named)
 
 
 def refuse_idle_predicate(predicate: str | None, attestation: Path | None) -> None:
@@ -126,7 +150,9 @@ def conclude(
     _tell_github(outcome, run, console)
     if not outcome.passed:
         raise GateFailed(f"{run.path} does not meet {place}: {counts(outcome)}")
-    print_line(console, f"{run.path} meets {place}: {counts(outcome)}")
+    idle = all(rule.severity == "warning" for rule in outcome.policy.rules)
+    more = "; every rule is of severity warning, so that none could fail it" if idle else ""
+    print_line(console, f"{run.path} meets {place}: {counts(outcome)}{more}")
 
 
 def show(outcome: Outcome, console: Any, details: bool = False) -> None:
@@ -182,8 +208,9 @@ def _put(path: Path, content: bytes, option: str) -> None:
 
 def _tell_github(outcome: Outcome, run: RunFolder, console: Any) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
+        stream = getattr(console.file, "obeyed", console.file)
         for line in github_lines(outcome):
-            console.file.write(line + "\n")  # as it is: no wrapping, no colours
+            stream.write(line + "\n")  # as it is: no wrapping, no colours
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary:
         try:

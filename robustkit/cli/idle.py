@@ -13,7 +13,7 @@ from .arguments import MODEL_KEYS
 PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "quiet", "config", "debug")
 """The options that `robustkit cam` takes for a user's own pictures."""
 GATE_VALUES = ("policy", "baseline", "junit", "json_file", "attestation", "predicate")
-GATE_ALONE = ("verify_attestation", "init", "every")
+GATE_ALONE = ("verify_attestation", "allow_warned", "init", "every")
 GATE = (*GATE_VALUES, *GATE_ALONE, "details")
 """The options of `robustkit check` that are about verdicts: those with a value, and those that audit nothing."""
 _GENERAL = ("runs", "until_decided", "config", "trust_config", "debug", "plugin")

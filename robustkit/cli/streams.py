@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from ..display.neutral import no_commands
 
 SIGPIPE_STATUS = 141  # 128 + SIGPIPE, as a shell reports for a command whose reader left
 
@@ -19,6 +24,42 @@ def prepare() -> None:
             setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
         elif getattr(getattr(sys, name), "errors", "") == "strict":
             getattr(sys, name).reconfigure(errors="backslashreplace")
+    guard()
+
+
+class Inert:
+    """A stream that takes text which GitHub's runner would obey, and writes it so that it does not.
+
+    obeyed: the stream itself, for commands that are meant.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.obeyed, self._line = stream, ""
+
+    def write(self, text: str) -> int:
+        shown = no_commands(self._line + text)
+        self.obeyed.write(shown[len(self._line) :])
+        line = re.split(r"[\r\n]", shown)[-1]
+        # Enough of it to know how the line begins, and how it ends so far.
+        self._line = line if not line.replace(":", "").strip() else f"x{line[-2:]}"
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("buffer", "detach"):  # by which others would write past it
+            raise AttributeError(name)
+        return getattr(self.obeyed, name)
+
+
+def guard() -> None:
+    """Have what is printed in a GitHub workflow obeyed by nobody: names and texts in it are those of strangers."""
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        for name in ("stdout", "stderr"):
+            if not isinstance(stream := getattr(sys, name), Inert):
+                setattr(sys, name, Inert(stream))
 
 
 def broken() -> None:

@@ -14,7 +14,7 @@ from ..gate.policy import read_policy
 from ..pipeline.until_decided import until_decided
 from ..runs.folder import RunFolder
 from ..runs.repeating import without_option
-from .check import DEFAULT, conclude, refuse_idle_predicate, refuse_same_file
+from .check import DEFAULT, conclude, refuse_idle_predicate, refuse_same_file, withdraw
 from .idle import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .progress import ConsoleProgress
 from .terminal import AS_IT_IS, audit_request, console, refuse_bad, usable
@@ -38,6 +38,7 @@ def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> 
     place = gate["policy"] or DEFAULT
     runs = [Path(path) for path in (options["out"], gate["baseline"]) if path]
     refuse_same_file(place, gate["junit"], gate["json_file"], gate["attestation"], runs)
+    withdraw([gate["junit"], gate["json_file"], gate["attestation"]])
     policy = read_policy(place)
     baseline = None if gate["baseline"] is None else RunFolder.existing(gate["baseline"])
     request = audit_request(tuple(checkpoints), data_dir, options)

@@ -26,6 +26,17 @@ def no_controls(text: str, kept: str = "") -> str:
     return text.translate(_instead(kept))
 
 
+_OBEYED = re.compile(r"(?m)##(?=\[)|(?:^|(?<=\r))[^\S\r\n]*:(?=:)")
+"""What precedes the second half of a workflow command: `##[` anywhere, `::` where a line begins, as GitHub's runner
+reads them.
+"""
+
+
+def no_commands(text: str) -> str:
+    """Return a text in which GitHub's runner finds no workflow command: a space parts its signs."""
+    return _OBEYED.sub(r"\g<0> ", text)
+
+
 @lru_cache(maxsize=8)
 def _instead(kept: str) -> dict[int, str]:
     """Return what stands for each control character, Unicode's category Cc, but those kept."""

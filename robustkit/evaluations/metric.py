@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,8 @@ class Metric:
     where it names none. parametric: the name continues with a parameter, such as a class. drafted: a drafted policy has
     a rule on it. hub: its type and its name in the metadata of a model card; None where it has none. noun: what a
     sentence calls it, where that is not the label. narrowed_by: what makes its interval narrower, where that is not
-    samples alone, so that no number of them can be told.
+    samples alone, so that no number of them can be told. least, most: what no value is below, or above; those
+    of shares are 0 and 1. also: what else people call it.
     """
 
     name: str
@@ -33,6 +35,21 @@ class Metric:
     hub: tuple[str, str] | None = None
     noun: str = ""
     narrowed_by: str = ""
+    least: float = -math.inf
+    most: float = math.inf
+    also: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """What no value is below, and what none is above; infinite where nothing bounds it."""
+        bounded = self.share or self.binary
+        return max(self.least, 0.0) if bounded else self.least, min(self.most, 1.0) if bounded else self.most
+
+    @property
+    def difference_ends(self) -> tuple[float, float]:
+        """The same of a difference of two values."""
+        reach = self.ends[1] - self.ends[0]
+        return -reach, reach
 
     @property
     def heading(self) -> str:

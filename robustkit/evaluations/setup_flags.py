@@ -173,7 +173,7 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
         hits, labelled = (np.array(table[name].to_pylist()).sum(axis=0) for name in ("intersections", "labelled"))
         if hits.sum() <= labelled.max():
             flags.append(
-                f"no better than answering the most frequent class everywhere: {hits.sum() / labelled.sum():.1%} of the "
+                f"no better than guessing the most frequent class everywhere: {hits.sum() / labelled.sum():.1%} of "
                 f"pixels are right, that class has {labelled.max() / labelled.sum():.1%}; {look}"
             )
     if {"label", "prediction"} <= set(table.column_names):

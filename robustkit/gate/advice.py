@@ -12,6 +12,8 @@ from .verdicts import FAIL, PASS, Verdict
 _IDENTITY = {
     "protocol": "audit under the card that the rule names (--protocol), or draft the policy again",
     "data digest": "audit the same samples (--data-dir, --limit, --ids, --seed), or draft the policy again",
+    "settings": "audit as the rule says (--seed, --dtype, --engine); if it was changed on purpose, change the rule",
+    "heads": "fit the heads to the same training images (--train, --train-limit); if others are meant, change the rule",
     "attention": "audit the checkpoint that is meant; if the formula was changed on purpose, change the rule",
     "arch": "audit the checkpoint that is meant; if the architecture was changed on purpose, change the rule",
     "preprocessing": "show images as the rule says (--mean, --std, --crop-pct, --crop-mode, --interpolation, "

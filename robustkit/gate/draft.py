@@ -17,8 +17,11 @@ from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.inputs import shown_as
 from ..tasks.measures import find_metric, metric_of
-from .measured import MeasuredRun, is_of_missing
+from .grammar import FEWEST
+from .identity import heads_of, settings_of
+from .measured import MeasuredRun, is_of_missing, is_of_setup
 from .output import plain
+from .statements import always_meets, quoted
 
 _MOST = 12  # flags that a draft names
 
@@ -70,6 +73,7 @@ def draft(run: RunFolder, every: bool = False) -> str:
     data = subject.manifest.data
     lines += _rule("same card: attacks and their parameters", _is("protocol", subject.manifest.protocol.tag))
     lines += _rule(f"same images: {data.n} of {data.name}", _is("data digest", data.digest))
+    lines += _rule("same seed, precision, engine", _is("settings", settings_of(subject.manifest)))
     lines += _of_each(subject) if every else _of_all(subject)
     lines.append(TAIL.format(metric=subject.task.headline))
     return "".join(lines)
@@ -92,9 +96,9 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
     """Yield the rules that matter, one for all checkpoints where possible."""
     names = [name for name, cells in subject.cells.items() if cells]
     whole = len(names) == len(subject.checkpoints)  # a rule for all cannot judge one without results
-    formulas: dict[str, list[str]] = {}
+    formulas: dict[tuple[str, ...], list[str]] = {}
     for name in names:
-        formulas.setdefault(subject.checkpoints[name].attention, []).append(name)
+        formulas.setdefault(_built(subject, name), []).append(name)
     for some in formulas.values():
         if whole and len(formulas) == 1:
             yield from _formula(subject, some, "")
@@ -175,11 +179,13 @@ def _bound(row: Row, checkpoint: str, why: str = "") -> Iterator[str]:
     if why:
         comment = f"{why}{'' if why.endswith(', ') else ': '}{comment}"
     bound = math.ceil(100 * high - 1e-9) / 100 if falls else math.floor(100 * low + 1e-9) / 100
-    if bound <= 0 and not falls:
-        yield f"\n# {what} is {plain(comment)}: no bound above 0\n"
+    sign, metric_ends = "<=" if falls else ">=", metric_of(metric).ends
+    if always_meets(sign, bound, metric_ends) or (bound <= 0 and not falls):
+        yield f"\n# {what} is {plain(comment)}: no bound that a run could miss\n"
         return
+    written = f"{100 * bound:.0f} %" if bound > 1 and metric_of(metric).scale == 100 else f"{bound:.2f}"
     flags = f"; flags: {'; '.join(row['flags'])}" if row["flags"] and not why else ""  # else a rule names them
-    yield from _rule(comment + flags, f"{metric} under {condition} {'<=' if falls else '>='} {bound:.2f}", checkpoint)
+    yield from _rule(comment + flags, f"{metric} under {condition} {sign} {written}", checkpoint)
 
 
 def _is_understood(condition: str) -> bool:
@@ -196,9 +202,19 @@ def _is_part_of_a_mean(subject: MeasuredRun, name: str, condition: str) -> bool:
     return any(shares < set(shares_of(text)) for text, _ in subject.cells[name])
 
 
+def _built(subject: MeasuredRun, name: str) -> tuple[str, str, str]:
+    """Return a checkpoint's attention formula, its architecture, and its heads, if any."""
+    entry = subject.checkpoints[name]
+    return entry.attention, entry.arch, heads_of(entry)
+
+
 def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
-    """Yield a rule on the attention formula, and in a comment the digests that would pin the very weights."""
-    yield from _rule("same formula", _is("attention", subject.checkpoints[names[0]].attention), checkpoint)
+    """Yield rules on what checkpoints are built of, and in a comment the digests that would pin the very weights."""
+    attention, arch, heads = _built(subject, names[0])
+    yield from _rule("same formula", _is("attention", attention), checkpoint)
+    yield from _rule("same architecture", _is("arch", arch), checkpoint)
+    if heads:
+        yield from _rule("same heads, of the same training images", _is("heads", heads), checkpoint)
     for name in names:
         digest = str(subject.checkpoints[name].sha256)
         yield f"# these very weights{f' of {plain(name)}' * (len(names) > 1)}: {_is('checkpoint sha256', digest)}\n"
@@ -211,8 +227,10 @@ def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
 
 
 def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
-    flags = [flag for name in names for row in subject.cells[name].values() for flag in row["flags"]]
-    essences = dict.fromkeys(_essence(flag) for flag in flags if not is_of_missing(flag))
+    every = dict.fromkeys(flag for name in names for row in subject.cells[name].values() for flag in row["flags"])
+    for flag in filter(is_of_setup, every):
+        yield f"\n# to be settled, since no rule here allows it: {plain(flag)}\n"
+    essences = dict.fromkeys(_essence(flag) for flag in every if not (is_of_missing(flag) or is_of_setup(flag)))
     if subject.manifest.corrupted.left_out:
         essences["left out: "] = None
     if not essences:
@@ -222,14 +240,15 @@ def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Itera
     else:
         yield from _rule(
             "these flags were raised, and are allowed here: look at each in the report, and delete what must not be",
-            f"no flags except {', '.join(map(_quoted, essences))}",
+            f"no flags except {', '.join(map(quoted, essences))}",
             checkpoint,
         )
 
 
 def _essence(flag: str) -> str:
-    """Return the longest part of a flag without numbers, which differ from run to run."""
-    return max(re.split(r"\d[\d.,/x%]*", flag), key=len).strip(" ;,:") or flag
+    """Return the longest part of a flag without numbers, which differ from run to run; all of it if that is short."""
+    part = max(re.split(r"\d[\d.,/x%]*", flag), key=len).strip(" ;,:")
+    return part if sum(map(str.isalnum, part)) >= FEWEST else flag
 
 
 def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:
@@ -240,13 +259,7 @@ def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:
 
 
 def _is(subject: str, value: str) -> str:
-    return f"{subject} == {_quoted(value)}"
-
-
-def _quoted(text: str) -> str:
-    """Return a text as rules quote it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return f"{subject} == {quoted(value)}"
 
 
 def _toml(text: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ..errors import ProtocolError, unknown
+from ..errors import ProtocolError
+from ..evaluations.metric import Metric
 from ..evaluations.pattern import check_condition, pattern_of
 from ..protocol.card import number
 from ..protocol.pattern import ConditionPattern
@@ -18,9 +21,13 @@ from .statements import (
     NoFlags,
     Statement,
     Value,
+    always_meets,
 )
 
 _STARTS = ("drop", "rise", "no flags", "n", *SUBJECTS)
+FEWEST = 6
+"""Letters and digits of what is excepted: fewer are part of nearly every line."""
+_SUGGESTED = 5  # metrics that a message names
 
 
 def parse_statement(text: str, at: Callable[[int], str] = lambda offset: f"column {offset + 1}") -> Statement:
@@ -83,24 +90,40 @@ class _Reader:
             if definition is None or not definition.under:
                 raise _Misread(self.at, f"expected under CONDITION, such as {metric} under clean, {self._found}")
             condition = pattern_of(definition.under)
-        compare, bound, sure = self._bound(sure=metric != "n")
-        if metric == "n" and bound != int(bound):
-            raise _Misread(start, f"n is a whole number of samples; the bound is {bound:g}")
+        if metric == "n":
+            compare, bound, sure = self._bound(None, (0.0, math.inf), sure=False)
+            if bound != int(bound):
+                raise _Misread(start, f"n is a whole number of samples; the bound is {bound:g}")
+        else:
+            definition = find_metric(metric)
+            assert definition is not None
+            compare, bound, sure = self._bound(definition, definition.ends)
         return Value(metric, condition, compare, bound, sure)
 
     def _flags(self) -> NoFlags:
         if not self._accept("flags"):
             self._expected("flags after no")
-        condition, excepted = self._under(), []
-        if self._accept("except"):
-            excepted.append(self._string())
-            while self.token == ",":
+        return NoFlags(self._under(), self._excepted("flag"))
+
+    def _excepted(self, what: str) -> tuple[str, ...]:
+        """Return the texts after `except`, if it comes next. what: the kind of line that they are parts of."""
+        excepted = list[str]()
+        while self._accept("except") if not excepted else self.token == ",":
+            if excepted:
                 self._next()
-                excepted.append(self._string())
-        return NoFlags(condition, tuple(excepted))
+            start = self.at
+            excepted.append(self._string())
+            if sum(map(str.isalnum, excepted[-1])) < FEWEST:
+                raise _Misread(
+                    start,
+                    f"{excepted[-1]!r} is part of nearly every {what}, so that the rule could not fail; expected a "
+                    f"longer part of the {what} that is meant, of {FEWEST} letters or more",
+                )
+        return tuple(excepted)
 
     def _change(self) -> Change:
         falls, metric, condition = self.token == "drop", "", None
+        definition = find_metric("top1")
         self._next()
         if self._accept("in"):
             start, metric = self.at, self._metric()
@@ -118,14 +141,36 @@ class _Reader:
         condition = self._under()
         if not self._accept("against", "baseline"):
             self._expected("against baseline")
-        return Change(falls, metric, condition, *self._bound())
+        assert definition is not None
+        bound = self._bound(definition, definition.difference_ends, "change of ")
+        return Change(falls, metric, condition, *bound, self._excepted("difference"))
 
-    def _bound(self, sure: bool = True) -> tuple[str, float, bool]:
+    def _bound(
+        self, metric: Metric | None, ends: tuple[float, float], of: str = "", sure: bool = True
+    ) -> tuple[str, float, bool]:
+        """Return a comparison, its bound, and whether confidence is asked for.
+
+        metric: None for n. ends: what no figure is below or above. of: what the figure is, if not the metric itself.
+        """
         if self.token not in (">=", "<=", ">", "<"):
             self._expected("one of >=, <=, >, <")
-        compare = self.token
+        compare, start = self.token, self.end
         self._next()
+        at, written = self.at, self.token
         bound = self._number()
+        signed = "%" in self.text[start : self.at if self.kind else len(self.text)]
+        if metric is None and signed:
+            raise _Misread(at, "n is a number of samples, not a share; leave out the per cent sign")
+        percent = metric is not None and metric.scale == 100 and not signed
+        remedy = f"; write {written} %, as pages print it" if percent and abs(bound) >= 1 else ""
+        name = of + (metric.name if metric else "n")
+        if always_meets(compare, bound, ends):
+            end = ends[0] if compare.startswith(">") else ends[1]
+            never = f"no {name} is {'below' if compare.startswith('>') else 'above'} {_as(metric, end)}"
+            raise _Misread(at, f"no run can fail this rule: {never}{remedy or '; give a bound that a run can miss'}")
+        if percent and abs(bound) > 1:
+            meant = f", or {100 * bound:g} % if that is meant" if ends[0] <= bound <= ends[1] else ""
+            raise _Misread(at, f"{written} is {100 * bound:g} % of {name}{remedy}{meant}")
         return compare, bound, sure and self._confidence()
 
     def _confidence(self) -> bool:
@@ -167,8 +212,7 @@ class _Reader:
         if self.kind != "word":
             self._expected(f"a metric such as top1, or one of {_list(_STARTS)}" if extra else "a metric such as top1")
         if name not in extra and find_metric(name) is None:
-            names = dict.fromkeys((*metrics(), *extra, *(_STARTS if extra else ())))
-            raise _Misread(self.at, unknown("metric", name, names))
+            raise _Misread(self.at, _unknown_metric(name, (*extra, *(_STARTS if extra else ()))))
         self._next()
         return name
 
@@ -235,3 +279,33 @@ class _Reader:
 
 def _list(names: tuple[str, ...]) -> str:
     return ", ".join(names)
+
+
+def _as(metric: Metric | None, value: float) -> str:
+    """Return a value as rules write it."""
+    return f"{100 * value:.4g} %" if metric and metric.scale == 100 else f"{value:.4g}"
+
+
+def _unknown_metric(name: str, others: Iterable[str]) -> str:
+    """Return a message with the metrics nearest to an unknown one: by what people call them, else by spelling.
+
+    others: what may stand in place of a metric.
+    """
+    asked, every = _plain(name), metrics()
+    called = {key: {_plain(word) for word in _names(metric)} for key, metric in every.items()}
+    same = [key for key, words in called.items() if asked in words]
+    words = {word: key for key, own in reversed(called.items()) for word in own} | {_plain(key): key for key in others}
+    close = [words[word] for word in difflib.get_close_matches(asked, words, n=2 * _SUGGESTED)]
+    first, *more = [*dict.fromkeys((*same, *close))][:_SUGGESTED] or [""]
+    guess = f"; did you mean {first!r}?{f' others: {_list(tuple(more))}' if more else ''}" if first else ""
+    return f"unknown metric {name!r}{guess or '; expected one such as top1'} (a run's metrics are in its summary.csv)"
+
+
+def _names(metric: Metric) -> Iterator[str]:
+    """Yield what people may call a metric."""
+    yield from (metric.name, metric.word, metric.noun, *(metric.hub or ()), *metric.also)
+
+
+def _plain(text: str) -> str:
+    """Return a name without case and signs, in which spellings of one name differ."""
+    return "".join(filter(str.isalnum, text.lower()))

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from ..common.preprocessing import said_by
+from ..results.setups import heads_setup, is_of_rounding, run_setup
 from ..runs.inputs import shown_as
 from ..runs.manifest import CheckpointEntry, Manifest
 from .statements import Identity
+
+_SAID = ("protocol", "parameters of the card")
+"""What the rule on the card says, which names its digest."""
+_USUAL = "use of maps of wrong predictions left out"
 
 
 def compared(statement: Identity, manifest: Manifest, checkpoint: CheckpointEntry | None) -> tuple[bool, str]:
@@ -19,10 +24,30 @@ def compared(statement: Identity, manifest: Manifest, checkpoint: CheckpointEntr
         "attention": checkpoint and checkpoint.attention,
         "arch": checkpoint and checkpoint.arch,
         "checkpoint sha256": checkpoint and checkpoint.sha256,
+        "settings": settings_of(manifest),
+        "heads": checkpoint and heads_of(checkpoint),
     }[subject]
+    if subject in ("settings", "heads"):  # which may be long: only what differs is named
+        parts, wanted = (str(text or "").split(", ") for text in (found, expected))
+        odd = [part for part in parts if part not in wanted]
+        gone = [part for part in wanted if part not in parts]
+        said = f"{', '.join(odd) or 'none of these'}, expected {', '.join(gone) or 'nothing more'}"
+        return not (odd or gone), f"{subject}: {said if odd or gone else found}"
     is_digest = subject.endswith(("digest", "sha256"))
     same = found == expected or (is_digest and str(found).lower() == expected.lower())
     return same, f'{subject} is "{found}"'
+
+
+def settings_of(manifest: Manifest) -> str:
+    """Return what a run decides for all its checkpoints besides card and data, without what only rounds otherwise."""
+    values = run_setup(manifest).values
+    kept = (f"{name} {value}" for name, value in values.items() if not (name in _SAID or is_of_rounding(name)))
+    return ", ".join(text for text in kept if text != _USUAL)
+
+
+def heads_of(checkpoint: CheckpointEntry) -> str:
+    """Return how the heads of features were made, and from what; empty where there are none."""
+    return ", ".join(f"{key} {value}" for key, value in heads_setup(checkpoint).items())
 
 
 def _preprocessing(checkpoint: CheckpointEntry, expected: str) -> tuple[bool, str]:

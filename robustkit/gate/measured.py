@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..common.differences import unseen
+from ..display.neutral import no_controls
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.cells import Cells, Row
 from ..evaluations.kinds import shares_of
 from ..evaluations.pattern import fits, is_exactly
 from ..protocol.pattern import ConditionPattern
-from ..results.paired import Side, lacking, paired_difference
+from ..results.paired import Side, is_same_model, lacking, paired_difference
+from ..results.setups import checkpoint_changes, checkpoint_setup, is_of_rounding, run_changes, run_setup
 from ..results.summary import survey
 from ..runs.folder import RunFolder
+from ..runs.joining import differing
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.measures import find_metric
 from ..tasks.task import Task, task_of
 from .remedy import missing_command
+from .statements import quoted
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A number with its 95 % interval (nan where there is none), of n samples."""
+    """A number with its 95 % interval (nan where there is none), of n samples. before: of a change, the baseline's
+    figure; same: both are of one checkpoint, and equal.
+    """
 
     value: float
     n: int
     low: float = math.nan
     high: float = math.nan
     flags: tuple[str, ...] = ()
+    before: float = math.nan
+    same: bool = False
+
+
+_SHOWN = 3  # differences of set-ups that a line names
 
 
 class MeasuredRun:
@@ -37,6 +49,11 @@ class MeasuredRun:
 
     def __init__(self, run: RunFolder) -> None:
         self.run, self.manifest = run, run.manifest
+        if said := run.refusal():
+            raise RunError(
+                f"{run.path}: the last audit into this run was refused, so that it may not be what was meant: "
+                f"{no_controls(said)}; run the audit again to its end, or delete {run.refusal_path}"
+            )
         self.results = survey(run)
         if not len(self.results):
             raise NothingEvaluated(f"{run.path}: there are no results to check; run the audit again to its end")
@@ -107,6 +124,11 @@ def is_of_missing(flag: str) -> bool:
     return "the same command" in flag or "the same audit" in flag
 
 
+def is_of_setup(flag: str) -> bool:
+    """Whether a flag says that the set-up was guessed, or may be wrong: no draft allows that by itself."""
+    return any(part in flag for part in ("assumed", "fits better", "fit better", "guessing"))
+
+
 def figure_of(row: Row) -> Measured:
     """Return a result. An interval of zero width is left out: resampling saw no difference in so few samples."""
     figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
@@ -117,13 +139,46 @@ def figure_of(row: Row) -> Measured:
     return replace(figure, low=figure.value - reach, high=figure.value + reach)
 
 
-def apart(baseline: Manifest, run: Manifest) -> tuple[str, ...]:
-    """Return flags of what was computed otherwise in a baseline, though the two can be paired."""
-    return tuple(
-        f"{key} is {there} in the baseline and {here} here"
-        for key in ("dtype", "compile")
-        if (there := getattr(baseline.deciding, key)) != (here := getattr(run.deciding, key))
-    )
+Described = tuple[Manifest, CheckpointEntry]
+"""A checkpoint of a run, as run.json describes both."""
+
+
+def apart(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return flags of what was computed otherwise in a baseline, though the two can be paired.
+
+    excepted: parts of the lines on differences that a rule accepts.
+
+    Raises:
+        CannotTell: they differ in what decides figures besides the weights, as `robustkit compare` says it.
+    """
+    (before, first), (after, second) = baseline, run
+    there, here = before.deciding.to_plain(), after.deciding.to_plain()
+    for key in ("protocol", "data digest", "seed"):
+        if there[key] != here[key]:
+            what = differing(key, there[key], here[key], "in the baseline")
+            raise CannotTell(f"the runs cannot be paired: {what}; audit both alike")
+    for what, one, other in (
+        ("the task", task_of(before).name, task_of(after).name),
+        ("the number of classes", before.data.classes, after.data.classes),
+        ("the number of outputs", first.num_classes, second.num_classes),
+    ):
+        if one != other:
+            raise CannotTell(f"the runs cannot be paired: {what} is {one} in the baseline and {other} here")
+    lines = [
+        *checkpoint_changes(checkpoint_setup(first), checkpoint_setup(second)),
+        *run_changes(run_setup(before), run_setup(after), ()),
+    ]
+    told = [line for line in lines if line.startswith("weights ") or is_of_rounding(line)]
+    strange = [line for line in lines if line not in told and not any(part in line for part in excepted)]
+    if strange:
+        parts = ", ".join(map(quoted, strange[:_SHOWN]))
+        more = f"; and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        raise CannotTell(
+            f"the baseline has another set-up: {'; '.join(strange[:_SHOWN])}{more}; audit both alike, or accept this "
+            f"in the rule: except {parts}"
+        )
+    accepted = [f"set-up: {line}, which the rule accepts" for line in lines if line not in told]
+    return (*(f"baseline: {line}" for line in told), *accepted)
 
 
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
@@ -144,8 +199,8 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         difference = paired_difference(first, second, condition, metric)
     except RunError as fault:
         raise CannotTell(str(fault)) from None
+    same = difference.value == 0 and is_same_model(first, second)
     low, high = difference.ci_low, difference.ci_high
-    flags = apart(*manifests)
     if falls:
-        return Measured(0.0 - difference.value, difference.n, 0.0 - high, 0.0 - low, flags)
-    return Measured(difference.value, difference.n, low, high, flags)
+        return Measured(0.0 - difference.value, difference.n, 0.0 - high, 0.0 - low, (), difference.first, same)
+    return Measured(difference.value, difference.n, low, high, (), difference.first, same)

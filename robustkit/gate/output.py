@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.etree import ElementTree as Tree
 
+from ..display.neutral import no_commands
 from ..display.table import TextTable
 from .advice import advice, shortfall
 from .measured import Measured
@@ -176,7 +177,7 @@ def _word(verdict: Verdict) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return no_commands(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

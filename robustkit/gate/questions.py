@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from ..common.betting import SequentialTest
 from ..errors import ProtocolError, RunError
 from ..evaluations.kinds import by_words, vocabulary_of, words_of
 from ..evaluations.pattern import fits, is_exactly, pattern_of
 from ..protocol.condition import Condition
-from ..results.paired import Side, lacking
+from ..results.paired import Side, lacking, same_identity
 from ..runs.folder import RunFolder
-from ..runs.joining import differing
+from ..runs.manifest import Manifest
 from ..tasks.measures import find_metric
 from ..tasks.task import Task, task_of
+from .measured import CannotTell, apart
 from .policy import Policy, Rule
 from .sequential import Question, Trial, bounded
 from .statements import Change, Identity, NoFlags, Statement, Value
-from .verdicts import matching
+from .verdicts import SAME, matching, out_of_reach
 
 ERROR = 0.05
 """The most that the probability may be of a wrong verdict, of all rules together."""
 
 _APART = "\n"  # between conditions, whose texts hold commas
 
-Figures = Callable[[str, str, str], Mapping[str, float]]
-"""The figure of each sample, by its id: of a checkpoint, a condition and a metric."""
+Figures = Callable[[str, str, str, Sequence[str]], Mapping[str, float]]
+"""The figure of each sample, by its id: of a checkpoint, a condition and a metric, with the differences that a rule
+accepts.
+"""
 
 
 _OPTIONS = ("--attacks", "--corruptions", "--evaluations")
@@ -115,7 +117,10 @@ def trial_of(
     for rule, metric, text, needs, name in found:
         bound, before = bounded(rule).bound, None
         if isinstance(rule.statement, Change) and baseline is not None:
-            bound, before = (bound + 1) / 2, baseline(name, text, metric)
+            bound, before = (bound + 1) / 2, baseline(name, text, metric, rule.statement.excepted)
+            mean = sum(before.values()) / max(len(before), 1)
+            if why := out_of_reach(rule.statement, mean, metric):
+                raise _refused(policy, rule, why)
         questions.append(Question(rule, name, text, metric, needs, before, SequentialTest(bound, error)))
     return Trial(policy, tuple(questions))
 
@@ -149,29 +154,27 @@ def _figure(
     return text, tuple(needs)
 
 
-def baseline_of(run: RunFolder, deciding: Mapping[str, Any], takes: Mapping[str, str]) -> Figures:
-    """Return the figures of a baseline.
+def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
+    """Return the figures of a baseline. planned: the run that is compared with it.
 
-    deciding: protocol, data digest and seed of the run that is compared with it. takes: digests of what its conditions
-    read, by text.
-
-    Raises:
-        RunError: the two cannot be paired. What it returns raises it, too, where the baseline lacks records.
+    What is returned raises RunError where the two cannot be paired, are of one checkpoint, or records are missing.
     """
-    manifest, there = run.manifest, run.manifest.deciding.to_plain()
-    for key, here in deciding.items():
-        if there[key] != here:
-            what = differing(key, there[key], here)
-            raise RunError(f"{run.path}: the runs cannot be paired: {what}; audit both alike")
+    manifest, takes = run.manifest, planned.corrupted.digests
 
-    def figures(name: str, condition: str, metric: str) -> Mapping[str, float]:
+    def figures(name: str, condition: str, metric: str, excepted: Sequence[str] = ()) -> Mapping[str, float]:
         other = name if name in manifest.names else manifest.names[0]
         if other != name and len(manifest.names) > 1:
             raise RunError(
                 f"{run.path}: the baseline has no {name}; it has {', '.join(manifest.names)}; name the rule's "
                 "checkpoint as one of them, or give a baseline of one checkpoint"
             )
-        side = Side(run, other)
+        side, subject = Side(run, other), planned.checkpoint(name)
+        try:
+            apart((manifest, side.described), (planned, subject), excepted)
+        except CannotTell as why:
+            raise RunError(f"{run.path}: {why}") from None
+        if same_identity(side.described, subject):
+            raise RunError(f"{run.path}: {SAME}")
         for text in words_of(condition).needs(condition, metric, manifest.conditions):
             if text not in manifest.conditions:
                 raise RunError(f"{run.path}: the baseline has no {text}; audit it under that, too")

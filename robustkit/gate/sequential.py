@@ -17,7 +17,7 @@ from ..runs.folder import RunFolder
 from ..tasks.task import Task
 from .measured import Measured, MeasuredRun, apart
 from .policy import Policy, Rule
-from .statements import Change, Identity, Value
+from .statements import OF_RUN, Change, Identity, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict, matching, of_identity
 
 if TYPE_CHECKING:
@@ -104,14 +104,13 @@ class Trial:
     def outcome(self, run: RunFolder, baseline: RunFolder | None = None) -> Outcome:
         """Return the verdicts, in the order of the rules. baseline: whose figures the changes are from."""
         subject = MeasuredRun(run)
-        changed = () if baseline is None else apart(baseline.manifest, run.manifest)
         verdicts = list[Verdict]()
         for rule in self.policy.rules:
             if isinstance(rule.statement, Identity):
-                of_run = rule.statement.subject in ("protocol", "data digest")
+                of_run = rule.statement.subject in OF_RUN
                 names = [""] if of_run else matching(rule.checkpoint, [*subject.checkpoints])
                 verdicts += (of_identity(rule, name, rule.statement, subject) for name in names)
-            verdicts += (_verdict(each, subject, changed) for each in self.questions if each.rule is rule)
+            verdicts += (_verdict(each, subject, baseline) for each in self.questions if each.rule is rule)
         return Outcome(self.policy, tuple(verdicts), subject.results)
 
 
@@ -121,12 +120,22 @@ def bounded(rule: Rule) -> Value | Change:
     return rule.statement
 
 
-def _verdict(question: Question, subject: MeasuredRun, changed: Sequence[str]) -> Verdict:
+def _apart(question: Question, subject: MeasuredRun, baseline: RunFolder | None) -> Sequence[str]:
+    """Return flags of what was computed otherwise in the baseline of a question, if it has one."""
+    statement = question.rule.statement
+    if baseline is None or not isinstance(statement, Change):
+        return ()
+    manifest, name = baseline.manifest, question.checkpoint
+    there = manifest.checkpoint(name if name in manifest.names else manifest.names[0])
+    return apart((manifest, there), (subject.manifest, subject.checkpoints[name]), statement.excepted)
+
+
+def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | None) -> Verdict:
     rule, taken, every = question.rule, question.test.taken, subject.manifest.data.n
     word = "not decided by" if question.state == UNDECIDED else "decided after"
     row = subject.cells[question.checkpoint].get((question.condition, question.metric))
     flags = [] if row is None else [flag for flag in row["flags"] if not flag.startswith((INCOMPLETE, STOPPED))]
-    flags += changed if question.before is not None else ()
+    flags += _apart(question, subject, baseline)
     figure = Measured(question.value, taken, flags=tuple(flags)) if taken else None
     reason = f"{word} {taken} of {every} samples"
     return Verdict(rule, question.checkpoint, question.state, reason, figure, question.condition, of=every)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from ..protocol.pattern import ConditionPattern
 
-SUBJECTS = ("attention", "arch", "preprocessing", "protocol", "data digest", "checkpoint sha256")
+OF_RUN = ("protocol", "data digest", "settings")
+"""What all checkpoints of a run share."""
+SUBJECTS = ("attention", "arch", "preprocessing", "heads", *OF_RUN, "checkpoint sha256")
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Value:
 class Change:
     """How much a figure may drop or rise against the baseline's.
 
-    metric: empty for top1, or miou of segmenters. condition: None for all of the baseline.
+    metric: empty for top1, or miou of segmenters. condition: None for all of the baseline. excepted: parts of the lines
+    on how the set-ups of both may differ.
     """
 
     falls: bool
@@ -33,6 +36,7 @@ class Change:
     compare: str
     bound: float
     sure: bool = False
+    excepted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,3 +56,22 @@ class Identity:
 
 
 Statement = Value | Change | NoFlags | Identity
+SLACK = 1e-12
+"""The tolerance within which a figure equals a bound: sums of floats in another order differ."""
+
+
+def quoted(text: str) -> str:
+    """Return a text as rules quote it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def always_meets(compare: str, bound: float, ends: tuple[float, float]) -> bool:
+    """Whether every value between two ends, which may be infinite, is on the right side of a bound."""
+    return meets(compare, bound, ends[0] if compare.startswith(">") else ends[1])
+
+
+def meets(compare: str, bound: float, value: float) -> bool:
+    """Whether a value is on the right side of a bound."""
+    gap = value - bound if compare.startswith(">") else bound - value
+    return gap > SLACK if compare in (">", "<") else gap >= -SLACK

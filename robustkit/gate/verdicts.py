@@ -15,7 +15,6 @@ from ..evaluations.kinds import words_of
 from ..evaluations.pattern import fits
 from ..results.paired import Side, lacking
 from ..runs.folder import RunFolder
-from ..runs.joining import differing
 from ..runs.repeating import repeat_of
 from ..tasks.measures import find_metric
 from .identity import compared
@@ -24,6 +23,7 @@ from .measured import (
     CannotTell,
     Measured,
     MeasuredRun,
+    apart,
     change_of,
     figure_of,
     find,
@@ -31,11 +31,10 @@ from .measured import (
     not_evaluated,
 )
 from .policy import Policy, Rule
-from .statements import Change, Identity, NoFlags, Value
+from .statements import OF_RUN, SLACK, Change, Identity, NoFlags, Value, always_meets, meets
 
 PASS, FAIL, UNDECIDED = "pass", "FAIL", "cannot tell"
-SLACK = 1e-12
-"""The tolerance within which a figure equals a bound: sums of floats in another order differ."""
+SAME = "the baseline is this very checkpoint, so that nothing could differ; give the run of what is released"
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
     subject, before = MeasuredRun(run), None if baseline is None else MeasuredRun(baseline)
     verdicts: list[Verdict] = []
     for rule in policy.rules:
-        if isinstance(rule.statement, Identity) and rule.statement.subject in ("protocol", "data digest"):
+        if isinstance(rule.statement, Identity) and rule.statement.subject in OF_RUN:
             verdicts.append(of_identity(rule, "", rule.statement, subject))
             continue
         names = matching(rule.checkpoint, [*subject.checkpoints])
@@ -188,8 +187,7 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
 
 
 def _meets(statement: Value | Change, value: float) -> bool:
-    gap = value - statement.bound if statement.compare.startswith(">") else statement.bound - value
-    return gap > SLACK if statement.compare in (">", "<") else gap >= -SLACK
+    return meets(statement.compare, statement.bound, value)
 
 
 def of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
@@ -231,12 +229,8 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     other = name if name in before.checkpoints else next(iter(before.checkpoints), "")
     if other != name and len(before.checkpoints) != 1:
         raise CannotTell(f"the baseline has no checkpoint of this name; it has {', '.join(before.checkpoints)}")
-    deciding = [run.manifest.deciding.to_plain() for run in (subject, before)]
-    for key in ("protocol", "data digest", "seed"):
-        here, there = (plain[key] for plain in deciding)
-        if here != there:
-            what = differing(key, there, here, "in the baseline")
-            raise CannotTell(f"the runs cannot be paired: {what}; audit both alike")
+    there = before.manifest, before.checkpoints[other]
+    flags = apart(there, (subject.manifest, subject.checkpoints[name]), statement.excepted)
     metric = statement.metric or subject.task.headline
     theirs = {text for text, measure in before.cells[other] if measure == metric}
     if statement.condition is not None:
@@ -254,10 +248,16 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
         except CannotTell as why:
             judged.append(Verdict(rule, name, UNDECIDED, str(why), condition=condition, completes=why.completes))
             continue
+        figure = replace(figure, flags=flags)
         state, reason, needed = decide(statement, figure, metric)
-        judged.append(Verdict(rule, name, state, reason, figure, condition, needed))
+        if reach := SAME if figure.same else out_of_reach(statement, figure.before, metric):
+            state, reason, needed = UNDECIDED, reach, None
+        judged.append(Verdict(rule, name, state, reason, figure, condition, needed, whole=not reach))
     if statement.condition:
         return judged[0]
+    idle = [verdict for verdict in judged if not verdict.whole]
+    if 0 < len(idle) < len(judged):  # the others can fail
+        judged = [replace(each, state=PASS, reason="", whole=True) if each in idle else each for each in judged]
     before_lacks = [*filter(_has_accuracy, before.without_records(other))]
     lacks = [*filter(_has_accuracy, subject.without_records(name))]
     unmatched = {
@@ -268,6 +268,21 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     worst = _worst(judged, statement, {what: texts for what, texts in unmatched.items() if texts})
     short = subject if lacks else before if before_lacks else None
     return replace(worst, completes=worst.completes or (short.manifest.command if short else ""))
+
+
+def out_of_reach(statement: Change, before: float, metric: str) -> str:
+    """Return why no figure could miss the bound, given that of the baseline; empty where one could."""
+    definition = find_metric(metric)
+    if definition is None or not math.isfinite(before):
+        return ""
+    low, high = definition.ends
+    ends = (before - high, before - low) if statement.falls else (low - before, high - before)
+    if not always_meets(statement.compare, statement.bound, ends):
+        return ""
+    return (
+        f"{metric} is {definition.said(before)} in the baseline, so that no run could miss the bound; "
+        f"ask for less, or for the figure itself: {metric} under …"
+    )
 
 
 def _has_accuracy(condition: str) -> bool:

@@ -125,6 +125,9 @@ def _refusal(why: str) -> CheckpointError:
 def _check_family(shapes: Mapping[str, tuple[int, ...]], headless: bool) -> None:
     core = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
     if not all(name in shapes for name in core) or len(shapes["patch_embed.proj.weight"]) != 4:
+        parts = ("decode_head.", "decoder.", "segmentation_head.", "auxiliary_head.")
+        if any(f".{part}" in f".{name}" for name in shapes for part in parts):
+            raise _refusal("a decoder; segmenters are for robustkit segment")
         first = ", ".join(list(shapes)[:3])
         raise _refusal(f"no ViT or DeiT of timm (they begin {first})")
     if any(name.startswith("norm_pre.") for name in shapes):

@@ -92,6 +92,8 @@ def segments(source: ModelFile) -> bool:
 
 def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
     """Load a classifier of the library; see `robustkit.load`."""
+    if segments(source):
+        raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
     _only(wanted, spec)
     loaded = build(source, spec, wanted, "image classification")
     network = Logits(loaded.model)

@@ -49,6 +49,8 @@ def find(spec: str) -> ModelFile:
     if len(kind) > 1 and kind.replace("-", "").isalnum() and kind != spec and not path.exists():
         remedy = "fetch it to a file first" if rest.startswith("//") else EXPECTED
         raise CheckpointError(f"{spec}: no such file, and {unknown('kind of checkpoint', kind, KINDS, remedy=remedy)}")
+    if path.is_dir() and (path / "config.json").is_file() and _folder(path, path.name).transformers:
+        raise CheckpointError(f"{spec}: a folder in the layout of transformers; expected a file, or hf:{spec}")
     return ModelFile(path, path.stem)
 
 
@@ -79,12 +81,12 @@ def _zoo() -> Path:
 def _intact(name: str, entry: dict[str, Any]) -> Path:
     path: Path = _zoo() / entry["file"]
     if not path.is_file():
-        raise CheckpointError(f"zoo:{name}: {path} is missing; install robustkit-audit again")
+        raise CheckpointError(f"zoo:{name}: {path} is missing; install RobustKit again from its source")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != entry["sha256"]:
         raise CheckpointError(
             f"zoo:{name}: {path} has sha256 {digest[:12]}…, expected {entry['sha256'][:12]}…: it is not the checkpoint "
-            "that was shipped; install robustkit-audit again"
+            "that was shipped; install RobustKit again from its source"
         )
     return path
 

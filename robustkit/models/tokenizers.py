@@ -81,7 +81,7 @@ def _library(folder: Path) -> Any:
     except ImportError as fault:
         raise ModelError(
             f"{folder}: its tokenizer needs the library tokenizers, which is not installed ({fault}); install it: pip "
-            "install 'robustkit-audit[text]' from a clone of this project"
+            'install ".[text]" in a clone of this project'
         ) from fault
     return tokenizers
 

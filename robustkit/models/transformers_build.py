@@ -129,7 +129,7 @@ def library(spec: str) -> Any:
     except ImportError as error:
         raise ModelError(
             f"{spec} is a checkpoint of transformers, which is not installed ({error}); install it: pip install "
-            "'robustkit-audit[hf]' from a clone of this project"
+            '".[hf]" in a clone of this project'
         ) from error
     return transformers
 

@@ -76,14 +76,18 @@ def prepare(plan: Plan, digest: str) -> list[str]:
     old = run.read_manifest()
     if old is None and next((run.path / "records").rglob("*.parquet"), None):
         raise RunError(f"{run.path} holds records but no run.json that describes them; use another --out")
-    new = _described(plan, digest, old)
+    new = described(plan, digest, old)
     if old is None:
         run.write_manifest(new)
         return []
     if odd := disagreements(old, new):
         raise RunError(f"{run.path} holds another run: {'; '.join(odd)}; use another --out, or delete that folder")
     run.write_manifest(joined(old, new))
-    return [batch_sizes(old.batch_size, new.batch_size)] if old.batch_size != new.batch_size else []
+    lines = [batch_sizes(old.batch_size, new.batch_size)] if old.batch_size != new.batch_size else []
+    there, here = old.made_with, new.made_with
+    both = [(name, there[name], text) for name, text in here.items() if name in there]
+    changed = [f"{name} was {before} before and is {now} now" for name, before, now in both if before != now]
+    return [*lines, f"{', '.join(changed)}: figures that come from both are flagged"] if changed else lines
 
 
 def batch_sizes(there: int, here: int) -> str:
@@ -91,13 +95,14 @@ def batch_sizes(there: int, here: int) -> str:
     return f"batch size was {there} before and is {here} now: the same draws, results equal up to float rounding"
 
 
-def _described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
+def described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     """Return the manifest of a plan alone. old: of the run that it continues, which has chosen sizes."""
     request, card = plan.request, plan.request.card
     settings = plan.settings(old.batch_size if old else None)
     size = old.shard_size if old else request.shard_size or shard_size(plan, settings)
     checkpoints = tuple(contender.entry for contender in plan.contenders)
     return Manifest(
+        format=1,
         robustkit=metadata.version("robustkit-audit"),
         command=_command(plan),
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -170,9 +175,10 @@ def _protocol(card: Card) -> CardEntry:
 def versions() -> dict[str, str]:
     """Return the versions of what computes, by name."""
     names = ("torch", "timm", "numpy", "pillow", "pyarrow")
+    ours = {"robustkit": metadata.version("robustkit-audit")}
     # Several distributions provide OpenCV.
     others = {"opencv": cv2.__version__, "python": platform.python_version()}
-    return {name: metadata.version(name) for name in names} | others
+    return ours | {name: metadata.version(name) for name in names} | others
 
 
 def _command(plan: Plan) -> str:

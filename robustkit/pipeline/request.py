@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ..common.cores import usual_workers
+from ..common.environment import check_date
 from ..common.plugins import declared
 from ..data.scenes import IGNORE
 from ..errors import PluginError, ProtocolError, unknown
@@ -21,12 +23,15 @@ from ..evaluations.parts import Part
 from ..evaluations.pattern import pattern_of
 from ..evaluations.subject import Settings
 from ..models.device import DTYPES, pick_device, unknown_dtype
+from ..models.identity import display_name
 from ..protocol.card import Card, load_card, number
 from ..protocol.condition import Condition
 from ..protocol.parameters import split_condition
+from ..runs.files import RunFiles
 from ..tasks.registry import EVERY_TASK
 from ..tasks.task import task_named
 from .presets import Preset, preset_of
+from .processes import follows
 from .two_phase import in_two_phases
 
 
@@ -76,6 +81,11 @@ class Request:
     model: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        with self.noted():
+            self._settle()
+
+    def _settle(self) -> None:
+        check_date()
         if self.preset is not None:
             preset = preset_of(self.task, self.preset) if isinstance(self.preset, str) else self.preset
             free = [name for name in preset.options if getattr(self, name) is None]
@@ -151,6 +161,26 @@ class Request:
     def folder(self, name: str) -> Path:
         """Return the run folder. name: of the first checkpoint."""
         return Path(self.out) if self.out is not None else Path("runs") / name
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Leave a mark in the run folder, where it holds a run already and this fails: that run is not what was asked
+        for.
+        """
+        try:
+            yield
+        except Exception as fault:
+            if not follows() and (folder := self._known_folder) is not None:
+                RunFiles(folder).note_refusal(f"{type(fault).__name__}: {fault}")
+            raise
+
+    @property
+    def _known_folder(self) -> Path | None:
+        """The run folder, if it is named or follows from a name that a checkpoint has without being read."""
+        first = next(iter(self.checkpoints), None)
+        if self.out is not None:
+            return Path(self.out) if str(self.out).strip() else None
+        return None if first is None else self.folder(display_name(Path(str(first).rpartition(":")[2]).stem))
 
     def arguments(self) -> dict[str, Any]:
         """Return the part of the request that run.json keeps."""

@@ -45,10 +45,11 @@ def run(request: Request, progress: Progress | None = None, say: Callable[[str],
         if say is not None:
             say(line)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RobustkitWarning)  # of assumptions; the set-up check says more about them
-        planned = plan_of(request)
-    carry_out(planned, progress or Silent(), heard)
+    with request.noted():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RobustkitWarning)  # of assumptions; the set-up check says more about them
+            planned = plan_of(request)
+        carry_out(planned, progress or Silent(), heard)
     if say is None and request.share is None and (planned.run.path / "summary.json").is_file():
         for line in flag_lines(Results.of(planned.run, planned.run.summary())):
             warnings.warn(line, RobustkitWarning, stacklevel=3)

@@ -76,6 +76,7 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instea
             if not run.manifest.keeps_adversarials:
                 remove_adversarials(run)
             plan.finish()
+            run.forget_refusal()
             reporter.done(computed)
 
 

@@ -17,6 +17,7 @@ from ..results.run import Run
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress
 from ..tasks.task import task_named
+from .manifest import described
 from .opening import announced
 from .outstanding import Lacking, lots, outstanding
 from .plan import Plan, plan_of
@@ -56,12 +57,27 @@ def until_decided(
     words = (*command, *(word for option in options.items() for word in option), "--shuffle")
     asked: dict[str, Any] = {option.removeprefix("--"): value for option, value in options.items()}
     size = request.shard_size or max(LOOK, request.settings.batch_size)
-    plan = plan_of(replace(request, **asked, shuffle=True, shard_size=size))
+    with request.noted():
+        return _decided(
+            replace(request, **asked, shuffle=True, shard_size=size), policy, baseline, at_most, words, progress, say
+        )
+
+
+def _decided(
+    request: ClassificationRequest,
+    policy: Policy,
+    baseline: RunFolder | None,
+    at_most: int | None,
+    words: Sequence[str],
+    progress: Progress,
+    say: Callable[[str], None],
+) -> tuple[Run, Outcome]:
+    """Do so. request: with what the policy asks for. words: of the audit that completes the run."""
+    plan = plan_of(request)
     digest = plan.digest()
     plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
     card, names = request.card, [contender.name for contender in plan.contenders]
-    deciding = {"protocol": card.tag, "data digest": digest, "seed": request.seed}
-    before = None if baseline is None else baseline_of(baseline, deciding, plan.inputs.digests)
+    before = None if baseline is None else baseline_of(baseline, described(plan, digest, plan.run.read_manifest()))
     trial = trial_of(policy, names, plan.conditions, task_named(card.task), before)
     ids = [sample.id for sample in plan.dataset.samples][:at_most]
     carry_out(plan, progress, say, partial(_compute, trial, ids))

@@ -14,9 +14,8 @@ from ..evaluations.gaps import Gap, gaps_of, not_evaluated
 from ..evaluations.results import Results
 from ..evaluations.setup_flags import setups_of
 from ..protocol.card import Samples
-from ..results.comparison import ComparisonRow
+from ..results.comparison import Asked, ComparisonRow, Tested, asked, pair_tests
 from ..results.findings import Finding, findings, p_said
-from ..results.tested import Asked, Tested, asked, pair_tests
 from ..tasks.measures import metric_of
 from .front_figure import front_figure
 

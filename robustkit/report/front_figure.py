@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..display.panels import dots, legend, panels, spread
 from ..display.svg import Figure, Point, Style, draw, labels, listed, percent, plain
 from ..evaluations.results import Results
-from ..results.tested import Asked
+from ..results.comparison import Asked
 from ..tasks.measures import metric_of
 from ..tasks.task import task_of
 

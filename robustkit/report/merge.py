@@ -53,6 +53,7 @@ def merge(runs: str | Path | Sequence[str | Path], out: str | Path | None = None
         if not run.manifest.keeps_adversarials:
             remove_adversarials(run)
         refresh(run)
+        run.forget_refusal()
     return run
 
 

@@ -1,10 +1,14 @@
-"""Compare checkpoints: which pairs, whether they may be paired, and all their differences as tables.
+"""Compare checkpoints: which pairs, whether they may be paired, and all their differences, in one family of tests.
 
 Rows are top-1 and NLL of clean images and of each attack (top-1 alone where samples leave at their first wrong
 prediction), mean errors of corruptions and of their sets, and scores of maps; for segmenters mIoU and accuracies, under
 corruptions those of sets. Single severities, controls, precision and recall of maps, and watched attention are left
-out: they follow other rows so closely that they would only weaken Holm's correction, which is over all rows of all
-pairs.
+out: they follow other rows so closely that they would only weaken Holm's correction.
+
+That is over one family of tests. Of one run it is what its page tests (`pair_tests`): all rows of each checkpoint
+against the first, and what the first page shows of all other pairs; whichever of them are asked for. So a difference
+has one p-value on the page and in `robustkit compare`. What only the latter compares (`--against`) is corrected for
+those and for all that it adds. Of several runs the family is all rows of all pairs.
 """
 
 from __future__ import annotations
@@ -12,28 +16,51 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from weakref import WeakKeyDictionary
 
 from ..common.differences import Difference, holm
 from ..errors import DamagedRecord, RunError
-from ..evaluations.family import by_family
+from ..evaluations.cells import Row
+from ..evaluations.family import by_family, family_of
 from ..evaluations.flags import Flagged, raised, short_names
-from ..evaluations.kinds import words_of
+from ..evaluations.kinds import kind_of, words_of
+from ..evaluations.results import Results
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
 from ..tasks.task import task_of
 from .paired import Side, paired_difference
 from .pairing import changed, doubts, flagged, names_of, pairs, refuse, same_file, unpaired
 from .published import Published
+from .summary import survey
 
 _LEVEL = 0.05
+MOST = 12
+"""The number of checkpoints up to which every one is tested against every other; of more, each against the first."""
+_HELD = 200_000  # figures of samples that all checkpoints may hold at once under one condition
+_FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[Row], Tested]] = WeakKeyDictionary()
 
 
-__all__ = ["Comparison", "ComparisonRow", "Pair", "compare", "compare_with_first", "own_flags", "pairs", "unpaired"]
+__all__ = [
+    "Asked",
+    "Comparison",
+    "ComparisonRow",
+    "Pair",
+    "Tested",
+    "asked",
+    "compare",
+    "compare_with_first",
+    "own_flags",
+    "pair_tests",
+    "pairs",
+    "points",
+    "unpaired",
+]
 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A difference of a pair. p_value: Holm's, over all rows of the comparison.
+    """A difference of a pair. p_value: Holm's, over the family of tests.
 
     published: the published figure of `second` less that of `first`, or, where both have the same attention, that
     figure itself; None where there is none. Not paired, and of other models and images.
@@ -87,7 +114,7 @@ class Pair:
 class Comparison:
     """All pairs, and the published figures to compare with, if any.
 
-    others: tests of more pairs, which count in Holm's correction and which no table of the comparison shows.
+    others: tests of the run's page that count in Holm's correction, and that no table of the comparison shows.
     """
 
     pairs: tuple[Pair, ...]
@@ -115,6 +142,42 @@ class Comparison:
         return tuple(dict.fromkeys(line for pair in self.pairs for line in pair.left_out))
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A row of the first page: what was asked. called: what people call the condition."""
+
+    condition: str
+    metric: str
+    called: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Condition and metric, as rows of the summary have them."""
+        return self.condition, self.metric
+
+    @property
+    def family(self) -> str:
+        """The name of the condition's family."""
+        return family_of(kind_of(self.condition)).name
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The tests of a run. comparison: of each checkpoint with the first.
+
+    rows: of all pairs, the earlier checkpoint first, those of the comparison before the others. p-values are Holm's
+    over all of them, in the comparison, too. all_pairs: whether every checkpoint was tested against every other.
+    """
+
+    comparison: Comparison
+    rows: tuple[ComparisonRow, ...]
+    all_pairs: bool
+
+    def of(self, key: tuple[str, str]) -> tuple[ComparisonRow, ...]:
+        """Return the tests under a condition by a metric."""
+        return tuple(row for row in self.rows if (row.condition, row.metric) == key)
+
+
 def own_flags(pairs: Sequence[Pair]) -> list[str]:
     """Return the flags of the results that are compared, each once, in the words of those of a run."""
     names = dict.fromkeys(name for pair in pairs for name in pair.names)
@@ -130,14 +193,62 @@ def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = No
         RunError: a pair has other tasks, classes or labels, or no condition or sample in common.
     """
     resolved = None if reference is None else reference.resolved()
-    compared = []
+    family, compared = _family(pairs), list[Pair]()
+    ready = {(pair.first.checkpoint, pair.second.checkpoint): pair for pair in (family.pairs if family else ())}
     for place, (first, second) in enumerate(pairs):
-        compared.append(_with_flags(_paired(first, second, resolved), resolved))
+        pair = ready.get((first.checkpoint, second.checkpoint))
+        made = _paired(first, second, resolved) if pair is None else _as_asked(pair, first, second, resolved)
+        compared.append(_with_flags(made, resolved))
         later = {id(side) for pair in pairs[place + 1 :] for side in pair}
         for side in (first, second):
             if id(side) not in later:
                 side.forget()
-    return corrected(compared, reference)
+    return corrected(compared, reference) if family is None else _corrected_within(compared, reference, family)
+
+
+def _family(pairs: Sequence[tuple[Side, Side]]) -> Comparison | None:
+    """Return the tests of a run's page, where all pairs are of one run; None where they are of several."""
+    runs = {side.run.path.resolve(): side.run for pair in pairs for side in pair}
+    if len(runs) != 1 or any(first.checkpoint == second.checkpoint for first, second in pairs):
+        return None
+    (run,) = runs.values()
+    try:
+        rows: Sequence[Row] = run.summary()
+    except RunError:
+        rows = survey(run).rows
+    return pair_tests(Results.of(run, rows)).comparison
+
+
+def _as_asked(pair: Pair, first: Side, second: Side, reference: Published | None) -> Pair:
+    """Return a pair of the page with these sides, and with published figures."""
+    rows = list[ComparisonRow]()
+    for row in pair.rows:
+        published = None if reference is None else _published(reference, first, second, row.condition, row.metric)
+        rows.append(replace(row, first=first, second=second, published=published))
+    return replace(pair, first=first, second=second, rows=tuple(rows))
+
+
+def _corrected_within(compared: Sequence[Pair], reference: Published | None, family: Comparison) -> Comparison:
+    """Return pairs of a run with the p-values that its page has; of what it does not test, with those of a family of
+    that and the page's.
+    """
+    known = dict[tuple[frozenset[str], str, str], ComparisonRow]()
+    for row in (*family.rows, *family.others):
+        known[_test(row)] = row
+    added = [row for pair in compared for row in pair.rows if _test(row) not in known]
+    adjusted = holm([row.difference.p_value for row in (*known.values(), *added)])
+    p_values = {key: row.p_value for key, row in known.items()}
+    p_values |= zip(map(_test, added), adjusted[len(known) :], strict=True)
+    pairs = [
+        replace(pair, rows=tuple(replace(row, p_value=p_values[_test(row)]) for row in pair.rows)) for pair in compared
+    ]
+    shown = {_test(row) for pair in pairs for row in pair.rows}
+    return Comparison(tuple(pairs), reference, tuple(row for key, row in known.items() if key not in shown))
+
+
+def _test(row: ComparisonRow) -> tuple[frozenset[str], str, str]:
+    """Return what tells a test of a run from its others: whichever of the two comes first."""
+    return frozenset((row.first.checkpoint, row.second.checkpoint)), row.condition, row.metric
 
 
 def compare_with_first(run: RunFolder) -> Comparison:
@@ -249,3 +360,65 @@ def _merged(lacking: Sequence[str], common: Sequence[str]) -> list[str]:
     groups = {text: words_of(text).group(text) for text in (*lacking, *common)}
     partly = {groups[text] for text in common}
     return list(dict.fromkeys(text if groups[text] in partly else groups[text] for text in lacking))
+
+
+# The family of a run
+
+
+def asked(results: Results) -> list[Asked]:
+    """Return what the first page shows, in its order; of results that some checkpoint has."""
+    manifest, headline = results.manifest, task_of(results.manifest).headline_metric
+    keys = list(dict.fromkeys((row["condition"], row["metric"]) for row in results))
+    found = []
+    for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
+        own = [key for key in keys if key[0] in set(conditions)]
+        found += [Asked(*key, family.called(key[0], manifest)) for key in family.front(own, headline)]
+    return found
+
+
+def pair_tests(results: Results) -> Tested:
+    """Return the paired tests of a run's checkpoints, computed once for the same results of a run.
+
+    They are kept as long as the run is held, since records lie behind them.
+    """
+    rows = list(results.rows)
+    known = _FOUND.get(results.run)
+    if known is None or known[0] != rows:
+        known = _FOUND[results.run] = rows, _tested(results)
+    return known[1]
+
+
+def _tested(results: Results) -> Tested:
+    names = results.manifest.names
+    if len(names) < 2 or not len(results):
+        return Tested(Comparison(()), (), True)
+    comparison = compare_with_first(results.run)
+    paired = {(row.condition, row.metric) for row in comparison.rows}
+    keys = [entry.key for entry in asked(results) if entry.key in paired]
+    others = list(_others(results, names[1:], keys)) if 2 < len(names) <= MOST else []
+    if not others:
+        return Tested(comparison, comparison.rows, len(names) <= MOST)
+    comparison = corrected(comparison.pairs, None, others)
+    return Tested(comparison, (*comparison.rows, *comparison.others), True)
+
+
+def _others(results: Results, names: Sequence[str], keys: Sequence[tuple[str, str]]) -> Iterator[ComparisonRow]:
+    """Yield the differences of the pairs without the first checkpoint, by what the first page shows."""
+    sides = [Side(results.run, name) for name in names]
+    for condition, metric in keys:
+        for first, second in combinations(sides, 2):
+            try:
+                difference = paired_difference(first, second, condition, metric)
+            except DamagedRecord:
+                raise
+            except RunError:  # records of one of them are not there yet
+                continue
+            yield ComparisonRow(first, second, condition, metric, difference)
+        if results.manifest.data.n * len(sides) > _HELD:
+            for side in sides:
+                side.forget()
+
+
+def points(metric: str) -> bool:
+    """Whether differences by a metric are in points of percent."""
+    return metric_of(metric).scale == 100

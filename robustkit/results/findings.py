@@ -21,8 +21,7 @@ from ..protocol.condition import CLEAN
 from ..tasks.measures import metric_of
 from ..tasks.task import task_of
 from .alone import alone
-from .comparison import ComparisonRow
-from .tested import Tested, asked, pair_tests, points
+from .comparison import ComparisonRow, Tested, asked, pair_tests, points
 
 MOST = 3
 """The number of sentences."""

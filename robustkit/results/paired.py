@@ -11,6 +11,7 @@ from ..errors import RunError
 from ..evaluations.cells import Row
 from ..evaluations.kinds import words_of
 from ..evaluations.recorded import Recorded
+from ..runs.manifest import CheckpointEntry
 from ..tasks.task import task_of
 from .summary import survey
 
@@ -62,5 +63,10 @@ def lacking(side: Side, condition: str, metric: str = "") -> str:
 
 def is_same_model(first: Side, second: Side) -> bool:
     """Whether both sides are one checkpoint, whose differences are 0 on any samples."""
-    before, after = (side.described.to_plain() for side in (first, second))
+    return same_identity(first.described, second.described)
+
+
+def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
+    """Whether two descriptions are of one checkpoint, shown images in one way."""
+    before, after = first.to_plain(), second.to_plain()
     return all(before.get(key) == after.get(key) for key in _IDENTITY)

@@ -38,7 +38,18 @@ def survey(run: RunFolder, for_page: bool = False) -> Results:
         parts = task.rows(Reading(run, manifest, checkpoint, unread, gatherers), conditions)
         for rows, more in zip(collected, parts, strict=True):
             rows += more
-    return Results(run, [row for rows in collected for row in rows], unread, gatherers)
+    every = Results(run, [row for rows in collected for row in rows], unread, gatherers)
+    mixed = several_versions(run)
+    return every.changed(lambda row: {**row, "flags": [*row["flags"], *mixed]}) if mixed else every
+
+
+def several_versions(run: RunFolder) -> list[str]:
+    """Return a flag where the records that were read are of several versions of what computes."""
+    found: dict[str, list[str]] = {}
+    for name, version in sorted(run.made_with):
+        found.setdefault(name, []).append(version)
+    said = [f"{name} {' and '.join(versions)}" for name, versions in found.items() if len(versions) > 1]
+    return [f"records of this run come from several versions: {', '.join(said)}"] if said else []
 
 
 def write_summary(run: RunFolder, results: Results | None = None) -> Results:

@@ -11,8 +11,7 @@ from ..evaluations.family import by_family
 from ..evaluations.results import Results
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
-from .comparison import Comparison, ComparisonRow, own_flags
-from .tested import pair_tests
+from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
 
@@ -49,7 +48,7 @@ def _note(comparison: Comparison) -> str:
     if words:
         *each, (last, _) = words.items()
         tests = "".join(f"{test} for {', '.join(of)}, " for test, of in each) + (f"else {last}" if each else last)
-        others = f", and {len(comparison.others)} tests of other pairs" if comparison.others else ""
+        others = f", and {len(comparison.others)} other tests of the run's page" if comparison.others else ""
         notes.append(f"Intervals and p are of each row alone; p is of {tests}.")
         notes.append(f"Holm's p counts all {len(rows)} rows{others}.")
     sides = dict.fromkeys(side for pair in comparison.pairs for side in (pair.first, pair.second))

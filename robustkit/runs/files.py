@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +15,7 @@ from .binding import Unit
 from .links import refuse_link, refuse_links
 from .manifest import Manifest, encoded, manifest_of
 
+_LONGEST = 1000  # characters of why an audit was refused
 Folder = TypeVar("Folder", bound="RunFiles")
 
 
@@ -97,6 +100,36 @@ class RunFiles:
         self.write(self.manifest_path, encoded(manifest.to_plain()))
         self._read = None
 
+    @property
+    def refusal_path(self) -> Path:
+        """Where it stands that the last audit into this folder was refused."""
+        return self.path / "refused.json"
+
+    def note_refusal(self, said: str) -> None:
+        """Leave a mark that an audit into this run was refused, as far as the folder can be written; none where there
+        is no run yet. said: why, in one line.
+        """
+        with contextlib.suppress(RunError, OSError):
+            if self.manifest_path.is_file():
+                text = json.dumps({"refused": " ".join(said.split())[:_LONGEST]}, ensure_ascii=True)
+                self.write(self.refusal_path, (text + "\n").encode())
+
+    def refusal(self) -> str:
+        """Return why the last audit into this folder was refused; empty where it was not."""
+        try:
+            content = json_in(self.read_text(self.refusal_path))
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except (OSError, ValueError, RecursionError):
+            content = None
+        said = content.get("refused") if isinstance(content, dict) else None
+        return said[:_LONGEST] if isinstance(said, str) and said else "it does not say why"
+
+    def forget_refusal(self) -> None:
+        """Remove the mark: an audit has come to its end. Raises RunError where a link is on its way."""
+        refuse_link(self.refusal_path, self.path)
+        self.refusal_path.unlink(missing_ok=True)
+
     def write(self, path: Path, data: bytes, durable: bool = True) -> None:
         """Write a file of this folder as `write_whole` does. Raises RunError where a link is on its way."""
         refuse_link(path, self.path)
@@ -122,7 +155,13 @@ class RunFiles:
     def sweep(self) -> None:
         """Remove files that a killed process left half-written. Raises RunError where part of the run is a link."""
         refuse_links(self.path)
-        ours = (".run.json.*.tmp", ".summary.json.*.tmp", ".summary.csv.*.tmp", ".report.html.*.tmp")
+        ours = (
+            ".run.json.*.tmp",
+            ".summary.json.*.tmp",
+            ".summary.csv.*.tmp",
+            ".report.html.*.tmp",
+            ".refused.json.*.tmp",
+        )
         for pattern in (
             *ours,
             "records/*/*/.*.parquet.*.tmp",

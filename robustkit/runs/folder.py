@@ -7,6 +7,7 @@ evidence/<checkpoint>/<condition>.json           figures that show whether an at
 pictures/…                                       images of a chosen few samples, to be looked at; see `pictures`
 adversarials/…                                   adversarial images, kept for transfer or on request; see `adversarials`
 summary.json, summary.csv, report.html           made from the two above, any time
+refused.json                                     that the last audit into this folder was refused; gone after the next
 
 Each file states what it belongs to (`binding`). What disagrees with run.json is not read, and no link is followed.
 """
@@ -25,10 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.files import json_in
 from ..errors import DamagedRecord, RunError
-from .binding import Unit, digest_of_run, misfit, shard_number
+from .binding import PROVENANCE, Unit, digest_of_run, misfit, shard_number
 from .digests import digest_of
 from .files import RunFiles, folder_name
 from .links import refuse_link
+from .manifest import made_with
 from .part import Columns, only_taken, with_taken
 from .untrusted import metadata_of, read_rows
 from .writing import parquet_bytes
@@ -42,6 +44,11 @@ SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", 
 
 class RunFolder(RunFiles):
     """A run folder: its files, each read with a check that it is what was written for this run. No model is needed."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        self.made_with: set[tuple[str, str]] = set()
+        """The versions of robustkit, torch and timm that the records which were read name, each with its number."""
 
     def shard_path(self, checkpoint: str, condition: str, shard: int) -> Path:
         """Return where the record of a unit lies."""
@@ -228,7 +235,10 @@ class RunFolder(RunFiles):
         data, fault = self._sound(path)
         if fault:
             raise DamagedRecord(f"{path}: {fault}; {_REMEDY}")
-        return only_taken(read_rows(path, data, with_taken(columns), fault=partial(unit.fault, path.stem)))
+        rows = read_rows(path, data, with_taken(columns), fault=partial(unit.fault, path.stem))
+        stated = json.loads((rows.schema.metadata or {}).get(PROVENANCE, b"{}")).get("versions")
+        self.made_with |= made_with(stated if isinstance(stated, dict) else {}).items()
+        return only_taken(rows)
 
     def table(self, checkpoint: str, condition: str, columns: Columns = None) -> pa.Table:
         """Return all rows of one checkpoint under one condition, in the order of shards; otherwise as `shards`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import RunError
 
 OWN = (
-    *("run.json", "summary.json", "summary.csv", "report.html"),
+    *("run.json", "summary.json", "summary.csv", "report.html", "refused.json"),
     *("records", "timings", "evidence", "pictures", "adversarials", "features"),
 )
 OWN_PICTURES = ("cams", "scenes")

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -17,6 +17,8 @@ from ..protocol.card import Samples, samples_of
 from .digests import digest_of
 from .malformed import fault_of, strange
 
+Format = Literal[1]
+"""The form of run.json, records and evidence. A version that changes what they hold, or mean, takes the next number."""
 _REMEDY = "restore it, or make the run again"
 _LARGEST = sys.float_info.max  # a bound that neither NaN nor an infinity keeps
 Count = Annotated[int, Meta(ge=0, lt=1 << 53, description="a whole number from 0 on")]
@@ -34,6 +36,12 @@ TextsOrNone = Annotated[tuple[str, ...] | None, Meta(description="a list of text
 Numbers = Annotated[tuple[Number, ...], Meta(min_length=1, description="a list of numbers")]
 Table = Annotated[Mapping[str, Any], Meta(description="a table")]
 TextTable = Annotated[Mapping[str, str], Meta(description="a table of texts")]
+
+
+def made_with(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return those of robustkit, torch and timm among versions, without what follows a plus: the kind of build."""
+    named = ("robustkit", "torch", "timm")
+    return {name: str(versions[name])[:40].partition("+")[0] for name in named if name in versions}
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +210,8 @@ class BadImage(Part, frozen=True, kw_only=True):
 
 
 class Manifest(Part, frozen=True, kw_only=True):
-    """The contents of run.json: what was asked, on which data, with which versions.
+    """The contents of run.json: what was asked, on which data, with which versions, of the last command; records name
+    their own.
 
     arguments: what the user asked for. claims: by the text of an attack's condition. evidence: conditions whose results
     need evidence to be trusted. pictures: ids of the samples whose images are kept. parts: how many the last command
@@ -210,6 +219,7 @@ class Manifest(Part, frozen=True, kw_only=True):
     they came (`--until-decided`), so that their number depends on what they show; else absent.
     """
 
+    format: Annotated[Format, Meta(description="the number of a format")]
     robustkit: Text
     command: Text
     started: Text
@@ -247,6 +257,11 @@ class Manifest(Part, frozen=True, kw_only=True):
     def used_plugins(self) -> tuple[PluginEntry, ...]:
         """The plug-ins that decide some of its records."""
         return () if self.plugins is UNSET else self.plugins
+
+    @property
+    def made_with(self) -> dict[str, str]:
+        """The versions that decide figures, by name, of the last command."""
+        return made_with({"robustkit": self.robustkit, **self.versions})
 
     @property
     def is_sequential(self) -> bool:
@@ -296,6 +311,13 @@ def manifest_of(data: Any, path: Path) -> Manifest:
     """
     if not isinstance(data, dict):
         raise RunError(f"{path}: not a whole run.json; restore it or use another --out")
+    if type(found := data.get("format")) is not int or found not in get_args(Format):
+        made = f"format {str(found)[:20]}" if found is not None else "no format"
+        raise RunError(
+            f"{path}: names {made}, and this version of RobustKit reads and continues format {get_args(Format)[0]} "
+            f"alone; use the version that made it ({str(data.get('robustkit'))[:40]}), or make the run again with "
+            "another --out"
+        )
     try:
         manifest = msgspec.convert(data, Manifest)
     except msgspec.ValidationError:

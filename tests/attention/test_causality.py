@@ -247,7 +247,7 @@ def test_a_model_of_words(name: str) -> None:
 
 
 def language_models() -> Iterator[Any]:
-    transformers = pytest.importorskip("transformers", reason="an extra: pip install 'robustkit-audit[hf]'")
+    transformers = pytest.importorskip("transformers", reason='an extra: pip install ".[hf]"')
     words = {"vocab_size": 40, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     torch.manual_seed(0)
     yield transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, **words))

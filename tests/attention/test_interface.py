@@ -17,7 +17,7 @@ from robustkit.attention.interface import PREFIX, register_all
 from robustkit.attention.registry import FORMULAS
 from robustkit.errors import ModelError
 
-transformers = pytest.importorskip("transformers", reason="transformers is an extra: pip install 'robustkit-audit[hf]'")
+transformers = pytest.importorskip("transformers", reason='transformers is an extra: pip install ".[hf]"')
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXT: dict[str, Any] = {"vocab_size": 40, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 LANGUAGE: dict[str, Callable[[], Any]] = {

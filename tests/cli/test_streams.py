@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from gate_runs import make, right
+
+from robustkit.cli import streams
+from robustkit.display.neutral import no_commands
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KIT = f"{sys.executable} -m robustkit"
@@ -44,3 +50,53 @@ def test_too_little_memory_to_begin_with_is_one_line() -> None:
     assert (status, out) == (2, "") and len(error.splitlines()) == 1
     assert error.startswith("error: too little memory (") and "raise the limit (ulimit -v)" in error
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY  # here it was not lowered
+
+
+def obeyed(text: str) -> list[str]:
+    """The lines that GitHub's runner takes for a command: `::` where one begins, `##[` anywhere, then a `]`."""
+    lines = re.split(r"\r\n|\r|\n", text)
+    return [line for line in lines if line.strip().startswith("::") or re.search(r"##\[[^\]]*\]", line)]
+
+
+HOSTILE = (
+    *("##[error]boo", "a ##[group]b", "::error::boo", " \t::error::boo", "\u3000::error::x", "a\r::stop-commands::x"),
+    *("a\n\n  ::add-mask::x", "###[warning]", "##[##[error]", ":::error::", "x: y ::z ##[debug"),
+)
+
+
+def test_no_text_is_a_command_of_a_workflow_however_it_is_cut() -> None:
+    for text in (*HOSTILE, "\n".join(HOSTILE)):
+        assert (len(text) < 40 and (text.endswith("debug") or obeyed(text))) or "\n" in text
+        for one in range(len(text)):
+            for two in range(one, min(one + 4, len(text))):
+                file = io.StringIO()
+                stream = streams.Inert(file)
+                stream.writelines([text[:one], "", text[one:two], text[two:]])
+                said = file.getvalue()
+                assert not obeyed(said), (text, one, two)
+                assert said.replace(" ", "") == text.replace(" ", "")
+    for text in ("a: b\nc::d # [x] ## x", "robustkit.errors::x", "https://x"):
+        assert no_commands(text) == text
+
+
+def test_what_is_printed_in_a_workflow_is_obeyed_by_nobody(tmp_path: Path) -> None:
+    """Of names in a run, of arguments, and in one piece or in an encoding that is written past the stream."""
+    make(tmp_path / "run", {"##[error]boo": {"clean": right(5, 10)}, "::error::boo": {"clean": right(6, 10)}})
+    (tmp_path / "p.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 0.9'\nname = '##[group]a'\n")
+    check = f"{KIT} check {tmp_path}/run --policy {tmp_path}/p.toml --details"
+    for line in (check, f"{KIT} compare {tmp_path}/run", f"{KIT} list '##[error]x'", f"{KIT} list '::error::x'"):
+        for more in ({}, {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}):
+            _, out, error = shell(line, GITHUB_ACTIONS="true", **more)
+            ours = [text for text in out.splitlines() if text.startswith("::error file=")]
+            assert len(ours) == 2 * (line is check) and all("## [group]a" in text for text in ours)
+            assert obeyed(out) == ours and not obeyed(error), line
+            assert "boo" in out or "[error]x" in error or "error::x" in error
+    assert obeyed(shell(check)[1])  # elsewhere nothing is changed
+
+
+def test_a_date_that_is_none_is_one_line() -> None:
+    """Libraries read it when they are loaded."""
+    for value in ("x", "", "1.5", "-1", "1" * 13, "²"):
+        status, out, error = shell(f"{KIT} list models", SOURCE_DATE_EPOCH=value)
+        assert (status, out) == (2, "") and error.startswith(f"error: SOURCE_DATE_EPOCH is {value!r}; expected whole")
+        assert error.count("\n") == 1

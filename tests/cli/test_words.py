@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from robustkit.cli.app import main
 
@@ -152,3 +154,26 @@ def test_right_words_are_understood(
     assert call(words, monkeypatch) == 0, capsys.readouterr().err
     if "lists" in words:
         assert "pgd(eps=1/255,steps=1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("segment {folder}", "{folder}: a folder in the layout of transformers; expected a file, or hf:{folder}"),
+        ("audit {folder}", "{folder}: a folder in the layout of transformers; expected a file, or hf:{folder}"),
+        ("audit hf:{folder}", "hf:{folder} is a segmenter; evaluate it with robustkit segment, or load_segmenter"),
+        ("audit {folder}/model.safetensors", ".*a decoder; segmenters are for robustkit segment; .*"),
+        (f"audit {SEG}", f"{SEG} is a segmenter; evaluate it with robustkit segment, or load_segmenter"),
+    ],
+)
+def test_another_kind_of_checkpoint_is_told_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "segformer", "architectures": ["SegformerForSemanticSegmentation"]}', "utf-8"
+    )
+    save_file({"decode_head.classifier.weight": torch.zeros(1)}, tmp_path / "model.safetensors")
+    monkeypatch.setattr(sys, "argv", ["robustkit", *words.format(folder=tmp_path).split(), *SHAPES.split()])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert re.fullmatch(f"error: {said.format(folder=tmp_path)}\n", capsys.readouterr().err)

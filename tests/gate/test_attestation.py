@@ -186,6 +186,16 @@ def test_a_flipped_byte_is_found(
     assert call(monkeypatch, *words, "--predicate", "robustness") == 1
     assert call(monkeypatch, weights, "--verify-attestation", file) == 1
     assert "whose result is FAILED" in capsys.readouterr().err
+    policy_of(policy, "passes", "warns")
+    assert call(monkeypatch, *words) == 0
+    capsys.readouterr()
+    assert call(monkeypatch, weights, "--verify-attestation", file) == 1
+    assert "whose result is WARNED: some rule could not tell" in capsys.readouterr().err
+    assert call(monkeypatch, weights, "--verify-attestation", file, "--allow-warned") == 0
+    assert capsys.readouterr().out == f"{weights} is vit of {file}: WARNED\n"
+    assert call(monkeypatch, run.path, "--allow-warned") == 2
+    policy_of(policy, "fails")
+    assert call(monkeypatch, *words, "--predicate", "robustness") == 1
     assert call(monkeypatch, run.path, "--predicate", "robustness") == 2
     assert call(monkeypatch, weights, "--verify-attestation", file, "--json", "x.json") == 2
     assert "--json: --verify-attestation checks no run" in capsys.readouterr().err

@@ -63,9 +63,9 @@ pytestmark = pytest.mark.usefixtures("pageless")
         ("top1 under clean <= 0.69 with 95 % confidence", UNDECIDED),
         ("top1 under clean <= 0.50 with 95 % confidence", FAIL),
         ("linf_max under pgd <= 1 with 95 % confidence", UNDECIDED),
-        ("top1 under spsa(eps=1/255) >= 0", UNDECIDED),
+        ("top1 under spsa(eps=1/255) >= 0.1", UNDECIDED),
         ("mce <= 1", UNDECIDED),
-        ("drop against baseline <= 1", UNDECIDED),
+        ("drop against baseline <= 1 %", UNDECIDED),
     ],
 )
 def test_every_kind_of_rule_passes_fails_or_cannot_tell(run: Run, rule: str, state: str) -> None:
@@ -117,7 +117,7 @@ def test_a_condition_that_fits_twice_is_refused_unless_one_is_meant_exactly(tmp_
         r"^p\.toml: line 2, column 14: fgsm is ambiguous: the run has fgsm\(eps=1/255\) and fgsm\(eps=2/255\); "
         "write one of them in full$"
     )
-    for rule in ("top1 under fgsm >= 0", "n under fgsm >= 0"):
+    for rule in ("top1 under fgsm > 0", "n under fgsm > 0"):
         with pytest.raises(ProtocolError, match=message):
             verdict(run, rule)
     twice = {PGD: [1] * 10, "pgd(eps=1/255,steps=20,restarts=2)": [0] * 10}
@@ -178,9 +178,9 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize(
     "rule",
     [
-        "top1 under pgd(eps=4/255,steps=2) >= 0",
-        "mean_error under corruption(contrast) <= 1",
-        "rank_correlation under stability(agcam,under=corruption(contrast,severity=3)) >= -1",
+        "top1 under pgd(eps=4/255,steps=2) <= 0.99",
+        "mean_error under corruption(contrast) <= 0.99",
+        "rank_correlation under stability(agcam,under=corruption(contrast,severity=3)) >= -0.99",
         "largest_logit under attention(corruption(contrast,severity=3)) <= 100",
     ],
 )
@@ -203,19 +203,19 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     assert "1 flag: pgd(eps=1/255,steps=20): incomplete: 8 of 10" in verdict(run, "no flags", more=of_vit).reason
     assert verdict(run, "no flags", more=of_vit).state == FAIL
     assert verdict(run, 'no flags except "incomplete: "', more=of_vit).state == PASS
-    assert verdict(run, 'no flags except "else"', more=of_vit).state == FAIL
+    assert verdict(run, 'no flags except "elsewhere"', more=of_vit).state == FAIL
     assert verdict(run, "no flags under clean", more=of_vit).state == PASS
     assert verdict(run, "no flags under fgsm", more=of_vit).state == UNDECIDED
-    part = verdict(run, "top1 under pgd >= 0", more=of_vit)
-    assert part.state == UNDECIDED and "bound >= 0; incomplete: 8 of 10" in sentence(part)
+    part = verdict(run, "top1 under pgd >= 0.01", more=of_vit)
+    assert part.state == UNDECIDED and "bound >= 0.01; incomplete: 8 of 10" in sentence(part)
     assert advice(part) == f"run the audit again, which makes what is missing: {run.manifest.command}"
     hostile = make(tmp_path / "hostile", found, command="robustkit audit vit.pth; rm -r .")
-    said = advice(verdict(hostile, "top1 under pgd >= 0", more=of_vit))
+    said = advice(verdict(hostile, "top1 under pgd >= 0.01", more=of_vit))
     assert "; rm" not in said and "its command is not shown, since run.json has it in a form" in said
     assert verdict(run, "n under pgd >= 8", more=of_vit).state == PASS
     assert "incomplete: no records" in verdict(run, "no flags", more="checkpoint = 'late'").reason
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})
-    assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0"))
+    assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0.01"))
     manifest = beyond.manifest
     told = ["layout folders: 1 images", "left out 9 images whose names are not printable text; rename them"]
     data = replace(manifest.data, notes=tuple(told))

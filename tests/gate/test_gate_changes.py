@@ -60,7 +60,8 @@ def test_few_samples_without_a_change_are_no_proof(tmp_path: Path) -> None:
     assert unsure.figure.low == -unsure.figure.high
     assert unsure.state == UNDECIDED and unsure.needed == 381
     assert of_outcomes(0, 0, 381)[1] <= 0.01 < of_outcomes(0, 0, 380)[1]
-    assert verdict(before, rule, before).state == PASS  # the same weights cannot differ on other samples
+    itself = verdict(before, rule, before)  # the same weights cannot differ, so that no rule about it could fail
+    assert (itself.state, itself.short_of_samples) == (UNDECIDED, False) and "this very checkpoint" in itself.reason
     assert verdict(after, "rise in nll under clean against baseline <= 0.1 with 95 % confidence", before).state == (
         UNDECIDED
     )
@@ -105,15 +106,15 @@ def test_a_drop_under_all_shared_conditions_is_that_of_the_worst(tmp_path: Path)
     assert verdict(after, "drop against baseline >= 0", fewer).condition == "clean"
     (cut,) = verdicts(fewer, "drop against baseline <= 0.31", baseline=before, more="checkpoint = 'vit'").verdicts
     assert (cut.state, cut.short_of_samples) == (UNDECIDED, False) and cut.reason.startswith(gone)
-    assert verdict(after, "drop in top1 under spsa against baseline <= 1", before).state == UNDECIDED
+    assert verdict(after, "drop in top1 under spsa against baseline <= 0.5", before).state == UNDECIDED
 
 
-@pytest.mark.parametrize("rule", [f"drop in top1 under {PGD} against baseline <= 1", "drop against baseline <= 1"])
+@pytest.mark.parametrize("rule", [f"drop in top1 under {PGD} against baseline <= 0.5", "drop against baseline <= 0.5"])
 def test_a_change_names_the_command_that_makes_what_one_of_the_runs_lacks(tmp_path: Path, rule: str) -> None:
     found = {"whole": {"vit": {"clean": [1] * 10, PGD: [1] * 10}}, "part": {"vit": {"clean": [1] * 10, PGD: [1] * 8}}}
     found["late"] = {"vit": {"clean": [1] * 10}, "other": {PGD: [1] * 10}}  # no record of vit under PGD
     runs = {name: make(tmp_path / name, own, command=f"robustkit audit {name}") for name, own in found.items()}
-    short = ["part", "late"] if rule == "drop against baseline <= 1" else ["part"]
+    short = ["part", "late"] if rule == "drop against baseline <= 0.5" else ["part"]
     for first, second in (pair for name in short for pair in (("whole", name), (name, "whole"))):
         judged = verdict(runs[second], rule, runs[first], more="checkpoint = 'vit'")
         lacking = first if second == "whole" else second
@@ -149,18 +150,25 @@ def test_of_conditions_one_that_fails_is_worse_than_one_undecided_and_that_than_
 
 
 def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, run: Run) -> None:
-    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={"dtype": "bfloat16", "compile": True})
-    figure = verdict(run, "drop in top1 under clean against baseline <= 1", other).figure
+    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={"compile": True}, robustkit="7")
+    rule = "drop in top1 under clean against baseline <= 0.5"
+    figure = verdict(run, rule, other).figure
     assert figure is not None and figure.flags == (
-        "dtype is bfloat16 in the baseline and float32 here",
-        "compile is True in the baseline and False here",
+        "baseline: compile differs: True and False",
+        "baseline: version of robustkit differs: 7 and 0",
     )
+    half = make(tmp_path / "half", {"vit": {"clean": [1] * 100}}, deciding={"dtype": "bfloat16"})
+    assert (found := verdict(run, rule, half)).state == UNDECIDED
+    assert found.reason.startswith("the baseline has another set-up: dtype differs: bfloat16 and float32; audit both")
+    accepted = verdict(run, f"{rule} except 'dtype differs'", half)
+    assert accepted.state == PASS and accepted.figure is not None
+    assert accepted.figure.flags == ("set-up: dtype differs: bfloat16 and float32, which the rule accepts",)
 
 
 @pytest.mark.parametrize("key", ["protocol", "data digest", "seed"])
 def test_runs_that_cannot_be_paired_are_not(tmp_path: Path, run: Run, key: str) -> None:
     other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={key: 7 if key == "seed" else "7"})
-    found = verdict(run, "drop against baseline <= 1", other)
+    found = verdict(run, "drop against baseline <= 0.5", other)
     here = run.manifest.deciding.to_plain()[key]
     assert (found.state, found.figure) == (UNDECIDED, None)
     of_data = "…", ": images, labels or the choice of them (--limit, --ids, --seed) are others"
@@ -174,9 +182,9 @@ def test_the_baselines_checkpoint_is_of_the_same_name_or_its_only_one(tmp_path: 
     found = verdict(run, "drop in top1 under clean against baseline <= 0.4", only)
     assert found.state == PASS and found.figure is not None and found.figure.value == pytest.approx(0.4)
     several = make(tmp_path / "several", {"a": {"clean": [1] * 100}, "b": {"clean": [1] * 100}})
-    assert "it has a, b" in verdict(run, "drop against baseline <= 1", several).reason
+    assert "it has a, b" in verdict(run, "drop against baseline <= 0.5", several).reason
     same = make(tmp_path / "same", {"a": {"clean": [1] * 100}, "vit": {"clean": right(60, 100)}})
-    found = verdict(run, "drop against baseline <= 1", same)
+    found = verdict(run, "drop against baseline <= 0.5", same)
     assert found.figure is not None and found.figure.value == 0
     files = make(tmp_path / "files", {"vit": {"clean": [1] * 100}}, corrupted={"digests": {"clean": "x"}})
-    assert "reads other files here" in verdict(run, "drop against baseline <= 1", files).reason
+    assert "reads other files here" in verdict(run, "drop against baseline <= 0.5", files).reason

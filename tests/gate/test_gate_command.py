@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree as Tree
@@ -15,10 +17,11 @@ import numpy as np
 import pytest
 from gate_runs import PGD, make, right, verdicts
 from places import ROOT
+from small_audit import audit, furnish
 
 from robustkit.cli import app as cli
 from robustkit.common.intervals import wilson
-from robustkit.errors import NothingEvaluated
+from robustkit.errors import NothingEvaluated, RobustkitError, RunError
 from robustkit.gate.advice import advice
 from robustkit.gate.draft import draft
 from robustkit.gate.measured import Measured
@@ -95,7 +98,7 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
     assert (read["passed"], read["verdicts"][2]["value"], read["verdicts"][2]["n"]) == (False, 0.5, 10)
     assert (read["verdicts"][0]["bound"], read["verdicts"][0]["verdict"]) == (0.9, "fail")
     drafted = judge(parse_policy(draft(run), "p"), run)
-    assert drafted.passed and len(drafted.verdicts) == 7
+    assert drafted.passed and len(drafted.verdicts) == 9
 
 
 def test_figures_are_told_from_bounds_and_odd_names_survive_in_json(tmp_path: Path) -> None:
@@ -191,6 +194,73 @@ def test_exit_codes_and_files(
         draft(empty)
 
 
+def test_a_check_without_a_verdict_leaves_no_older_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong: words, policy, run, baseline, or the last of the files."""
+    monkeypatch.chdir(tmp_path)
+    Path("policy.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 0.5'\n", encoding="utf-8")
+    Path("about.toml").write_text("[[rule]]\nrequire = 'protocol == \"standard@1:0\"'\n", encoding="utf-8")
+    Path("bad.toml").write_text("[[rule]]\nrequire = 'top1 under clean >= 0'\n", encoding="utf-8")
+    names = {"--junit": "a.xml", "--json": "a.json", "--attestation": "a.intoto.json"}
+    files = [word for pair in names.items() for word in pair]
+    empty = make(tmp_path / "empty", {"vit": {}})
+    entry = run.manifest.checkpoints[0].to_plain() | {"path": "vit.pth"}
+    run = make(tmp_path / "run", {"vit": {"clean": right(6, 10)}}, checkpoints=[entry])
+    for words, status in (
+        (["none"], 2),
+        ([run.path, "--policy", "bad.toml"], 2),
+        ([run.path, "--policy", "none.toml"], 2),
+        ([run.path, "--baseline", "none"], 2),
+        ([run.path, "--bogus"], 2),
+        ([run.path, run.path], 2),
+        ([run.path, "--policy", "about.toml"], 2),  # which writes the others, and has nothing to attest
+        ([empty.path], 3),
+    ):
+        assert call(monkeypatch, run.path, *files) == 0 and all(map(os.path.exists, names.values()))
+        assert call(monkeypatch, *words, *(f"{option}={name}" for option, name in names.items())) == status, words
+        assert not any(map(os.path.exists, names.values())), words
+    Path("a.json").write_text('{"mine": 1}', encoding="utf-8")  # what no check wrote stays
+    assert call(monkeypatch, "none", "--json", "a.json") == 2 and Path("a.json").exists()
+    assert call(monkeypatch, run.path, "--json=policy.toml") == 2 and Path("policy.toml").exists()
+
+
+def test_an_audit_that_was_refused_is_told_by_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From Python and from the command line; the next audit that comes to its end takes the mark away."""
+    root, out = furnish(tmp_path), tmp_path / "run"
+    whole = partial(audit, root, out, attacks="none", setup_check=False)
+    policy = parse_policy("[[rule]]\nrequire = 'n under clean >= 1'", "p")
+    found = whole()
+    assert judge(policy, found).passed and not found.refusal_path.exists()
+    for more, said in (
+        ({"data_dir": root / "none"}, r"none.* or delete .*refused\.json"),
+        ({"dtype": "float8"}, "float8"),
+        ({"seed": 3}, "seed is 0 there and 3 here"),
+    ):
+        with pytest.raises(RobustkitError):
+            whole(**more)
+        with pytest.raises(RunError, match=f"the last audit into this run was refused.*{said}"):
+            judge(policy, found)
+    whole()
+    assert judge(policy, found).passed
+    rules = tmp_path / "policy.toml"
+    rules.write_text("[[rule]]\nrequire = 'n under clean >= 1'\n", encoding="utf-8")
+    for words in (["--bogus"], ["--eps", "1/255"]):
+        monkeypatch.setattr(
+            sys, "argv", ["robustkit", "audit", "net.pth", "--attacks", "none", *words, "--out", str(out)]
+        )
+        with pytest.raises(SystemExit, match="2"):
+            cli.main()
+        capsys.readouterr()
+        assert call(monkeypatch, out, "--policy", rules) == 2
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1 and f"{out}: the last audit into this run was refused" in told
+        found.refusal_path.unlink()
+    assert call(monkeypatch, out, "--policy", rules) == 0
+
+
 def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None:
     corrupted = {
         f"corruption({name},severity={s})": right(80 - 10 * s, 100)
@@ -204,7 +274,7 @@ def test_a_drafted_policy_has_margins_and_passes_at_once(tmp_path: Path) -> None
     low = math.floor(100 * wilson(30, 100)[0]) / 100
     assert requires[:2] == ['protocol == "standard@1:0"', 'data digest == "d1"']
     assert {"n under clean >= 100", 'attention == "quest"', f"top1 under {PGD} >= {low:.2f}"} <= set(requires)
-    assert "no bound above 0" in text and not any("8/255" in rule for rule in requires)
+    assert "no bound that a run could miss" in text and not any("8/255" in rule for rule in requires)
     means = [rule.split(" <= ")[0] for rule in requires if rule.startswith("mean_error")]
     assert sorted(means) == ["mean_error under corruption(fog)", "mean_error under noise"]
     assert not any("severity" in rule for rule in requires)
@@ -298,7 +368,13 @@ def test_a_short_draft_has_what_matters_and_fails_for_that_reason(tmp_path: Path
     policy = parse_policy(draft(run_of("one", vit=shown)), "p")
     rules = [rule.require.rpartition(" ")[0] for rule in policy.rules]
     assert rules[2:] == [
-        *("attention ==", 'preprocessing == "224x224 pixels, bicubic, crop 0.875, center, mean 0.5, std', "no"),
+        'settings == "seed 0, dtype float32, engine',
+        *(
+            "attention ==",
+            "arch ==",
+            'preprocessing == "224x224 pixels, bicubic, crop 0.875, center, mean 0.5, std',
+            "no",
+        ),
         *("n under clean >=", "top1 under clean >=", f"top1 under {PGD} >="),
         *(f"top1 under {far[1]} >=", "mean_error under corruption(gaussian_noise) <="),
     ]

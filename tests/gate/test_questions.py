@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from gate_runs import PGD, make, right
+from msgspec.structs import replace
 
 from robustkit.errors import ProtocolError, RunError
 from robustkit.gate.policy import Policy, parse_policy
@@ -87,25 +88,34 @@ def test_rules_say_what_is_audited() -> None:
 
 
 def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
-    deciding = {"protocol": "standard@1:0", "data digest": "d1", "seed": 0}
     run = make(tmp_path / "one", {"vit": {"clean": right(8, 10)}})
-    figures = baseline_of(run, deciding, {})
-    assert list(figures("other", "clean", "top1").values()) == [1.0] * 8 + [0.0] * 2
+    planned = make(tmp_path / "planned", {"vit": {"clean": right(8, 10)}, "other": {"clean": right(8, 10)}}).manifest
+    figures = baseline_of(run, planned)
+    assert list(figures("other", "clean", "top1", ()).values()) == [1.0] * 8 + [0.0] * 2
+    with pytest.raises(RunError, match="the baseline is this very checkpoint"):
+        figures("vit", "clean", "top1", ())
+    entries = tuple(replace(entry, attention="standard") for entry in planned.checkpoints)
+    formula = baseline_of(run, replace(planned, checkpoints=entries))
+    with pytest.raises(RunError, match="another set-up: attention standard instead of quest; audit both alike"):
+        formula("other", "clean", "top1", ())
+    assert formula("other", "clean", "top1", ["attention"])
     others = r"d2… here: images, labels or the choice of them \(--limit, --ids, --seed\) are others; audit both alike$"
     for key, value, shown in (
         ("protocol", "standard@2:1", "standard@2:1"),
         ("data digest", "d2", others),
         ("seed", 7, 7),
     ):
-        with pytest.raises(RunError, match=f"the runs cannot be paired: {key} is .* there and {shown}"):
-            baseline_of(run, deciding | {key: value}, {})
+        deciding = replace(planned.deciding, **{key.replace(" ", "_"): value})
+        with pytest.raises(RunError, match=f"the runs cannot be paired: {key} is .* in the baseline and {shown}"):
+            baseline_of(run, replace(planned, deciding=deciding))("other", "clean", "top1", ())
     with pytest.raises(RunError, match="the baseline has no pgd"):
-        figures("vit", PGD, "top1")
+        figures("other", PGD, "top1", ())
     with pytest.raises(RunError, match="clean reads other files there"):
-        baseline_of(run, deciding, {"clean": "elsewhere"})("vit", "clean", "top1")
+        elsewhere = replace(planned.corrupted, digests={"clean": "elsewhere"})
+        baseline_of(run, replace(planned, corrupted=elsewhere))("other", "clean", "top1", ())
     two = make(tmp_path / "two", {"a": {"clean": right(8, 10)}, "b": {"clean": right(8, 10)}})
     with pytest.raises(RunError, match="the baseline has no vit; it has a, b"):
-        baseline_of(two, deciding, {})("vit", "clean", "top1")
+        baseline_of(two, planned)("vit", "clean", "top1", ())
     next((tmp_path / "one").rglob("*.parquet")).unlink()
     with pytest.raises(RunError, match=r"the baseline is incomplete: 0 of 10 samples under clean"):
-        baseline_of(run, deciding, {})("vit", "clean", "top1")
+        baseline_of(run, planned)("other", "clean", "top1", ())

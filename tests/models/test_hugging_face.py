@@ -27,7 +27,7 @@ from robustkit.models.segmenter import is_segmenter, load_segmenter
 from robustkit.models.transformers_pixels import drawn
 from scripts.hf.convert_vit import write
 
-transformers = pytest.importorskip("transformers", reason="transformers is an extra: pip install 'robustkit-audit[hf]'")
+transformers = pytest.importorskip("transformers", reason='transformers is an extra: pip install ".[hf]"')
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL: dict[str, Any] = {
     "hidden_size": 48,

@@ -205,9 +205,16 @@ def test_a_drop_is_paired_with_a_baseline_of_any_order(
         assert found["flags"] == []
     other = robustkit.audit(many / "net.pth", out=tmp_path / "half", dtype="bfloat16", **made)
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
-    call(monkeypatch, line)
+    assert call(monkeypatch, line) == 2 and not report.exists()
+    assert "another set-up: dtype differs: bfloat16 and float32; audit both alike" in capsys.readouterr().err
+    rule += " except 'dtype differs'"
+    line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
+    assert call(monkeypatch, line) == 1
     (found,) = json.loads(report.read_text())["verdicts"]
-    assert found["flags"] == ["dtype is bfloat16 in the baseline and float32 here"]
+    assert found["flags"] == ["set-up: dtype differs: bfloat16 and float32, which the rule accepts"]
+    rule = "drop in top1 under clean against baseline <= 0.999"
+    line = words(many, tmp_path / "far", [rule], "--json", str(report), "--baseline", str(released.path), net="new.pth")
+    assert call(monkeypatch, line) == 2 and "so that no run could miss the bound" in capsys.readouterr().err
 
 
 def test_samples_run_out(
@@ -237,7 +244,7 @@ REFUSED = {
     "no flags": "flags are of whole results",
     "drop against baseline <= 0.1": "it is about every condition of the baseline; name one: drop in top1 under",
     "drop in top1 under clean against baseline <= 0.1": "there is no baseline; give its run folder with --baseline",
-    "top1 under clean >= 1.2": "the bound is 1.2; expected one between 0 and 1, both left out",
+    "top1 under clean >= 120 %": "the bound is 1.2; expected one between 0 and 1, both left out",
     "top1 under spsa(on=10) >= 0.5": "takes a choice of all samples",
     "top1 under corruption(noise) >= 0.5": "noise",
     "cam_iou under cam(agcam) >= 0.5": "needs --cams, which --until-decided does not know",

@@ -4,7 +4,9 @@ import http.client
 import json
 import re
 import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -289,6 +291,25 @@ def test_the_server_shows_listed_files_only(port: int, folder: Path) -> None:
     finally:
         (folder / "kept").replace(report)
         cams.unlink()
+
+
+def test_a_client_that_hangs_up_is_told_nobody(port: int, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Before it has asked, in the middle of it, and before it has the answer."""
+    page = folder / "vit" / "a" / "report.html"
+    kept = page.read_bytes()
+    page.write_bytes(b"x" * (8 << 20))  # more than the sockets hold
+    try:
+        for words in (b"", b"GET /vit/a/re", b"GET /vit/a/report.html HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            for _ in range(3):
+                client = socket.create_connection(("127.0.0.1", port), timeout=60)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+                client.sendall(words)
+                client.close()
+        assert got(port, "/vit/a/report.html")[0] == 200  # after those
+        time.sleep(0.3)
+    finally:
+        page.write_bytes(kept)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_every_link_on_a_served_page_leads_to_a_page(tmp_path: Path) -> None:

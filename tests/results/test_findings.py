@@ -10,11 +10,12 @@ from compared_runs import FOG, NAMES, PGD, N, Rows, compared, records_of, rows_o
 
 from robustkit.common.differences import Difference
 from robustkit.evaluations.results import Results
+from robustkit.results.comparison import compare, pair_tests
+from robustkit.results.comparison import pairs as pairs_of
 from robustkit.results.findings import detectable, findings, sentences
 from robustkit.results.run import Run
-from robustkit.results.summary import survey
+from robustkit.results.summary import survey, write_summary
 from robustkit.results.tables import report_tables
-from robustkit.results.tested import pair_tests
 
 HOSTILE = "<b>\u202ered\n" + "x" * 90
 
@@ -120,8 +121,32 @@ def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Pat
     assert smallest == pytest.approx(min(1.0, 8 * raw[0]))  # the stricter correction, of all eight
     assert tests.comparison.rows == tests.rows[:6]  # and so in the tables
     tables = report_tables(run, list(of(run).rows))
-    assert tables[0].note.endswith("Holm's p counts all 6 rows, and 2 tests of other pairs.")
+    assert tables[0].note.endswith("Holm's p counts all 6 rows, and 2 other tests of the run's page.")
     assert sentences(of(run))[0].startswith("third loses less to fog than other: −40.0 points of error")
+
+    # Whatever is asked of `compare`, a difference has the p-value of the page; what only it tests counts with them.
+    write_summary(run, of(run))
+    page = {(frozenset((r.first.checkpoint, r.second.checkpoint)), r.condition, r.metric): r for r in tests.rows}
+    for asked in (
+        {},
+        {"checkpoints": ["third"]},
+        {"checkpoints": ["other"]},
+        {"against": "other"},
+        {"against": "third"},
+    ):
+        for path in (run, Run(run.path)):
+            found = compare(pairs_of([path], **asked))
+            assert len(found.rows) == (3 if "checkpoints" in asked else 6)
+            for row in found.rows:
+                key = frozenset((row.first.checkpoint, row.second.checkpoint)), row.condition, row.metric
+                if key in page:
+                    assert row.p_value == page[key].p_value and row.difference.p_value == page[key].difference.p_value
+                else:
+                    assert (row.metric, "against" in asked) == ("nll", True) or row.condition == "clean"
+            shown = {(frozenset((r.first.checkpoint, r.second.checkpoint)), r.condition, r.metric) for r in found.rows}
+            assert len(found.others) == len(page.keys() - shown)
+    added = [row for row in compare(pairs_of([run], against="third")).rows if row.metric == "nll"]
+    assert len(added) == 2 and len({row.p_value for row in added}) == 1  # one of the page's, one that it lacks
 
 
 def test_one_checkpoint_and_names_of_others(tmp_path: Path) -> None:

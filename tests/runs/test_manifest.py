@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from manifests import whole, write_plain
 from msgspec.structs import replace
+from small_audit import audit, furnish
 
+from robustkit import merge
 from robustkit.errors import RunError
+from robustkit.gate.policy import parse_policy
+from robustkit.gate.verdicts import judge
+from robustkit.pipeline.manifest import versions
 from robustkit.runs import files as module
 from robustkit.runs.folder import RunFolder
 from robustkit.runs.manifest import Manifest
@@ -92,3 +98,57 @@ def test_a_part_that_no_audit_writes_is_named(run: RunFolder, change: Any, messa
     with pytest.raises(RunError) as caught:
         _ = run.manifest
     assert str(caught.value) == f"{run.manifest_path}: {message}; restore it, or make the run again"
+
+
+@pytest.mark.parametrize("number", [None, 0, 2, "1", True, 1.0, [1]])
+def test_a_run_of_another_format_is_neither_read_nor_continued_nor_merged(run: RunFolder, number: Any) -> None:
+    plain = run.manifest.to_plain() | {"format": number, "robustkit": "9.0"}
+    other = RunFolder(run.path.parent / "other")
+    write_plain(other, {key: value for key, value in plain.items() if number is not None or key != "format"})
+    for attempt in (other.read_manifest, lambda: merge([run.path, other.path], run.path.parent / "both")):
+        with pytest.raises(
+            RunError, match=r"and this version of RobustKit reads and continues format 1 alone; use the"
+        ) as fault:
+            attempt()
+        assert "use the version that made it (9.0)" in str(fault.value) and "\n" not in str(fault.value)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_records_name_versions_and_figures_of_several_are_flagged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resumed with another torch, and merged with parts of another robustkit; a kind of build is no version."""
+    root, out = furnish(tmp_path), tmp_path / "run"
+    said = list[str]()
+    go = partial(audit, root, eps="8/255", setup_check=False, say=said.append)
+    kept = versions()
+    assert {"robustkit", "torch", "timm"} <= kept.keys()
+    first = go(out, attacks="none")
+    metadata = str(next(first.shards("net", "clean")).schema.metadata[b"robustkit"])
+    assert all(f'"{name}": "{kept[name]}"' in metadata for name in ("robustkit", "torch", "timm"))
+    assert first.manifest.versions == kept and not any("come from" in str(row["flags"]) for row in first.summary())
+
+    def under(**changed: str) -> None:
+        for where in ("manifest", "worker"):
+            monkeypatch.setattr(f"robustkit.pipeline.{where}.versions", lambda: kept | changed)
+
+    under(torch=f"{kept['torch'].partition('+')[0]}+elsewhere")
+    assert not any("come from" in str(row["flags"]) for row in go(out, attacks="fgsm").summary())
+    under(torch="1.0.0")
+    rows = go(out, attacks="fgsm,pgd(steps=2)").summary()
+    flag = f"records of this run come from several versions: torch 1.0.0 and {kept['torch'].partition('+')[0]}"
+    assert rows and all(flag in row["flags"] for row in rows)
+    assert (
+        f"torch was {kept['torch'].partition('+')[0]} before and is 1.0.0 now: figures that come from both are flagged"
+        in said
+    )
+    assert judge(parse_policy("[[rule]]\nrequire = 'no flags under clean'", "p"), first).verdicts[0].state == "FAIL"
+
+    parts = []
+    for number in (1, 2):
+        under(robustkit=f"{number}.0")
+        parts.append(go(tmp_path / f"part{number}", attacks="fgsm", part=f"{number}/2").path)
+    merged = merge(parts, tmp_path / "merged").summary()
+    assert all(
+        "records of this run come from several versions: robustkit 1.0 and 2.0" in row["flags"] for row in merged
+    )

@@ -12,7 +12,7 @@ import torch
 from robustkit.errors import RunError
 from robustkit.models.segmenter import load_segmenter
 
-pytest.importorskip("transformers", reason="transformers is an extra: pip install 'robustkit-audit[hf]'")
+pytest.importorskip("transformers", reason='transformers is an extra: pip install ".[hf]"')
 from scripts.hf import train_segformer
 from scripts.hf.train_segformer import Training, class_weights, main, mean_iou, network
 from scripts.zoo.segmenter_recipe import Scenes

@@ -117,7 +117,7 @@ def test_a_checkpoint_that_is_not_the_shipped_one_is_refused(tmp_path: Path, mon
         robustkit.load("zoo:shapes-vit-quest")
     assert str(caught.value) == (
         f"zoo:shapes-vit-quest: {path} has sha256 {found}…, expected {LISTED['shapes-vit-quest']['sha256'][:12]}…: it "
-        "is not the checkpoint that was shipped; install robustkit-audit again"
+        "is not the checkpoint that was shipped; install RobustKit again from its source"
     )
     listed = json.loads(CliRunner().invoke(cli, ["list", "models", "--json"]).output)
     clean = {entry["name"]: entry["clean"] for entry in listed}
@@ -125,7 +125,7 @@ def test_a_checkpoint_that_is_not_the_shipped_one_is_refused(tmp_path: Path, mon
     assert clean["zoo:shapes-vit-quest"].startswith(f"{path} has sha256 {found}")
     assert "top-1" in clean["zoo:shapes-vit-standard"]
     path.unlink()
-    with pytest.raises(CheckpointError, match="is missing; install robustkit-audit again"):
+    with pytest.raises(CheckpointError, match="is missing; install RobustKit again"):
         robustkit.load("zoo:shapes-vit-quest")
     assert robustkit.load("zoo:shapes-vit-standard").identity.attention == "standard"
     with pytest.raises(ModelError, match="unknown zoo model 'shapes-vit-qest'; did you mean 'shapes-vit-quest'"):

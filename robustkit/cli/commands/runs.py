@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ...errors import ProtocolError
 from ..help import Command
 from ..idle import GATE, refuse_audit
 from ..option_types import AT_LEAST_0, AT_LEAST_1, Place, Text
@@ -134,6 +135,7 @@ _AUDIT = group(
     help="With --attestation: test-result, the rules by how they ended (default), or robustness, every figure.",
 )
 @option("--verify-attestation", type=Place(), help="Statement to compare a CHECKPOINT with, given in place of RUN.")
+@option("--allow-warned", is_flag=True, help="With --verify-attestation: accept a result of WARNED, too.")
 @option("--init", is_flag=True, help="Write a policy that this run passes, with margins, to --policy or policy.toml.")
 @option("--all", "every", is_flag=True, help="With --init: a rule on every figure, not only on those that matter most.")
 @option("--details", is_flag=True, help="Also list the rules that pass.")
@@ -165,12 +167,17 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
         return
     refuse_audit(len(runs))
     run, options = Path(runs[0]), {name: value for name, value in options.items() if name in GATE}
-    if (statement := options.pop("verify_attestation")) is not None:
+    statement, warned = options.pop("verify_attestation"), options.pop("allow_warned")
+    if warned and statement is None:
+        raise ProtocolError(
+            "--allow-warned: says which results --verify-attestation accepts; give both, or leave it out"
+        )
+    if statement is not None:
         from ..attestation import verify
 
         parameters = click.get_current_context().command.params
         others = [parameter.opts[0] for parameter in parameters if options.get(parameter.name or "")]
-        verify(run.as_posix(), statement, others, console())
+        verify(run.as_posix(), statement, others, console(), warned)
         return
     folders = [run, *filter(None, [options["baseline"]])]
     with usable(*folders):

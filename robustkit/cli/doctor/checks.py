@@ -229,7 +229,7 @@ DRAWS = [0.5364676713943481, 0.8541311025619507, 0.9820759892463684]
 SIGNS = [-1.0, 1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0]
 NORMAL = [0.6791912317276001, -0.8855489492416382, -0.09704035520553589]
 """The first draws of sample 'sample' under seed 0, condition 'clean', purpose 'doctor'."""
-AGAIN = "install robustkit-audit again from its source"
+AGAIN = "install RobustKit again from its source"
 OTHER_TORCH = f"try another version of torch, and {AGAIN}"
 FOLDER = "put runs on a local disk, with --out"
 CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (

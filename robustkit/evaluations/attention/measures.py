@@ -6,15 +6,22 @@ from ..metric import Metric
 from ..term import Term
 
 _MEANS = (
-    Metric("largest_logit", "largest |logit|", better=-1, paired=True),
-    Metric("query_norm", "query norm", better=-1, paired=True),
-    Metric("key_norm", "key norm", better=-1, paired=True),
-    Metric("attention_entropy", "entropy", better=1, paired=True),
-    Metric("entropy_share", "share of the largest entropy", better=1, paired=True),
-    Metric("strongest_key", "strongest key", better=-1, paired=True),
-    Metric("softmax_slope", "softmax slope", paired=True),
+    Metric("largest_logit", "largest |logit|", least=0, better=-1, paired=True),
+    Metric("query_norm", "query norm", least=0, better=-1, paired=True),
+    Metric("key_norm", "key norm", least=0, better=-1, paired=True),
+    Metric("attention_entropy", "entropy", least=0, better=1, paired=True),
+    Metric("entropy_share", "share of the largest entropy", least=0, most=1, better=1, paired=True),
+    Metric("strongest_key", "strongest key", least=0, most=1, better=-1, paired=True),
+    Metric("softmax_slope", "softmax slope", least=0, paired=True),
 )
-METRICS = (*_MEANS, *(replace(metric, name=f"{metric.name}_change", paired=False) for metric in _MEANS))
+METRICS = (
+    *_MEANS,
+    *(
+        replace(metric, name=f"{metric.name}_change", paired=False, least=low, most=high)
+        for metric in _MEANS
+        for low, high in [metric.difference_ends]
+    ),
+)
 TERMS = (
     Term(
         "largest |logit|",

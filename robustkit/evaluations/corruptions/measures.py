@@ -7,13 +7,18 @@ from ..term import Term
 
 BENCHMARK = "in-c"
 """The set of corruptions that a rule means where it names none."""
+MOST_CE = 1 / 0.564592
+"""The most that a corruption error can be: all wrong, where AlexNet's error is least (brightness)."""
 METRICS = (
     replace(
-        mean_share("mean_error", "mean error %", -1, True, ("mean_error", "mean error")), under=BENCHMARK, noun="error"
+        mean_share("mean_error", "mean error %", -1, True, ("mean_error", "mean error")),
+        under=BENCHMARK,
+        noun="error",
+        also=("error_rate",),
     ),
-    Metric("mce", "mCE %", 100, -1, under=BENCHMARK, drafted=True, hub=("mce", "mCE")),
+    Metric("mce", "mCE %", 100, -1, under=BENCHMARK, drafted=True, hub=("mce", "mCE"), least=0, most=MOST_CE),
     Metric("relative_mce", "relative mCE %", 100, -1, under=BENCHMARK, hub=("relative_mce", "relative mCE")),
-    Metric("ce", "CE %", 100, -1),
+    Metric("ce", "CE %", 100, -1, least=0, most=MOST_CE, also=("corruption_error",)),
 )
 TERMS = (
     Term(

@@ -5,8 +5,8 @@ from ..term import Term
 
 FLIPPED = Metric("flipped", "flips %", 100, paired=True, binary=True, noun="predictions that flip")
 FOLLOWED = Metric("followed", "flips to what was put in %", 100, paired=True, binary=True)
-CHANGE = Metric("mass_change", "change of mass on the object, points", 100, paired=True)
-BEFORE = Metric("mass_before", "mass on the object before %", 100)
+CHANGE = Metric("mass_change", "change of mass on the object, points", 100, paired=True, least=-1, most=1)
+BEFORE = Metric("mass_before", "mass on the object before %", 100, least=0, most=1)
 RIGHT = of_samples("changed_top1", "top-1 % of changed images")
 METRICS = (RIGHT, FLIPPED, FOLLOWED, BEFORE, CHANGE)
 TERMS = (

@@ -5,14 +5,14 @@ from __future__ import annotations
 from ..metric import Metric, mean_share
 from ..term import Term
 
-MEDIAN = Metric("median_distance", "median distance", better=1)
+MEDIAN = Metric("median_distance", "median distance", better=1, least=0)
 AREA = mean_share("distance_area", "area under the curve %")
 RATIO = Metric("ln_distance", "ln distance", better=1, paired=True, noun="distance to the nearest wrong point")
 ACCURACY = Metric("accuracy_at(", "accuracy at a radius, %", 100, 1, binary=True, parametric=True)
 OPTIMALITY = Metric("optimality", "optimality %", 100, share=True)
-CORRELATION = Metric("slope_correlation", "slope correlation")
-OF_HEAD = Metric("slope_correlation(", "slope correlation of a head", parametric=True)
-BY_CHANCE = Metric("slope_correlation_by_chance", "slope correlation by chance")
+CORRELATION = Metric("slope_correlation", "slope correlation", least=-1, most=1)
+OF_HEAD = Metric("slope_correlation(", "slope correlation of a head", parametric=True, least=-1, most=1)
+BY_CHANCE = Metric("slope_correlation_by_chance", "slope correlation by chance", least=-1, most=1)
 METRICS = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
 
 RADII = {

@@ -15,27 +15,30 @@ _SCORES = (
 _MEANS = (
     replace(mean_share("pointing_game", "pointing game %"), noun="share of maximums on the object (pointing game)"),
     replace(mean_share("energy_inside", "energy inside %"), noun="share of energy inside the object"),
-    Metric("abpc", "ABPC", better=1, paired=True, noun="faithfulness (ABPC)"),
-    Metric("insertion_auc", "insertion", better=1, paired=True),
-    Metric("deletion_auc", "deletion", better=-1, paired=True),
+    Metric("abpc", "ABPC", better=1, paired=True, least=-1, most=1, noun="faithfulness (ABPC)"),
+    Metric("insertion_auc", "insertion", better=1, paired=True, least=0, most=1),
+    Metric("deletion_auc", "deletion", better=-1, paired=True, least=0, most=1),
     Metric("road", "ROAD", better=1, paired=True),
     Metric("road_lerf", "ROAD LeRF", better=1, paired=True),
     Metric("road_morf", "ROAD MoRF", better=-1, paired=True),
-    Metric("infidelity", "infidelity", better=-1, paired=True),
-    Metric("head_correlation", "head redrawn"),
-    Metric("cascade_correlation", "model redrawn"),
+    Metric("infidelity", "infidelity", better=-1, paired=True, least=0),
+    Metric("head_correlation", "head redrawn", least=-1, most=1),
+    Metric("cascade_correlation", "model redrawn", least=-1, most=1),
     Metric("entropy_rise", "entropy rise"),
-    Metric("max_sensitivity", "max sensitivity"),
-    Metric("mean_sensitivity", "mean sensitivity"),
-    Metric("map_entropy", "entropy of maps"),
-    Metric("map_gini", "Gini of maps"),
+    Metric("max_sensitivity", "max sensitivity", least=0),
+    Metric("mean_sensitivity", "mean sensitivity", least=0),
+    Metric("map_entropy", "entropy of maps", least=0),
+    Metric("map_gini", "Gini of maps", least=0, most=1),
 )
-_POOLED = (Metric("pxap", "PxAP %", 100, 1), Metric("max_box_acc", "MaxBoxAcc %", 100, 1))
+_POOLED = (
+    Metric("pxap", "PxAP %", 100, 1, least=0, most=1),
+    Metric("max_box_acc", "MaxBoxAcc %", 100, 1, least=0, most=1),
+)
 FAITHFUL = tuple(metric for metric in _MEANS if metric.name in ("abpc", "insertion_auc", "deletion_auc"))
 """Scores that a model's confidence goes along with, and supports where they are of few samples."""
 STABILITY = (
-    Metric("rank_correlation", "rank correlation", better=1, paired=True),
-    Metric("map_iou", "IoU of maps %", 100, 1, paired=True),
+    Metric("rank_correlation", "rank correlation", better=1, paired=True, least=-1, most=1),
+    Metric("map_iou", "IoU of maps %", 100, 1, paired=True, least=0, most=1),
 )
 CONTROLLED = (*_SCORES, *_MEANS, *_POOLED)
 """Scores of a map that are compared with those of controls: each also has its `…_over_control`."""

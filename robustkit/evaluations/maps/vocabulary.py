@@ -41,7 +41,18 @@ class MapWords(Vocabulary):
         score = named(CONTROLLED, lead)
         if score is None:
             return None
-        return replace(score, name=name, label=f"lead in {score.label}", paired=False, share=False, drafted=False)
+        low, high = score.difference_ends
+        return replace(
+            score,
+            name=name,
+            label=f"lead in {score.label}",
+            paired=False,
+            share=False,
+            drafted=False,
+            least=low,
+            most=high,
+            also=(),
+        )
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         """Yield the lead of the first method over the best control."""

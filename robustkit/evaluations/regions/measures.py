@@ -8,8 +8,8 @@ from ..term import Term
 ACCURACY = replace(of_samples("region_top1", "top-1 % without the region"), noun="accuracy without the region")
 KEPT = replace(of_samples("region_kept", "accuracy kept %"), noun="accuracy kept without the region")
 RANDOM = replace(of_samples("region_random_kept", "kept without a random region %"), paired=False)
-LEAD = Metric("region_over_random", "kept over random, points", 100, paired=True)
-AREA = Metric("region_area", "drowned area %", 100)
+LEAD = Metric("region_over_random", "kept over random, points", 100, paired=True, least=-1, most=1)
+AREA = Metric("region_area", "drowned area %", 100, least=0, most=1)
 METRICS = (ACCURACY, KEPT, RANDOM, LEAD, AREA)
 TERMS = (
     Term(

@@ -5,12 +5,12 @@ from ..term import Term
 
 SHARE = mean_share("asked_share", "share of the asked object %")
 ASKED = mean_share("asked_mass", "mass in the asked object %")
-OTHER = Metric("other_mass", "mass in the other object %", 100, -1)
+OTHER = Metric("other_mass", "mass in the other object %", 100, -1, least=0, most=1)
 FOUND = of_samples("both_found", "both classes found %")
 LEADS = {
-    "other_mass": Metric("asked_over_other", "lead over the map of the other class, points", 100),
-    "centre_mass": Metric("asked_over_centre", "lead over a centred Gaussian, points", 100),
-    "random_mass": Metric("asked_over_random", "lead over a random map, points", 100),
+    "other_mass": Metric("asked_over_other", "lead over the map of the other class, points", 100, least=-1, most=1),
+    "centre_mass": Metric("asked_over_centre", "lead over a centred Gaussian, points", 100, least=-1, most=1),
+    "random_mass": Metric("asked_over_random", "lead over a random map, points", 100, least=-1, most=1),
 }
 """By the column of the control's mass in the asked object. What the map of the other class has there is what the map of
 the asked class has in the other object, on average over both classes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import OrderedDict
 from functools import partial
 from http import HTTPStatus
@@ -12,7 +13,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
-from ...errors import RobustkitError
+from ...display.neutral import no_controls
 from ...runs.files import RunFiles
 from .own_files import FOLDER, is_own
 from .page import index_page
@@ -104,21 +105,25 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in ("127.0.0.1", "localhost"):  # a page elsewhere may call this address by a name of its own
             self._send(HTTPStatus.FORBIDDEN, "This index is for this machine alone.\n")
             return
+        try:
+            answer = self._answer()
+        except Exception as fault:  # also of what runs of someone else hold
+            answer = HTTPStatus.CONFLICT, f"{fault or type(fault).__name__}\n"
+        self._send(*answer)
+
+    def _answer(self) -> tuple[Any, ...]:
+        """Return what `_send` sends."""
         parts = urlsplit(self.path)
         path = os.fsdecode(unquote_to_bytes(parts.path)).lstrip("/")
-        try:
-            if path in ("", "index.html"):
-                self._send(HTTPStatus.OK, self.site.index(), "text/html")
-            elif path == "compare":
-                asked = parse_qs(parts.query, encoding="utf-8", errors="surrogateescape")
-                page = self.site.comparison(asked.get("first", [""])[0], asked.get("second", [""])[0])
-                self._send(*((HTTPStatus.OK, page, "text/html") if page else (HTTPStatus.NOT_FOUND, "No such run.\n")))
-            elif (data := self.site.file(path)) is not None:
-                self._send(HTTPStatus.OK, data, "text/html", _OF_OTHERS)
-            else:
-                self._send(HTTPStatus.NOT_FOUND, "There is no such page.\n")
-        except (RobustkitError, OSError, ValueError) as fault:
-            self._send(HTTPStatus.CONFLICT, f"{fault}\n")
+        if path in ("", "index.html"):
+            return HTTPStatus.OK, self.site.index(), "text/html"
+        if path == "compare":
+            asked = parse_qs(parts.query, encoding="utf-8", errors="surrogateescape")
+            page = self.site.comparison(asked.get("first", [""])[0], asked.get("second", [""])[0])
+            return (HTTPStatus.OK, page, "text/html") if page else (HTTPStatus.NOT_FOUND, "No such run.\n")
+        if (data := self.site.file(path)) is not None:
+            return HTTPStatus.OK, data, "text/html", _OF_OTHERS
+        return HTTPStatus.NOT_FOUND, "There is no such page.\n"
 
     def _send(self, status: HTTPStatus, body: str | bytes, kind: str = "text/plain", policy: str = _OWN) -> None:
         data = body.encode("utf-8", "replace") if isinstance(body, str) else body
@@ -139,8 +144,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: paths may come from anyone on this machine."""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that hung up, and one line of anything else."""
+        fault = sys.exc_info()[1]
+        if not isinstance(fault, ConnectionError | TimeoutError):
+            print(f"error: {type(fault).__name__}: {no_controls(str(fault))[:300]}", file=sys.stderr)
+
+
 def server_of(folder: Path, port: int) -> ThreadingHTTPServer:
     """Return a server of the index on 127.0.0.1; port 0 takes a free one. Raises OSError where the port is taken."""
-    server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, Site(folder)))
-    server.daemon_threads = True
-    return server
+    return _Server(("127.0.0.1", port), partial(_Handler, Site(folder)))

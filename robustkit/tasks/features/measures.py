@@ -7,10 +7,10 @@ METRICS = (
     of_samples("knn", "kNN %", True, ("accuracy", "accuracy of nearest neighbours")),
     of_samples("probe", "linear probe %", hub=("probe_accuracy", "accuracy of a linear probe")),
     mean_share("retrieval", "retrieval mAP %", hub=("map", "mAP of nearest-neighbour retrieval")),
-    Metric("moved", "features moved", better=-1, paired=True),
+    Metric("moved", "features moved", better=-1, paired=True, least=0),
     Metric("knn(", "kNN % at k", 100, 1, paired=True, binary=True, parametric=True),
     Metric("few_shot(", "few-shot %", 100, 1, paired=True, share=True, parametric=True),
-    Metric("few_shot_spread(", "spread of few-shot %", 100, parametric=True),
+    Metric("few_shot_spread(", "spread of few-shot %", 100, parametric=True, least=0, most=1),
 )
 TERMS = (
     Term(

@@ -9,13 +9,15 @@ from ...evaluations.metric import Metric, of_samples
 from ...evaluations.term import Term
 from ...protocol.card import Samples
 
+ACCURACY = ("acc", "top_1", "clean_accuracy", "robust_accuracy", "adversarial_accuracy")
+LOSS = ("loss", "cross_entropy", "log_loss", "negative_log_likelihood")
 METRICS = (
-    replace(of_samples("top1", "top-1 %", True, ("accuracy", "top-1 accuracy")), noun="accuracy"),
+    replace(of_samples("top1", "top-1 %", True, ("accuracy", "top-1 accuracy")), noun="accuracy", also=ACCURACY),
     of_samples("top5", "top-5 %", hub=("top5_accuracy", "top-5 accuracy")),
-    Metric("nll", "NLL", better=-1, paired=True),
-    Metric("ece", "ECE %", 100, -1),
-    Metric("linf_max", "largest linf |δ|"),
-    Metric("l2_max", "largest l2 |δ|"),
+    Metric("nll", "NLL", better=-1, paired=True, least=0, also=LOSS),
+    Metric("ece", "ECE %", 100, -1, least=0, most=1, also=("calibration_error", "calibration")),
+    Metric("linf_max", "largest linf |δ|", least=0),
+    Metric("l2_max", "largest l2 |δ|", least=0),
     Metric("top1_after_", "top-1 % after a stage", 100, 1, binary=True, parametric=True),
 )
 

@@ -1,14 +1,16 @@
 """What the numbers of a segmenter are."""
 
+from dataclasses import replace
+
 from ...evaluations.metric import Metric, mean_share
 from ...evaluations.term import Term
 
 METRICS = (
-    mean_share("miou", "mIoU %", drafted=True, hub=("mean_iou", "mIoU")),
+    replace(mean_share("miou", "mIoU %", drafted=True, hub=("mean_iou", "mIoU")), also=("iou", "jaccard")),
     mean_share("pixel_accuracy", "pixel accuracy %", hub=("pixel_accuracy", "pixel accuracy")),
     mean_share("mean_accuracy", "mean accuracy %", hub=("mean_accuracy", "mean class accuracy")),
     Metric("miou_worst", "worst-case mIoU %", 100, 1, share=True),
-    Metric("retention", "retention %", 100, 1, hub=("retention", "share of clean mIoU")),
+    Metric("retention", "retention %", 100, 1, hub=("retention", "share of clean mIoU"), least=0),
     Metric("iou(", "IoU % of a class", 100, 1, share=True, parametric=True),
 )
 TERMS = (

@@ -4,10 +4,18 @@ from ...evaluations.metric import Metric, mean_share
 from ...evaluations.term import Term
 
 METRICS = (
-    Metric("perplexity", "perplexity", better=-1, drafted=True, hub=("perplexity", "perplexity of a token")),
-    Metric("word_perplexity", "word perplexity", better=-1, hub=("word_perplexity", "perplexity of a word")),
-    Metric("bits_per_byte", "bits a byte", better=-1, hub=("bits_per_byte", "bits a byte")),
-    Metric("nll", "NLL", better=-1, paired=True),
+    Metric(
+        "perplexity",
+        "perplexity",
+        better=-1,
+        drafted=True,
+        hub=("perplexity", "perplexity of a token"),
+        least=1,
+        also=("ppl",),
+    ),
+    Metric("word_perplexity", "word perplexity", better=-1, hub=("word_perplexity", "perplexity of a word"), least=1),
+    Metric("bits_per_byte", "bits a byte", better=-1, hub=("bits_per_byte", "bits a byte"), least=0),
+    Metric("nll", "NLL", better=-1, paired=True, least=0),
     mean_share("token_accuracy", "top-1 % of tokens", hub=("accuracy", "top-1 accuracy of tokens")),
 )
 TERMS = (
