@@ -191,7 +191,10 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             header = dict(sorted((file.metadata() or {}).items()))  # it has another order in each process
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         _refuse_doubles(path)
-    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+    except BaseException as error:  # a panic of the library's Rust is no Exception
+        known = (SafetensorError, OSError, ValueError, TypeError, RuntimeError, MemoryError)
+        if not isinstance(error, known) and type(error).__module__ != "pyo3_runtime":
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise CheckpointError(f"{path}: not a whole safetensors file ({reason}); fetch it again") from error
     metadata: dict[str, Any] = {name: text for name, text in header.items() if name != "format"}
@@ -328,7 +331,7 @@ def _remedy(
     if all(map(_SCALE.fullmatch, (*names, *wrong))):  # there is at least one fault
         return "the weights were trained with another attention formula; check --attention"
     if not wrong and not unexpected and all(map(_HEAD.fullmatch, missing)):
-        return "the file has no classifier; robustkit features evaluates its features, or give an --arch without one"
+        return "its classifier is not among them; robustkit features evaluates it without, or give an --arch that fits"
     if names or len(heads) + len(positions) < len(wrong):
         return ""
     remedies = []

@@ -269,7 +269,9 @@ def quiet(what: str) -> Iterator[None]:
             yield
     except (CheckpointError, ModelError):
         raise
-    except Exception as error:  # what a config says may break the library anywhere
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # what a config says may break the library anywhere; a panic of Rust is no Exception
         lines = " ".join(filter(None, map(str.strip, str(error).splitlines()[:3])))
         said = f"{type(error).__name__}: {printable(lines)[:200]}".rstrip(": ")
         raise CheckpointError(f"{what}: refused by transformers ({said}); check the files of the checkpoint") from error
