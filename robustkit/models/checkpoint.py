@@ -41,7 +41,7 @@ class Checkpoint:
     weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
     notes: lines for the user: what was stripped, mapped, chosen.
     metadata_source: where metadata come from that the file does not claim but holds: 'tensors' for the mean and std of
-        a normalisation beside the network.
+        a normalisation next to the network.
     held: all tensors of the file, until it is known which network they are for (`fitted`); None from then on.
     """
 
@@ -87,7 +87,7 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
 
 def fitted(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> Checkpoint:
     """Return a checkpoint with the tensors of one network, under its names, and the mean and std of pixels where
-    tensors beside it hold them.
+    tensors next to it hold them.
 
     expected: the network's state_dict, or names with their shapes, None where these are not known.
 

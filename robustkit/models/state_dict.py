@@ -75,7 +75,7 @@ class Held:
 class Part:
     """The weights of a network in a file. tensors: under the network's own names. weights: the mapping that holds them,
     or 'bare'. aside: names of all other tensors of the file, except for other sets of the same weights, which the notes
-    name. statistics: mean and std of pixels in [0, 1], where tensors beside the network hold them.
+    name. statistics: mean and std of pixels in [0, 1], where tensors next to the network hold them.
     """
 
     tensors: dict[str, Tensor] = field(repr=False)

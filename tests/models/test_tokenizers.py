@@ -100,7 +100,7 @@ def test_what_is_no_tokenizer_is_one_line(tmp_path: Path, content: str) -> None:
 def test_a_panic_anywhere_is_one_line_and_status_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class PanicException(BaseException):  # noqa: N818 - as PyO3 calls it
+    class PanicException(BaseException):
         pass
 
     def panics(**_: object) -> None:
