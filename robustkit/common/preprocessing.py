@@ -8,6 +8,8 @@ from typing import Any
 
 LARGEST_SIDE = 2048
 """Pixels: the largest side of inputs that a file may ask for."""
+INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming")
+"""How an image is resized, by Pillow's names."""
 ASSUMED = "default"
 SAID_BY = {
     "option": "by the user",
@@ -27,7 +29,7 @@ class Preprocessing:
 
     input_size: (height, width) of the pixels the model takes.
     mean, std: per channel, applied inside the model to pixels in [0, 1].
-    interpolation: 'bicubic', 'bilinear', 'nearest' or 'lanczos'.
+    interpolation: one of `INTERPOLATIONS`.
     crop_pct: the image is resized to floor(size / crop_pct) before the crop, as timm does.
     crop_mode: 'center' (short side resized, centre cropped, half a pixel rounded to even), 'center-floor' (rounded
         down, as transformers does), 'squash' (resized to both sides) or 'border'.
