@@ -105,7 +105,7 @@ def fitted(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> C
     shapes = {name: each.shape if isinstance(each, Tensor) else each for name, each in expected.items()}
     if (added := adapters(held.tensors)) and not adapters(shapes):
         raise CheckpointError(
-            f"{path}: an adapter of a network ({len(added)} tensors such as {added[0]}), not its weights; merge it "
+            f"{path}: an adapter of a network (it holds {added[0][:80]}), not its weights; merge it "
             "first: model.merge_and_unload() in PEFT, then torch.save(model.state_dict(), FILE)"
         )
     part = part_for(path, held, shapes)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.registry import find_formula
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import Preprocessing, few_numbers
 from ..common.steady import seeded
 from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory
@@ -92,6 +92,12 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, al
         with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=None) if is_factory(arch) else _own(kwargs, checkpoint.path)
         checkpoint = fitted(checkpoint, network.state_dict())
+        held = [tuple(checkpoint.metadata.get(name) or ()) for name in checkpoint.metadata_source]
+        if held and held != [mean, std] and "option" not in sources.values():
+            raise CheckpointError(
+                f"{spec}: its metadata name mean {few_numbers(mean)} and std {few_numbers(std)}, its tensors "
+                f"{' and '.join(map(few_numbers, held))}; give --mean and --std"
+            )
         kind, said_by = give_attention(network, wanted.attention, metadata, checkpoint.tensors, spec)
     partial = load_into(network, checkpoint, allow_partial=allow_partial)
     outputs = _outputs(network, len(mean))

@@ -300,7 +300,12 @@ def _distinct(found: Sequence[_Found], tensors: Mapping[str, Tensor]) -> list[_F
 def _same(first: _Found, second: _Found, tensors: Mapping[str, Tensor]) -> bool:
     pairs = ((tensors[name], tensors[second.names[rest]]) for rest, name in first.names.items() if rest in second.names)
     return first.names.keys() == second.names.keys() and all(
-        a.shape == b.shape and a.dtype == b.dtype and not a.is_meta and torch.equal(a, b) for a, b in pairs
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and a.layout == b.layout == torch.strided
+        and not (a.is_meta or b.is_meta)
+        and torch.equal(a, b)
+        for a, b in pairs
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from places import SHARED, SUPPORT
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -342,3 +343,25 @@ def test_a_vit_is_guessed_from_the_part_that_is_one(tmp_path: Path) -> None:
         "import timm\nmake = lambda: timm.create_model('vit_small_patch16_224', img_size=32, depth=2, num_classes=7)\n"
     )
     assert load(tmp_path / "a.pth", arch=f"{tmp_path}/net.py:make").identity.weights == "teacher"
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the real weights of ../shared")
+@pytest.mark.parametrize(
+    "which", ["vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors", "cifar10/resnet20-12fca82f.th"]
+)
+def test_real_weights_in_every_wrapping_give_the_same_logits(tmp_path: Path, which: str) -> None:
+    file = SHARED / "weights" / which
+    options: dict[str, Any] = {"arch": f"{SUPPORT / 'cifar_resnets.py'}:resnet20"} if which.endswith(".th") else {}
+    plain = load(file, **options)
+    size = plain.identity.preprocessing.input_size
+    normalised = torch.randn(2, 3, *size)
+    with torch.no_grad():
+        wanted = plain.network(normalised)
+    for case, content in wrappings(read(file).tensors):
+        torch.save(content, tmp_path / "a.pth")
+        found = load(tmp_path / "a.pth", **options)
+        with torch.no_grad():
+            assert torch.equal(found.network(normalised), wanted), case
+        stated = case in ("Sequential(Normalize, net)", "MadryLab")
+        assert (found.identity.preprocessing.mean == pytest.approx(MEAN)) == stated, case
