@@ -38,6 +38,7 @@ LATE_PACKAGES = {
     "safetensors": "loads torch or NumPy",
     "timm": "start-up time; half of it is not needed to read images",
     "torch": "start-up time",
+    "resource": "not on Windows",
     "tokenizers": "optional",
     "transformers": "optional",
     "yaml": "start-up time",

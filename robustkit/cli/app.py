@@ -175,4 +175,10 @@ def _status(debug: bool) -> int:
         said = _one_line(f"{type(fault).__name__}: {fault}")
         click.echo(f"error: {said}; the fault may be that of {names}; --debug shows where", err=True)
         status = 2
+    except BaseException as fault:  # such as a panic of a library's Rust; unhandled, its status would be 1
+        if debug:
+            raise
+        said = _one_line(f"{type(fault).__name__}: {fault}")
+        click.echo(f"error: {said}; a library broke down; --debug shows where", err=True)
+        status = 2
     return status if isinstance(status, int) else 0

@@ -159,7 +159,7 @@ COMPLETERS: dict[str, Completer] = {
     "--variant": _one_of(lambda context: ("hendrycks", "bethgelab")),
     "--dtype": _one_of(lambda context: ("float32", "bfloat16")),
     "--device": _one_of(lambda context: ("auto", "cpu", "cuda")),
-    "--interpolation": _one_of(lambda context: ("bicubic", "bilinear", "nearest", "lanczos")),
+    "--interpolation": _one_of(lambda context: ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming")),
     "--crop-mode": _one_of(lambda context: ("center", "center-floor", "squash", "border")),
     "--choose": _one_of(lambda context: ("disagreement", "worst", "best", "random", "class:")),
     "--reference": _one_of(_references, "else"),

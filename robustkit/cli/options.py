@@ -112,7 +112,7 @@ def network_options(arch: str, classes: str, *more: Callable[[Any], Any]) -> Cal
 model_options = network_options(
     "timm name or code to run: module:function, file.py:function; guessed for ViTs.",
     "Number of classes of the head.",
-    option("--interpolation", help="bicubic, bilinear, nearest or lanczos."),
+    option("--interpolation", help="bicubic, bilinear, nearest, lanczos, box or hamming."),
     option("--crop-pct", type=float, help="Image size over resized size, as in timm."),
     option("--crop-mode", help="center, center-floor, squash or border."),
     option("--img-size", type=AT_LEAST_1, help="Size of the input; positional embeddings are resampled to it."),

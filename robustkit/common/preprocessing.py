@@ -12,6 +12,8 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and std of the training images of ImageNet."""
 INCEPTION = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 """Mean and std that map pixels to [-1, 1], as Inception and timm's augreg ViTs have them."""
+INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming")
+"""How an image is resized, by Pillow's names."""
 ASSUMED = "default"
 SAID_BY = {
     "option": "by the user",
@@ -38,7 +40,7 @@ class Preprocessing:
 
     input_size: (height, width) of the pixels the model takes.
     mean, std: per channel, applied inside the model to pixels in [0, 1].
-    interpolation: 'bicubic', 'bilinear', 'nearest' or 'lanczos'.
+    interpolation: one of `INTERPOLATIONS`.
     crop_pct: the image is resized to floor(size / crop_pct) before the crop, as timm does.
     crop_mode: 'center' (short side resized, centre cropped, half a pixel rounded to even), 'center-floor' (rounded
         down, as transformers does), 'squash' (resized to both sides) or 'border'.

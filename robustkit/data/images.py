@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import INTERPOLATIONS, Preprocessing
 from ..errors import BadImageError, DataError
 from .class_lists import few
 from .picture_files import FORMATS, Refused, check_exif, open_picture
@@ -254,8 +254,8 @@ def _resized(height: int, width: int, p: Preprocessing) -> tuple[int, int]:
 def _transform(p: Preprocessing) -> Callable[[Image.Image], Tensor]:
     from timm.data.transforms_factory import create_transform
 
-    if p.interpolation not in ("nearest", "bilinear", "bicubic", "lanczos"):
-        raise DataError(f"interpolation {p.interpolation!r}: expected nearest, bilinear, bicubic or lanczos")
+    if p.interpolation not in INTERPOLATIONS:
+        raise DataError(f"interpolation {p.interpolation!r}: expected one of {', '.join(INTERPOLATIONS)}")
     transform: Callable[[Image.Image], Tensor] = create_transform(
         input_size=(3, *p.input_size),
         is_training=False,

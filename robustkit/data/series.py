@@ -28,6 +28,7 @@ _HEADERS = (
     *("problemname", "timestamps", "missing", "univariate", "dimension", "dimensions", "equallength"),
     *("serieslength", "classlabel", "targetlabel"),
 )
+_SWITCHES = ("timestamps", "missing", "univariate", "equallength", "classlabel", "targetlabel")
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,10 @@ def _headers(lines: Sequence[str], path: Path) -> tuple[tuple[str, ...], int | N
             return names, dimensions, number
         if key not in _HEADERS:
             raise DataError(f"{path}: line {number}: " + unknown("header", key, (*_HEADERS, "data")))
+        if key in _SWITCHES and words and (said := words[0].lower()) in ("true", "false"):
+            words[0] = said
+        elif key in _SWITCHES:
+            raise DataError(f"{path}: line {number}: @{key} {' '.join(words)[:40]}; expected true or false")
         if key in ("timestamps", "targetlabel") and words[:1] != ["false"]:
             raise DataError(f"{path}: @{key} {' '.join(words)[:40]}; expected series without, and one class a case")
         if key in ("dimension", "dimensions"):
@@ -170,11 +175,16 @@ def _case(line: str, where: str, dimensions: int | None) -> tuple[Values, str]:
     return np.array(rows, dtype=np.float32), label.strip()
 
 
+def _is_number(text: str) -> bool:
+    """Whether it has none of what only Python reads as a number: `1_0`, digits of other scripts."""
+    return text.isascii() and "_" not in text
+
+
 def _numbers(channel: str, where: str) -> list[float]:
     numbers = list[float]()
     for text in channel.split(","):
         try:
-            number = math.nan if text.strip() in ("?", "NaN") else float(text)
+            number = math.nan if text.strip() in ("?", "NaN") else float(text if _is_number(text) else "")
         except ValueError:
             number = math.inf
         if abs(number) > _LARGEST:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -180,7 +181,7 @@ def _fits(bench: Bench, start: Setup, assumed: Sequence[str], scenes: bool, gues
     for _ in range(2):
         before = now
         for part in parts:
-            options: dict[str, Any] = {"most": STATED}
+            options: dict[str, Any] = {"most": STATED, "screen": replace(_ANY, samples=FIRST // 2) if scenes else _ANY}
             if part in assumed:
                 options = {"screen": _SURE, "looks": LOOKS} if part in DECISIVE else options | {"least": _MATTERS}
             used = now.with_part(part, start)

@@ -8,7 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from ..common.files import check_plain, json_in, reason
 from ..errors import CheckpointError
 from .pickles import foreign_globals, load_pickle
-from .state_dict import PREFIXES, strip_prefixes, unwrap
+from .state_dict import Held, Part, Shapes, adapters, held_in, part_for, usual_part
+from .trainers import claims_of
 
 JSON_KEYS = (
     *("arch_kwargs", "num_classes", "class_names", "mean", "std", "input_size", "crop_pct"),
@@ -38,9 +39,11 @@ class Checkpoint:
     metadata: what the file says about itself, by the names of our own checkpoints (arch, attention, num_classes, mean,
         std, input_size, ...), from the safetensors header or from the arguments next to the weights of a torch file.
         JSON types. It comes from the file, so it is a claim, and never run.
-    metadata_source: of its entries, `metadata` where it is left out: `trainer`, see `trainers`, or `weights`.
     weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
     notes: lines for the user: what was stripped, mapped, chosen.
+    metadata_source: of its entries, `metadata` where it is left out: `trainer`, see `trainers`, or `weights` for the
+        mean and std of a normalisation next to the network.
+    held: all tensors of the file, until it is known which network they are for (`fitted`); None from then on.
     """
 
     path: Path
@@ -50,6 +53,7 @@ class Checkpoint:
     weights: str
     notes: tuple[str, ...]
     metadata_source: dict[str, str] = field(default_factory=dict)
+    held: Held | None = field(default=None, repr=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,30 +63,78 @@ class Checkpoint:
 
 
 def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> Checkpoint:
-    """Read a .safetensors file or one written by torch.save; the content decides, not the suffix.
+    """Read a .safetensors file or one written by torch.save; the content decides, not the suffix. Its tensors are those
+    that the names of its mappings point to; `fitted` finds those of a network.
 
-    use_ema: take the averaged weights (`model_ema`, `state_dict_ema`, ...) instead of the plain ones next to them.
-    prefixes: whether names lose what wrappers put before all of them.
+    use_ema: take the averaged weights (`model_ema`, `swa_model`, ...) instead of the plain ones next to them.
+    prefixes: False for all tensors of a file under the names that it has.
     Raises CheckpointError for anything but a sound set of weights.
     """
     path = Path(path)
     kind = _kind(path)
-    notes: list[str] = []
     if kind == "safetensors":
         tensors, metadata = _read_safetensors(path)
-        weights, sources = "bare", dict[str, str]()
-        if use_ema:
-            raise CheckpointError(f"{path}: a safetensors file holds one set of weights; leave --use-ema out")
+        held, sources = Held(tensors, use_ema=use_ema), dict[str, str]()
     else:
         content = load_pickle(path)
         if not isinstance(content, Mapping):
             raise CheckpointError(f"{path}: holds a {type(content).__name__}; expected a state_dict (names to tensors)")
-        weights, state, claims = unwrap(path, content, use_ema, notes)
-        notes += claims.notes
+        claims = claims_of(content)
+        held = replace(held_in(path, content, use_ema), notes=tuple(claims.notes))
         metadata, sources = claims.metadata, claims.sources
-        tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
-    tensors = strip_prefixes(tensors, notes) if prefixes else tensors
-    return Checkpoint(path, sha256(path), _sound(path, tensors, notes), metadata, weights, tuple(notes), sources)
+        if not held.tensors:
+            inside = ", ".join(map(str, list(content)[:8])) or "nothing"
+            raise CheckpointError(
+                f"{path}: no weights found in it (it holds {inside}); expected weights at the top or under a name such "
+                "as state_dict, model or model_ema"
+            )
+    _refuse_expanded(path, held.tensors)
+    part = usual_part(path, held) if prefixes else Part(held.tensors, "bare", (), {}, ())
+    found = Checkpoint(path, sha256(path), part.tensors, metadata, part.weights, part.notes + held.notes, sources)
+    return _sound(replace(found, held=held if prefixes else None))
+
+
+def fitted(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> Checkpoint:
+    """Return a checkpoint with the tensors of one network, under its names, and the mean and std of pixels where
+    tensors next to it hold them.
+
+    expected: the network's state_dict, or names with their shapes, None where these are not known.
+
+    The network is looked for in all mappings of the file, under every prefix, without the words that torch's wrappers
+    put into names. Notes say what was taken and what was left aside. Where the file has too little of the network, or
+    the network was found before, it is returned as it is.
+
+    Raises:
+        CheckpointError: two sets of weights fit equally and no rule decides; the file holds an adapter; or what was
+            found is not sound.
+    """
+    held, path = checkpoint.held, checkpoint.path
+    if held is None:
+        return checkpoint
+    shapes = {name: each.shape if isinstance(each, Tensor) else each for name, each in expected.items()}
+    if (added := adapters(held.tensors)) and not adapters(shapes):
+        raise CheckpointError(
+            f"{path}: an adapter of a network (it holds {added[0][:80]}), not its weights; merge it "
+            "first: model.merge_and_unload() in PEFT, then torch.save(model.state_dict(), FILE)"
+        )
+    part = part_for(path, held, shapes)
+    if part is None:
+        return replace(checkpoint, held=None)
+    notes = part.notes + held.notes + ((f"left aside: {_groups(part.aside)}",) if part.aside else ())
+    metadata = {**checkpoint.metadata, **part.statistics}
+    if part.statistics and any(name in checkpoint.metadata for name in part.statistics):
+        notes += ("these outweigh the mean and std that the file names",)
+    return _sound(
+        replace(
+            checkpoint,
+            tensors=part.tensors,
+            metadata=metadata,
+            weights=part.weights,
+            notes=notes,
+            metadata_source={**checkpoint.metadata_source, **dict.fromkeys(part.statistics, "weights")},
+            held=None,
+        )
+    )
 
 
 def sha256(path: Path) -> str:
@@ -148,7 +200,10 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             header = dict(sorted((file.metadata() or {}).items()))  # it has another order in each process
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         _refuse_doubles(path)
-    except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+    except BaseException as error:  # a panic of the library's Rust is no Exception
+        known = (SafetensorError, OSError, ValueError, TypeError, RuntimeError, MemoryError)
+        if not isinstance(error, known) and type(error).__module__ != "pyo3_runtime":
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise CheckpointError(f"{path}: not a whole safetensors file ({reason}); fetch it again") from error
     metadata: dict[str, Any] = {name: text for name, text in header.items() if name != "format"}
@@ -174,7 +229,9 @@ def _refuse_doubles(path: Path) -> None:
         json_in(file.read(size))
 
 
-def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str, Tensor]:
+def _sound(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint with floats of at least 32 bits. CheckpointError for what cannot be weights."""
+    path, tensors, notes = checkpoint.path, checkpoint.tensors, list(checkpoint.notes)
     if not tensors:
         raise CheckpointError(f"{path}: no tensors in it; expected the weights of a model")
     empty = [name for name, tensor in tensors.items() if tensor.is_meta]
@@ -186,7 +243,6 @@ def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str
     odd = [n for n, t in tensors.items() if t.is_quantized or t.is_complex() or t.layout != torch.strided]
     if odd:
         raise CheckpointError(f"{path}: quantised, sparse or complex weights ({_groups(odd)}); expected floats")
-    _refuse_expanded(path, tensors)
     short = {name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.itemsize < 4}
     for dtype, count in sorted(Counter(str(tensors[name].dtype).removeprefix("torch.") for name in short).items()):
         notes.append(f"{count} of {len(tensors)} tensors are stored as {dtype}; computed in float32")
@@ -204,7 +260,7 @@ def _sound(path: Path, tensors: dict[str, Tensor], notes: list[str]) -> dict[str
             f"{path}: NaN or infinite weights in {len(bad)} of {len(tensors)} tensors ({_groups(bad)}); "
             "the training diverged or the file is damaged; take another checkpoint"
         )
-    return tensors
+    return replace(checkpoint, tensors=tensors, notes=tuple(notes))
 
 
 def _dtypes(tensors: Mapping[str, Tensor], names: set[str]) -> set[str]:
@@ -215,8 +271,9 @@ def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError for a tensor that repeats the few numbers of its storage: the first operation on it would
     fill the memory.
     """
-    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors.values()}
-    claimed, stored = sum(t.numel() * max(t.itemsize, 4) for t in tensors.values()), sum(held.values())
+    dense = [t for t in tensors.values() if t.layout == torch.strided and not t.is_meta]
+    held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in dense}
+    claimed, stored = sum(t.numel() * max(t.itemsize, 4) for t in dense), sum(held.values())
     if claimed > 4 * stored + _ROOM:
         raise CheckpointError(
             f"{path}: {stored >> 20} MB of numbers claim to be {claimed >> 20} MB of weights; refused, for it would "
@@ -231,7 +288,8 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
     Raises CheckpointError with missing, unexpected and wrongly shaped names, grouped over block numbers and counted.
     """
     expected = model.state_dict()
-    tensors = _aligned(checkpoint.tensors, expected)
+    checkpoint = fitted(checkpoint, expected)
+    tensors = checkpoint.tensors
     optional = ("num_batches_tracked",)  # a counter that old files do not have
     missing = [name for name in expected if name not in tensors and not name.endswith(optional)]
     unexpected = [name for name in tensors if name not in expected]
@@ -244,7 +302,9 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
         if names
     ]
     if faults and (not allow_partial or not fits):
-        remedy = "nothing in it fits; check --arch" if not fits else _remedy(missing, unexpected, wrong, tensors)
+        remedy = _remedy(missing, unexpected, wrong, tensors, expected)
+        if not remedy:
+            remedy = "give the right --arch, or --allow-partial to load what fits" if fits else _NOTHING
         raise CheckpointError(
             f"{checkpoint.path}: does not fit {type(model).__name__} ({len(fits)} of {len(expected)} tensors fit; "
             f"{'; '.join(faults)}); {remedy}"
@@ -259,35 +319,34 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
     return (f"loaded in part, {len(fits)} of {len(expected)} tensors; {'; '.join(faults)}",) if faults else ()
 
 
-def _aligned(tensors: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors under the model's names, where these have one of the prefixes that `read` removes."""
-    for prefix in PREFIXES:
-        if expected and all(name.startswith(prefix) for name in expected):
-            inner = _aligned(tensors, {name.removeprefix(prefix): tensor for name, tensor in expected.items()})
-            return {prefix + name: tensor for name, tensor in inner.items()}
-    return tensors
-
-
+_NOTHING = "nothing in it fits; check --arch"
 _HEAD = re.compile(r"(.*\.)?(head|head_dist|fc|classifier|linear)\.(weight|bias)")
 _SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|temperature|alpha|([qk]_norm|query_network)\.(weight|bias))")
 
 
 def _remedy(
-    missing: Sequence[str], unexpected: Sequence[str], wrong: Sequence[str], tensors: Mapping[str, Tensor]
+    missing: Sequence[str],
+    unexpected: Sequence[str],
+    wrong: Sequence[str],
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
 ) -> str:
-    """Return what to do, if all faults have one of a few known causes."""
-    heads = [name for name in wrong if _HEAD.fullmatch(name)]
+    """Return what to do, if all faults have one of a few known causes; else ''."""
+    last = list(expected)[-1].rpartition(".")[0]  # the layer that gives the classes, whatever its name
+    same = [name for name in wrong if tensors[name].ndim and tensors[name].shape[1:] == expected[name].shape[1:]]
+    heads = [name for name in same if _HEAD.fullmatch(name) or name.rpartition(".")[0] == last]
     positions = [name for name in wrong if name.endswith("pos_embed")]
     names = (*missing, *unexpected)
     if all(map(_SCALE.fullmatch, (*names, *wrong))):  # there is at least one fault
         return "the weights were trained with another attention formula; check --attention"
+    if not wrong and not unexpected and all(map(_HEAD.fullmatch, missing)):
+        return "its classifier is not among them; robustkit features evaluates it without, or give an --arch that fits"
     if names or len(heads) + len(positions) < len(wrong):
-        return "give the right --arch, or --allow-partial to load what fits"
+        return ""
     remedies = []
     if heads:
-        remedies.append(
-            f"the file has {tensors[heads[0]].shape[0]} classes: --num-classes {tensors[heads[0]].shape[0]}"
-        )
+        classes = tensors[heads[0]].shape[0]
+        remedies.append(f"the file has {classes} classes: --num-classes {classes}")
     if positions:
         remedies.append(
             "its position embeddings are of another image size: --img-size N builds for N and resamples them"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,20 +11,20 @@ from typing import Any, TypeVar
 
 import timm
 import torch
-from torch import Tensor
 
 from ..attention.registry import find_formula
 from ..common.preprocessing import LARGEST_SIDE
 from ..common.steady import seeded
 from ..errors import CheckpointError, ModelError
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
-from .checkpoint import Checkpoint, digest_of, load_into, read
+from .checkpoint import Checkpoint, digest_of, fitted, load_into, read
 from .claims import Allowance, check_arguments, check_classes
 from .features import as_features, without_head
 from .guess import guess, renamed
 from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention, warn_of_assumptions
 from .input_config import InputOptions, pair, resolve_preprocessing
 from .specs import find
+from .state_dict import VIT
 
 T = TypeVar("T")
 
@@ -123,9 +123,7 @@ def _from_file(
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
     if metadata.get("task") == "series":
         raise CheckpointError(f"{spec} is a model of time series; evaluate it with robustkit series, or load_series")
-    tensors, notes = renamed(checkpoint.tensors)
-    arch, kwargs, more = _architecture(checkpoint, tensors, wanted, features)
-    notes += more
+    arch, kwargs, notes = _architecture(checkpoint, wanted, features)
     size = wanted.img_size
     if size is None and "img_size" not in kwargs and "input_size" in metadata:
         size = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE)
@@ -133,8 +131,11 @@ def _from_file(
         claimed = metadata.get("num_classes") if wanted.num_classes is None else wanted.num_classes
         kwargs = {**kwargs, "num_classes": check_classes(claimed, checkpoint.path)}
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
-        with nullcontext() if is_factory(arch) else Allowance(tensors, checkpoint.path):
+        with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=size)
+        checkpoint = fitted(checkpoint, network.state_dict())
+        metadata, (tensors, more) = checkpoint.metadata, renamed(checkpoint.tensors)
+        notes = more + notes
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, names=checkpoint.names)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     if wanted.img_size is not None:
@@ -188,7 +189,7 @@ def _with_head(classes: int, spec: str, network: T) -> T:
 
 
 def _architecture(
-    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions, headless: bool
+    checkpoint: Checkpoint, wanted: InputOptions, headless: bool
 ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """Return (arch, arguments, notes): from the option, else a timm name from metadata, else a guess. A file never
     names code.
@@ -207,6 +208,7 @@ def _architecture(
         check_arguments(kwargs, checkpoint.path)
         return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
+    tensors, _ = renamed(fitted(checkpoint, VIT).tensors)
     try:
         guessed = guess(tensors, names=checkpoint.names, headless=headless)
     except CheckpointError as error:

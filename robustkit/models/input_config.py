@@ -11,11 +11,10 @@ from typing import Any
 from timm.data import resolve_data_config  # type: ignore[attr-defined, unused-ignore]
 from torch import nn
 
-from ..common.preprocessing import ASSUMED, LARGEST_SIDE, UNPROVEN, Preprocessing, few_numbers
+from ..common.preprocessing import ASSUMED, INTERPOLATIONS, LARGEST_SIDE, UNPROVEN, Preprocessing, few_numbers
 from ..errors import ModelError, unknown
 from .architecture import probed_size
 
-INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos")
 CROP_MODES = ("center", "center-floor", "squash", "border")
 SMALL = 64
 """The side up to which images are by default shown whole: those of CIFAR, SVHN and Tiny ImageNet are not cropped."""

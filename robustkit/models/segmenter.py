@@ -18,7 +18,7 @@ from ..common.steady import seeded
 from ..data.mask_files import printable
 from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory, resample_positions
-from .checkpoint import Checkpoint, load_into, read
+from .checkpoint import Checkpoint, fitted, load_into, read
 from .claims import Allowance, check_arguments
 from .dense import Dense, Segmenter, count_classes
 from .guess import guess
@@ -26,6 +26,7 @@ from .identity import ModelIdentity, attention_notes, display_name, give_attenti
 from .input_config import InputOptions, Resolved, pair, resolve_preprocessing
 from .segmenter_network import PUBLIC_EPS, build_segmenter
 from .specs import find
+from .state_dict import VIT
 from .window_options import WindowOptions, resolve_windows, sides
 
 _PROBE = 128  # side of the image that is shown to count the classes of a network
@@ -41,11 +42,17 @@ def is_segmenter(spec: str | Path) -> bool:
         from .hugging_face import segments
 
         return segments(source)
-    return _has_encoder(read(source.path).tensors)
+    return _as_segmenter(read(source.path)) is not None
 
 
-def _has_encoder(tensors: Mapping[str, Tensor]) -> bool:
-    return any(name.startswith("encoder.patch_embed.") for name in tensors)
+def _as_segmenter(checkpoint: Checkpoint) -> Checkpoint | None:
+    """Return a checkpoint with the tensors of a Segmenter alone; None where the file has none."""
+    held = checkpoint.tensors if checkpoint.held is None else checkpoint.held.tensors
+    if not any(f".{part}." in f".{name}" for part in ("encoder.patch_embed", "decoder") for name in held):
+        return None
+    found = fitted(checkpoint, {f"encoder.{name}": None for name in VIT})
+    parts = [any(name.startswith(part) for name in found.tensors) for part in ("encoder.patch_embed.", "decoder.")]
+    return found if all(parts) else None
 
 
 def load_segmenter(
@@ -97,15 +104,18 @@ def load_segmenter(
         return made
     checkpoint = read(source.path, use_ema=use_ema)
     metadata = {**source.metadata, **checkpoint.metadata}
-    segmenter = _has_encoder(checkpoint.tensors)
-    if not segmenter and arch is None:
+    segmenter = None if is_factory(arch or "") else _as_segmenter(checkpoint)
+    if segmenter is None and arch is None:
         first = ", ".join(list(checkpoint.tensors)[:3])
         raise CheckpointError(
             f"{checkpoint.path}: not a Segmenter (its tensors begin {first}); expected encoder.* and decoder.*, or "
             "give --arch FILE.py:FUNCTION; a classifier is for robustkit audit"
         )
-    make = _segmenter if segmenter and not is_factory(arch or "") else _factory
-    made = make(replace(checkpoint, metadata=metadata), source.name, spec, wanted, shown, allow_partial)
+    if segmenter is None:
+        made = _factory(replace(checkpoint, metadata=metadata), source.name, spec, wanted, shown, allow_partial)
+    else:
+        segmenter = replace(segmenter, metadata={**source.metadata, **segmenter.metadata})
+        made = _segmenter(segmenter, source.name, spec, wanted, shown, allow_partial)
     warn_of_assumptions(made.identity)
     return made
 
@@ -156,7 +166,7 @@ def _segmenter(
 def _factory(
     checkpoint: Checkpoint, name: str, spec: str, wanted: InputOptions, shown: WindowOptions, allow_partial: bool
 ) -> Segmenter:
-    arch, metadata = str(wanted.arch), checkpoint.metadata
+    arch = str(wanted.arch)
     if not is_factory(arch):
         raise ModelError(f"--arch {arch}: {spec} is not a Segmenter; expected your own FILE.py:FUNCTION")
     kwargs: dict[str, Any] = {"weights": None, "weights_backbone": None}  # torchvision would fetch these
@@ -165,6 +175,8 @@ def _factory(
     with seeded(torch.device("cpu"), 0):
         network = build(arch, kwargs=kwargs, img_size=None)
     expected = network.state_dict()
+    checkpoint = fitted(checkpoint, expected)
+    metadata = checkpoint.metadata
     tensors = {
         key: value
         for key, value in checkpoint.tensors.items()

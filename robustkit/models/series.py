@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.registry import find_formula
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import Preprocessing, few_numbers
 from ..common.steady import seeded
 from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory
-from .checkpoint import Checkpoint, load_into, read
+from .checkpoint import Checkpoint, fitted, load_into, read
 from .claims import Allowance, check_arguments, check_classes
 from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from .series_network import ARCH, SeriesTransformer
@@ -79,7 +79,7 @@ def load_series(
 
 
 def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, allow_partial: bool) -> SeriesClassifier:
-    metadata, tensors = checkpoint.metadata, checkpoint.tensors
+    metadata = checkpoint.metadata
     if (task := metadata.get("task", "series")) != "series":
         raise CheckpointError(f"{spec} is a model for {str(task)[:40]}; expected one of time series")
     mean, std, sources = _statistics(wanted, metadata, spec)
@@ -89,8 +89,17 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, al
     if classes is not None:
         kwargs["num_classes"] = check_classes(classes, checkpoint.path)
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
-        with nullcontext() if is_factory(arch) else Allowance(tensors, checkpoint.path):
+        with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=None) if is_factory(arch) else _own(kwargs, checkpoint.path)
+        checkpoint = fitted(checkpoint, network.state_dict())
+        by_tensors = [name for name, source in checkpoint.metadata_source.items() if source == "weights"]
+        held = [tuple(checkpoint.metadata.get(name) or ()) for name in by_tensors]
+        if held and held != [mean, std] and "option" not in sources.values():
+            raise CheckpointError(
+                f"{spec}: its metadata name mean {few_numbers(mean)} and std {few_numbers(std)}, its tensors "
+                f"{' and '.join(map(few_numbers, held))}; give --mean and --std"
+            )
+        tensors = checkpoint.tensors
         kind, said_by = give_attention(network, wanted.attention, metadata, tensors, spec, names=checkpoint.names)
     partial = load_into(network, checkpoint, allow_partial=allow_partial)
     outputs = _outputs(network, len(mean))

@@ -287,7 +287,7 @@ def _judged(
         rows.append(SetupFit(name, candidates[name], n, top1, nll, *interval, p_values[name]))
     rows.sort(key=lambda row: (row.name != best, row.n < count, row.difference))
     verdict = UNKNOWN
-    if count >= FEWEST and rows[0].nll < guessing:
+    if count >= FEWEST and rows[0].nll < guessing - ALIKE:
         in_use = next(row for row in rows if row.name == used)
         if not in_use.does_the_same and in_use.difference > least and rows[0].p_value < level:
             verdict = BETTER

@@ -97,6 +97,11 @@ def _embedded(name: str) -> ModelFile:
 
 def _folder(folder: Path, name: str) -> ModelFile:
     config = folder / "config.json"
+    if (folder / "adapter_config.json").is_file():
+        raise CheckpointError(
+            f"{folder}: an adapter of PEFT, not the weights of a network; merge it first: model.merge_and_unload(), "
+            "then model.save_pretrained(FOLDER)"
+        )
     if not config.is_file():
         raise CheckpointError(
             f"{folder}: no config.json in it; expected the layout of timm or transformers, config.json and "

@@ -1,56 +1,371 @@
-"""Find the weights in what a training script saved, and what it says about them."""
+"""Find the weights of a network in what a training script saved, and what the file says about them.
+
+A file is read as one table of tensors by dotted names: keys of mappings, then names in them. The weights of a network
+are the names under one prefix: `state_dict.model.`, `teacher.backbone.`, `module.model.`, or none. Where several
+prefixes hold them, a stated rule decides, or nothing does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from .trainers import Claims, claims_of
 
+Shapes = Mapping[str, "torch.Size | None"]
+"""Names of the tensors of a network, with their shapes where they are known."""
+
+VIT: Shapes = dict.fromkeys(
+    ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
+)
+"""Tensors that every ViT and DeiT of timm has."""
 WEIGHTS = ("state_dict", "model", "model_state_dict", "net", "module", "weights", "params")
-EMA = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "params_ema")
 PREFIXES = ("module.", "_orig_mod.", "model.")
+_WRAPPERS = frozenset(
+    ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
+)  # what wrappers of torch and Lightning put anywhere into a name
+_AVERAGED = re.compile(
+    r"(?i)(?<![a-z])(ema|swag?|avg|polyak|momentum)(?![a-z])|(model|net|weights)(ema|swa|avg)|(ema|swa|avg)(model|net)"
+    r"|averag|shadow"
+)
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")  # which an average of parameters lacks
+_BESIDE = re.compile(  # what a training pipeline keeps next to its network and a forward pass does not use
+    r"n_averaged|mask_token|masked_embed|(criterion|\w*loss\w*|\w*metrics?|\w*(acc|accuracy|auroc|confmat))(\..*)?"
+)
+_MEAN, _STDS = re.compile(r"((?:.*\.)?(?:\w+_)?)(means?|mu)"), ("std", "stds", "sd", "sds", "sigma")
+_ADAPTER = re.compile(
+    r"(.*[._])?(lora_(A|B|E|down|up|embedding_[AB]|magnitude_vector)|hada_w\d_[ab]|lokr_w\d(_[ab])?|ia3_l|oft_[rRsS]"
+    r"|vera_lambda_[bd])(\..*)?"
+)
+_DEEPEST, _MOST_PARTS, _LONGEST = 6, 32, 400  # mappings in mappings; parts and letters of a name that may have a prefix
 
 
-def _holds_tensors(value: object) -> bool:
-    return isinstance(value, Mapping) and any(isinstance(item, Tensor) for item in value.values())
+@dataclass(frozen=True)
+class Held:
+    """All tensors of a file by dotted names. places: the mappings that hold them, '' for the file itself. unnamed:
+    places of lists of tensors, which have no names. use_ema: whether the user asked for averaged weights. notes: on
+    what the file says of its model.
+    """
+
+    tensors: dict[str, Tensor] = field(repr=False)
+    places: tuple[str, ...] = ("",)
+    unnamed: tuple[str, ...] = ()
+    use_ema: bool = False
+    notes: tuple[str, ...] = ()
+
+    def place(self, prefix: str) -> str:
+        """Return the mapping that holds the names under a prefix."""
+        return max((p for p in self.places if not p or prefix.startswith(f"{p}.")), key=len, default="")
 
 
-def unwrap(
-    path: Path, content: Mapping[str, Any], use_ema: bool, notes: list[str]
-) -> tuple[str, Mapping[str, Any], Claims]:
-    """Return (which part, the part, what the file says of its model) of what torch.load returned."""
-    claims = claims_of(content)
-    parts = [str(name) for name, value in content.items() if _holds_tensors(value)]
-    plain = [name for name in WEIGHTS if name in parts]
-    averaged = [name for name in EMA if name in parts]
-    if use_ema and not averaged:
-        raise CheckpointError(f"{path}: has no EMA weights (expected one of {', '.join(EMA)}); leave --use-ema out")
-    if _holds_tensors(content) and not plain and not averaged:
-        return "bare", content, claims
-    chosen = averaged if use_ema else plain or averaged or (parts if len(parts) == 1 else [])
-    if not chosen:
-        inside = ", ".join(map(str, list(content)[:8])) or "nothing"
-        expected = f"expected weights at the top or under one of {', '.join((*WEIGHTS[:4], *EMA[:2]))}"
-        raise CheckpointError(f"{path}: no weights found in it (it holds {inside}); {expected}")
-    name = chosen[0]
-    notes.append(f"weights taken from {name!r}" + (" (EMA)" if name in EMA else ""))
-    if averaged and name not in EMA:
-        notes.append(f"EMA weights under {averaged[0]!r} left aside; --use-ema takes them")
-    return name, content[name], claims
+@dataclass(frozen=True)
+class Part:
+    """The weights of a network in a file. tensors: under the network's own names. weights: the mapping that holds them,
+    or 'bare'. aside: names of all other tensors of the file, except for other sets of the same weights, which the notes
+    name. statistics: mean and std of pixels in [0, 1], where tensors next to the network hold them.
+    """
+
+    tensors: dict[str, Tensor] = field(repr=False)
+    weights: str
+    aside: tuple[str, ...]
+    statistics: dict[str, list[float]]
+    notes: tuple[str, ...]
 
 
-def strip_prefixes(tensors: dict[str, Tensor], notes: list[str]) -> dict[str, Tensor]:
+def held_in(path: Path, content: Mapping[Any, Any], use_ema: bool) -> Held:
+    """Return all tensors of what torch.load returned. CheckpointError where two have one name."""
+    tensors, places, unnamed = dict[str, Tensor](), dict[str, None](), list[str]()
+    waiting: list[tuple[str, int, Mapping[Any, Any]]] = [("", 0, content)]
+    seen = {id(content)}
+    for place, depth, mapping in waiting:
+        for key, value in mapping.items():
+            name = f"{place}.{key}" if place else str(key)
+            if not isinstance(key, str):  # the states of an optimizer, by numbers
+                continue
+            if isinstance(value, Tensor):
+                if name in tensors:
+                    raise CheckpointError(f"{path}: two tensors are called {name[:80]!r}; save the weights alone")
+                tensors[name], places[place] = value, None
+            elif isinstance(value, list | tuple) and value and all(isinstance(each, Tensor) for each in value):
+                unnamed.append(name)
+            elif isinstance(value, Mapping) and id(value) not in seen and depth < _DEEPEST:
+                seen.add(id(value))
+                waiting.append((name, depth + 1, value))
+    return Held(tensors, tuple(places), tuple(unnamed), use_ema)
+
+
+def usual_part(path: Path, held: Held) -> Part:
+    """Return the weights by the names of mappings alone, without the prefix that all of their names have; all tensors
+    where these do not tell. CheckpointError where averaged weights are asked for and there are none.
+    """
+    named = [place for place in held.places if place]
+    averaged = [place for place in named if _AVERAGED.search(place)]
+    own = [place for place in named if place.rpartition(".")[2] in WEIGHTS and place not in averaged]
+    plain = sorted(own, key=lambda place: (place.count("."), WEIGHTS.index(place.rpartition(".")[2])))
+    teachers = [place for place in named if place == "teacher" and "student" in named]
+    if held.use_ema and not (teachers or any(map(_AVERAGED.search, held.tensors))):
+        raise _no_average(path, held)
+    chosen = averaged or teachers if held.use_ema else plain or teachers or averaged
+    if not chosen and len(named) == 1 == len(held.places):
+        chosen = named
+    place = chosen[0] if chosen else ""
+    inside = f"{place}." if place else ""
+    tensors = {name.removeprefix(inside): tensor for name, tensor in held.tensors.items() if name.startswith(inside)}
+    notes = _taken(place, "")
     if tensors.pop("n_averaged", None) is not None:
         notes.append("counter 'n_averaged' of torch's AveragedModel left out")
+    if not held.use_ema:
+        notes += [_averaged_note(other) for other in averaged[:1] if other != place]
     stripped = ""
     while tensors and (prefix := next((p for p in PREFIXES if all(n.startswith(p) for n in tensors)), None)):
         tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
         stripped += prefix
     if stripped:
-        notes.append(f"prefix {stripped!r} taken off every name")
-    return tensors
+        notes.append(f"prefix {stripped!r} taken off the names")
+    return Part(tensors, place or "bare", (), {}, tuple(notes))
+
+
+def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
+    """Return the weights of the network whose tensors are `expected`; None where the file has too little of them.
+
+    Of student and teacher of the same shapes the teacher is taken, which is the student's average; otherwise averaged
+    weights only if asked for, or if there are no others. CheckpointError where two sets fit equally and no rule
+    decides.
+    """
+    short = _short(held.tensors)
+    wanted = dict(zip(_short(expected).values(), expected.items(), strict=True))
+    outer, found = _search(held.tensors, short, wanted)
+    best = max((each.score for each in found), default=0)
+    if not best or 2 * best < len(wanted):
+        return None
+    near = [each for each in found if 2 * each.score >= best]
+    chosen, named, notes = _decided(path, held, near)
+    own = {name: wanted[outer + rest][0] for rest, name in chosen.names.items()}
+    statistics, taken, more = normalisation(held.tensors, [name for name in held.tensors if name not in own])
+    for name in held.tensors:
+        rest = short[name].removeprefix(chosen.prefix)
+        if short[name].startswith(chosen.prefix) and name not in taken and not _BESIDE.fullmatch(rest):
+            own.setdefault(name, outer + rest)
+    tensors = {own[name]: tensor for name, tensor in held.tensors.items() if name in own}
+    if held.use_ema:
+        missing = {wanted[outer + rest][0]: name for each in near for rest, name in each.names.items()}
+        added = {ours: held.tensors[name] for ours, name in missing.items() if ours.endswith(_BUFFERS)}
+        if added := {ours: tensor for ours, tensor in added.items() if ours not in tensors}:
+            tensors |= added
+            notes.append(f"{len(added)} running statistics taken from the plain weights, for the average has none")
+    place, stage = held.place(chosen.shown), chosen.shown.rstrip(".").rpartition(".")[2]
+    prefix = chosen.shown.removeprefix(f"{place}." if place else "")
+    if not more and stage.isdecimal() and int(stage):
+        more = f"what came before {chosen.shown!r} in the Sequential is not in the file; give --mean and --std if it "
+        more += "normalised pixels"
+    known = {*own, *taken, *(name for each in named for name in each.names.values())}
+    aside = [name for name in held.tensors if name not in known]
+    notes = [*_taken(place, prefix), *notes, *([more] if more else [])]
+    return Part(tensors, place or "bare", tuple(aside), statistics, tuple(notes))
+
+
+@dataclass
+class _Found:
+    """A prefix under which tensors of a network stand. prefix: without the words of wrappers; shown: as the file has
+    it. names: of the file, by the network's short ones. score: one for each name, one more where its shape fits, too.
+    """
+
+    prefix: str
+    shown: str
+    names: dict[str, str] = field(default_factory=dict)
+    score: int = 0
+
+    @property
+    def label(self) -> str:
+        """The prefix for a message, without the words of wrappers at its end."""
+        parts = self.shown.rstrip(".").split(".")
+        while len(parts) > 1 and parts[-1] in _WRAPPERS:
+            parts.pop()
+        return ".".join(parts)
+
+
+def _short(names: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
+    """Return names without the words of wrappers; as they are where two would become one."""
+    short = {}
+    for name in names:
+        *parts, last = name.split(".")
+        short[name] = ".".join([*(part for part in parts if part not in _WRAPPERS), last])
+    return short if len(set(short.values())) == len(short) else {name: name for name in names}
+
+
+def _search(
+    tensors: Mapping[str, Tensor], short: Mapping[str, str], wanted: Mapping[str, tuple[str, Any]]
+) -> tuple[str, list[_Found]]:
+    """Return the prefixes of a file under which names of a network stand, and what the network's own names have before
+    that.
+    """
+    ranked = []
+    for outer in _common(list(wanted)):
+        inner = {name.removeprefix(outer): size for name, (_, size) in wanted.items()}
+        found = dict[str, _Found]()
+        for name, tensor in tensors.items():
+            for prefix, rest, shown in _splits(name, short[name]):
+                if rest in inner:
+                    each = found.setdefault(prefix, _Found(prefix, shown))
+                    each.names[rest] = name
+                    each.score += 1 + (inner[rest] in (None, tensor.shape))
+        ranked.append((outer, list(found.values())))
+    return max(ranked, key=lambda pair: max((each.score for each in pair[1]), default=0))  # the first of equals
+
+
+def _common(names: Sequence[str]) -> Iterator[str]:
+    """Yield '' and the prefixes that all names have, without those that leave no more than `weight` of a name."""
+    prefix = ""
+    while True:
+        yield prefix
+        following = {name.removeprefix(prefix).partition(".")[0] for name in names}
+        if len(following) != 1 or any(name.removeprefix(prefix).count(".") < 2 for name in names):
+            return
+        prefix += f"{following.pop()}."
+
+
+def _splits(name: str, short: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (prefix, rest, prefix as it stands) of a name at each of its points; first, with no prefix."""
+    parts = name.split(".")
+    if len(parts) > _MOST_PARTS or len(name) > _LONGEST:
+        yield "", short, ""
+        return
+    kept = [at for at, part in enumerate(parts) if part not in _WRAPPERS or at == len(parts) - 1 or short == name]
+    for place, at in enumerate(kept):
+        before, rest = (".".join(parts[i] for i in some) for some in (kept[:place], kept[place:]))
+        shown = ".".join(parts[:at])
+        yield before and f"{before}.", rest, shown and f"{shown}."
+
+
+def _decided(path: Path, held: Held, near: Sequence[_Found]) -> tuple[_Found, list[_Found], list[str]]:
+    """Return the set that a rule takes of those that fit nearly as well as the best; those that are the same, its
+    student, or an average; and notes on these.
+    """
+    averaged = [each for each in near if _AVERAGED.search(each.shown)]
+    pairs = [(t, s) for t in near for s in near if t is not s and _is_pair(t, s, held.tensors)]
+    students = [student for _, student in pairs]
+    if held.use_ema:
+        pool = averaged or [teacher for teacher, _ in pairs]
+        if not pool:
+            raise _no_average(path, held)
+    else:
+        pool = [each for each in near if each not in students]
+    best = max(each.score for each in pool)
+    tied = [each for each in pool if each.score == best]
+    if not held.use_ema:
+        tied = [each for each in tied if each not in averaged] or tied
+    tied = _distinct(tied, held.tensors)
+    if len(tied) > 1:
+        listed = ", ".join(repr(each.label or "the file itself") for each in tied[:5])
+        raise CheckpointError(
+            f"{path}: {len(tied)} sets of weights fit equally, and nothing says which is meant: {listed}; save the one "
+            "that you mean alone, e.g. torch.save(torch.load(FILE)[NAME], 'one.pth')"
+        )
+    (chosen,) = tied
+    named = [each for each in near if each in averaged or each in students or _same(each, chosen, held.tensors)]
+    notes = [
+        f"of student and teacher the teacher is taken; to evaluate {student.label!r}, save it alone"
+        for teacher, student in pairs
+        if teacher is chosen
+    ]
+    if not held.use_ema:
+        notes += [_averaged_note(each.label) for each in averaged if each is not chosen]
+        lists = [place for place in held.unnamed if _AVERAGED.search(place)]
+        notes += [f"averaged weights under {place!r} left aside: a list without names is not read" for place in lists]
+    return chosen, named, notes
+
+
+def _distinct(found: Sequence[_Found], tensors: Mapping[str, Tensor]) -> list[_Found]:
+    """Return the sets without copies of one before; those with the shortest prefixes first."""
+    kept = list[_Found]()
+    for each in sorted(found, key=lambda one: one.prefix.count(".")):
+        if not any(_same(each, other, tensors) for other in kept):
+            kept.append(each)
+    return kept
+
+
+def _same(first: _Found, second: _Found, tensors: Mapping[str, Tensor]) -> bool:
+    pairs = ((tensors[name], tensors[second.names[rest]]) for rest, name in first.names.items() if rest in second.names)
+    return first.names.keys() == second.names.keys() and all(
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and a.layout == b.layout == torch.strided
+        and not (a.is_meta or b.is_meta)
+        and torch.equal(a, b)
+        for a, b in pairs
+    )
+
+
+def _is_pair(teacher: _Found, student: _Found, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether these are a teacher and its student, of the same shapes throughout."""
+    if re.sub("(?i)teacher", "student", teacher.prefix) != student.prefix or teacher.prefix == student.prefix:
+        return False
+    shapes = [
+        {name.removeprefix(each.shown): tensor.shape for name, tensor in tensors.items() if name.startswith(each.shown)}
+        for each in (teacher, student)
+    ]
+    both = shapes[0].keys() & shapes[1].keys()
+    return 2 * len(both) > len(shapes[0]) and all(shapes[0][name] == shapes[1][name] for name in both)
+
+
+def _no_average(path: Path, held: Held) -> CheckpointError:
+    lists = [place for place in held.unnamed if _AVERAGED.search(place)]
+    why = f"; {lists[0]!r} is a list without names, which is not read" if lists else ""
+    return CheckpointError(f"{path}: has no EMA weights (such as model_ema or swa_model){why}; leave --use-ema out")
+
+
+def _taken(place: str, prefix: str) -> list[str]:
+    notes = [f"weights taken from {place!r}" + (" (EMA)" if _AVERAGED.search(place) else "")] if place else []
+    return [*notes, f"prefix {prefix!r} taken off the names"] if prefix else notes
+
+
+def _averaged_note(place: str) -> str:
+    return f"EMA weights under {place!r} left aside; --use-ema takes them"
+
+
+def adapters(names: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """Return the names of tensors that an adapter (LoRA and its kin) adds to a network."""
+    return [name for name in names if _ADAPTER.fullmatch(name)]
+
+
+def normalisation(
+    tensors: Mapping[str, Tensor], names: Sequence[str]
+) -> tuple[dict[str, list[float]], tuple[str, ...], str]:
+    """Return the mean and std of pixels in [0, 1] that tensors of a pipeline hold, the names of these tensors, and a
+    note. names: of the tensors that may be them. Where two disagree, neither is taken, and the note says so.
+    """
+    found = dict[tuple[str, str], dict[str, list[float]]]()
+    for name in names:
+        match = _MEAN.fullmatch(name)
+        stds = [f"{match[1]}{word}" for word in _STDS if f"{match[1]}{word}" in tensors] if match else []
+        if stds and all(_is_statistic(tensors[each]) for each in (name, stds[0])):
+            mean, std = _three(tensors[name]), _three(tensors[stds[0]])
+            if max(mean) > 1 and min(std) > 1:  # of pixels in [0, 255]
+                mean, std = [value / 255 for value in mean], [value / 255 for value in std]
+            found[name, stds[0]] = {"mean": mean, "std": std}
+    if not found:
+        return {}, (), ""
+    taken, values = tuple(name for pair in found for name in pair), list(found.values())
+    where = " and ".join(next(iter(found)))
+    if any(each != values[0] for each in values):
+        listed = ", ".join(name for name, _ in found)
+        return {}, taken, f"tensors hold different normalisations ({listed}), none is taken; give --mean and --std"
+    shown = [", ".join(f"{value:.4g}" for value in numbers) for numbers in values[0].values()]
+    return values[0], taken, f"mean {shown[0]} and std {shown[1]} from the tensors {where}"
+
+
+def _is_statistic(tensor: Tensor) -> bool:
+    plain = tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_quantized or tensor.is_complex())
+    return plain and tensor.numel() in (1, 3)
+
+
+def _three(tensor: Tensor) -> list[float]:
+    """Return a number for each channel, with as few digits as tell it apart in float32."""
+    return [float(str(np.float32(value))) for value in tensor.flatten().tolist() * (3 // tensor.numel())]

@@ -33,7 +33,7 @@ _REFUSED = {
     "quantization_config": "its weights are quantised; expected plain float weights",
     "custom_pipelines": "it names code of its own, and nothing of a checkpoint is executed",
 }
-_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+_RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _UNLIKE = {
     "do_pad": "padded images",
     "rescale_offset": "pixels shifted to [-1, 1]",
@@ -152,12 +152,17 @@ def normalisation(said: Mapping[str, Any], where: Path) -> dict[str, Any]:
         if said.get(key) and (key != "rescale_offset" or rescaled):
             raise CheckpointError(f"{where}: {key} asks for {what}, which is not expressed here")
     factor = said.get("rescale_factor", 1 / 255)
-    if not rescaled or not isinstance(factor, int | float) or not math.isclose(factor, 1 / 255, rel_tol=1e-6):
-        shown = repr(factor)[:80] if rescaled else "left out"
-        raise CheckpointError(f"{where}: rescale_factor is {shown}; expected 1/255, for pixels in [0, 1]")
-    mean, std = (_three(said.get(name), name, where) for name in ("image_mean", "image_std"))
+    if not rescaled:
+        raise CheckpointError(
+            f"{where}: do_rescale is false; expected true, with rescale_factor 1/255: pixels in [0, 1]"
+        )
+    if not _is_number(factor) or not math.isclose(factor, 1 / 255, rel_tol=1e-6):
+        shown = f"the text {factor[:80]!r}" if isinstance(factor, str) else repr(factor)[:80]
+        raise CheckpointError(f"{where}: rescale_factor is {shown}; expected 1/255 = {1 / 255}, for pixels in [0, 1]")
     if said.get("do_normalize") is False:
         mean, std = [0.0] * 3, [1.0] * 3
+    else:
+        mean, std = (_three(said.get(name), name, where) for name in ("image_mean", "image_std"))
     if said.get("include_top"):  # EfficientNet's divides by std once more, whether it normalised or not
         std = [once * again for once, again in zip(std, _three(said.get("image_std"), "image_std", where), strict=True)]
     return {"mean": mean, "std": std}
@@ -173,6 +178,12 @@ def _three(value: Any, name: str, where: Path) -> list[float]:
         return [0.0] * 3 if name == "image_mean" else [1.0] * 3
     if not isinstance(numbers, list | tuple) or len(numbers) != 3 or not all(map(_is_number, numbers)):
         raise CheckpointError(f"{where}: {name} is {repr(value)[:80]}; expected three numbers")
+    if name == "image_mean" and not all(0 <= number <= 1 for number in numbers):
+        scale = ", as rescale_factor makes pixels: divide it by 255" if max(numbers) > 1 else ""
+        raise CheckpointError(f"{where}: image_mean is {repr(value)[:80]}; expected three numbers in [0, 1]{scale}")
+    if name == "image_std" and not all(1e-30 < number <= 1 for number in numbers):
+        scale = ", as rescale_factor makes pixels: divide it by 255" if min(numbers) > 1 else ""
+        raise CheckpointError(f"{where}: image_std is {repr(value)[:80]}; expected three numbers in (0, 1]{scale}")
     return [float(number) for number in numbers]
 
 
@@ -187,7 +198,8 @@ def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
         return {}
     resample = said.get("resample", 2)
     if not isinstance(resample, int) or isinstance(resample, bool) or resample not in _RESAMPLING:
-        raise CheckpointError(f"{where}: resample is {repr(resample)[:80]}; expected one of {_RESAMPLING}")
+        known = ", ".join(f"{number} ({name})" for number, name in _RESAMPLING.items())
+        raise CheckpointError(f"{where}: resample is {repr(resample)[:80]}; expected one of {known}")
     size, share = said.get("size"), said.get("crop_pct")
     if share is not None and not (_is_number(share) and 0.1 <= share <= 1):
         raise CheckpointError(f"{where}: crop_pct is {repr(share)[:80]}; expected a number in [0.1, 1]")
@@ -216,9 +228,12 @@ def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
             short, found["crop_mode"] = edge, "squash"
         if short is not None:
             return found | {"input_size": list(cut), "crop_pct": _share(cut[0], short, where)}
+    shown = f"size {size}" if cut is None else f"size {size} with crop_size {said.get('crop_size')}"
+    if cut is None and short is not None:  # images of any aspect
+        crop = "is true without a crop_size" if said.get("do_center_crop") else "is false"
+        shown = f"do_center_crop {crop}, and {shown}"
     raise CheckpointError(
-        f"{where}: size {size} with crop_size {said.get('crop_size')} is not expressed here; expected a square crop "
-        "after shortest_edge, or height and width alone"
+        f"{where}: {shown}: not expressed here; expected a square crop after shortest_edge, or height and width alone"
     )
 
 
@@ -269,7 +284,9 @@ def quiet(what: str) -> Iterator[None]:
             yield
     except (CheckpointError, ModelError):
         raise
-    except Exception as error:  # what a config says may break the library anywhere
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # what a config says may break the library anywhere; a panic of Rust is no Exception
         lines = " ".join(filter(None, map(str.strip, str(error).splitlines()[:3])))
         said = f"{type(error).__name__}: {printable(lines)[:200]}".rstrip(": ")
         raise CheckpointError(f"{what}: refused by transformers ({said}); check the files of the checkpoint") from error

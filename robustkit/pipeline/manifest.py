@@ -55,8 +55,8 @@ def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any)
 
 def preprocessing_of(entry: CheckpointEntry) -> Preprocessing:
     """Return the preprocessing of a checkpoint that is described."""
-    plain = entry.preprocessing.to_plain()
-    return Preprocessing(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+    p = entry.preprocessing
+    return Preprocessing(p.input_size, tuple(p.mean), tuple(p.std), p.interpolation, p.crop_pct, p.crop_mode)
 
 
 def _plain(value: Any) -> Any:

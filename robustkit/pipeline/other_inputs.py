@@ -69,6 +69,7 @@ def text(
     evaluations: str | Iterable[str] | None = None,
     window: int | None = None,
     stride: int | None = None,
+    windows: str | None = None,
     split: str = "test",
     documents: str | None = None,
     out: str | Path | None = None,
@@ -99,6 +100,7 @@ def text(
         perturbations: conditions, `word-swap(rate=5),typo,case`; `none` for none; AAA at the published rates if left
             out.
         window, stride: tokens that are read at once, and from one window to the next; left out, as the card says.
+        windows: `strided`, as in the guide of transformers, or `full`; left out, as the card says.
         split: of Brown: train, validation or test. documents: how a file is split: headings, blank-lines or file.
         model: further arguments for the loader: attention.
         evaluations, out, protocol, limit, ids, seed, batch_size, shard_size, workers, device, dtype, compile, part,

@@ -27,14 +27,17 @@ from .manifest import describe
 from .plan import Contender, Plan
 from .request import Request
 
+WINDOWS = ("strided", "full")
+"""How a text is cut."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextRequest(Request):
     """The request of `text`. data_dir: a text file, a folder of .txt files, or Brown's .tgz.
 
     perturbations: names or conditions, `word-swap(rate=5),typo`; none for none; AAA at the published rates if left out.
-    window, stride: in tokens; left out, as the card says. split, documents: as `data.documents.open_documents` takes
-    them.
+    window, stride: in tokens; windows: `strided` or `full` (`tasks.text.lines`); left out, as the card says. split,
+    documents: as `data.documents.open_documents` takes them.
     """
 
     task = "text"
@@ -42,7 +45,7 @@ class TextRequest(Request):
     usual_batch: ClassVar = {"cpu": 8, "accelerator": 64}
     least_shard = 8  # documents are long
     kept = (
-        *("checkpoints", "data_dir", "perturbations", "window", "stride", "split", "documents"),
+        *("checkpoints", "data_dir", "perturbations", "window", "stride", "windows", "split", "documents"),
         *("limit", "ids", "model"),
     )
 
@@ -50,6 +53,7 @@ class TextRequest(Request):
     perturbations: str | Sequence[str] | None = None
     window: int | None = None
     stride: int | None = None
+    windows: str | None = None
     split: str = "test"
     documents: str | None = None
 
@@ -113,11 +117,16 @@ def _windows(model: LanguageModel, card: Card, request: TextRequest) -> Windows:
     said, name = card.scoring, model.identity.name
     size = request.window or said.get("window") or model.context
     stride = request.stride or said.get("stride") or max(1, size // 2)
+    kind = request.windows or said.get("windows", "full")
+    if kind not in WINDOWS:
+        raise ProtocolError(unknown("kind of windows", str(kind), WINDOWS))
     if not 1 <= size <= model.context:
         raise ModelError(f"{name} sees {model.context} tokens at most; expected --window up to that, not {size}")
-    if not 1 <= stride <= size:
-        raise ProtocolError(f"--stride {stride} with windows of {size} tokens: expected 1 to {size}")
-    return Windows(size, stride, said.get("targets") == "changed")
+    most = size if kind == "full" else size - 1
+    if not 1 <= stride <= most:
+        why = "" if kind == "full" else ", or first tokens of windows would not be predicted; or give --windows full"
+        raise ProtocolError(f"--stride {stride} with windows of {size} tokens: expected 1 to {most}{why}")
+    return Windows(size, stride, said.get("targets") == "changed", kind)
 
 
 def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: TextRequest) -> Contender:
@@ -126,7 +135,6 @@ def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: Text
     def subject(settings: Settings) -> TextSubject:
         return TextSubject(model, card, settings, shown)
 
-    entry = describe(
-        model.identity, model.identity.preprocessing, windows={"tokens": shown.size, "stride": shown.stride}
-    )
+    windows = {"tokens": shown.size, "stride": shown.stride, "kind": shown.kind}
+    entry = describe(model.identity, model.identity.preprocessing, windows=windows)
     return Contender(entry, subject, Documents(dataset))

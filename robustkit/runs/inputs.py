@@ -22,6 +22,8 @@ def shown_as(entry: CheckpointEntry) -> dict[str, str]:
 
 def _of_tokens(windows: dict[str, object]) -> str:
     size, stride = windows.get("tokens"), windows.get("stride")
+    if windows.get("kind") == "strided":
+        return f"windows of {size} tokens every {stride}; a token counts in the first window that holds it"
     counts = "the last place of each counts" if stride == 1 else f"the last {stride} places of each count"
     return f"windows of {size} tokens; {counts} and all of the first"
 

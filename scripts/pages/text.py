@@ -27,7 +27,8 @@ Made by `python -m scripts.pages.text` from runs of the commands below; do not e
 How much worse do small language models predict a text in which words are swapped for AAA? Card `text` predicts the
 original words from what is shown; card `elliptical-paper` predicts the swapped ones, too, as the published code does
 ([what that means](../concepts/text.md)): its figures are shown for comparison, and say nothing about robustness. The
-cards differ in nothing else here: `--window` and `--stride` are given. In brackets 95 % intervals over documents.
+cards differ in nothing else here: `--windows`, `--window` and `--stride` are given. In brackets 95 % intervals over
+documents.
 """
 
 

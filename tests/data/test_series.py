@@ -15,12 +15,13 @@ FILE = """\
     # a comment
     @problemName byHand
 
-    @TIMESTAMPS false
+    @TIMESTAMPS False
     @missing true
-    @univariate false
+    @univariate FALSE
+    @targetlabel False
     @dimensions 2
     @equalLength false
-    @classLabel true up down
+    @CLASSLABEL TRUE up down
     # another comment
     @data
     1,2.5,-3e1:0,0,0:up
@@ -111,6 +112,10 @@ def test_statistics_are_over_all_steps_of_all_series() -> None:
         ("@classLabels true a\n@data", "line 1: unknown header 'classlabels'; did you mean 'classlabel'"),
         ("@timeStamps true\n@data", "@timestamps true; expected series without, and one class a case"),
         ("@dimensions two\n@data", "@dimensions two; expected the number of channels"),
+        ("@missing yes\n@classLabel true a\n@data", "line 1: @missing yes; expected true or false"),
+        ("@classLabel a b\n@data", "line 1: @classlabel a b; expected true or false"),
+        (HEADER + "1_0,2:1,2:up", "line 6 has the value '1_0'; expected numbers of float32"),
+        (HEADER + "1,2:1,\u0662:up", "line 6 has the value '\u0662'; expected numbers of float32"),
         ("@classLabel true a a\n@data", "@classLabel names a class twice; expected each once"),
     ],
 )

@@ -273,7 +273,7 @@ def bit(short: int, crop: int = 32) -> dict[str, Any]:
 
 
 PROCESSORS: dict[str, dict[str, Any]] = {
-    **{f"squashed by {number}": {"resample": number} for number in range(4)},
+    **{f"squashed by {number}": {"resample": number} for number in range(6)},
     **{f"{short} cut to 32": bit(short) for short in (32, 35, 37, 38, 93)},  # 32 / (32 / 93) is less than 93 in floats
     "squashed, then cut": {"image_processor_type": "DeiTImageProcessor", "size": 38, "do_center_crop": True}
     | {"crop_size": 32},
@@ -314,7 +314,28 @@ def test_pixels_are_the_processors_own(tmp_path: Path, which: str) -> None:
         (bit(40) | {"do_resize": False}, "do_center_crop without do_resize"),
         ({"do_resize": False}, "leaves images as large as they are"),
         ({"do_resize": "false"}, "do_resize is 'false'; expected true or false"),
-        ({"resample": [2]}, r"resample is \[2\]; expected one of"),
+        ({"resample": [2]}, r"resample is \[2\]; expected one of 0 \(nearest\), .*, 5 \(hamming\)$"),
+        ({"resample": 6}, "resample is 6; expected one of 0"),
+        (
+            bit(40) | {"do_center_crop": False},
+            "do_center_crop is false, and size {'shortest_edge': 40}: not expressed",
+        ),
+        (bit(40) | {"crop_size": None}, "do_center_crop is true without a crop_size"),
+        ({"do_rescale": False}, "do_rescale is false; expected true, with rescale_factor 1/255"),
+        (
+            {"rescale_factor": "1/255"},
+            "rescale_factor is the text '1/255'; expected 1/255 = 0.00392156862745098",
+        ),
+        ({"rescale_factor": True}, "rescale_factor is True; expected 1/255 = 0.0039"),
+        (
+            {"image_mean": [123.675, 116.28, 103.53]},
+            r"image_mean is \(123.*in \[0, 1\], as rescale_.*: divide it by 255",
+        ),
+        ({"image_mean": [-0.1, 0.5, 0.5]}, r"image_mean is .*; expected three numbers in \[0, 1\]$"),
+        ({"image_std": [58.4, 57.1, 57.4]}, r"image_std is .*; expected three numbers in \(0, 1\], as rescale_factor"),
+        ({"image_std": [0.5, 0, 0.5]}, r"image_std is .*; expected three numbers in \(0, 1\]$"),
+        ({"image_std": [0.5, -0.1, 0.5]}, r"image_std is .*; expected three numbers in \(0, 1\]$"),
+        ({"image_std": 0}, r"image_std is .*; expected three numbers in \(0, 1\]$"),
         ({"size": {"height": 32, "width": True}}, "width of size is True; expected 1 to 2048"),
         ({"size": 2049}, "height of size is 2049; expected 1 to 2048"),
         (bit(40, 0), "is 0; expected 1 to 2048"),

@@ -98,7 +98,7 @@ def test_a_run_says_who_said_what_and_flags_what_nobody_said(tmp_path: Path) -> 
     assert (
         "net: input: 8x8 pixels (by the user); bicubic, crop 1, center, mean 0, std 1 (assumed, our default)" in lines
     )
-    flag = "normalisation (mean 0, std 1) was assumed: not confirmed on 30 images; give --mean '0' --std '1' if that"
+    flag = "normalisation (mean 0, std 1) was assumed: not confirmed on 30 images"
     assert all(any(each.startswith(flag) for each in flags) for flags in bare.results()["flags"])
     page = (tmp_path / "bare" / "report.html").read_text()
     assert "normalisation (mean 0, std 1) was assumed" in page and "mean 0, std 1 (assumed, our default)" in page

@@ -87,7 +87,9 @@ def probability(model: Any, history: Sequence[int], token: int) -> float:
     return float(logits.double().log_softmax(-1)[token])
 
 
-def slow_nll(model: Any, original: str, shown: str, window: int, stride: int) -> tuple[int, float]:
+def slow_nll(
+    model: Any, original: str, shown: str, window: int, stride: int, kind: str = "strided"
+) -> tuple[int, float]:
     """Return tokens and NLL of a document by the definition, token by token, each with a pass of its own.
 
     The history of the j-th token of word i are the shown words before word i, and the first tokens of word i itself.
@@ -101,14 +103,16 @@ def slow_nll(model: Any, original: str, shown: str, window: int, stride: int) ->
         for place, token in enumerate(wanted):
             history = [*before, *wanted[:place]]
             if history:
-                nll -= probability(model, history[window_start(len(history), window, stride, total) :], token)
+                nll -= probability(model, history[window_start(len(history), window, stride, total, kind) :], token)
                 tokens += 1
         before += seen
     return tokens, nll
 
 
-def window_start(place: int, window: int, stride: int, total: int) -> int:
+def window_start(place: int, window: int, stride: int, total: int, kind: str) -> int:
     """Return where the window begins that predicts the token at a place of a text of `total` tokens."""
+    if kind == "strided":  # the first that holds it
+        return stride * max(0, -(-(place - window + 1) // stride))
     if place <= window:
         return 0
     stop = min(total - 1, window + stride * -(-(place - window) // stride))

@@ -42,8 +42,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SWAP, BOTH = "word-swap(rate=5)", ("clean", "perplexity")
 
 
-def subject(model: object, size: int, stride: int, targets_change: bool = False) -> TextSubject:
-    return TextSubject(model, load_card("text"), Settings(batch_size=3), Windows(size, stride, targets_change))  # type: ignore[arg-type]
+def subject(model: object, size: int, stride: int, targets_change: bool = False, kind: str = "strided") -> TextSubject:
+    shown = Windows(size, stride, targets_change, kind)
+    return TextSubject(model, load_card("text"), Settings(batch_size=3), shown)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -128,13 +129,20 @@ def test_only_inputs_change_or_targets_too_by_hand(tmp_path: Path) -> None:
         assert clean["nll"] == pytest.approx(slow_nll(model, text, text, 16, 8)[1], abs=1e-5) and not clean["changed"]
 
 
-@pytest.mark.parametrize(("size", "stride"), [(16, 8), (5, 1), (5, 3), (7, 7), (16, 1)])
-def test_windows_equal_a_slow_loop(tmp_path: Path, page: Path, size: int, stride: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "size", "stride"),
+    [
+        *(("full", *shape) for shape in [(16, 8), (5, 1), (5, 3), (7, 7), (16, 1)]),
+        *(("strided", *shape) for shape in [(16, 8), (5, 1), (5, 3), (7, 6), (2, 1)]),
+    ],
+)
+def test_windows_equal_a_slow_loop(tmp_path: Path, page: Path, kind: str, size: int, stride: int) -> None:
     model = load_language_model(word_model(tmp_path / "m.safetensors"))
     for text in open_documents(page).source.held.values():  # type: ignore[attr-defined]
         shown = changed(text, drawn(["x"], 99)[0], 0.3, CHANGES["word-swap"])
         assert shown != text
-        row, (tokens, nll) = subject(model, size, stride)._row(text, shown), slow_nll(model, text, shown, size, stride)
+        row = subject(model, size, stride, kind=kind)._row(text, shown)
+        tokens, nll = slow_nll(model, text, shown, size, stride, kind)
         assert row["tokens"] == tokens == len(text.split()) - 1
         assert math.exp(row["nll"] / tokens) == pytest.approx(math.exp(nll / tokens), rel=1e-5)
 
@@ -159,6 +167,43 @@ def test_a_model_of_transformers_equals_its_own_loss_and_a_slow_loop(tmp_path: P
         row, (count, nll) = subject(model, 64, 32)._row(text, shown), slow_nll(model, text, shown, 64, 32)
         assert (row["tokens"], row["nll"]) == (count, pytest.approx(nll, abs=1e-4))
         assert row["bytes"] == len(text.encode()) and row["words"] == len(text.split())
+
+
+@pytest.mark.parametrize(("size", "stride"), [(24, 10), (24, 23), (64, 32), (9, 2)])
+def test_perplexity_is_that_of_the_strided_guide_of_transformers(tmp_path: Path, size: int, stride: int) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = library_model(tmp_path / "m", begins=False)
+    model, text = load_language_model(f"hf:{folder}"), 2 * PAGE
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokens = torch.tensor([model.tokenizer.encode(text)[0]])
+    nll, count, done = 0.0, 0, 0
+    for begin in range(0, tokens.shape[1], stride):
+        end = min(begin + size, tokens.shape[1])
+        labels = tokens[:, begin:end].clone()
+        labels[:, : done - begin] = -100  # scored before
+        scored = int((labels[:, 1:] != -100).sum())
+        with torch.no_grad():
+            nll += float(theirs(tokens[:, begin:end], labels=labels).loss) * scored
+        count, done = count + scored, end
+        if end == tokens.shape[1]:
+            break
+    row = subject(model, size, stride)._row(text, text)
+    assert row["tokens"] == count == tokens.shape[1] - 1
+    assert math.exp(row["nll"] / count) == pytest.approx(math.exp(nll / count), rel=1e-5)
+    whole = subject(model, size, stride, kind="full")._row(text, text)
+    assert whole["nll"] != pytest.approx(row["nll"], rel=1e-6)
+
+
+def test_a_stride_that_would_pass_by_tokens_is_refused(tmp_path: Path, page: Path) -> None:
+    model = word_model(tmp_path / "m.safetensors")
+    for given, message in (
+        ({"stride": 16}, "--stride 16 with windows of 16 tokens: expected 1 to 15, or first tokens .*--windows full"),
+        ({"stride": 17, "windows": "full"}, "--stride 17 with windows of 16 tokens: expected 1 to 16$"),
+        ({"window": 1}, "--stride 1 with windows of 1 tokens: expected 1 to 0"),
+        ({"windows": "ful"}, "unknown kind of windows 'ful'; did you mean 'full'"),
+    ):
+        with pytest.raises(ProtocolError, match=message):
+            evaluated(page, tmp_path / "run", model, **given)
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -217,7 +262,7 @@ def test_a_run_has_the_figures_of_a_slow_loop(tmp_path: Path, page: Path) -> Non
     assert any("of words that the vocabulary lacks" in flag for flag in row["flags"])
     assert not any("are changed, too" in flag for flag in row["flags"])
     text = (done.path / "report.html").read_text("utf-8")
-    assert "windows of 8 tokens; the last 4 places of each count and all of the first" in text
+    assert "windows of 8 tokens every 4; a token counts in the first window that holds it" in text
 
 
 def test_a_run_passes_the_policy_drafted_from_it_and_is_paired_and_shown(tmp_path: Path, page: Path) -> None:
@@ -246,7 +291,7 @@ def test_the_published_card_is_flagged_beside_every_changed_number(tmp_path: Pat
         row["condition"]: [flag for flag in row["flags"] if "are changed, too" in flag] for row in done.summary()
     }
     assert not flagged.pop("clean") and len(flagged) == 2 and all(flagged.values())
-    assert done.manifest.checkpoints[0].windows == {"tokens": 16, "stride": 1}
+    assert done.manifest.checkpoints[0].windows == {"tokens": 16, "stride": 1, "kind": "full"}
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:

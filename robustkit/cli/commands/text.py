@@ -29,12 +29,18 @@ _text_options = group(
         option("--limit", type=AT_LEAST_1, help="At most N documents, a function of the seed."),
         ids_option,
         option("--attention", section="Model", help="Attention formula of an hf: model; default: from the metadata."),
-        option("--window", section="Model", type=AT_LEAST_1, help="Tokens that are read at once; default: the card's."),
+        option("--window", section="Model", type=AT_LEAST_1, help="Tokens of a window; default: the card's."),
         option(
             "--stride",
             section="Model",
             type=AT_LEAST_1,
-            help="Tokens from one window to the next, which are those that count; default: the card's.",
+            help="Tokens from one window to the next; default: the card's.",
+        ),
+        option(
+            "--windows",
+            section="Model",
+            help="strided, as in the guide of transformers, or full, each with --window tokens before the last to "
+            "predict; default: the card's.",
         ),
         option(
             "--perturbations",

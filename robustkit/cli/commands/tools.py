@@ -106,7 +106,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     "--interpolation",
     section="Model",
     default="bilinear",
-    help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos.",
+    help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos, box, hamming.",
 )
 @option("--batch-size", section="Run", type=AT_LEAST_1, default=16, help="Images in a batch.")
 @option(

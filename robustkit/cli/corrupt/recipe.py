@@ -13,14 +13,13 @@ from torch import Tensor
 
 from corruptions.corruption import SMALLEST
 
-from ...common.preprocessing import Preprocessing
+from ...common.preprocessing import INTERPOLATIONS, Preprocessing
 from ...common.randomness import SampleRng
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...evaluations.corruptions.condition import PRESETS, VARIANTS, Corrupted
 from ...evaluations.corruptions.plan import CIFAR_SIZE, choose_constants
-from ...models.input_config import INTERPOLATIONS
 
 FORMATS = {"jpeg": ".JPEG", "png": ".png"}
 JPEG_QUALITY = 85  # of the released ImageNet-C

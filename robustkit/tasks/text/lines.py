@@ -24,12 +24,14 @@ NONE = -1
 class Line:
     """Tokens that are read, what each place should have been, and the first place that counts.
 
-    targets[i] is to be predicted from tokens[:i], from place `first` on, which is at least 1.
+    targets[i] is to be predicted from tokens[:i], from place `first` on, which is at least 1. branch: whether it holds
+    the end of a text up to a word, and not the whole text.
     """
 
     tokens: Sequence[int]
     targets: Sequence[int]
     first: int = 1
+    branch: bool = False
 
 
 class Window(NamedTuple):
@@ -67,12 +69,27 @@ def lines(
     yield Line(tokens, targets)
     for start, wanted, reached in branches:
         branch = [*tokens[max(0, start - size) : start], *wanted]
-        yield Line(branch, branch, max(len(branch) - len(wanted) + reached, 1))
+        yield Line(branch, branch, max(len(branch) - len(wanted) + reached, 1), branch=True)
 
 
-def windows(line: Line, size: int, stride: int) -> Iterator[Window]:
-    """Yield the windows of a line that predict anything: of at most `size` tokens, `stride` apart; each place counts in
-    the first window that holds it, so that all but the first window count at their last `stride` places.
+def strided(line: Line, size: int, stride: int) -> Iterator[Window]:
+    """Yield the windows of a line that predict anything, as in the guide of transformers to perplexity: each holds
+    `size` tokens, those to predict among them, and begins `stride` after the one before; the last may be shorter. Each
+    place counts in the first window that holds it. stride: below `size`, or first tokens of windows would not count.
+    """
+    done, start = line.first, 0
+    while done < len(line.tokens):
+        stop = min(start + size, len(line.tokens))
+        wanted = line.targets[max(done, start + 1) : stop]
+        if any(target != NONE for target in wanted):
+            yield Window(line.tokens[start : stop - 1], wanted)
+        done, start = stop, start + stride
+
+
+def full(line: Line, size: int, stride: int) -> Iterator[Window]:
+    """Yield the windows of a line that predict anything: each holds `size` tokens before the last that it predicts, or
+    all that there are; the last window, too. The next predicts `stride` more, and each place counts in the first window
+    that predicts it.
     """
     start = line.first - 1  # the place after which the next target comes
     while start < len(line.tokens) - 1:

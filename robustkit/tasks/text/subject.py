@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from ...models.language_model import LanguageModel
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from .columns import TEXTS
-from .lines import NONE, Window, by_word, lines, windows
+from .lines import NONE, Line, Window, by_word, full, lines, strided
 
 _AT_ONCE = 1 << 27
 """Logits that are held at once, at most."""
@@ -27,12 +27,24 @@ _AT_ONCE = 1 << 27
 @dataclass(frozen=True)
 class Windows:
     """How a model reads a text: windows of `size` tokens, `stride` apart. changed: whether what is to be predicted is
-    changed with what is read.
+    changed with what is read. kind: `strided` or `full`, the functions of `lines`.
     """
 
     size: int
     stride: int
     changed: bool = False
+    kind: str = "strided"
+
+    @property
+    def history(self) -> int:
+        """Tokens before the last that a window predicts, at most."""
+        return self.size if self.kind == "full" else self.size - 1
+
+    def cut(self, line: Line) -> Iterator[Window]:
+        """Yield the windows of a line. A branch is no text of its own, and gets as much history as there may be."""
+        if line.branch or self.kind == "full":
+            return full(line, self.history, self.stride)
+        return strided(line, self.size, self.stride)
 
 
 class TextSubject(Subject):
@@ -77,8 +89,8 @@ class TextSubject(Subject):
         wanted = seen if target == shown else by_word(self.tokenizer, target)
         found = (
             window
-            for line in lines(self.tokenizer, wanted, seen, self.shown.size)
-            for window in windows(line, self.shown.size, self.shown.stride)
+            for line in lines(self.tokenizer, wanted, seen, self.shown.history)
+            for window in self.shown.cut(line)
         )
         words, size = len(before), len(target.encode())
         if self.tokenizer.begin is None and (ends := self.tokenizer.encode(target)[1]):
