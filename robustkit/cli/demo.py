@@ -23,7 +23,6 @@ DEMO: dict[str, Any] = {
     "cams": "agcam",
     "limit": 32,
     "browse": 24,
-    "setup_check": False,  # these say how they were trained
 }
 SEGMENTERS: dict[str, Any] = {
     "checkpoints": ["zoo:shapes-segmenter-standard", "zoo:shapes-segmenter-quest"],

@@ -42,7 +42,7 @@ COST = Cost(len(NORMALISATIONS) + 1 + FORMULAS)
 """Of one of these images: each normalisation, the other order of the channels, each formula."""
 CHECK = "set-up check"
 _ANY = Screen(FIRST, 0.0, behind_used=True)
-_SURE = Screen(FIRST, 3.1, behind_used=True)
+_SURE = Screen(FIRST, 3.8, behind_used=True)
 _LEVEL = 0.01 / 3  # of attention, normalisation and channels
 _MATTERS = 0.05  # nats by which another crop must be better to be named
 _BATCH = 16

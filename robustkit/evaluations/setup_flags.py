@@ -122,6 +122,14 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
     return flags
 
 
+_OF_SETUP = ("assumed", "fits better", "guessing", "set-up was not checked", "in another order")
+
+
+def is_of_setup(flag: str) -> bool:
+    """Whether a flag says that the set-up was guessed, not checked, or may be wrong: no draft allows that by itself."""
+    return any(words in flag for words in _OF_SETUP)
+
+
 _TOO_FEW = f"fewer than {FEWEST} labelled images"
 
 

@@ -19,7 +19,7 @@ from ..runs.inputs import shown_as
 from ..tasks.measures import find_metric, metric_of
 from .grammar import FEWEST
 from .identity import heads_of, settings_of
-from .measured import MeasuredRun, is_of_missing, is_of_setup
+from .measured import MeasuredRun, is_of_missing
 from .output import plain
 from .statements import always_meets, quoted
 

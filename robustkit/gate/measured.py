@@ -124,11 +124,6 @@ def is_of_missing(flag: str) -> bool:
     return "the same command" in flag or "the same audit" in flag
 
 
-def is_of_setup(flag: str) -> bool:
-    """Whether a flag says that the set-up was guessed, or may be wrong: no draft allows that by itself."""
-    return any(part in flag for part in ("assumed", "fits better", "fit better", "guessing"))
-
-
 def figure_of(row: Row) -> Measured:
     """Return a result. An interval of zero width is left out: resampling saw no difference in so few samples."""
     figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))

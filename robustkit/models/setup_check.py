@@ -24,6 +24,8 @@ from .setups import AS_GIVEN, PARTS, Setup, alternatives
 T = TypeVar("T")
 HOPELESS = 64
 """Images after which nothing more is looked at where no candidate is better than guessing."""
+LAST = 0.8
+"""The share of the level that the last of several looks has: there most runs are decided."""
 FITS, BETTER, UNKNOWN = "fits", "another-fits-better", "cannot-tell"
 ALIKE = 0.02
 """Nats by which losses may differ and still count as the same: 2 % of a likelihood."""
@@ -225,9 +227,9 @@ def fit_part(
 
     guessing: the NLL of a model that knows nothing, above which no candidate is believed. level: of the test that
     another is better. screen: instead of the bench's. looks: numbers of images after which it ends where it is decided;
-    between them candidates leave that are settled. Both levels are divided by the number of looks, so that looking
-    again does not add false verdicts (Bonferroni). most: images that are looked at; all by default. least: nats below
-    which another is not called better.
+    between them candidates leave that are settled. Both levels are shared among the looks, most of them for the last,
+    so that looking again does not add false verdicts (Bonferroni). most: images that are looked at; all by default.
+    least: nats below which another is not called better.
     """
     candidates = alternatives(part, setup, numbered, bench.formulas.names if bench.formulas else ())
     screen, used, names = screen or bench.screen, next(iter(candidates)), list(candidates)
@@ -239,12 +241,12 @@ def fit_part(
     for end in ends:
         if len(staying) > 1:
             held |= zip(staying, bench.losses([candidates[name] for name in staying], end), strict=True)
-        fit = _judged(part, held, candidates, used, guessing, level / len(ends), 0.05 / len(ends), least)
+        share = 1.0 if len(ends) == 1 else LAST if end == last else (1 - LAST) / (len(ends) - 1)
+        fit = _judged(part, held, candidates, used, guessing, level * share, 0.05 * share, least)
         hopeless = fit.used.n >= HOPELESS and fit.best.nll >= guessing
         if fit.verdict != UNKNOWN or hopeless or len(held[used]) < end:
             break
-        settled = 0.05 / len(ends)
-        staying = [name for name in staying if name == used or not _is_settled(held[name], held[used], settled)]
+        staying = [n for n in staying if n == used or not _is_settled(held[n], held[used], 0.05 * share)]
     return fit
 
 

@@ -237,7 +237,7 @@ def crops(means: Sequence[float], n: int, seed: int, spread: float = 0.5) -> dic
 def sequential(means: Sequence[float], n: int, seed: int) -> tuple[str, int]:
     bench, asked = looks_on(crops(means, n, seed), n)
     setup = Setup(Preprocessing((1, 1), (0.0,) * 3, (1.0,) * 3, crop_pct=0.875))
-    fit = fit_part(bench, "crop", setup, {}, 9.0, 0.01, screen=Screen(16, 3.1, behind_used=True), looks=LOOKS)
+    fit = fit_part(bench, "crop", setup, {}, 9.0, 0.01, screen=Screen(16, 3.8, behind_used=True), looks=LOOKS)
     return fit.verdict, len(asked)
 
 
