@@ -13,6 +13,7 @@ from ..evaluations.chief import chief_figures
 from ..evaluations.gaps import unfinished
 from ..evaluations.kinds import shares_of, words_of
 from ..evaluations.pattern import check_condition
+from ..evaluations.setup_flags import is_of_setup
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.inputs import shown_as
