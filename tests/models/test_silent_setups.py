@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from places import SHARED
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -128,3 +129,54 @@ def test_a_file_that_does_not_say_gives_the_right_number_or_a_flag(
         assert FOUND[formula, wrapping] in flags
     if wrapping in ("argument", "file name"):
         assert entry.attention == formula and outcome == "right"
+
+
+VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
+RESNET = SHARED / "weights" / "cifar10" / "resnet20-12fca82f.th"
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+MAE = argparse.Namespace(model="vit_tiny_patch16", input_size=224, nb_classes=1000, global_pool=False)
+OF_VIT: dict[str, tuple[str, Any, str]] = {  # file name, what stands next to the weights, the part that is wrong
+    "bare": ("weights.pth", None, ""),
+    "deit": ("checkpoint.pth", deit("standard"), "--mean"),
+    "deit, quest": ("checkpoint.pth", deit("quest"), "--mean"),
+    "mahala": ("checkpoint.pth", argparse.Namespace(model="deit_mahala_overlayers_tiny_patch16_224"), "--mean"),
+    "mae": ("checkpoint.pth", MAE, "--mean"),
+    "timm": ("best.pth", argparse.Namespace(model="vit_tiny_patch16_224", mean=None, crop_pct=0.9), ""),
+    "named quest": ("vit-quest.pth", None, "--attention"),
+}
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.skipif(not VIT.exists(), reason=f"no {VIT}")
+@pytest.mark.parametrize("name", OF_VIT)
+def test_the_real_vit_in_files_that_do_not_say(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    file, arguments, wrong = OF_VIT[name]
+    content = {"model": under("module.", load_file(VIT))} | ({} if arguments is None else {"args": arguments})
+    torch.save(content, tmp_path / file)
+    data = {"data_dir": str(SHARED / "data" / "imagenet-val" / "val"), "limit": 96}
+    stated = {"attention": "standard", "mean": (0.5,) * 3, "std": (0.5,) * 3, "crop_pct": 0.9}
+    truth = records(audit(str(VIT), tmp_path / "right", model=stated, setup_check=False, **data))
+    run = audit(str(tmp_path / file), tmp_path / "run", **data)
+    assert check(run, truth, {"part": wrong} if wrong else {}) == ("flagged" if wrong else "right")
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.skipif(not RESNET.exists(), reason=f"no {RESNET}")
+@pytest.mark.parametrize(("kept", "options", "wrong"), [(False, {}, "--mean"), (True, {}, ""), (False, IMAGENET, "")])
+def test_the_real_resnet_in_files_that_do_not_say(
+    tmp_path: Path, kept: bool, options: dict[str, Any], wrong: str
+) -> None:
+    """kept: whether the file holds the normalisation as tensors, as RobustBench's do."""
+    weights = {name.removeprefix("module."): tensor for name, tensor in torch.load(RESNET)["state_dict"].items()}
+    tensors = {f"normalize.{name}": torch.tensor(values).view(1, 3, 1, 1) for name, values in IMAGENET.items()}
+    torch.save(under("model.", weights) | (tensors if kept else {}), tmp_path / "net.pt")
+    arch = {"arch": f"{Path(__file__).parents[1]}/support/cifar_resnets.py:resnet20", "img_size": 32}
+    data = {"data_dir": str(SHARED / "data" / "cifar10-test.zip"), "limit": 200}
+    truth = records(audit(str(RESNET), tmp_path / "right", model=arch | IMAGENET, **data))
+    assert truth["correct"].mean() > 0.88
+    run = audit(str(tmp_path / "net.pt"), tmp_path / "run", model=arch | options, **data)
+    assert check(run, truth, {"part": wrong} if wrong else {}) == ("flagged" if wrong else "right")
