@@ -110,7 +110,9 @@ def record_flags(
 
 
 def competing_classes(manifest: Manifest, checkpoint: CheckpointEntry) -> int:
-    """Return among how many classes a checkpoint chooses: all that it has, but for data on which only some compete."""
+    """Return among how many classes a checkpoint chooses: all that it has, except on data where only some
+    compete.
+    """
     return manifest.data.classes if manifest.data.layout in ("imagenet-a", "imagenet-r") else checkpoint.num_classes
 
 

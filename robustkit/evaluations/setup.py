@@ -202,7 +202,7 @@ def _formulas(network: torch.nn.Module) -> Formulas | None:
 
 
 def _losses(columns: dict[str, list[Any]]) -> Tensor:
-    """Return (n, 2): the NLL of each sample, and the share of it that is right: all or nothing, but for pixels."""
+    """Return (n, 2): the NLL of each sample, and the share of it that is right: all or nothing, except for pixels."""
     nll = [0.0 if value is None else value for value in columns["nll"]]
     right = columns.get("correct")
     if right is None:

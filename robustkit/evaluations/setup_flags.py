@@ -1,4 +1,4 @@
-"""Say of each part of a checkpoint's set-up whether it is stated, confirmed by the data, or only assumed.
+"""Tell for each part of a checkpoint's set-up whether it is stated, confirmed by the data, or only assumed.
 
 It reads run.json, the evidence of the set-up check and the clean records, and needs no torch.
 """
@@ -28,7 +28,6 @@ DECISIVE = ("attention", "normalisation")
 stated, and flagged only where another fits better."""
 FEWEST = 10
 """Images below which nothing can be told."""
-_ALIKE = 0.02  # nats by which losses may differ and still count as the same
 _BETTER, _UNKNOWN, _FITS = "another-fits-better", "cannot-tell", "fits"
 _LOOK = "robustkit inspect CHECKPOINT --data-dir DIR says what fits"
 
@@ -69,7 +68,7 @@ def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[Setup
 
 
 def setup_text(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> str:
-    """Return the whole set-up of a checkpoint in a line: each part with its value, its source and what data said of it.
+    """Return the whole set-up of a checkpoint in a line: each part with its value, its source and what data say.
 
     Parts that have the same source and status share a bracket.
     """
@@ -102,7 +101,7 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
     parts = list(_parts(evidence))
     flags = [_flag(part, entry) for part in parts if part.get("verdict") == _BETTER]
     open_parts = [part for part in setup_parts(entry, evidence) if part.status == "assumed"]
-    if parts:
+    if parts or not {part.name for part in open_parts} & set(DECISIVE):
         open_parts = [part for part in open_parts if part.name in DECISIVE]
     missing = "" if parts else _why_unchecked(manifest)
     if open_parts:
@@ -175,7 +174,7 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
     with np.errstate(invalid="ignore"):
         mean = float(nll.sum() / places.sum()) if places.sum() else math.nan
     look = "check the weights, attention, normalisation, and that labels are in the order of the outputs"
-    if mean >= guessing - _ALIKE:
+    if mean >= guessing:
         flags.append(f"no better than guessing on clean data: NLL {mean:.2f}, guessing {guessing:.2f}; {look}")
     if "labelled" in table.column_names and not flags and len(table):
         hits, labelled = (np.array(table[name].to_pylist()).sum(axis=0) for name in ("intersections", "labelled"))

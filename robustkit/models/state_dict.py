@@ -51,7 +51,7 @@ _DEEPEST, _MOST_PARTS, _LONGEST = 6, 32, 400  # mappings in mappings; parts and 
 class Held:
     """All tensors of a file by dotted names. places: the mappings that hold them, '' for the file itself. unnamed:
     places of lists of tensors, which have no names. use_ema: whether the user asked for averaged weights. notes: on
-    what the file says of its model.
+    what the file says about its model.
     """
 
     tensors: dict[str, Tensor] = field(repr=False)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_audit import audit, files
+from small_audit import UNCHECKED, audit, files
 
 import robustkit
 from robustkit.common.differences import of_outcomes
@@ -132,7 +132,7 @@ def test_results_are_of_the_records(run: Run) -> None:
     lead = figures["region_over_random"]
     assert lead["value"] == pytest.approx((gained - lost) / len(rows)) and gained != lost
     assert (lead["ci_low"], lead["ci_high"]) == pytest.approx(of_outcomes(gained, lost, len(rows)))
-    assert figures["region_top1"]["n"] == 24 and not figures["region_top1"]["flags"]
+    assert figures["region_top1"]["n"] == 24 and figures["region_top1"]["flags"] == [UNCHECKED]
     alone = {row["metric"] for row in run.summary() if row["condition"].startswith("region-noise(region=random")}
     assert alone == {"region_top1", "region_area", "region_kept"}
     from robustkit.evaluations.recorded import Recorded

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_audit import audit, files
+from small_audit import UNCHECKED, audit, files
 
 import robustkit
 from cam import AGCAM
@@ -95,7 +95,9 @@ def test_results_are_of_the_records_and_a_map_without_a_question_has_half(run: R
         assert figures["asked_over_other"]["value"] == pytest.approx(mean["asked_mass"] - mean["other_mass"])
         assert figures["asked_over_centre"]["value"] == pytest.approx(mean["asked_mass"] - mean["centre_mass"])
         share = figures["asked_share"]
-        assert share["n"] == 20 and share["ci_low"] <= share["value"] <= share["ci_high"] and not share["flags"]
+        assert (
+            share["n"] == 20 and share["ci_low"] <= share["value"] <= share["ci_high"] and share["flags"] == [UNCHECKED]
+        )
         if text == ROLLOUT:
             assert share["value"] == pytest.approx(0.5) and figures["asked_over_other"]["value"] == 0
         else:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from gate_runs import verdict
 from msgspec.structs import replace
+from small_audit import UNCHECKED
 
 import robustkit
 from attacks import AutoAttack, ThreatModel
@@ -101,7 +102,7 @@ def test_few_drawn_are_a_random_part_whose_rest_is_not_known(run: Run) -> None:
         found = rows["estimated_top1"]
         assert (found["value"], found["ci_low"], found["ci_high"]) == pytest.approx((share, low, high))
         assert (rows["kept_in_second"]["n"], rows["kept_in_second"]["value"]) == (m, pytest.approx(kept / m))
-        assert not found["flags"]
+        assert found["flags"] == [UNCHECKED]
     assert drawn[3] < drawn[4]
 
 

@@ -23,6 +23,9 @@ def build(num_classes=3):
     return net
 """
 
+UNCHECKED = "the set-up was not checked: --no-setup-check was given"
+"""The flag of audits that skip the check because a test is not about it."""
+
 
 def furnish(root: Path) -> Path:
     """Write a factory, its weights and 30 images of three classes into a folder."""
