@@ -92,13 +92,13 @@ def examine(
     Raises ValueError for no images, eps 0, batch_size 0, fewer than two classes, and as attacks do for odd arguments.
     """
     check_images(images, threat)
-    top_label = check_labels(labels, len(images))
+    check_labels(labels, len(images))
     if not (len(images) and threat.eps > 0 and batch_size > 0):
         raise ValueError(f"{len(images)} images, eps {threat.eps:g}, batch_size {batch_size}: expected more than 0")
     # TF32 rounds to 2048 levels: a small step would find the model flat, as behind a rounding layer.
     with frozen(model), float32():
         images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
-        asker = Asker(model, images.dtype, top_label, threat, batch_size)
+        asker = Asker(model, images.dtype, labels, threat, batch_size)
         examiner = _Examiner(asker, images, brief, surrogates or {})
         batches = torch.split(torch.arange(len(images), device=images.device), batch_size)
         parts = [examiner.part(images[rows], labels[rows], rng.take(rows)) for rows in batches]

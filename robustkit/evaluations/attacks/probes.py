@@ -31,9 +31,9 @@ Columns = dict[str, Tensor]
 class Asker:
     """A frozen model that is asked in many ways; counts its passes and the answers that are not finite, in samples."""
 
-    def __init__(self, model: Model, dtype: torch.dtype, top_label: int, threat: ThreatModel, batch_size: int) -> None:
+    def __init__(self, model: Model, dtype: torch.dtype, labels: Tensor, threat: ThreatModel, batch_size: int) -> None:
         self.model, self.threat, self.batch_size = model, threat, batch_size
-        self.oracle = Oracle(model, dtype, top_label)
+        self.oracle = Oracle(model, dtype, labels)
         self.forwards = self.backwards = self.infinite = 0
 
     def logits(self, points: Tensor) -> Tensor:
