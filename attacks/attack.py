@@ -119,8 +119,8 @@ class Attack(ABC):
     images: (B, ...) floating, inside the bounds of the threat model. float16 and bfloat16 images are attacked in
         float32 (a step is smaller than their spacing) and shown to the model in their own type.
     labels: (B,) integers, 0 to K - 1: the classes to lead away from. (B, L) integers: where several classes count as
-        right, the set of each sample, padded with -1 (one-hot rows are refused); a sample is broken when its prediction is not in the set. None:
-        the model's own predictions for the images.
+        right, the set of each sample, padded with -1 (one-hot rows are refused); a sample is broken when its
+        prediction is not in the set. None: the model's own predictions for the images.
     rng: where random numbers come from; None: torch's global generator.
 
     `run` also takes
