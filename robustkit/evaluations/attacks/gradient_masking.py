@@ -15,6 +15,11 @@ from typing import Any
 RANDOM = 1e-4  # difference of two passes relative to the logits: order of summation gives 1e-6, noise 1e-2 or more
 OUTSIDE = 1e-5  # how far probabilities may leave [0, 1]: float32 rounding
 SLOPE = 0.25  # median error of the predicted change: ordinary networks measured 0.002, rounding layers 0.7 and more
+ASIDE = 0.2  # median error of slopes in random directions: ordinary networks measured 0.06, gradients cut 0.4
+OFF = 0.25  # share of the samples whose slopes in random directions may be wrong by half: measured 0.1 at most
+LESS = (
+    0.5  # of what PGD did before the attack, that it must still do after it: a model that stays as it is does the same
+)
 RISE = 1e-4  # least rise of the loss relative to its size: float32 rounding gives 1e-6, an attack 1e-2 or more
 FALLBACK = 0.05  # how far the last loss may lie below the best, as a share of the rise: steps of one length swing
 STANDING = 0.1  # accuracy at the widest radius: every image can become the same grey, which is of one class
@@ -27,6 +32,8 @@ LOST, HIDDEN = 0.25, 0.15  # most broken samples that saving may mend, and most 
 FAMILIAR = 4.0  # times the rise of the margin at the images that shifted ones may show: ordinary networks measured 2
 HIDES = 0.05  # chance of as many samples more, by gradients led around attention than by restarts, if both do alike
 BLACK_BOX = 0.002  # share of the samples that Square may break after gradient attacks: as in AutoAttack's own check
+AFTERWARDS = "afterwards"
+"""The check that can be made only after the attack."""
 AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")
 """Figures of attention, as `hidden` takes them."""
 
@@ -157,6 +164,28 @@ def _slope(slope: float, error: float, samples: int) -> _Verdict:
     return figure, error > SLOPE, f"{advice} or SPSA with more queries"
 
 
+def _aside(error: float, off: int, at: str, samples: int) -> _Verdict:
+    figure = f"in random directions, slopes differ from gradients by {error:.2g} of their size (median {at}"
+    figure += f"; by more than half for {off} of {samples} samples)"
+    bad = error > ASIDE or off > max(1.0, OFF * samples)
+    return figure, bad, f"gradients are cut, averaged or turned; {_SURROGATE}"
+
+
+def _precision(half: str) -> _Verdict:
+    return (
+        f"computes in half precision ({half}): slopes are of the same operations in float32" if half else "float32",
+        False,
+        "",
+    )
+
+
+def _afterwards(before: float, after: float, error: float, difference: float) -> _Verdict:
+    figure = f"five steps of PGD raise the margin by {after:.3g} after the attack, by {before:.3g} before it"
+    bad = (after < LESS * before and difference <= RANDOM) or error > ASIDE
+    figure += f"; slopes in random directions are off by {error:.2g}" if error > ASIDE else ""
+    return figure, bad, f"the model has changed meanwhile; {_READ}"
+
+
 def _loss(steps: list[int], loss: list[float]) -> _Verdict:
     figure = "mean margin " + ", ".join(f"{value:.4g} at step {step}" for step, value in zip(steps, loss, strict=True))
     rise = loss[-1] - loss[0]
@@ -253,6 +282,8 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("gradients not finite", ("bad_margin", "bad_ce", "samples"), _broken),
     ("slope", ("slope", "slope_error", "slope_samples"), _slope),
     ("slope afar", ("slope_far", "loss"), _bent),
+    ("slope aside", ("aside", "aside_off", "aside_at", "aside_samples"), _aside),
+    ("precision", ("half",), _precision),
     ("loss by steps", ("loss_steps", "loss"), _loss),
     ("accuracy by radius", ("radii", "accuracy", "norm", "right"), _accuracy),
     ("finite answers", ("infinite",), _finite),
@@ -265,6 +296,7 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("path", ("path", "noise"), _tears),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
     ("known images", ("rise", "rise_shifted"), _known_images),
+    (AFTERWARDS, ("rise_before", "rise_after", "aside_after", "random_difference"), _afterwards),
     ("attention", (*AROUND, "right"), _attention),
     ("black box beats white box", ("stages", "n"), _black_box),
 )
