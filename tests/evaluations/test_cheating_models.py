@@ -25,7 +25,7 @@ OWN = {  # the check that each kind is there for
     "hash unknown": "continuity",
     "grid infinite": "finite answers",
     "grid stored": "continuity",
-    "grid leak": "survives saving",
+    "grid leak": "slope aside",
     "ripple inside": "slope afar",
     "offset": "slope",
     "seeded": "continuity",

@@ -17,7 +17,7 @@ GREY = 1 / 255
 
 
 def asker(model: object, threat: ThreatModel | None = None) -> Asker:
-    return Asker(model, torch.float32, 1, threat or ThreatModel(eps=8 * GREY), 4)  # type: ignore[arg-type]
+    return Asker(model, torch.float32, None, threat or ThreatModel(eps=8 * GREY), 4)  # type: ignore[arg-type]
 
 
 def test_saved_points_are_the_nearest_8_bit_images_inside_the_ball() -> None:
@@ -79,6 +79,8 @@ def test_an_attack_is_answered_as_the_others_are_and_counts() -> None:
 
     images, labels = torch.tensor([[0.75, 0.25]]), torch.tensor([0])
     watched = asker(model)
-    apart = under_attack(watched, PGD(watched.threat, steps=20, restarts=3), images, labels, Draws([0]))
-    # Made short: two steps, one restart; each answer is asked for twice.
-    assert apart.item() == 0 and threads == [True, False] * 2 and (watched.forwards, watched.backwards) == (4, 2)
+    attack = PGD(watched.threat, steps=20, restarts=3)
+    apart, errors = under_attack(watched, attack, images, labels, Draws([0]), 0.0)
+    # Made short: two steps, one restart; each answer is asked for twice, and each gradient's slope in two directions.
+    assert apart.item() == 0 and threads[:4] == [True, False] * 2 and all(threads[4:])
+    assert (watched.forwards, watched.backwards) == (len(threads), 2) and len(errors) == 2

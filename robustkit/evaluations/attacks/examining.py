@@ -18,7 +18,7 @@ from attacks.frozen import Model, frozen, input_gradient
 from ...common.steady import float32, lacks_order
 from ...models.batch_size import out_of_memory
 from .figures_of_probes import plain, reduced
-from .gradient_masking import AFTERWARDS
+from .gradient_masking import AFTERWARDS, RANDOM
 from .hidden import hidden_by_attention
 from .probes import (
     Asker,
@@ -42,7 +42,7 @@ _READABLE = 256  # times the noise of the logits: rounding then costs the slope 
 _LOSS_STEPS, _BRIEF_STEPS, _KNOWN_STEPS = (0, 1, 5, 20), (0, 1, 5), 5
 _SWEEP_STEPS, _SWEEP_RADII = 10, 6
 _SHIFTABLE = 8  # pixels
-_EXPLAIN_SLOPE = ("zero_margin", "bad_margin", "random_predictions")
+_EXPLAIN_SLOPE = ("zero_margin", "bad_margin")
 _NEARLY = 0.95  # of the way from an image to the saved one
 _SUDDEN = 0.25  # of the margin's rise on that way, in its last twentieth: ordinary networks measured 0.05
 _OF_ENDS = ("under attack", "path", "survives saving", "known images")
@@ -123,9 +123,8 @@ def examine(
         names = dict.fromkeys(name for part in parts for name in part)
         columns = {name: torch.cat([part[name] for part in parts if name in part]).detach() for name in names}
         ends = columns.pop("ends", images)
-        if not any(columns[name].any() for name in _EXPLAIN_SLOPE if name in columns) and not len(
-            columns.get("slope", [0])
-        ):
+        explained = examiner.noise > RANDOM or any(columns[name].any() for name in _EXPLAIN_SLOPE if name in columns)
+        if not explained and not len(columns.get("slope", [0])):
             examiner.unmeasured["slope"] = "the outputs are too coarse to follow at every sample"
         columns |= examiner.probe(images, labels, ends, columns["right"], rng, attack, "zero_ce" in names)
     figures = reduced(columns) | _worst_aside(columns)
