@@ -86,7 +86,9 @@ class Asker:
     half: the dtype of half precision that the model computes in; None: it does not.
     """
 
-    def __init__(self, model: Model, dtype: torch.dtype, labels: Tensor | None, threat: ThreatModel, batch_size: int) -> None:
+    def __init__(
+        self, model: Model, dtype: torch.dtype, labels: Tensor | None, threat: ThreatModel, batch_size: int
+    ) -> None:
         self.model, self.threat, self.batch_size = model, threat, batch_size
         self.oracle = Oracle(model, dtype, labels)
         self.forwards = self.backwards = self.infinite = 0
