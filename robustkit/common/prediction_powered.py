@@ -24,8 +24,9 @@ _ADDED = 2  # samples of each kind that the spread of right and wrong is taken w
 
 
 class Supported(NamedTuple):
-    """A mean with its 95 % interval (nan where there is none). weight: of the cheap figure, 0 to 1: lambda of PPI++, the
-    mean over the samples.
+    """A mean with its 95 % interval (nan where there is none).
+
+    weight: of the cheap figure, 0 to 1: lambda of PPI++, the mean over the samples.
     """
 
     value: float
@@ -58,7 +59,7 @@ def supported_mean(dear: Floats, cheap: Floats, others: Floats, binary: bool = F
 
 
 def crossed_weights(dear: Floats, cheap: Floats, others: Floats) -> Floats:
-    """Return the weight (m,) for each sample, tuned on the samples of the other folds; shapes as in `supported_mean`."""
+    """Return the weight (m,) of each sample, tuned on those of the other folds; shapes as in `supported_mean`."""
     fold = np.arange(len(dear)) % min(FOLDS, len(dear))
     if len(dear) < 2:
         return np.zeros(len(dear))

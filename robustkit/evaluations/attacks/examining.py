@@ -38,6 +38,7 @@ from .probes import (
 
 _STEPS = (1e-3, 1e-2)  # of eps: within one level of a rounding layer for nearly all 8-bit pixels, even with 64 levels
 _FAR = 0.1  # of eps: over many periods of a ripple, and still almost straight for other models
+_ROUNDING = 2.0**-23  # of float32
 _READABLE = 256  # times the noise of the logits: rounding then costs the slope a few per cent at most
 _LOSS_STEPS, _BRIEF_STEPS, _KNOWN_STEPS = (0, 1, 5, 20), (0, 1, 5), 5
 _SWEEP_STEPS, _SWEEP_RADII = 10, 6
@@ -379,7 +380,9 @@ class _Examiner:
         while over large steps such a gradient is right on average.
         """
         labels, rival = labels[:, None], logits.scatter(1, labels[:, None], -math.inf).argmax(dim=1, keepdim=True)
-        least = _READABLE * noise.amax().clamp_min(2.0**-23) * logits.abs().amax(dim=1)  # float32's rounding
+        two = torch.cat([logits.gather(1, labels), logits.gather(1, rival)], dim=1)
+        size = torch.maximum(noise.amax() * logits.abs().amax(dim=1), _ROUNDING * two.abs().amax(dim=1))
+        least = _READABLE * size
         low, high = self.threat.bounds or (-math.inf, math.inf)
         direction = self.threat.steepest(gradient.clone())
         ratios: list[Tensor] = []

@@ -9,14 +9,15 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from attacks import PGD, Attack, Rng, ThreatModel, TorchRng, margin
 from attacks.frozen import Model, Oracle
@@ -56,28 +57,41 @@ class _Beside(PGD):
         return dataclasses.replace(ascent, points=torch.lerp(ascent.points, start, self.offset))
 
 
-class _Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Computes in float32 what a model would compute in float16 or bfloat16; `seen`: the dtypes that it met."""
+class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the dtypes of half precision that a model computes in."""
 
-    def __init__(self, change: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.change, self.seen = change, dict[torch.dtype, None]()
+        self.halves = dict[torch.dtype, None]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = (args, kwargs or {})
-        args, kwargs = tree_map(self._wide, given) if self.change else given
-        result = func(*args, **kwargs)
-        tree_map(self._note, result)
+        result = func(*args, **(kwargs or {}))
+        found = (value.dtype for value in tree_leaves(result) if isinstance(value, Tensor))
+        self.halves |= {dtype: None for dtype in found if dtype in _HALVES}
         return result
 
-    def _wide(self, value: Any) -> Any:
-        if isinstance(value, Tensor) and value.dtype in _HALVES:
-            return value.float()
-        return torch.float32 if value in _HALVES and isinstance(value, torch.dtype) else value
 
-    def _note(self, value: Any) -> None:
-        if isinstance(value, Tensor) and value.dtype in _HALVES:
-            self.seen[value.dtype] = None
+def _wide(value: Any) -> Any:
+    """Return float32 in place of float16 and bfloat16, and such tensors in float32."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in _HALVES else value
+    return torch.float32 if isinstance(value, torch.dtype) and value in _HALVES else value
+
+
+class _WideOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Computes in float32 what would be computed in half precision, also what autocast casts."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(_wide, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class _WideFunctions(TorchFunctionMode):
+    """The same for whole functions, which compare the dtypes of their arguments before an operation is computed."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(_wide, (args, kwargs or {}))
+        return func(*args, **kwargs)
 
 
 class Asker:
@@ -96,13 +110,18 @@ class Asker:
 
     def look(self, points: Tensor) -> None:
         """Find out whether the model computes in half precision."""
-        with _Widened(change=False) as watch, torch.no_grad():
+        with _Seen() as watch, torch.no_grad():
             self.logits(points)
-        self.half = next(iter(watch.seen), None)
+        self.half = next(iter(watch.halves), None)
 
-    def widened(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def widened(self) -> Iterator[None]:
         """Compute in float32 what the model computes in half precision, whose rounding hides slopes."""
-        return nullcontext() if self.half is None else _Widened()
+        if self.half is None:
+            yield
+        else:
+            with _WideOperations(), _WideFunctions():  # type: ignore[no-untyped-call]
+                yield
 
     @property
     def rounding(self) -> float:
@@ -256,7 +275,8 @@ def aside(
     eps = asker.threat.eps if asker.threat.norm == "linf" else asker.threat.eps / math.sqrt(points[0].numel())
     unit = max(eps, GREY) if asker.threat.bounds == (0.0, 1.0) else eps
     signs = rng.signs((_SIDEWAYS, *points.shape[1:]), "evidence/aside").to(points).unbind(1)
-    floor = _CLEAR * max(noise, torch.finfo(torch.float32).eps) * logits.detach().abs().amax(dim=1).double()
+    size = logits.detach().abs().double()
+    floor = _CLEAR * (torch.finfo(torch.float32).eps * size + noise * size.amax(dim=1, keepdim=True))
     errors = [torch.full((len(points),), math.nan, device=points.device) for _ in pairs]
     for share in _SIDES:
         moved, found = list[Tensor](), list[Tensor]()
@@ -268,7 +288,7 @@ def aside(
         for place, (weights, gradient) in enumerate(pairs):
             real = torch.stack([(weights.double() * each).sum(dim=1) for each in found])
             said = torch.stack([(gradient.double().flatten(1) * each).sum(dim=1) for each in moved])
-            clear = torch.maximum(real.abs(), said.abs()).amax(dim=0) >= floor * weights.double().norm(dim=1)
+            clear = torch.maximum(real.abs(), said.abs()).amax(dim=0) >= (floor * weights).norm(dim=1)
             clear &= (weights != 0).any(dim=1)
             apart = ((real - said).norm(dim=0) / real.norm(dim=0).clamp_min(1e-30)).clamp_max(_WORST)
             new = errors[place].isnan() & clear & apart.isfinite()

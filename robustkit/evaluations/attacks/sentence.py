@@ -40,7 +40,7 @@ def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clau
 
 
 def _parts_of_estimated(manifest: Manifest) -> tuple[str, ...]:
-    """Return how the texts of stages begin that were run for the estimate of a whole attack, which has its own clause."""
+    """Return how the texts of stages begin that ran for the estimate of a whole attack, which has its own clause."""
     named = ((text, metric.name) for text in manifest.conditions for metric in words_of(text).metrics)
     estimated = (words_of(text).estimated(text, name) for text, name in named)
     return tuple(dict.fromkeys(f"{attack.removesuffix(')')},only=" for attack in estimated if attack))
