@@ -20,6 +20,8 @@ from robustkit.results.run import Run
 
 CHECKS = [finding.check for finding in findings({})]
 EPS, COUNT = 8 / 255, 32
+FOOLED = 3
+"""More samples than of the honest network that must stand before PGD counts as fooled."""
 
 
 def images() -> Tensor:

@@ -51,7 +51,7 @@ _CLOSELY = 8  # right samples on which costly probes are made
 _PLACES = {
     "clean": "at the images",
     "inside": "inside the ball",
-    "ends": "at its edge",
+    "edge": "at its edge",
     "attack": "where the attack went",
 }
 _ASIDE, _LOSSES = "aside ", ("ce", "margin")
@@ -89,7 +89,7 @@ def examine(
         `samples`; None where there are none.
     half: the half precision in which the model computes, whose slopes are taken of the same operations in float32; "".
     aside: of slopes in random directions, the largest median error over `aside_at`, relative to the slopes: at some
-        right images, inside the ball, at the ends of PGD, and where `attack` went, of its own loss and others;
+        right images, inside the ball, at its edge, and where `attack` went, of its own loss and others;
         aside_off: the largest share of samples where the error is above a half; aside_samples: of that place.
     fell: of each sample 1 if it was right and fell to the PGD that took these figures, 0 if it stands, -1 if it was
         wrong. rise_before: as `rise`, of the few samples of which `examine_again` takes it once more.
@@ -256,6 +256,17 @@ class _Examiner:
         self.asker.backwards += len(points)
         return logits.detach(), input_gradient(LOSSES[name](logits, labels), points)
 
+    def _edge(self, images: Tensor, ends: Tensor) -> Tensor:
+        """Return where PGD would end with more steps: what went half of eps or more goes all of it."""
+        change, eps = ends - images, self.threat.eps
+        if self.threat.norm == "linf":
+            change = torch.where(change.abs() >= 0.5 * eps, eps * change.sign(), change)
+        else:
+            length = change.flatten(1).norm(dim=1).clamp_min(1e-12)
+            change = change * (eps / length).reshape(-1, *[1] * (images.ndim - 1))
+        low, high = self.threat.bounds or (-math.inf, math.inf)
+        return (images + change).clamp(low, high)
+
     def aside(
         self,
         images: Tensor,
@@ -265,12 +276,12 @@ class _Examiner:
         clean: Mapping[str, Tensor] | None = None,
     ) -> Columns:
         """Compare slopes in random directions with the gradients of the losses: at the images, whose gradients may be
-        known, at random points of the ball, which no 8-bit picture has, and at the ends of PGD.
+        known, at random points of the ball, which no 8-bit picture has, and at its edge, where more steps of PGD lead.
         """
         columns: Columns = {}
         inside = self.threat.random_start(images, rng, "evidence/inside")
         with self.asker.widened():
-            for place, points in (("clean", images), ("inside", inside), ("ends", ends)):
+            for place, points in (("clean", images), ("inside", inside), ("edge", self._edge(images, ends))):
                 known = dict(clean or {}) if place == "clean" else {}
                 if place == "clean":
                     if not known:
