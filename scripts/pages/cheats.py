@@ -58,7 +58,7 @@ Of the network without a trick AutoAttack leaves {honest} and PGD {mild}; flags:
 |---|---|---|---|---|---|---|
 """
 HONEST = """
-Of the models above that leave {more} samples more than the honest network under PGD, those without a flag are: {silent}.
+Of the models above that leave {more} samples more than the honest network under PGD, without a flag: {silent}.
 {unseen}. This is what these tricks show, not a proof about others. What a model does while it is
 looked at says nothing about one that knows when it is looked at: read the code of a model that you did not write. One
 that counts, or waits, until the evidence is taken is looked at again after the attack (`afterwards`), and a result is
