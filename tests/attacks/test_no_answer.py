@@ -80,7 +80,7 @@ def test_a_model_that_gives_no_numbers_off_the_grid_does_not_stand(attack: Attac
 
 @every_attack
 def test_a_class_that_is_switched_off_is_an_answer(attack: Attack) -> None:
-    """A logit of -inf beside finite ones ranks last; a single finite one among them ranks nothing."""
+    """A logit of -inf next to finite ones ranks last; a single finite one among them ranks nothing."""
     network, images, labels = tiny_cnn(), random_images(6), torch.arange(6) % 5
 
     def off(points: Tensor, by: float) -> Tensor:

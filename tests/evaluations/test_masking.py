@@ -147,7 +147,7 @@ def test_figures_count_what_they_say(batch: tuple[Tensor, Tensor]) -> None:
     assert (figures["samples"], figures["right"], figures["slope_samples"]) == (3, 2, 2)
     assert figures["slope"] == pytest.approx(1, abs=1e-3)
     # Each step of 0.015 moves both pixels: 4 * 0.015 a step, until 0.1 is reached.
-    # It begins within a tenth of that beside the image.
+    # It begins within a tenth of that from the image.
     assert figures["loss"] == pytest.approx([-1.0, -0.94, -0.7, -0.6], abs=0.041)
     assert [figures["loss"][place] for place in (0, 3)] == pytest.approx([-1, -0.6], abs=1e-5)
     assert figures["radii"] == pytest.approx([0, *(0.1 * 5 ** (power / 5) for power in range(6))], rel=1e-5)

@@ -476,7 +476,7 @@ class Always(nn.Sequential):
 def test_a_prediction_that_depends_on_its_batch_is_a_flag_where_no_attack_runs(
     size: int, share: float, flagged: bool, place: Path, tmp_path: Path
 ) -> None:
-    """Batch normalisation by the batch itself; where dropout changes as much, it cannot be told."""
+    """Batch normalisation by the batch itself; where dropout changes as much, nothing is said."""
     (tmp_path / "net.py").write_text(IN_TRAINING.replace("{share}", str(share)))
     scope: dict[str, Any] = {}
     exec((tmp_path / "net.py").read_text(), scope)
@@ -485,7 +485,7 @@ def test_a_prediction_that_depends_on_its_batch_is_a_flag_where_no_attack_runs(
     options = {"model": model, "attacks": "none", "setup_check": False, "device": "cpu", "batch_size": size}
     for net, odd in ((tmp_path, flagged), (place, False)):
         own = options | {"model": model | {"arch": f"{net / 'net.py'}:build"}}
-        run = robustkit.audit([net / "net.pth"], data_dir=place / "images", out=tmp_path / f"run-{odd}", **own)
+        run = robustkit.audit([net / "net.pth"], data_dir=place / "images", out=tmp_path / f"run-{net.name}", **own)
         (row,) = (row for row in run.summary() if row["metric"] == "top1")
         said = [flag for flag in row["flags"] if flag.startswith("a prediction depends on the other samples")]
         assert bool(said) is odd

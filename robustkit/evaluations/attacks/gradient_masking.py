@@ -188,7 +188,7 @@ def _afterwards(before: float, after: float, error: float, difference: float) ->
 
 def _loss(steps: list[int], loss: list[float]) -> _Verdict:
     figure = "mean margin " + ", ".join(f"{value:.4g} at step {step}" for step, value in zip(steps, loss, strict=True))
-    rise, further = loss[-1] - loss[0], loss[-1] - loss[1 if len(loss) > 2 else 0]  # it begins beside the image
+    rise, further = loss[-1] - loss[0], loss[-1] - loss[1 if len(loss) > 2 else 0]  # it begins away from the image
     bad = min(rise, further) <= RISE * max(map(abs, loss)) or loss[-1] < max(loss) - FALLBACK * rise
     return figure, bad, f"more steps of PGD do not raise the loss; {_SURROGATE}"
 

@@ -29,7 +29,7 @@ SEGMENTS, HALVINGS = 8, 10  # halvings of each leg of a path: a jump stays, any 
 _WORST = 1e6  # stands for a difference that is not finite, so that JSON can hold it
 _SHORT = {"steps": 2, "targets": 1, "queries": 2, "restarts": 1}
 _HALVES = (torch.float16, torch.bfloat16)
-_OFFSET = 0.1  # of eps, at most, by which the probes' PGD begins beside each value of the image
+_OFFSET = 0.1  # of eps, at most, by which the probes' PGD begins away from each value of the image
 _REACH = 16  # median distances from the median logit: further ones count as so far
 _WATCHED = 8  # gradients of the short attack that are compared with what the outputs do
 _SIDES = (
@@ -44,8 +44,8 @@ Columns = dict[str, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Beside(PGD):
-    """PGD that begins a little beside the image, off the grid of 8 bits and never on its way along it.
+class _Offset(PGD):
+    """PGD that begins a little away from the image, off the grid of 8 bits and never on its way along it.
 
     Not from points all over the ball: half the range away, they break a model with useless gradients, too.
     """
@@ -53,7 +53,7 @@ class _Beside(PGD):
     offset: float = 0.0
 
     def _start(self, ascent: Any, rng: Rng, restart: int) -> Any:
-        start = ascent.ball.random_start(rng.take(ascent.rows), "evidence/beside")
+        start = ascent.ball.random_start(rng.take(ascent.rows), "evidence/offset")
         return dataclasses.replace(ascent, points=torch.lerp(ascent.points, start, self.offset))
 
 
@@ -142,7 +142,7 @@ class Asker:
         wrong.
         """
         offset = _OFFSET * min(1.0, self.threat.eps / options["threat"].eps)
-        attack = _Beside(loss="margin", offset=offset, **options)
+        attack = _Offset(loss="margin", offset=offset, **options)
         result = attack.run(self.logits, images, labels, rng=rng)
         self.backwards += int(result.backwards.sum())
         return result.adversarials, self.logits(result.adversarials).detach(), result.broken_at >= 0
@@ -264,8 +264,8 @@ def under_attack(
 def aside(
     asker: Asker, points: Tensor, logits: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], rng: Rng, noise: float = 0.0
 ) -> list[Tensor]:
-    """Return how far slopes in random directions are from what gradients say of them, (B,) for each pair, relative to
-    the slopes; NaN where rounding or `noise`, relative to the logits, drowns them.
+    """Return how far slopes in random directions are from what gradients say about them, relative to the slopes: (B,)
+    for each pair; NaN where rounding or `noise`, relative to the logits, drowns them.
 
     A gradient that was cut, averaged or turned may be right along itself: there its own direction is all that counts.
 

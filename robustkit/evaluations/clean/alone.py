@@ -12,7 +12,7 @@ import torch
 from ..subject import Batch, Evaluation, Subject
 
 _FEW = 4  # samples that are asked alone
-_APART, _ROUNDED = 0.02, 0.1  # change of a figure that rounding does not explain, in float32 and below it
+_APART, _ROUNDED = 0.002, 0.1  # change of a figure that rounding does not explain, in float32 and below it
 _NOISE = 4.0  # times the change between two answers alike, which a random model may show
 
 
@@ -21,7 +21,7 @@ def depends_on_batch(
 ) -> tuple[str, ...]:
     """Return a note where the first samples of a batch get other figures alone than they did in it.
 
-    It costs a pass of four samples. A batch of one is compared with one that holds its mirror image as well. done: what
+    It costs a pass of four samples. A batch of one is compared with one that holds its inverted mirror image as well. done: what
     came out for the batch. ask: evaluates another batch of its samples.
     """
     if batch.inputs.ndim < 3:  # of documents, whose windows make batches of their own
@@ -30,7 +30,9 @@ def depends_on_batch(
     alone = [replace(part, keep=()) for part in alone]
     together: Mapping[str, Sequence[Any]] = done.columns
     if len(batch) == 1:
-        pair = Batch(torch.cat([batch.inputs, batch.inputs.flip(-1)]), [*batch.samples] * 2, [*batch.truths] * 2)
+        own = batch.inputs
+        other = own.flip(-1).bitwise_not() if own.dtype == torch.uint8 else -own.flip(-1)
+        pair = Batch(torch.cat([own, other]), [*batch.samples] * 2, [*batch.truths] * 2)
         together = ask(pair).columns
 
     def largest(first: Mapping[str, Sequence[Any]], rows: Sequence[Mapping[str, Sequence[Any]]]) -> float:
@@ -52,7 +54,7 @@ def depends_on_batch(
 
 
 def _apart(one: Any, other: Any) -> float:
-    """Return the difference of two figures relative to the larger, or to 1; 0 for what is no figure."""
+    """Return the difference of two figures relative to the larger, or to 1; 0 for anything but figures."""
     if not (isinstance(one, float) and isinstance(other, float)) or math.isnan(one) or math.isnan(other):
         return 0.0
     return 0.0 if one == other else min(abs(one - other) / max(1.0, min(abs(one), abs(other))), 1e6)
