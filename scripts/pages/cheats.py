@@ -106,7 +106,7 @@ def main() -> None:
         says = " ".join((make.__doc__ or "").split())
         text += f"| {name} | {says} | {clean} % | {standing} | {flags} | {alone.get(name, 'refused | –')} |\n"
         print(name, clean, standing, flags, flush=True)
-    unseen = "; ".join(f"{name[:1].upper()}{name[1:]} goes unseen, for {why}" for name, why in UNFLAGGED.items())
+    unseen = "; ".join(f"The evidence does not see {name}, for {why}" for name, why in UNFLAGGED.items())
     text += HONEST.format(unseen=unseen, more=FOOLED, silent=", ".join(silent) or "none")
     for name, model, pixels, labels in honest(given.shared):
         for eps, norm in BESIDE:

@@ -67,6 +67,7 @@ def findings(
     """
     samples = n if n is not None else next(iter((stages or {}).values()), None)
     available = {**figures, "averaged": averaged, "stages": stages, "n": samples}
+    available["aside_before"] = figures.get("aside") or 0.0
     doubts = []
     if failed := figures.get("failed"):
         doubts.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
@@ -179,10 +180,13 @@ def _precision(half: str) -> _Verdict:
     )
 
 
-def _afterwards(before: float, after: float, error: float, difference: float) -> _Verdict:
+def _afterwards(before: float, after: float, error: float, error_before: float, difference: float) -> _Verdict:
     figure = f"five steps of PGD raise the margin by {after:.3g} after the attack, by {before:.3g} before it"
-    bad = (after < LESS * before and difference <= RANDOM) or error > ASIDE
-    figure += f"; slopes in random directions are off by {error:.2g}" if error > ASIDE else ""
+    turned = error > ASIDE >= error_before
+    bad = (after < LESS * before or turned) and difference <= RANDOM
+    figure += (
+        f"; slopes in random directions are now off by {error:.2g}, before by {error_before:.2g}" if turned else ""
+    )
     return figure, bad, f"the model has changed meanwhile; {_READ}"
 
 
@@ -296,7 +300,7 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("path", ("path", "noise"), _tears),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
     ("known images", ("rise", "rise_shifted"), _known_images),
-    (AFTERWARDS, ("rise_before", "rise_after", "aside_after", "random_difference"), _afterwards),
+    (AFTERWARDS, ("rise_before", "rise_after", "aside_after", "aside_before", "random_difference"), _afterwards),
     ("attention", (*AROUND, "right"), _attention),
     ("black box beats white box", ("stages", "n"), _black_box),
 )

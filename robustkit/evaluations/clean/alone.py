@@ -21,8 +21,8 @@ def depends_on_batch(
 ) -> tuple[str, ...]:
     """Return a note where the first samples of a batch get other figures alone than they did in it.
 
-    It costs a pass of four samples. A batch of one is compared with one that holds its inverted mirror image as well. done: what
-    came out for the batch. ask: evaluates another batch of its samples.
+    It costs a pass of four samples. A batch of one is compared with one that holds its inverted mirror image as well.
+    done: what came out for the batch. ask: evaluates another batch of its samples.
     """
     if batch.inputs.ndim < 3:  # of documents, whose windows make batches of their own
         return ()
