@@ -48,6 +48,10 @@ def test_differences_are_relative_to_what_a_prediction_sees() -> None:
     other = torch.tensor([[101.3, 98.6], [math.inf, 0.0], [math.nan, 1.0], [0.0, 0.0]])
     # Without its mean, the first is (1, -1), of length 1.414; a hundredth of what it is with it is 1.4155.
     assert difference(other, first).tolist() == pytest.approx([0.5 / math.hypot(1.01, 0.99), 0, 0, 0], rel=1e-3)
+    # A class that is far below all does not make a difference of the others small.
+    logits, far = torch.tensor([[3.0, 1.0, -1.0, 0.5]]), torch.tensor([[-100.0]])
+    apart = difference(torch.cat([logits + 0.1, far], dim=1), torch.cat([logits, far], dim=1))
+    assert apart.item() > 0.1 * difference(logits + 0.1, logits).item()
     assert difference(torch.tensor([[0.0, 1.0]]), torch.tensor([[math.nan, 1.0]])).item() == 1e6
     assert difference(torch.tensor([[math.inf, 1.0]]), torch.tensor([[2.0, 1.0]])).item() == 1e6
 

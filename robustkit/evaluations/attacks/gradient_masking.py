@@ -30,6 +30,7 @@ TEAR = 0.05  # change left when a path is halved to a thousandth of its parts: o
 BENT = 0.25  # least share of the predicted change over a tenth of eps: ordinary networks measured 0.5 and more
 LOST, HIDDEN = 0.25, 0.15  # most broken samples that saving may mend, and most that only saving breaks: measured 0
 FAMILIAR = 4.0  # times the rise of the margin at the images that shifted ones may show: ordinary networks measured 2
+LITTLE = 0.01  # of the margin: where PGD does less than that everywhere, no image is known better than others
 HIDES = 0.05  # chance of as many samples more, by gradients led around attention than by restarts, if both do alike
 BLACK_BOX = 0.002  # share of the samples that Square may break after gradient attacks: as in AutoAttack's own check
 AFTERWARDS = "afterwards"
@@ -246,10 +247,10 @@ def _saving(samples: int, same: int, lost: int, hidden: int) -> _Verdict:
     return figure, bad, f"the result is not one of images as they are stored; {_READ}"
 
 
-def _known_images(rise: float, shifted: float) -> _Verdict:
+def _known_images(rise: float, shifted: float, loss: list[float]) -> _Verdict:
     figure = f"five steps of PGD raise the margin by {rise:.3g}, at the images shifted by some pixels by {shifted:.3g}"
     advice = f"the model is far more stable at images it may know; attack images that nobody has seen, and {_READ}"
-    return figure, shifted > FAMILIAR * max(rise, 0.0), advice
+    return figure, shifted > FAMILIAR * max(rise, LITTLE * abs(loss[0])), advice
 
 
 def _attention(plain: int, around: int, more: int, fewer: int, right: int) -> _Verdict:
@@ -299,7 +300,7 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("continuity", ("jump", "noise"), _continuity),
     ("path", ("path", "noise"), _tears),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
-    ("known images", ("rise", "rise_shifted"), _known_images),
+    ("known images", ("rise", "rise_shifted", "loss"), _known_images),
     (AFTERWARDS, ("rise_before", "rise_after", "aside_after", "aside_before", "random_difference"), _afterwards),
     ("attention", (*AROUND, "right"), _attention),
     ("black box beats white box", ("stages", "n"), _black_box),

@@ -30,7 +30,7 @@ _WORST = 1e6  # stands for a difference that is not finite, so that JSON can hol
 _SHORT = {"steps": 2, "targets": 1, "queries": 2, "restarts": 1}
 _HALVES = (torch.float16, torch.bfloat16)
 _OFFSET = 0.1  # of eps, at most, by which the probes' PGD begins away from each value of the image
-_REACH = 16  # median distances from the median logit: further ones count as so far
+_REACH = 16  # median distances below the median logit: lower ones count as so low
 _WATCHED = 8  # gradients of the short attack that are compared with what the outputs do
 _SIDES = (
     0.003,
@@ -175,11 +175,10 @@ class Asker:
 def difference(logits: Tensor, like: Tensor) -> Tensor:
     """Return the length (B,) of the difference of two answers, relative to `like` without its mean."""
     numbers = like.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    # A class far off, such as one that is switched off, must not make all differences look small.
+    # A class far below, such as one that is switched off, must not make all differences look small.
     middle = numbers.median(dim=1, keepdim=True).values
     reach = _REACH * (numbers - middle).abs().median(dim=1, keepdim=True).values
-    near = torch.maximum(torch.minimum(numbers, middle + reach), middle - reach)
-    numbers = torch.where(reach > 0, near, numbers)
+    numbers = torch.where(reach > 0, torch.maximum(numbers, middle - reach), numbers)
     scale = (numbers - numbers.mean(dim=1, keepdim=True)).norm(dim=1)
     scale = scale.clamp_min(1e-2 * numbers.norm(dim=1)).clamp_min(1e-30)  # rounding, where logits are all alike
     same = (logits == like) | (logits.isnan() & like.isnan())  # two infinities, too
