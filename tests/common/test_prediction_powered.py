@@ -61,14 +61,13 @@ def test_the_published_interval_alone_is_too_narrow_for_rare_events() -> None:
     assert held < 850
 
 
-@pytest.mark.parametrize("share", [0.05, 0.3])
-def test_few_samples_do_not_lean(share: float) -> None:
-    """A weight that is tuned on the samples that it weights leans by 1.0 to 1.3 points here."""
+def test_few_samples_do_not_lean() -> None:
+    """A weight that is tuned on the samples that it weights leans by 1.3 points here."""
     generator, values = np.random.Generator(np.random.PCG64(2)), []
-    for _ in range(3000):
-        dear, cheap = draw(generator, 500, share, 0.05)
+    for _ in range(2000):
+        dear, cheap = draw(generator, 500, 0.05, 0.05)
         values.append(supported_mean(dear[:30], cheap[:30], cheap[30:], binary=True).value)
-    assert np.mean(values) == pytest.approx(share, abs=0.0035)
+    assert np.mean(values) == pytest.approx(0.05, abs=0.0025)
 
 
 def test_a_sample_has_no_say_in_its_own_weight() -> None:
