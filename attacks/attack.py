@@ -119,8 +119,8 @@ class Attack(ABC):
     images: (B, ...) floating, inside the bounds of the threat model. float16 and bfloat16 images are attacked in
         float32 (a step is smaller than their spacing) and shown to the model in their own type.
     labels: (B,) integers, 0 to K - 1: the classes to lead away from. (B, L) integers: where several classes count as
-        right, the set of each sample, padded with -1; a sample is broken when its prediction is not in the set. None:
-        the model's own predictions for the images.
+        right, the set of each sample, padded with -1 (one-hot rows are refused); a sample is broken when its
+        prediction is not in the set. None: the model's own predictions for the images.
     rng: where random numbers come from; None: torch's global generator.
 
     `run` also takes
@@ -134,7 +134,8 @@ class Attack(ABC):
     Raises TypeError or ValueError, before the model is asked, for images and labels of another kind, and for images
     outside the bounds. With eps 0 the images are returned without asking the model.
 
-    Logits of a sample that are not all finite are a wrong prediction, in every attack and for the judge.
+    Logits of a sample with NaN or +inf are a wrong prediction, in every attack and for the judge. -inf is a class that
+    the model switched off, where two or more others are finite.
     """
 
     threat: ThreatModel = field(default_factory=ThreatModel)
@@ -144,6 +145,8 @@ class Attack(ABC):
     """Whether the attack looks for the smallest change; eps may then be infinite."""
     radius: ClassVar[bool] = True
     """Whether eps bounds it, where it does not look for the smallest change; a patch is bounded by its size."""
+    least_classes: ClassVar[int] = 2
+    """Fewer outputs of the model are refused; features may have any number."""
 
     def __call__(self, model: Model, images: Tensor, labels: Tensor | None = None, *, rng: Rng | None = None) -> Tensor:
         return self.run(model, images, labels, rng=rng).adversarials
@@ -159,21 +162,22 @@ class Attack(ABC):
         batch_size: int | None = None,
         tell: Tell | None = None,
     ) -> AttackResult:
-        top_label = self._check(images, labels, batch_size)
+        self._check(images, labels, batch_size)
         with frozen(model), frozen(judge or model):
             images = images.detach().clone()
             tally = self._tally(len(images), images.device, tell)
             if len(images) == 0 or self.threat.eps == 0:
                 return tally.result(images)
+            given = labels
             if labels is not None:
                 labels = settled(labels, images.device)
             clean = images.to(torch.promote_types(images.dtype, torch.float32))
-            oracle = Oracle(model, images.dtype, top_label, judge, batch_size)
+            oracle = Oracle(model, images.dtype, given, judge, batch_size, self.least_classes)
             points = self._points(oracle, clean, labels, rng or TorchRng(len(images), images.device), tally)
             return tally.result(round_towards(images, points))
 
-    def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> int:
-        """Return the largest label, -1 for none; raise for what the attack cannot be run with."""
+    def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> None:
+        """Raise for what the attack cannot be run with."""
         name = type(self).__name__
         if self.threat.norm not in self.norms:
             raise ValueError(f"norm is {self.threat.norm!r}; {name} knows {', '.join(self.norms)}")
@@ -182,7 +186,8 @@ class Attack(ABC):
         check_images(images, self.threat)
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")
-        return -1 if labels is None else check_labels(labels, len(images))
+        if labels is not None:
+            check_labels(labels, len(images))
 
     def _tally(self, batch: int, device: torch.device, tell: Tell | None) -> Tally:
         return Tally(batch, device, tell)

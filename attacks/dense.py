@@ -167,7 +167,11 @@ class DenseFGSM(DensePGD):
 
 
 class DenseOracle(Oracle):
-    """An `Oracle` of logits for each pixel; `top_label` is the largest class of the masks."""
+    """An `Oracle` of logits for each pixel. top_class: the largest of the masks."""
+
+    def __init__(self, model: Model, dtype: torch.dtype, top_class: int) -> None:
+        super().__init__(model, dtype)
+        self._top_class = top_class
 
     def __call__(self, points: Tensor) -> Tensor:
         """Return the logits (B, K, H, W), float32 or float64, of `points` (B, 3, H, W).
@@ -183,9 +187,9 @@ class DenseOracle(Oracle):
                 f"the model returned {shape or type(logits).__name__} for images {tuple(points.shape)}; expected "
                 f"logits ({count}, classes, {size[0]}, {size[1]}), classes 2 or more; resize inside the model"
             )
-        if self._top_label >= shape[1]:
+        if self._top_class >= shape[1]:
             raise ValueError(
-                f"masks go up to {self._top_label}, the model has {shape[1]} classes (0 to {shape[1] - 1}); map the "
+                f"masks go up to {self._top_class}, the model has {shape[1]} classes (0 to {shape[1] - 1}); map the "
                 f"masks to the model's classes, and ignored pixels to -1 (uint8 must become int64 before)"
             )
         return logits.to(torch.promote_types(logits.dtype, torch.float32))

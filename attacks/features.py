@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ class FeaturePGD(Attack):
     step_size: float | None = None
     restarts: int = 1
     loss: str = "cosine"
+    least_classes: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         PGD(self.threat, self.steps, self.step_size, restarts=self.restarts)  # raises for what PGD cannot do

@@ -12,6 +12,12 @@ import math
 import torch
 from torch import Tensor
 
+OFF = 100.0
+"""How far below the lowest finite logit a class lies that the model switched off with -inf."""
+_ONE_HOT = (
+    "labels look one-hot: {}; expected class indices, (B,) integers (labels.argmax(dim=1)), or sets of them, padded "
+    "with -1"
+)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -19,7 +25,9 @@ def check_labels(labels: Tensor, batch: int) -> int:
     """Return the largest label (-1 for none); raise unless `labels` are integers as above for `batch` samples."""
     if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels are {kind}; expected a tensor of integer class indices")
+        rows = isinstance(labels, Tensor) and labels.ndim == 2
+        remedy = " (for one-hot rows or probabilities: labels.argmax(dim=1))" if rows else ""
+        raise TypeError(f"labels are {kind}; expected a tensor of integer class indices{remedy}")
     sets = labels.ndim == 2
     if labels.shape[:1] != (batch,) or labels.ndim != 1 + sets or 0 in labels.shape[1:]:
         shape = tuple(labels.shape)
@@ -32,7 +40,28 @@ def check_labels(labels: Tensor, batch: int) -> int:
         raise ValueError(f"labels go down to {low}; expected class indices, 0 or more{fill}")
     if sets and bool((empty := labels.amax(dim=1) < 0).any()):
         raise ValueError(f"the set of labels of image {int(empty.long().argmax())} is empty; expected a class or more")
+    # A set repeats one of its classes or ends with -1, so a single 1 among zeros stands in its first two places.
+    if sets and low == 0 and high == 1 and bool((labels.sum(dim=1) == 1).all() and labels[:, 2:].any()):
+        raise ValueError(_ONE_HOT.format(f"each of the {batch} rows has a single 1 and otherwise 0"))
     return high
+
+
+def check_places(labels: Tensor, classes: int) -> None:
+    """Raise ValueError for labels beyond the last class, and for rows as long as there are classes that hold nothing
+    but 0 and 1, or -1 and 1, in turn: sets have other members, so they are one-hot or multi-hot.
+    """
+    if not labels.numel():
+        return
+    low, high = map(int, torch.stack(labels.aminmax()).tolist())
+    if high >= classes:
+        raise ValueError(
+            f"labels go up to {high}, the model has {classes} classes (0 to {classes - 1}); map the labels to the "
+            "model's classes"
+        )
+    if labels.ndim == 2 and labels.shape[1] == classes and high == 1 and low < 1:
+        ones, others = labels == 1, labels == low
+        if bool((ones | others).all() and (ones.any(dim=1) & others.any(dim=1)).any()):
+            raise ValueError(_ONE_HOT.format(f"rows of {classes}, as many as the model has classes, of {low} and 1"))
 
 
 def settled(labels: Tensor, device: torch.device) -> Tensor:
@@ -61,14 +90,29 @@ def members(labels: Tensor, like: Tensor) -> Tensor:
 
 
 def answered(logits: Tensor) -> Tensor:
-    """Whether all logits (B, K) of each sample are numbers, neither NaN nor infinite: (B,)."""
-    return logits.detach().abs().amax(dim=1) < math.inf
+    """Whether the logits (B, K) of each sample rank its classes: (B,). None is NaN or +inf; -inf is a class that is
+    switched off, and two or more others are finite.
+    """
+    return with_all_classes(logits.detach()).abs().amax(dim=1) < math.inf
+
+
+def with_all_classes(logits: Tensor) -> Tensor:
+    """Return the logits (B, K) with `OFF` below the lowest finite one in place of -inf, where two or more are finite.
+
+    Other rows stay as they are: a single finite logit among -inf is no ranking that an attack could change.
+    """
+    off = logits.detach() == -math.inf
+    if not bool(off.any()):
+        return logits
+    off &= (~off).sum(dim=1, keepdim=True) >= 2
+    lowest = logits.detach().masked_fill(off, math.inf).amin(dim=1, keepdim=True)
+    return torch.where(off, lowest - OFF, logits)
 
 
 def missed(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether each prediction is wrong, not one of the labels or not an answer at all: (B,).
 
-    Logits that are not all finite rank no classes: argmax over them is whatever comes first, a softmax is NaN. A model
+    Logits with NaN or +inf rank no classes: argmax over them is whatever comes first, a softmax is NaN. A model
     that gives them has not answered, and an attacker who makes it fail in this way has won. Otherwise a model that
     answers infinity for its own class on anything but an 8-bit picture would stand under every attack.
     """

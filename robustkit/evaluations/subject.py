@@ -108,7 +108,8 @@ class Subject:
 
     schema: of its records. reused: texts of conditions whose images the next condition also takes; they are kept until
     then. by_run: columns that an attack which makes several runs has of each, `predicted js`. unordered: by a
-    condition's text, the operations for which the device has no deterministic algorithm.
+    condition's text, the operations for which the device has no deterministic algorithm. asked_alone: whether a sample
+    was shown alone, to be compared with its answer in a batch.
     """
 
     schema: pa.Schema
@@ -128,6 +129,7 @@ class Subject:
         self.valid = valid
         self.reused = reused
         self.unordered: dict[str, set[str]] = {}
+        self.asked_alone = False
         self._strict = True
         self._positions = {label: index for index, label in enumerate(valid or ())}
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})

@@ -12,8 +12,9 @@ TERMS = (
         "supported",
         "The figure of a condition that was evaluated on a random part of the samples, corrected by how a cheaper "
         "condition, evaluated on all, does on the others (prediction-powered inference, Angelopoulos et al. 2023). It "
-        "is right on average whatever the cheaper condition is, and as precise as the two go together. Which condition "
-        "supports is fixed by a rule, not by the result.",
+        "is right on average whatever the cheaper condition is, since the weight of each sample is chosen on others "
+        "(cross-fitting, Zrnic and Candès 2024), and as precise as the two go together. Which condition supports is "
+        "fixed by a rule, not by the result.",
     ),
     Term(
         "λ",

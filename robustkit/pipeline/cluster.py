@@ -42,7 +42,7 @@ which it could not see.
 class Task(NamedTuple):
     """What one task computes for a checkpoint. texts: of conditions; the one that evidence is taken on, or several."""
 
-    kind: Literal["set-up", "evidence", "units"]
+    kind: Literal["set-up", "evidence", "units", "evidence again"]
     checkpoint: str
     texts: tuple[str, ...] = ()
     shard: int = 0
@@ -137,14 +137,16 @@ def _rounds(plan: Plan, every: Sequence[Lacking]) -> Iterator[list[Task]]:
     found.
     """
     for later in (False, True):
-        first, units = list[Task](), list[Task]()
+        first, units, last = list[Task](), list[Task](), list[Task]()
         for (contender, some), (lacking, doubted, _, _, unchecked) in zip(lots(plan), every, strict=True):
             if some[0].waits is not later:
                 continue
             first += [Task("set-up", contender.name)] if unchecked is None else []
             first += (Task("evidence", contender.name, (text,)) for text in doubted)
             units += (Task("units", contender.name, tuple(texts), shard) for shard, texts in lacking)
+            last += (Task("evidence again", contender.name, (text,)) for text in doubted)
         yield [*first, *units]
+        yield last
 
 
 def _await(
@@ -222,6 +224,8 @@ def carry_out_task(order: _Order, task: Task) -> tuple[list[str], list[tuple[str
         kept.worker.check_setup(task.checkpoint)
     elif task.kind == "evidence":
         kept.worker.take_evidence(task.checkpoint, *task.texts)
+    elif task.kind == "evidence again":
+        kept.worker.confirm_evidence(task.checkpoint, *task.texts)
     else:
         kept.worker.compute(task.checkpoint, [(task.shard, task.texts)])
     lines, heard = list(kept.lines), kept.ears.taken()

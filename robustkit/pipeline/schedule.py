@@ -104,6 +104,8 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
         for text in ranks.draw(f"evidence on {name}", doubted):
             worker.take_evidence(name, text)
         worker.compute(name, ranks.draw(f"units of {name}{', later' if later else ''}", lacking))
+        for text in ranks.draw(f"evidence on {name}, again", doubted):
+            worker.confirm_evidence(name, text)
     worker.rest()
     return reporter
 

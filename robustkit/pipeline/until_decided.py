@@ -113,6 +113,8 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
                 if question.state != UNDECIDED:
                     said = f"{question.rule.name}: {question.state}"
                     say(f"{name}: {said} after {question.test.taken} of {len(ids)} samples")
+        for text in doubted:
+            worker.confirm_evidence(name, text)
     worker.rest()
     return reporter
 

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ..evaluations.attacks.evidence import gather_evidence
-from ..evaluations.attacks.gradient_masking import findings
+from ..evaluations.attacks.evidence import confirm_evidence, gather_evidence
+from ..evaluations.attacks.gradient_masking import AFTERWARDS, findings
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_flags import setup_flags, setup_notes
 from ..evaluations.subject import Subject
@@ -63,7 +63,16 @@ class Worker:
         condition = self._by_text[text]
         gather_evidence(self.run, subject, contender.supply.dataset, contender.preprocessing, condition, self.watch)
         for finding in findings(self.run.evidence(name, text) or {}):
-            if finding.flag:
+            if finding.flag and finding.check != AFTERWARDS:
+                self.say(f"⚑ {name}, {text}: {finding.flag}")
+
+    def confirm_evidence(self, name: str, text: str) -> None:
+        """Look after an attack whether the model is still as it was before, and report where it is not."""
+        contender, subject = self._on_device(name)
+        assert contender.preprocessing is not None
+        confirm_evidence(self.run, subject, contender.supply.dataset, contender.preprocessing, self._by_text[text])
+        for finding in findings(self.run.evidence(name, text) or {}):
+            if finding.flag and finding.check == AFTERWARDS:
                 self.say(f"⚑ {name}, {text}: {finding.flag}")
 
     def compute(self, name: str, work: Iterable[tuple[int, Sequence[str]]]) -> None:

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from attack_oracles import random_images, tiny_cnn  # noqa: E402
 from cheating_models import CHEATS, UNFLAGGED, Known  # noqa: E402
-from cheating_nets import CHECKS, COUNT, audited_by_pgd  # noqa: E402
+from cheating_nets import CHECKS, COUNT, FOOLED, audited_by_pgd  # noqa: E402
 
 EPS = 8 / 255
 BESIDE = ((1 / 255, "linf"), (8 / 255, "linf"), (0.5, "l2"))
@@ -58,11 +58,12 @@ Of the network without a trick AutoAttack leaves {honest} and PGD {mild}; flags:
 |---|---|---|---|---|---|---|
 """
 HONEST = """
-Whatever fools PGD is flagged under PGD alone, too; stack apgd does not try. One goes unseen: {unseen}.
-What a model does while it is looked at says nothing about one that knows when it is looked at: read the code of a model
-that you did not write. So it is with one that counts how often it is asked and cheats from a later call on: the counter
-above changes after fifty calls, which
-the evidence reaches; from about 150 on it would not be seen, since nothing is asked after the attack.
+Of the models above that leave {more} samples more than the honest network under PGD, without a flag: {silent}.
+{unseen}. This is what these tricks show, not a proof about others. What a model does while it is
+looked at says nothing about one that knows when it is looked at: read the code of a model that you did not write. One
+that counts, or waits, until the evidence is taken is looked at again after the attack (`afterwards`), and a result is
+compared with what the evidence's own attack broke (`attacks in order`); a model that behaves at both times and cheats
+only in between, and only a little, would not be seen.
 
 ## Models that do not
 
@@ -84,11 +85,13 @@ def main() -> None:
         k = Known(net, images, net(images).argmax(dim=1), EPS)
     _, standing, flags = tried(net, k)
     with TemporaryDirectory() as root:
-        audited = audited_by_pgd(Path(root)).items()
+        audited = audited_by_pgd(Path(root))
     alone = {
         name: f"{100 * right / COUNT:.0f} % | {', '.join(sorted(found, key=CHECKS.index)) or 'none'}"
-        for name, (right, found) in audited
+        for name, (right, found) in audited.items()
     }
+    least = audited["honest"][0] + FOOLED
+    silent = [name for name, (right, found) in audited.items() if right >= least and not found]
     shared = " --shared ../shared" if given.shared else ""
     text = BEGIN.format(
         n=len(images),
@@ -103,8 +106,8 @@ def main() -> None:
         says = " ".join((make.__doc__ or "").split())
         text += f"| {name} | {says} | {clean} % | {standing} | {flags} | {alone.get(name, 'refused | –')} |\n"
         print(name, clean, standing, flags, flush=True)
-    unseen = "; ".join(f"{name}, for {why}" for name, why in UNFLAGGED.items())
-    text += HONEST.format(unseen=unseen)
+    unseen = "; ".join(f"The evidence does not see {name}, for {why}" for name, why in UNFLAGGED.items())
+    text += HONEST.format(unseen=unseen, more=FOOLED, silent=", ".join(silent) or "none")
     for name, model, pixels, labels in honest(given.shared):
         for eps, norm in BESIDE:
             threat = ThreatModel(norm, eps)  # type: ignore[arg-type]

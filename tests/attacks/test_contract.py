@@ -11,6 +11,7 @@ import pytest
 import torch
 from attack_oracles import Draws, random_images, tiny_cnn
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel
 
@@ -29,6 +30,26 @@ ATTACKS = [
 IDS = ["fgsm", "pgd", "pgd-restarts", "spsa", "apgd", "apgd-t", "fab", "square", "autoattack"]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=IDS)
 LABELS = torch.arange(4)
+
+
+@every_attack
+def test_a_model_of_one_logit_is_refused(attack: Attack) -> None:
+    for labels in (torch.zeros(4, dtype=torch.int64), None):
+        with pytest.raises(ValueError, match="the model has 1 class; an attack needs at least 2"):
+            attack(tiny_cnn(1), random_images(4), labels)
+
+
+@every_attack
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_gradient_checkpoints_change_nothing(attack: Attack, reentrant: bool) -> None:
+    network, images = tiny_cnn(), random_images(4)
+
+    def model(points: Tensor) -> Tensor:
+        return checkpoint(network, points, use_reentrant=reentrant)  # type: ignore[no-any-return]
+
+    found, like = (attack(each, images, LABELS, rng=Draws(range(4))) for each in (model, network))
+    assert torch.equal(found, like)
 
 
 @every_attack

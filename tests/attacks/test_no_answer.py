@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 import robustkit
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, DensePGD, Square, StagedResult, ThreatModel
-from attacks.labels import missed
+from attacks.labels import OFF, missed
 from robustkit.data.layouts import Sample
 from robustkit.evaluations.attacks.condition import parse_condition
 from robustkit.evaluations.subject import Batch, Settings
@@ -64,7 +65,7 @@ class OffGrid(nn.Module):
 
 
 @every_attack
-@pytest.mark.parametrize("poison", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("poison", [math.inf, math.nan])
 def test_a_model_that_gives_no_numbers_off_the_grid_does_not_stand(attack: Attack, poison: float) -> None:
     model, images = OffGrid(tiny_cnn(), poison), (random_images(6) * 255).round() / 255
     labels = model(images).argmax(dim=1)
@@ -75,6 +76,22 @@ def test_a_model_that_gives_no_numbers_off_the_grid_does_not_stand(attack: Attac
         assert (result.broken_at >= 0).all()
     if isinstance(result, StagedResult):
         assert set(result.broken_by.tolist()) == {1}
+
+
+@every_attack
+def test_a_class_that_is_switched_off_is_an_answer(attack: Attack) -> None:
+    """A logit of -inf next to finite ones ranks last; a single finite one among them ranks nothing."""
+    network, images, labels = tiny_cnn(), random_images(6), torch.arange(6) % 5
+
+    def off(points: Tensor, by: float) -> Tensor:
+        logits = network(points)
+        last = torch.full_like(logits[:, :1], -math.inf) if math.isinf(by) else logits.amin(dim=1, keepdim=True) - by
+        return torch.cat([logits, last.detach()], dim=1)
+
+    found, like = (attack.run(partial(off, by=by), images, labels, rng=Draws(range(6))) for by in (math.inf, OFF))
+    assert torch.equal(found.adversarials, like.adversarials) and torch.equal(found.broken_at, like.broken_at)
+    none = attack.run(lambda x: network(x).masked_fill(torch.arange(5) > 0, -math.inf), images, labels)
+    assert (none.broken_at == 0).all() or isinstance(attack, SPSA | FGSM | PGD)
 
 
 def test_clean_images_without_an_answer_are_wrong_from_the_start() -> None:
@@ -176,6 +193,6 @@ def test_records_count_what_is_no_number_as_wrong(poison: float) -> None:
         lost = [said == -1 for said in rows["prediction"]]
         assert lost == [math.isnan(value) for value in rows["nll"]] and sum(lost) >= 4
     logits = torch.tensor([[0.0, 2.0, 1.0], [poison, 1.0, 0.0], [0.0, 1.0, -math.inf]])
-    for label, right in ((1, [True, False, False]), (-1, [None] * 3)):
+    for label, right in ((1, [True, False, True]), (-1, [None] * 3)):
         rows = subject.score(logits, Batch(pixels[:3], [Sample(str(place), label) for place in range(3)]))
-        assert rows["prediction"] == [1, -1, -1] and rows["correct"] == rows["top5"] == right
+        assert rows["prediction"] == [1, -1, 1] and rows["correct"] == rows["top5"] == right

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import robustkit
 from attacks import APGD, FAB, FGSM, LOSSES, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel, dlr, dlr_targeted
-from attacks.labels import settled
+from attacks.labels import INTEGERS, check_labels, settled
 from attacks.losses import margin_targeted
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
@@ -66,6 +66,36 @@ def test_losses_by_hand() -> None:
     assert margin_targeted(LOGITS, SETS, targets).tolist() == [1 - 4, 3 - 2.5, 4 - 3]
     expected = [-3 / (4 - 0.5), 0.5, 1 / (4 - (2.5 + 1) / 2)]  # the second has three classes left: the plain margin
     assert dlr_targeted(LOGITS, SETS, targets).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: type(attack).__name__)
+def test_one_hot_rows_are_refused(attack: Attack) -> None:
+    labels, images = torch.tensor([3, 0, 4, 2]), random_images(4)
+    rows = nn.functional.one_hot(labels, 5)
+    for dtype in INTEGERS:
+        with pytest.raises(ValueError, match=r"look one-hot: each of the 4 rows .*labels.argmax\(dim=1\)"):
+            attack(tiny_cnn(), images, rows.to(dtype))
+    several = rows | nn.functional.one_hot(labels.flip(0), 5)
+    for odd in (several, 2 * rows - 1, nn.functional.one_hot(labels % 2, 5)):  # seen once the model has answered
+        with pytest.raises(ValueError, match="look one-hot: "):
+            attack(tiny_cnn(), images, odd)
+    for soft in (rows.bool(), rows * 0.9 + 0.02):
+        with pytest.raises(TypeError, match=r"for one-hot rows or probabilities: labels.argmax\(dim=1\)"):
+            attack(tiny_cnn(), images, soft)
+    check_labels(nn.functional.one_hot(labels, 5) * 2, 4)  # 0 and 2: sets
+
+
+def test_sets_that_could_be_mistaken_stay_legal() -> None:
+    for sets in (
+        [[0, 1], [1, 0]],
+        [[0, 1, 0], [0, 0, 0]],
+        [[1, -1, -1], [0, 1, -1]],
+        [[0, 0, 0, 0, 0]] * 2,
+        [[1] * 5] * 2,
+    ):
+        PGD(THREAT, steps=1)(tiny_cnn(), random_images(2), torch.tensor(sets))
+    with pytest.raises(ValueError, match="rows of 2, as many as the model has classes, of 0 and 1"):
+        PGD(THREAT, steps=1)(tiny_cnn(2), random_images(2), torch.tensor([[0, 1], [1, 0]]))
 
 
 def test_all_classes_valid_leave_nothing_to_gain() -> None:

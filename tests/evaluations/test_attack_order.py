@@ -11,7 +11,7 @@ from manifests import whole
 from scipy.stats import binomtest
 from small_audit import FACTORY, audit
 
-from robustkit.evaluations.attacks.order import findings_of, order_flag
+from robustkit.evaluations.attacks.order import contradiction, findings_of, order_flag
 from robustkit.evaluations.right import Right, chance
 
 TURNING = (
@@ -59,6 +59,77 @@ def test_pgd_above_fgsm_beyond_chance_is_a_flag() -> None:
     assert flag(PGD, fgsm="0" * 20 + "1" * 20, pgd="1" * 20 + "0" * 20) == ""  # as often the other way round
     assert flag(PGD, fgsm="0" * 20 + "1" * 3000, pgd="1" * 3020) == ""  # less than a hundredth
     assert flag(FGSM, fgsm="1" * 40, pgd="0" * 40) == "" and flag(AUTO, auto="1" * 40, pgd="0" * 40) != ""
+
+
+@pytest.mark.parametrize(
+    ("clean", "attacked", "odd"),
+    [
+        ("0" * 1 + "1" * 9, "1" * 10, True),  # it broke nothing
+        ("0" * 2 + "1" * 8, "1" * 2 + "0" + "1" * 7, False),  # 2 and 1: chance
+        ("0" * 4 + "1" * 6, "1" * 4 + "0" + "1" * 5, True),
+        ("0" * 4 + "1" * 6, "0" * 4 + "1" * 6, False),
+        ("0" * 4 + "1" * 6, "1" * 4 + "0" * 6, False),
+    ],
+)
+def test_an_accuracy_above_clean_needs_few_samples_to_be_odd(clean: str, attacked: str, odd: bool) -> None:
+    for text in (FGSM, PGD, AUTO, "square(eps=8/255,queries=9)", "spsa(eps=8/255)"):
+        assert bool(flag(text, clean=clean, other=attacked)) is odd
+
+
+def test_a_result_that_its_own_evidence_contradicts_is_a_flag() -> None:
+    def said(condition: str, answers: str, fell: list[int], steps: int = 5, **claims: Any) -> str:
+        figures = {"sample_ids": [f"s{place}" for place in range(len(fell))], "fell": fell, "loss_steps": [0, 1, steps]}
+        told = {condition: EPS | claims}
+        manifest = whole({"claims": told, "protocol": {"labels": "true"}, "checkpoints": [{"name": "net"}]})
+        return contradiction(manifest, condition, right(answers), figures)
+
+    found = said(PGD, "1" * 40, [1] * 6 + [0] * 4 + [-1] * 2)
+    assert "it left 6 of 10 samples standing that PGD with 5 steps broke for its evidence, and 0 the other" in found
+    assert findings_of([found])[0].check == "attacks in order"
+    assert said(PGD, "1" * 40, [1] * 5 + [0] * 5) == ""  # one in 32
+    assert said(PGD, "0" * 40, [1] * 12) == said(PGD, "1" * 6 + "0" * 6, [1] * 6 + [0] * 6) == ""
+    for weaker in (FGSM, "pgd(eps=8/255,steps=3)", "pgd(eps=8/255,steps=20,step_size=0.0001)", "square(eps=8/255)"):
+        assert said(weaker, "1" * 40, [1] * 12) == ""
+    assert said(AUTO, "1" * 40, [1] * 12, 20) and not said(PGD, "1" * 40, [1] * 12, eps=0.0)
+    manifest = whole({"claims": {PGD: EPS}, "checkpoints": [{"name": "net"}]})
+    for odd in (
+        None,
+        {},
+        {"sample_ids": "s0", "fell": [1]},
+        {"sample_ids": ["s0"], "fell": [1, 1], "loss_steps": [0, 5]},
+    ):
+        assert contradiction(manifest, PGD, right("1"), odd) == ""  # of someone else
+
+
+LATE = (
+    FACTORY.replace("nn.Sequential(", "Late(")
+    + """
+class Late(nn.Sequential):
+    asked = 0
+
+    def forward(self, x):
+        Late.asked += len(x)
+        logits = super().forward(x)
+        return 2 * logits.detach() - logits if Late.asked > {after} else logits
+"""
+)
+
+
+def test_a_model_that_waits_until_the_evidence_is_taken_is_flagged(place: Path, tmp_path: Path) -> None:
+    """Its gradient turns round after so many images; how many the evidence takes, a first run tells."""
+    asked = []
+    for after in (10**9, None):
+        file = tmp_path / f"late_{len(asked)}.py"
+        file.write_text(LATE.replace("{after}", str(asked[0] if after is None else after)))
+        options = {"attacks": "pgd", "eps": "8/255", "model": {"arch": f"{file}:build", "num_classes": 3}}
+        run = audit(place, tmp_path / file.stem, setup_check=False, **options)
+        (row,) = (row for row in run.summary() if row["metric"] == "top1" and row["condition"] != "clean")
+        figures = run.evidence(run.manifest.checkpoints[0].name, row["condition"])
+        assert figures is not None and "afterwards" not in figures["unmeasured"]
+        asked.append(round(figures["forwards"] * figures["samples"]))
+        flags = [flag for flag in row["flags"] if flag.startswith(("afterwards: ", "attacks in order: "))]
+        assert bool(flags) == (after is None), (row["flags"], asked)
+    assert flags[0].startswith("afterwards: five steps of PGD raise the margin by -")
 
 
 def test_any_attack_above_clean_is_a_flag_unless_labels_are_predicted() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 from attack_oracles import Draws, random_images, tiny_cnn
-from cheating_models import CHEATS, UNFLAGGED, Known, Net
+from cheating_models import CHEATS, UNFLAGGED, Known, Net, changed_gradient
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from attacks import FGSM, PGD, Attack, AutoAttack, ThreatModel
-from robustkit.evaluations.attacks.examining import examine
+from robustkit.evaluations.attacks.examining import examine, examine_again
 from robustkit.evaluations.attacks.gradient_masking import findings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -25,7 +26,7 @@ OWN = {  # the check that each kind is there for
     "hash unknown": "continuity",
     "grid infinite": "finite answers",
     "grid stored": "continuity",
-    "grid leak": "survives saving",
+    "grid leak": "slope aside",
     "ripple inside": "slope afar",
     "offset": "slope",
     "seeded": "continuity",
@@ -39,7 +40,13 @@ OWN = {  # the check that each kind is there for
     "batch first": "batches",
     "counter": "path",
     "straight through": "slope",
-}
+} | dict.fromkeys(
+    (
+        *("loss aware", "loss saturated", "grid gradient", "edge gradient", "block gradient", "blinkers"),
+        *("one channel", "few pixels", "neighbour", "half honest", "mild", "rounded block gradient"),
+    ),
+    "slope aside",
+)
 
 
 @cache
@@ -88,22 +95,81 @@ def test_such_a_model_stands_where_its_network_falls(name: str) -> None:
 
 
 class Rounding(nn.Module):
-    """Rounds inside as bfloat16 does: batch sizes then show, and nothing is hidden."""
+    """Computes in a half precision, by autocast or with weights that are cast."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype, cast: bool) -> None:
         super().__init__()
-        self.net = tiny_cnn()
+        self.dtype, self.cast, self.net = dtype, cast, tiny_cnn().to(dtype if cast else torch.float32)
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return self.net(x).float()  # type: ignore[no-any-return]
+        with torch.autocast("cpu", self.dtype, enabled=not self.cast):
+            logits: Tensor = self.net(x.to(self.dtype) if self.cast else x)
+        return logits.float() * 1.01 - 0.01  # no longer on the grid of the dtype
 
 
-def test_the_answers_of_a_model_in_bfloat16_are_alike() -> None:
-    model, images = Rounding(), known().images
-    labels = model(images).argmax(dim=1)
-    asked = {"graph", "batches", "called again", "caller", "under attack", "path", "continuity", "known images"}
-    assert not flags(look(model, images, labels)) & asked
+def eight_bits() -> Net:
+    """Weights in 256 levels."""
+    net = tiny_cnn()
+    with torch.no_grad():
+        for weight in (each for each in net.parameters() if each.ndim > 1):
+            level = weight.abs().amax() / 127
+            weight.copy_((weight / level).round() * level)
+    return net
+
+
+def cropped(x: Tensor) -> Tensor:
+    return nn.functional.interpolate(x[..., 1:-1, 1:-1], size=x.shape[-2:], mode="bilinear", antialias=True)
+
+
+HONEST: dict[str, Net] = {
+    "bfloat16": Rounding(torch.bfloat16, cast=False),
+    "bfloat16 weights": Rounding(torch.bfloat16, cast=True),
+    "float16": Rounding(torch.float16, cast=False),
+    "float16 weights": Rounding(torch.float16, cast=True),
+    "int8 weights": eight_bits(),
+    "crop": lambda x: tiny_cnn()(cropped(x)),
+    "sharp": lambda x: 10 * tiny_cnn()(x),
+    "soft": lambda x: 0.1 * tiny_cnn()(x),
+    "checkpoints": lambda x: checkpoint(tiny_cnn(), x, use_reentrant=False),
+    "reentrant checkpoints": lambda x: checkpoint(tiny_cnn(), x, use_reentrant=True),
+    "a class off": lambda x: torch.cat([tiny_cnn()(x), torch.full((len(x), 1), -torch.inf)], dim=1),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_honest_ways_to_compute_raise_no_flag(name: str) -> None:
+    images, model = known().images, HONEST[name]
+    figures = look(model, images, model(images).argmax(dim=1), PGD(THREAT), brief=True)
+    assert flags(figures) == set()
+    half = {"bfloat16": "bfloat16", "float16": "float16"}.get(name.split(" ")[0], "")
+    assert figures["half"] == half and figures["aside"] < 0.06
+    (said,) = (finding.figure for finding in findings(figures) if finding.check == "precision")
+    assert said == (
+        f"computes in half precision ({half}): slopes are of the same operations in float32" if half else "float32"
+    )
+
+
+def test_a_model_that_changes_after_the_evidence_is_found_when_it_is_asked_again() -> None:
+    k, late = known(), False
+    turn = changed_gradient(lambda gradient, _: -gradient if late else gradient)
+    mask = changed_gradient(lambda gradient, x: gradient * (x > x.mean()) if late else gradient)
+    changes: list[Net] = [
+        k.net,
+        lambda x: k.net(turn(x)),
+        lambda x: k.net(mask(x)),
+        lambda x: k.net(k.leak(x) if late else x),
+    ]
+    for place, model in enumerate(changes):
+        late = False
+        figures = look(model, k.images, k.labels, PGD(THREAT), brief=True)
+        assert "afterwards" not in flags(figures)
+        late = True
+        rng = Draws(range(len(k.images)))
+        again = examine_again(model, k.images, k.labels, THREAT, rng=rng, batch_size=8)
+        del figures["unasked"]["afterwards"]
+        figures |= again
+        assert flags(figures) == ({"afterwards"} if place else set())
 
 
 @pytest.mark.parametrize("attack", [SHORT, PGD(THREAT), FGSM(ThreatModel("l2", 0.5)), PGD(ThreatModel(eps=0.25 / 255))])

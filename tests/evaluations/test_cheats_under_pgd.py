@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 from cheating_models import CHEATS, UNFLAGGED
-from cheating_nets import COUNT, audit, audited_by_pgd, write
+from cheating_nets import COUNT, FOOLED, audit, audited_by_pgd, write
 
 from robustkit.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HARMLESS = {"stack apgd"}  # cheats on other attacks
-FOOLED = 3
-"""More samples than of the honest network that must stand before PGD counts as fooled."""
 Audited = dict[str, tuple[int, set[str]]]
 
 

@@ -43,7 +43,7 @@ def test_counts_are_exact_on_a_model_whose_gradient_leads_the_other_way() -> Non
     x = torch.full((12, 1, 16, 16), 0.5) + torch.linspace(0.01, 0.09, 12).reshape(-1, 1, 1, 1)
     labels, threat = torch.zeros(12, dtype=torch.int64), ThreatModel("linf", 0.05)
     within = x[:, 0, 0, 0] - 0.5 < 0.05  # a step of eps changes the score's sign
-    asker = Asker(backwards, torch.float32, 0, threat, 5)
+    asker = Asker(backwards, torch.float32, None, threat, 5)
     found = hidden_by_attention(asker, {"around": linear}, x, labels, rng(12))
     assert set(found) == set(AROUND)
     assert found["stand_plain"].all() and torch.equal(found["stand_surrogates"], ~within)
@@ -52,7 +52,7 @@ def test_counts_are_exact_on_a_model_whose_gradient_leads_the_other_way() -> Non
     doubt = next(one for one in findings(figures) if one.check == "attention")
     assert "attention hides gradients; run autoattack(version=attention)" in doubt.flag
     assert doubt.instead == "run autoattack(version=attention)"
-    honest = Asker(linear, torch.float32, 0, threat, 5)
+    honest = Asker(linear, torch.float32, None, threat, 5)
     found = hidden_by_attention(honest, {"around": linear}, x, labels, rng(12))
     assert torch.equal(found["stand_plain"], ~within) and torch.equal(found["stand_surrogates"], ~within)
     assert honest.backwards <= 20 * 12  # no restarts where surrogates break nothing more
@@ -88,7 +88,7 @@ def test_hard_attention_is_flagged_and_an_ordinary_vit_is_not(scale: float, hide
 
     with frozen(model.network):
         right = forward(pixels).argmax(dim=1) == labels
-        asker = Asker(forward, torch.float32, 9, ThreatModel("linf", 2 / 255), 24)
+        asker = Asker(forward, torch.float32, None, ThreatModel("linf", 2 / 255), 24)
         found = hidden_by_attention(
             asker, surrogates(model.network, forward), pixels[right], labels[right], rng(int(right.sum()))
         )

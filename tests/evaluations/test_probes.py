@@ -17,7 +17,7 @@ GREY = 1 / 255
 
 
 def asker(model: object, threat: ThreatModel | None = None) -> Asker:
-    return Asker(model, torch.float32, 1, threat or ThreatModel(eps=8 * GREY), 4)  # type: ignore[arg-type]
+    return Asker(model, torch.float32, None, threat or ThreatModel(eps=8 * GREY), 4)  # type: ignore[arg-type]
 
 
 def test_saved_points_are_the_nearest_8_bit_images_inside_the_ball() -> None:
@@ -48,6 +48,10 @@ def test_differences_are_relative_to_what_a_prediction_sees() -> None:
     other = torch.tensor([[101.3, 98.6], [math.inf, 0.0], [math.nan, 1.0], [0.0, 0.0]])
     # Without its mean, the first is (1, -1), of length 1.414; a hundredth of what it is with it is 1.4155.
     assert difference(other, first).tolist() == pytest.approx([0.5 / math.hypot(1.01, 0.99), 0, 0, 0], rel=1e-3)
+    # A class that is far below all does not make a difference of the others small.
+    logits, far = torch.tensor([[3.0, 1.0, -1.0, 0.5]]), torch.tensor([[-100.0]])
+    apart = difference(torch.cat([logits + 0.1, far], dim=1), torch.cat([logits, far], dim=1))
+    assert apart.item() > 0.1 * difference(logits + 0.1, logits).item()
     assert difference(torch.tensor([[0.0, 1.0]]), torch.tensor([[math.nan, 1.0]])).item() == 1e6
     assert difference(torch.tensor([[math.inf, 1.0]]), torch.tensor([[2.0, 1.0]])).item() == 1e6
 
@@ -79,6 +83,8 @@ def test_an_attack_is_answered_as_the_others_are_and_counts() -> None:
 
     images, labels = torch.tensor([[0.75, 0.25]]), torch.tensor([0])
     watched = asker(model)
-    apart = under_attack(watched, PGD(watched.threat, steps=20, restarts=3), images, labels, Draws([0]))
-    # Made short: two steps, one restart; each answer is asked for twice.
-    assert apart.item() == 0 and threads == [True, False] * 2 and (watched.forwards, watched.backwards) == (4, 2)
+    attack = PGD(watched.threat, steps=20, restarts=3)
+    apart, errors = under_attack(watched, attack, images, labels, Draws([0]), 0.0)
+    # Made short: two steps, one restart; each answer is asked for twice, and each gradient's slope in two directions.
+    assert apart.item() == 0 and threads[:4] == [True, False] * 2 and all(threads[4:])
+    assert (watched.forwards, watched.backwards) == (len(threads), 2) and len(errors) == 2

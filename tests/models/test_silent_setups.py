@@ -171,7 +171,10 @@ def test_the_real_resnet_in_files_that_do_not_say(
     tmp_path: Path, kept: bool, options: dict[str, Any], wrong: str
 ) -> None:
     """kept: whether the file holds the normalisation as tensors, as RobustBench's do."""
-    weights = {name.removeprefix("module."): tensor for name, tensor in torch.load(RESNET)["state_dict"].items()}
+    weights = {
+        name.removeprefix("module."): tensor
+        for name, tensor in torch.load(RESNET, map_location="cpu")["state_dict"].items()
+    }
     tensors = {f"normalize.{name}": torch.tensor(values).view(1, 3, 1, 1) for name, values in IMAGENET.items()}
     torch.save(under("model.", weights) | (tensors if kept else {}), tmp_path / "net.pt")
     arch = {"arch": f"{Path(__file__).parents[1]}/support/cifar_resnets.py:resnet20", "img_size": 32}

@@ -460,3 +460,32 @@ def test_report_and_lists_need_no_model(place: Path, tmp_path: Path) -> None:
     for kind in ("attacks", "protocols", "datasets", "attentions", "models"):
         done = run_cli([sys.executable, "-m", "robustkit", "list", kind])
         assert done.returncode == 0 and len(done.stdout.splitlines()) >= 2, done.stderr
+
+
+IN_TRAINING = (
+    FACTORY.replace("nn.Sequential(", "Always(nn.BatchNorm2d(3, affine=False, track_running_stats=False), ")
+    + """
+class Always(nn.Sequential):
+    def forward(self, x):
+        return super().forward(torch.nn.functional.dropout(x, {share}))
+"""
+)
+
+
+@pytest.mark.parametrize(("size", "share", "flagged"), [(16, 0.0, True), (1, 0.0, True), (16, 0.3, False)])
+def test_a_prediction_that_depends_on_its_batch_is_a_flag_where_no_attack_runs(
+    size: int, share: float, flagged: bool, place: Path, tmp_path: Path
+) -> None:
+    """Batch normalisation by the batch itself; where dropout changes as much, nothing is said."""
+    (tmp_path / "net.py").write_text(IN_TRAINING.replace("{share}", str(share)))
+    scope: dict[str, Any] = {}
+    exec((tmp_path / "net.py").read_text(), scope)
+    torch.save(scope["build"]().state_dict(), tmp_path / "net.pth")
+    model = {"arch": f"{tmp_path / 'net.py'}:build", "num_classes": 3}
+    options = {"model": model, "attacks": "none", "setup_check": False, "device": "cpu", "batch_size": size}
+    for net, odd in ((tmp_path, flagged), (place, False)):
+        own = options | {"model": model | {"arch": f"{net / 'net.py'}:build"}}
+        run = robustkit.audit([net / "net.pth"], data_dir=place / "images", out=tmp_path / f"run-{net.name}", **own)
+        (row,) = (row for row in run.summary() if row["metric"] == "top1")
+        said = [flag for flag in row["flags"] if flag.startswith("a prediction depends on the other samples")]
+        assert bool(said) is odd

@@ -142,7 +142,7 @@ def test_what_comes_before_the_conditions_is_announced_for_the_samples_that_it_t
     assert lines[2:] == [
         f"set-up check: 1 time 10 + 0 or more, for {tried} samples",
         "set-up check left out: it was done before",
-        f"evidence on attacks: 2 times 57 + 13 or more, for {looked_at} samples",
+        f"evidence on attacks: 2 times 70 + 16 or more, for {looked_at} samples",
     ]
     assert work_lines([CLEAN], 1, samples, 1, 1, 0, card, 10, 0, ["as asked"])[1:] == []
     todo = jobs_of("a", [(CLEAN, 3), (attack, 0)], [attack.text], card, 10, samples, checked=True)

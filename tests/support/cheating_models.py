@@ -411,6 +411,147 @@ def not_a_number(k: Known) -> Net:
     return lambda x: k.net(x + 0 * torch.sqrt(x - x))
 
 
+# --- gradients that are cut, averaged or turned ----------------------------------------------------------------------
+
+
+def changed_gradient(change: Callable[[Tensor, Tensor], Tensor]) -> Net:
+    """The identity; what comes back through it is a function of the gradient and of the values."""
+
+    class Changed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+            return change(gradient, *ctx.saved_tensors)
+
+    return Changed.apply  # type: ignore[no-any-return]
+
+
+def of_pixels(k: Known, change: Callable[[Tensor, Tensor], Tensor]) -> Net:
+    through = changed_gradient(change)
+    return lambda x: k.net(through(x))
+
+
+def rows_of(mask: Tensor, gradient: Tensor) -> Tensor:
+    return per_row(mask, gradient, torch.zeros_like(gradient))
+
+
+def loss_aware(k: Known) -> Net:
+    """The gradient's sign is turned, unless the loss looks at no more than two logits, as a margin does."""
+
+    def change(gradient: Tensor, _: Tensor) -> Tensor:
+        return per_row((gradient != 0).sum(dim=1) <= 2, gradient, -gradient)
+
+    through = changed_gradient(change)
+    return lambda x: through(k.net(x))
+
+
+def loss_saturated(k: Known) -> Net:
+    """The gradient's sign is turned where the loss is nearly flat, as cross-entropy is at clean images."""
+
+    def change(gradient: Tensor, _: Tensor) -> Tensor:
+        return per_row(gradient.abs().amax(dim=1) > 0.99, gradient, -gradient)
+
+    through = changed_gradient(change)
+    return lambda x: through(k.net(x))
+
+
+def grid_gradient(k: Known) -> Net:
+    """A gradient only at the points of the 8-bit grid."""
+    return of_pixels(k, lambda gradient, x: rows_of(~off_grid(x), gradient))
+
+
+def edge_gradient(k: Known) -> Net:
+    """Where a tenth of the pixels or more have gone all of eps, no gradient."""
+
+    def change(gradient: Tensor, x: Tensor) -> Tensor:
+        gone = (x - k.images[k.nearest(x)[0]]).abs() > 0.99 * k.eps
+        return rows_of(gone.flatten(1).float().mean(dim=1) < 0.1, gradient)
+
+    return of_pixels(k, change)
+
+
+def block_gradient(k: Known) -> Net:
+    """The gradient is averaged over blocks of 4 by 4 pixels."""
+
+    def change(gradient: Tensor, _: Tensor) -> Tensor:
+        return nn.functional.avg_pool2d(gradient, 4).repeat_interleave(4, 2).repeat_interleave(4, 3)
+
+    return of_pixels(k, change)
+
+
+def blinkers(k: Known) -> Net:
+    """One pixel in sixteen has a gradient."""
+    mask = torch.zeros_like(k.images[0])
+    mask[:, ::4, ::4] = 1
+    return of_pixels(k, lambda gradient, _: gradient * mask)
+
+
+def one_channel(k: Known) -> Net:
+    """Only the first channel has a gradient."""
+    mask = torch.tensor([1.0, 0.0, 0.0])[:, None, None]
+    return of_pixels(k, lambda gradient, _: gradient * mask)
+
+
+def few_pixels(k: Known) -> Net:
+    """Only the tenth of the values with the least gradient has one."""
+
+    def change(gradient: Tensor, _: Tensor) -> Tensor:
+        size = gradient.abs()
+        return gradient * (size <= per_row_quantile(size, 0.1))
+
+    return of_pixels(k, change)
+
+
+def per_row_quantile(size: Tensor, share: float) -> Tensor:
+    return size.flatten(1).quantile(share, dim=1).reshape(-1, *[1] * (size.ndim - 1))
+
+
+def neighbour(k: Known) -> Net:
+    """Each image gets the gradient of the next one of its batch."""
+    return of_pixels(k, lambda gradient, _: gradient.roll(1, 0))
+
+
+def noisy_gradient(k: Known) -> Net:
+    """Noise three times as large as the gradient is added to it."""
+
+    def change(gradient: Tensor, _: Tensor) -> Tensor:
+        size = gradient.flatten(1).std(dim=1).reshape(-1, 1, 1, 1)
+        return gradient + 3 * size * torch.randn_like(gradient)
+
+    return of_pixels(k, change)
+
+
+def half_honest(k: Known) -> Net:
+    """Every other known image has a gradient that is turned."""
+    return of_pixels(k, lambda gradient, x: per_row(k.nearest(x)[0] % 2 == 0, gradient, -gradient))
+
+
+def mild(k: Known) -> Net:
+    """The right values with the gradient of a network whose second half is the mean of what it saw first."""
+
+    def model(x: Tensor) -> Tensor:
+        logits = k.net(x)
+        soft = k.net(nn.functional.avg_pool2d(x, 3, 1, 1))
+        return made_up(logits, 0.5 * logits + 0.5 * soft)
+
+    return model
+
+
+def rounded_block_gradient(k: Known) -> Net:
+    """As block gradient, and computed in bfloat16, whose rounding hides slopes."""
+    inner = block_gradient(k)
+
+    def model(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return inner(x).float()
+
+    return model
+
+
 CHEATS: dict[str, Callable[[Known], Net]] = {
     maker.__name__.replace("_", " "): maker
     for maker in (
@@ -424,6 +565,8 @@ CHEATS: dict[str, Callable[[Known], Net]] = {
         *(stack_attacks, stack_apgd, stack_tool, stack_thread, stack_evidence),
         *(batch_mean, batch_first, counter, memory),
         *(stairs, straight_through, blocks, detached, not_a_number),
+        *(loss_aware, loss_saturated, grid_gradient, edge_gradient, block_gradient, blinkers, one_channel),
+        *(few_pixels, neighbour, noisy_gradient, half_honest, mild, rounded_block_gradient),
     )
 }
 UNFLAGGED = {"stack evidence": "it knows the examiner by name, and behaves while it looks"}

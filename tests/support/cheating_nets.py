@@ -18,8 +18,10 @@ from robustkit.evaluations.attacks.gradient_masking import findings
 from robustkit.report import page
 from robustkit.results.run import Run
 
-CHECKS = [finding.check for finding in findings({})]
+CHECKS = [*(finding.check for finding in findings({})), "attacks in order"]
 EPS, COUNT = 8 / 255, 32
+FOOLED = 3
+"""More samples than of the honest network that must stand before PGD counts as fooled."""
 
 
 def images() -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,17 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks import Attack, Rng, ThreatModel, cross_entropy, margin
+from attacks import LOSSES, Attack, AutoAttack, Rng, ThreatModel, margin
 from attacks.attack import check_images, check_labels
 from attacks.frozen import Model, frozen, input_gradient
 
 from ...common.steady import float32, lacks_order
 from ...models.batch_size import out_of_memory
 from .figures_of_probes import plain, reduced
+from .gradient_masking import AFTERWARDS, RANDOM
 from .hidden import hidden_by_attention
 from .probes import (
     Asker,
     Columns,
+    aside,
     difference,
     from_elsewhere,
     in_other_batches,
@@ -36,15 +38,24 @@ from .probes import (
 
 _STEPS = (1e-3, 1e-2)  # of eps: within one level of a rounding layer for nearly all 8-bit pixels, even with 64 levels
 _FAR = 0.1  # of eps: over many periods of a ripple, and still almost straight for other models
+_ROUNDING = 2.0**-23  # of float32
 _READABLE = 256  # times the noise of the logits: rounding then costs the slope a few per cent at most
 _LOSS_STEPS, _BRIEF_STEPS, _KNOWN_STEPS = (0, 1, 5, 20), (0, 1, 5), 5
 _SWEEP_STEPS, _SWEEP_RADII = 10, 6
 _SHIFTABLE = 8  # pixels
-_EXPLAIN_SLOPE = ("zero_margin", "bad_margin", "random_predictions")
+_EXPLAIN_SLOPE = ("zero_margin", "bad_margin")
 _NEARLY = 0.95  # of the way from an image to the saved one
 _SUDDEN = 0.25  # of the margin's rise on that way, in its last twentieth: ordinary networks measured 0.05
 _OF_ENDS = ("under attack", "path", "survives saving", "known images")
 _CLOSELY = 8  # right samples on which costly probes are made
+_PLACES = {
+    "clean": "at the images",
+    "inside": "inside the ball",
+    "edge": "at its edge",
+    "attack": "where the attack went",
+}
+_ASIDE, _LOSSES = "aside ", ("ce", "margin")
+_AGREES = 0.5  # relative error of a slope in a random direction, beyond which it says nothing
 
 
 def examine(
@@ -76,6 +87,12 @@ def examine(
         medians of `slope_samples`; slope_far: the same over a tenth of eps. loss: mean margin after `loss_steps` steps
         of PGD. accuracy: share that short PGD leaves standing at `radii`. All of these of the `right` among the
         `samples`; None where there are none.
+    half: the half precision in which the model computes, whose slopes are taken of the same operations in float32; "".
+    aside: of slopes in random directions, the largest median error over `aside_at`, relative to the slopes: at some
+        right images, inside the ball, at its edge, and where `attack` went, of its own loss and others;
+        aside_off: the largest share of samples where the error is above a half; aside_samples: of that place.
+    fell: of each sample 1 if it was right and fell to the PGD that took these figures, 0 if it stands, -1 if it was
+        wrong. rise_before: as `rise`, of the few samples of which `examine_again` takes it once more.
     noise, graph, batch, thread, again, attacked: largest difference of two answers relative to their size: asked twice,
         with a graph, in other batches, from another thread, at the end of all, and by `attack`. infinite: share of all
         answers with a logit that is not finite. jump: median change by a twentieth of a grey level. path: median jump
@@ -92,26 +109,31 @@ def examine(
     Raises ValueError for no images, eps 0, batch_size 0, fewer than two classes, and as attacks do for odd arguments.
     """
     check_images(images, threat)
-    top_label = check_labels(labels, len(images))
+    check_labels(labels, len(images))
     if not (len(images) and threat.eps > 0 and batch_size > 0):
         raise ValueError(f"{len(images)} images, eps {threat.eps:g}, batch_size {batch_size}: expected more than 0")
     # TF32 rounds to 2048 levels: a small step would find the model flat, as behind a rounding layer.
     with frozen(model), float32():
         images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
-        asker = Asker(model, images.dtype, top_label, threat, batch_size)
-        examiner = _Examiner(asker, images, brief, surrogates or {})
+        asker = Asker(model, images.dtype, labels, threat, batch_size)
+        asker.look(images[:1])
+        examiner = _Examiner(asker, images, brief, surrogates or {}, _losses(attack))
         batches = torch.split(torch.arange(len(images), device=images.device), batch_size)
         parts = [examiner.part(images[rows], labels[rows], rng.take(rows)) for rows in batches]
         # A batch without right samples lacks columns that another may have.
         names = dict.fromkeys(name for part in parts for name in part)
         columns = {name: torch.cat([part[name] for part in parts if name in part]).detach() for name in names}
         ends = columns.pop("ends", images)
-        if not any(columns[name].any() for name in _EXPLAIN_SLOPE if name in columns) and not len(
-            columns.get("slope", [0])
-        ):
+        explained = examiner.noise > RANDOM or any(columns[name].any() for name in _EXPLAIN_SLOPE if name in columns)
+        if not explained and not len(columns.get("slope", [0])):
             examiner.unmeasured["slope"] = "the outputs are too coarse to follow at every sample"
         columns |= examiner.probe(images, labels, ends, columns["right"], rng, attack, "zero_ce" in names)
-    figures = reduced(columns)
+    figures = reduced(columns) | _worst_aside(columns)
+    if figures["aside"] is None and len(columns.get("slope", ())):
+        examiner.unasked["slope aside"] = "rounding or noise drowns slopes in random directions"
+    figures |= {"half": str(asker.half or "").removeprefix("torch."), "fell": columns["fell"].tolist()}
+    early = columns.get("rise", columns["right"][:0])[:_CLOSELY]
+    figures |= {"rise_before": float(early.median()) if len(early) else None}
     figures |= {"norm": threat.norm, "eps": threat.eps, "samples": len(images), "has_gradient": int("zero_ce" in names)}
     figures |= {"loss_steps": list(examiner.loss_steps), "radii": [0.0, *examiner.radii]}
     figures |= {"infinite": asker.infinite / asker.forwards}
@@ -120,12 +142,60 @@ def examine(
     return plain(figures)
 
 
+def examine_again(
+    model: Model, images: Tensor, labels: Tensor, threat: ThreatModel, *, rng: Rng, batch_size: int
+) -> dict[str, Any]:
+    """Take a few figures of `examine` once more, at the same images, after the attack: a model may change meanwhile.
+
+    rise_after: the median rise of the margin by five steps of PGD, to be compared with `rise_before`. aside_after: as
+    `aside`; 0 where it cannot be read.
+    """
+    with frozen(model), float32():
+        images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
+        asker = Asker(model, images.dtype, labels, threat, batch_size)
+        asker.look(images[:1])
+        logits = asker.plain(images)
+        rows = (logits.argmax(dim=1) == labels).nonzero().flatten()[:_CLOSELY]
+        if not len(rows):
+            return {}
+        images, labels, rng = images[rows], labels[rows], rng.take(rows)
+        ends, after, _ = asker.pgd(images, labels, rng, threat=threat, steps=_KNOWN_STEPS)
+        errors = _Examiner(asker, images, True, {}, _LOSSES[:1]).aside(images, labels, ends, rng)  # PGD asks the other
+    rise = margin(after, labels) - margin(logits[rows], labels)
+    return plain({"rise_after": float(rise.median()), "aside_after": _worst_aside(errors)["aside"] or 0.0})
+
+
+def _losses(attack: Attack | None) -> list[str]:
+    """Return the names of the losses whose slopes are looked at: those that attacks use, and the attack's own."""
+    more = isinstance(attack, AutoAttack) or "dlr" in str(getattr(attack, "loss", ""))
+    return [*_LOSSES, *(["dlr"] if more else [])]
+
+
+def _worst_aside(columns: Columns) -> dict[str, Any]:
+    """Return the worst of the errors in random directions, over places and losses."""
+    found: dict[str, Any] = {"aside": None, "aside_off": None, "aside_at": "", "aside_samples": 0}
+    groups = {name: column[column.isfinite()] for name, column in columns.items() if name.startswith(_ASIDE)}
+    for name, errors in groups.items():
+        if not len(errors):
+            continue
+        middle, off = float(errors.median()), int((errors > _AGREES).sum())
+        place, loss = name.removeprefix(_ASIDE).split(" ")
+        if found["aside"] is None or (off, middle) > (found["aside_off"], found["aside"]):
+            at = f"{_PLACES[place]}" + (f", loss {loss}" if loss != "own" else "")
+            found = {"aside": middle, "aside_off": off, "aside_at": at, "aside_samples": len(errors)}
+    return found
+
+
 class _Examiner:
     """The probes. Its methods return columns of figures, and note what could not be measured."""
 
-    def __init__(self, asker: Asker, images: Tensor, brief: bool, surrogates: Mapping[str, Model]) -> None:
+    def __init__(
+        self, asker: Asker, images: Tensor, brief: bool, surrogates: Mapping[str, Model], losses: Sequence[str]
+    ) -> None:
         self.asker, self.threat, self.brief, self.surrogates = asker, asker.threat, brief, surrogates
+        self.losses, self.noise = losses, 0.0
         self.unasked = {"accuracy by radius": "only for AutoAttack"} if brief else {}
+        self.unasked[AFTERWARDS] = "no attack has ended"
         if not surrogates:
             self.unasked["attention"] = "the model has no attention that is understood"
         self.unmeasured: dict[str, str] = {}
@@ -146,31 +216,87 @@ class _Examiner:
         noise = (numbers[1:] - numbers[0]).norm(dim=2).amax(dim=0) / numbers[0].norm(dim=1).clamp_min(1e-30)
         right = (predictions[0] == labels) & logits.isfinite().all(dim=1)
         part = {"right": right, "random_difference": noise, "ends": images.clone()}
+        self.noise = max(self.noise, float(noise.amax()))
         part["random_predictions"] = (predictions[1:] != predictions[0]).any(dim=0)
         part |= {"low": logits.amin(dim=1), "high": logits.amax(dim=1), "sum_error": (logits.sum(dim=1) - 1).abs()}
-        points = images.clone().requires_grad_()
-        for name, loss in (("ce", cross_entropy), ("margin", margin)):
-            losses = loss(logits_of(points), labels)
-            self.asker.backwards += len(points)
-            try:
-                gradient = input_gradient(losses, points)
-            except ValueError:
-                return part
-            part[f"zero_{name}"] = (gradient == 0).flatten(1).all(dim=1)
-            part[f"bad_{name}"] = ~gradient.isfinite().flatten(1).all(dim=1)
+        part["fell"] = torch.where(right, 0, -1)
+        with self.asker.widened():
+            gradients = {}
+            for name in _LOSSES:
+                try:
+                    gradients[name] = self._gradient(images, labels, name)[1]
+                except ValueError:
+                    return part
+                part[f"zero_{name}"] = (gradients[name] == 0).flatten(1).all(dim=1)
+                part[f"bad_{name}"] = ~gradients[name].isfinite().flatten(1).all(dim=1)
         rows = right.nonzero().flatten()
         if len(rows):
             images, labels, logits, rng = images[rows], labels[rows], logits[rows], rng.take(rows)
-            part["slope"], part["slope_far"] = self._slopes(images, labels, gradient[rows], logits, noise[rows])
+            gradients = {name: gradient[rows] for name, gradient in gradients.items()}
+            with self.asker.widened():
+                steep = self._slopes(images, labels, gradients["margin"], logits, noise[rows])
+                part["slope"], part["slope_far"] = steep
             part["slope_error"], part["slope_samples"] = (part["slope"] - 1).abs(), part["slope"] > -math.inf
             ends = [self.asker.pgd(images, labels, rng, threat=self.threat, steps=n)[:2] for n in self.loss_steps[1:]]
             margins = [margin(each, labels) for each in (logits, *(end for _, end in ends))]
             part["loss"] = torch.stack(margins, dim=1)
             part["rise"] = margins[self.loss_steps.index(_KNOWN_STEPS)] - margins[0]
-            part["ends"][rows] = ends[-1][0]
+            part["ends"][rows], part["fell"][rows] = ends[-1][0], (margins[-1] > 0).long()
+            few = torch.arange(min(_CLOSELY, len(rows)), device=rows.device)
+            clean = {name: gradient[few] for name, gradient in gradients.items()}
+            part |= self.aside(images[few], labels[few], ends[-1][0][few], rng.take(few), clean)
             if not self.brief:
                 part["accuracy"] = self._sweep(images, labels, rng)
         return part
+
+    def _gradient(self, points: Tensor, labels: Tensor, name: str) -> tuple[Tensor, Tensor]:
+        """Return the logits (B, K) and a loss's gradient (B, ...). ValueError where it does not lead back."""
+        points = points.clone().requires_grad_()
+        logits = self.asker.logits(points)
+        self.asker.backwards += len(points)
+        return logits.detach(), input_gradient(LOSSES[name](logits, labels), points)
+
+    def _edge(self, images: Tensor, ends: Tensor) -> Tensor:
+        """Return where PGD would end with more steps: what went half of eps or more goes all of it."""
+        change, eps = ends - images, self.threat.eps
+        if self.threat.norm == "linf":
+            change = torch.where(change.abs() >= 0.5 * eps, eps * change.sign(), change)
+        else:
+            length = change.flatten(1).norm(dim=1).clamp_min(1e-12)
+            change = change * (eps / length).reshape(-1, *[1] * (images.ndim - 1))
+        low, high = self.threat.bounds or (-math.inf, math.inf)
+        return (images + change).clamp(low, high)
+
+    def aside(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        ends: Tensor,
+        rng: Rng,
+        clean: Mapping[str, Tensor] | None = None,
+    ) -> Columns:
+        """Compare slopes in random directions with the gradients of the losses: at the images, whose gradients may be
+        known, at random points of the ball, which no 8-bit picture has, and at its edge, where more steps of PGD lead.
+        """
+        columns: Columns = {}
+        inside = self.threat.random_start(images, rng, "evidence/inside")
+        with self.asker.widened():
+            for place, points in (("clean", images), ("inside", inside), ("edge", self._edge(images, ends))):
+                known = dict(clean or {}) if place == "clean" else {}
+                if place == "clean":
+                    if not known:
+                        continue
+                    logits = self.asker.plain(points)
+                for name in self.losses if place != "clean" else known:
+                    if name not in known:
+                        logits, known[name] = self._gradient(points, labels, name)
+                with torch.enable_grad():
+                    seen = logits.clone().requires_grad_()
+                    losses = {name: LOSSES[name](seen, labels).sum() for name in known}
+                    pairs = [(torch.autograd.grad(loss, seen)[0], known[name]) for name, loss in losses.items()]
+                errors = aside(self.asker, points, logits, pairs, rng, self.noise)
+                columns |= {f"{_ASIDE}{place} {name}": each for name, each in zip(known, errors, strict=True)}
+        return columns
 
     def probe(
         self,
@@ -190,7 +316,7 @@ class _Examiner:
         points = torch.stack([images, moved], dim=1).flatten(0, 1)
         first = asker.plain(points)
         clean, after = first[::2], first[1::2]
-        columns = {"noise": difference(asker.plain(points), first)}
+        columns = {"noise": difference(asker.plain(points), first).clamp_min(asker.rounding)}
         probes: list[tuple[str, Callable[[], Columns]]] = [
             ("graph", lambda: {"graph": with_a_graph(asker, points, first)}),
             ("batches", lambda: {"batch": in_other_batches(asker, points, first)}),
@@ -206,8 +332,9 @@ class _Examiner:
             if attack is None:
                 self.unasked["under attack"] = "no attack was given"
             else:
-                answers = partial(under_attack, asker, attack, images[few], labels[few], rng.take(few))
-                probes.append(("under attack", lambda: {"attacked": answers()}))
+                answers = partial(under_attack, asker, attack, images[few], labels[few], rng.take(few), self.noise)
+                names = ("attacked", f"{_ASIDE}attack own")
+                probes.append(("under attack", lambda: dict(zip(names, answers(), strict=True))))
             probes += [
                 ("path", lambda: {"path": path(asker, images[few], moved[few], _others(images, labels)[few])}),
                 ("survives saving", lambda: self._saved(*(x[rows] for x in (images, moved, labels, clean, after)))),
@@ -264,11 +391,16 @@ class _Examiner:
         while over large steps such a gradient is right on average.
         """
         labels, rival = labels[:, None], logits.scatter(1, labels[:, None], -math.inf).argmax(dim=1, keepdim=True)
-        least = _READABLE * noise.amax().clamp_min(2.0**-23) * logits.abs().amax(dim=1)  # float32's rounding
+        two = torch.cat([logits.gather(1, labels), logits.gather(1, rival)], dim=1)
+        size = torch.maximum(noise.amax() * logits.abs().amax(dim=1), _ROUNDING * two.abs().amax(dim=1))
+        least = _READABLE * size
         low, high = self.threat.bounds or (-math.inf, math.inf)
         direction = self.threat.steepest(gradient.clone())
-        ratios = []
+        ratios: list[Tensor] = []
         for step in (*_STEPS, _FAR):
+            if step == _STEPS[1] and not ratios[0].isnan().any():
+                ratios.append(ratios[0])
+                continue
             ends = [(images + sign * step * self.threat.eps * direction).clamp(low, high) for sign in (1, -1)]
             up, down = ((x.gather(1, rival) - x.gather(1, labels)).flatten() for x in map(self.asker.logits, ends))
             # What rounding made of the step, not what was asked for.

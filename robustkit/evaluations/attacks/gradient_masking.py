@@ -15,6 +15,11 @@ from typing import Any
 RANDOM = 1e-4  # difference of two passes relative to the logits: order of summation gives 1e-6, noise 1e-2 or more
 OUTSIDE = 1e-5  # how far probabilities may leave [0, 1]: float32 rounding
 SLOPE = 0.25  # median error of the predicted change: ordinary networks measured 0.002, rounding layers 0.7 and more
+ASIDE = 0.2  # median error of slopes in random directions: ordinary networks measured 0.06, gradients cut 0.4
+OFF = 0.25  # share of the samples whose slopes in random directions may be wrong by half: measured 0.1 at most
+LESS = (
+    0.5  # of what PGD did before the attack, that it must still do after it: a model that stays as it is does the same
+)
 RISE = 1e-4  # least rise of the loss relative to its size: float32 rounding gives 1e-6, an attack 1e-2 or more
 FALLBACK = 0.05  # how far the last loss may lie below the best, as a share of the rise: steps of one length swing
 STANDING = 0.1  # accuracy at the widest radius: every image can become the same grey, which is of one class
@@ -25,8 +30,11 @@ TEAR = 0.05  # change left when a path is halved to a thousandth of its parts: o
 BENT = 0.25  # least share of the predicted change over a tenth of eps: ordinary networks measured 0.5 and more
 LOST, HIDDEN = 0.25, 0.15  # most broken samples that saving may mend, and most that only saving breaks: measured 0
 FAMILIAR = 4.0  # times the rise of the margin at the images that shifted ones may show: ordinary networks measured 2
+LITTLE = 0.01  # of the margin: where PGD does less than that everywhere, no image is known better than others
 HIDES = 0.05  # chance of as many samples more, by gradients led around attention than by restarts, if both do alike
 BLACK_BOX = 0.002  # share of the samples that Square may break after gradient attacks: as in AutoAttack's own check
+AFTERWARDS = "afterwards"
+"""The check that can be made only after the attack."""
 AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")
 """Figures of attention, as `hidden` takes them."""
 
@@ -60,6 +68,7 @@ def findings(
     """
     samples = n if n is not None else next(iter((stages or {}).values()), None)
     available = {**figures, "averaged": averaged, "stages": stages, "n": samples}
+    available["aside_before"] = figures.get("aside") or 0.0
     doubts = []
     if failed := figures.get("failed"):
         doubts.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
@@ -157,10 +166,35 @@ def _slope(slope: float, error: float, samples: int) -> _Verdict:
     return figure, error > SLOPE, f"{advice} or SPSA with more queries"
 
 
+def _aside(error: float, off: int, at: str, samples: int) -> _Verdict:
+    figure = f"in random directions, slopes differ from gradients by {error:.2g} of their size (median {at}"
+    figure += f"; by more than half for {off} of {samples} samples)"
+    bad = error > ASIDE or off > max(1.0, OFF * samples)
+    return figure, bad, f"gradients are cut, averaged or turned; {_SURROGATE}"
+
+
+def _precision(half: str) -> _Verdict:
+    return (
+        f"computes in half precision ({half}): slopes are of the same operations in float32" if half else "float32",
+        False,
+        "",
+    )
+
+
+def _afterwards(before: float, after: float, error: float, error_before: float, difference: float) -> _Verdict:
+    figure = f"five steps of PGD raise the margin by {after:.3g} after the attack, by {before:.3g} before it"
+    turned = error > ASIDE >= error_before
+    bad = (after < LESS * before or turned) and difference <= RANDOM
+    figure += (
+        f"; slopes in random directions are now off by {error:.2g}, before by {error_before:.2g}" if turned else ""
+    )
+    return figure, bad, f"the model has changed meanwhile; {_READ}"
+
+
 def _loss(steps: list[int], loss: list[float]) -> _Verdict:
     figure = "mean margin " + ", ".join(f"{value:.4g} at step {step}" for step, value in zip(steps, loss, strict=True))
-    rise = loss[-1] - loss[0]
-    bad = rise <= RISE * max(map(abs, loss)) or loss[-1] < max(loss) - FALLBACK * rise
+    rise, further = loss[-1] - loss[0], loss[-1] - loss[1 if len(loss) > 2 else 0]  # it begins away from the image
+    bad = min(rise, further) <= RISE * max(map(abs, loss)) or loss[-1] < max(loss) - FALLBACK * rise
     return figure, bad, f"more steps of PGD do not raise the loss; {_SURROGATE}"
 
 
@@ -213,10 +247,10 @@ def _saving(samples: int, same: int, lost: int, hidden: int) -> _Verdict:
     return figure, bad, f"the result is not one of images as they are stored; {_READ}"
 
 
-def _known_images(rise: float, shifted: float) -> _Verdict:
+def _known_images(rise: float, shifted: float, loss: list[float]) -> _Verdict:
     figure = f"five steps of PGD raise the margin by {rise:.3g}, at the images shifted by some pixels by {shifted:.3g}"
     advice = f"the model is far more stable at images it may know; attack images that nobody has seen, and {_READ}"
-    return figure, shifted > FAMILIAR * max(rise, 0.0), advice
+    return figure, shifted > FAMILIAR * max(rise, LITTLE * abs(loss[0])), advice
 
 
 def _attention(plain: int, around: int, more: int, fewer: int, right: int) -> _Verdict:
@@ -253,6 +287,8 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("gradients not finite", ("bad_margin", "bad_ce", "samples"), _broken),
     ("slope", ("slope", "slope_error", "slope_samples"), _slope),
     ("slope afar", ("slope_far", "loss"), _bent),
+    ("slope aside", ("aside", "aside_off", "aside_at", "aside_samples"), _aside),
+    ("precision", ("half",), _precision),
     ("loss by steps", ("loss_steps", "loss"), _loss),
     ("accuracy by radius", ("radii", "accuracy", "norm", "right"), _accuracy),
     ("finite answers", ("infinite",), _finite),
@@ -264,7 +300,8 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("continuity", ("jump", "noise"), _continuity),
     ("path", ("path", "noise"), _tears),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
-    ("known images", ("rise", "rise_shifted"), _known_images),
+    ("known images", ("rise", "rise_shifted", "loss"), _known_images),
+    (AFTERWARDS, ("rise_before", "rise_after", "aside_after", "aside_before", "random_difference"), _afterwards),
     ("attention", (*AROUND, "right"), _attention),
     ("black box beats white box", ("stages", "n"), _black_box),
 )

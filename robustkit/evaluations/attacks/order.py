@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ...protocol.condition import part_of
 from ..family import Overview
@@ -29,7 +30,21 @@ LEAST = 0.01
 """Share of the samples that must differ as well between two attacks, whose random starts differ."""
 _CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do less, gradients mislead it"
 _INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"
-_STRENGTH = {"clean": 0, "corruption": 0, "fgsm": 1, "pgd": 2, "apgd": 2, "autoattack": 3}
+OFTEN = 0.25
+"""The same chance between an attack and no attack, after which fewer samples are right, if any change."""
+CONTRADICTED = 0.02
+"""The same chance between an attack and the PGD of its own evidence."""
+_STRENGTH = {
+    "clean": 0,
+    "corruption": 0,
+    "spsa": 0.5,
+    "square": 0.5,
+    "fab": 0.5,
+    "fgsm": 1,
+    "pgd": 2,
+    "apgd": 2,
+    "autoattack": 3,
+}
 _STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text has none
 _TRAVEL = 2.0  # radii that an attack's steps must be able to go to be compared with one step of a whole radius
 
@@ -52,11 +67,43 @@ def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Right]) 
         if clean and _labels(manifest, condition) != "true":  # the way from a wrong prediction may lead to a right one
             ours, theirs = ours[clean[0]], theirs[clean[0]]
         more, fewer = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
-        least = 0.0 if weaker == "clean" else LEAST * len(ours)
-        if more - fewer > least and chance(more, fewer) < CHANCE:
+        if weaker == start:  # a share above clean says that the attack did worse than none
+            odd = more > fewer and (not fewer or chance(more, fewer) <= OFTEN)
+        else:
+            odd = more - fewer > LEAST * len(ours) and chance(more, fewer) < CHANCE
+        if odd:
             what = "right that were wrong before it" if weaker == start else f"standing that {weaker} broke"
             pairs.append(f"it left {more} of {len(ours)} samples {what}, and {fewer} the other way round")
     return f"{_CHECK}{', '.join(pairs)}: {_ADVICE}; {_INSTEAD}" if pairs else ""
+
+
+def contradiction(manifest: Manifest, condition: str, found: Right, figures: Mapping[str, Any] | None) -> str:
+    """Return a flag where an attack left standing what the weaker PGD of its own evidence broke, or "".
+
+    found: its answers. figures: of `examining.examine`, or what someone else put in their place.
+    """
+    ids, fell, steps = (figures or {}).get("sample_ids"), (figures or {}).get("fell"), (figures or {}).get("loss_steps")
+    claim, name = manifest.claims.get(condition), _name(condition)
+    if not (isinstance(ids, list) and isinstance(fell, list) and isinstance(steps, list) and len(ids) == len(fell)):
+        return ""
+    if claim is None or not claim.eps or not steps or not isinstance(steps[-1], int):
+        return ""
+    strong = _STRENGTH.get(name, 0) >= _STRENGTH["pgd"] and _steps(condition) >= steps[-1]
+    if not strong or _travel(condition, claim.eps) < _TRAVEL:
+        return ""
+    broke = {str(sample): bool(gone) for sample, gone in zip(ids, fell, strict=True) if gone in (0, 1)}
+    both = [
+        (right, broke[sample])
+        for sample, right in zip(found.ids.to_pylist(), found.right, strict=True)
+        if sample in broke
+    ]
+    more, fewer = sum(right and gone for right, gone in both), sum(not right and not gone for right, gone in both)
+    if not (more > fewer and chance(more, fewer) < CONTRADICTED):
+        return ""
+    return (
+        f"{_CHECK}it left {more} of {len(both)} samples standing that PGD with {steps[-1]} steps broke for its "
+        f"evidence, and {fewer} the other way round: {_ADVICE}; {_INSTEAD}"
+    )
 
 
 def findings_of(flags: Sequence[str]) -> list[Doubt]:
@@ -75,6 +122,8 @@ def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
         return False
     claim, beside = manifest.claims.get(condition), manifest.claims.get(weaker)
     if claim is None or not claim.eps:
+        return False
+    if 0 < _STRENGTH[other] < 1:
         return False
     if not _STRENGTH[other]:
         return weaker == starts_from(condition) and _labels(manifest, condition) == "true"
@@ -114,6 +163,7 @@ class OrderOfAttacks(Overview):
 
     def __init__(self, reading: Reading) -> None:
         self.manifest, self.rights = reading.manifest, dict[str, Right]()
+        self.evidence = partial(reading.run.evidence, reading.checkpoint)
         self.strengths, self.noted = Strengths(reading), dict[str, Sequence[str]]()
 
     def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
@@ -134,5 +184,10 @@ class OrderOfAttacks(Overview):
                     yield from supported_rows(condition, TOP1, table, by, others, flags)
 
     def flags(self) -> dict[str, list[str]]:
-        flags = {condition: order_flag(self.manifest, condition, self.rights) for condition in self.rights}
-        return {condition: [flag] for condition, flag in flags.items() if flag}
+        found = {}
+        for condition, right in self.rights.items():
+            flags = [order_flag(self.manifest, condition, self.rights)]
+            if condition in self.manifest.evidence:
+                flags.append(contradiction(self.manifest, condition, right, self.evidence(condition)))
+            found[condition] = [flag for flag in flags if flag]
+        return {condition: flags for condition, flags in found.items() if flags}

@@ -41,18 +41,17 @@ class PeerAttack(Attack):
     stages: tuple[PeerStage, ...]
     queues: ClassVar[bool] = True
 
-    def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> int:
-        """Return the largest label, -1 for none; ValueError for images or labels that the peer cannot take, too."""
+    def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> None:
+        """Raise ValueError for images or labels that the peer cannot take, too."""
         if labels is not None and labels.ndim > 1:
             raise ValueError(f"{self.engine} leads away from one label; for several valid ones use --engine robustkit")
-        top_label = super()._check(images, labels, batch_size)
+        super()._check(images, labels, batch_size)
         if images.ndim != 4:
             raise ValueError(f"images have shape {tuple(images.shape)}; {self.engine} expects (B, C, H, W)")
         squares = self.engine == "torchattacks" and any(stage.attack == "square" for stage in self.stages)
         if squares and images.shape[2] != images.shape[3]:
             shape = tuple(images.shape)
             raise ValueError(f"images have shape {shape}; torchattacks' Square needs H equal to W; use pyautoattack")
-        return top_label
 
     def _tally(self, batch: int, device: torch.device, tell: Tell | None) -> Tally:
         return _PeerTally(self, batch, device, tell)
@@ -91,8 +90,6 @@ class _PeerTally(Tally):
         logits = torch.cat([self.oracle.predict(self.clean[part]) for part in parts])
         self.stage_forwards[0] += 1
         self.classes = logits.shape[1]
-        if self.classes < 2:
-            raise ValueError(f"the model has {self.classes} class; an attack needs at least 2")
         predicted = logits.argmax(dim=1)
         self.labels = predicted if labels is None else labels.to(predicted)
         for part in parts:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
@@ -15,26 +15,118 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
-from attacks import PGD, Attack, Rng, ThreatModel, margin
+from attacks import PGD, Attack, Rng, ThreatModel, TorchRng, margin
 from attacks.frozen import Model, Oracle
+from attacks.labels import with_all_classes
 
 GREY = 1 / 255
 TINY = 0.05 * GREY  # off the 8-bit grid, and far too little to see: an attack of this size moves logits by a per cent
 SEGMENTS, HALVINGS = 8, 10  # halvings of each leg of a path: a jump stays, any other change shrinks to a thousandth
 _WORST = 1e6  # stands for a difference that is not finite, so that JSON can hold it
 _SHORT = {"steps": 2, "targets": 1, "queries": 2, "restarts": 1}
+_HALVES = (torch.float16, torch.bfloat16)
+_OFFSET = 0.1  # of eps, at most, by which the probes' PGD begins away from each value of the image
+_REACH = 16  # median distances below the median logit: lower ones count as so low
+_WATCHED = 8  # gradients of the short attack that are compared with what the outputs do
+_SIDES = (
+    0.003,
+    0.015,
+    0.08,
+)  # of eps for each value, at least of a grey level: the first that rounding leaves readable
+_SIDEWAYS = 2  # random directions
+_CLEAR = 64  # times the rounding of the logits: it then costs a slope in a random direction a few per cent
 
 Columns = dict[str, Tensor]
 
 
-class Asker:
-    """A frozen model that is asked in many ways; counts its passes and the answers that are not finite, in samples."""
+@dataclasses.dataclass(frozen=True)
+class _Offset(PGD):
+    """PGD that begins a little away from the image, off the grid of 8 bits and never on its way along it.
 
-    def __init__(self, model: Model, dtype: torch.dtype, top_label: int, threat: ThreatModel, batch_size: int) -> None:
+    Not from points all over the ball: half the range away, they break a model with useless gradients, too.
+    """
+
+    offset: float = 0.0
+
+    def _start(self, ascent: Any, rng: Rng, restart: int) -> Any:
+        start = ascent.ball.random_start(rng.take(ascent.rows), "evidence/offset")
+        return dataclasses.replace(ascent, points=torch.lerp(ascent.points, start, self.offset))
+
+
+class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the dtypes of half precision that a model computes in."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.halves = dict[torch.dtype, None]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        found = (value.dtype for value in tree_leaves(result) if isinstance(value, Tensor))
+        self.halves |= {dtype: None for dtype in found if dtype in _HALVES}
+        return result
+
+
+def _wide(value: Any) -> Any:
+    """Return float32 in place of float16 and bfloat16, and such tensors in float32."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in _HALVES else value
+    return torch.float32 if isinstance(value, torch.dtype) and value in _HALVES else value
+
+
+class _WideOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Computes in float32 what would be computed in half precision, also what autocast casts."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(_wide, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class _WideFunctions(TorchFunctionMode):
+    """The same for whole functions, which compare the dtypes of their arguments before an operation is computed."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(_wide, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+class Asker:
+    """A frozen model that is asked in many ways; counts its passes and the answers that are not finite, in samples.
+
+    half: the dtype of half precision that the model computes in; None: it does not.
+    """
+
+    def __init__(
+        self, model: Model, dtype: torch.dtype, labels: Tensor | None, threat: ThreatModel, batch_size: int
+    ) -> None:
         self.model, self.threat, self.batch_size = model, threat, batch_size
-        self.oracle = Oracle(model, dtype, top_label)
+        self.oracle = Oracle(model, dtype, labels)
         self.forwards = self.backwards = self.infinite = 0
+        self.half: torch.dtype | None = None
+
+    def look(self, points: Tensor) -> None:
+        """Find out whether the model computes in half precision."""
+        with _Seen() as watch, torch.no_grad():
+            self.logits(points)
+        self.half = next(iter(watch.halves), None)
+
+    @contextmanager
+    def widened(self) -> Iterator[None]:
+        """Compute in float32 what the model computes in half precision, whose rounding hides slopes."""
+        if self.half is None:
+            yield
+        else:
+            with _WideOperations(), _WideFunctions():  # type: ignore[no-untyped-call]
+                yield
+
+    @property
+    def rounding(self) -> float:
+        """How far rounding may move a logit, relative to the largest."""
+        return 0.0 if self.half is None else float(torch.finfo(self.half).eps)
 
     def logits(self, points: Tensor) -> Tensor:
         """Return (B, K) float32 logits, with a graph where the points ask for one."""
@@ -49,8 +141,8 @@ class Asker:
         """Return the end (B, ...) of PGD on the margin, its logits (B, K), and whether (B,) a point on the way was
         wrong.
         """
-        # Not from random points: half the range away, they break a model with useless gradients, too.
-        attack = PGD(random_start=False, loss="margin", **options)
+        offset = _OFFSET * min(1.0, self.threat.eps / options["threat"].eps)
+        attack = _Offset(loss="margin", offset=offset, **options)
         result = attack.run(self.logits, images, labels, rng=rng)
         self.backwards += int(result.backwards.sum())
         return result.adversarials, self.logits(result.adversarials).detach(), result.broken_at >= 0
@@ -74,7 +166,8 @@ class Asker:
             def ask(points: Tensor) -> Tensor:
                 asked = [thread.submit(quietly, part) for part in torch.split(points.detach(), self.batch_size)]
                 logits = torch.cat([each.result() for each in asked])
-                return self._count(logits.to(torch.promote_types(logits.dtype, torch.float32)).clone())
+                wide = with_all_classes(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+                return self._count(wide.clone())
 
             yield ask
 
@@ -82,6 +175,10 @@ class Asker:
 def difference(logits: Tensor, like: Tensor) -> Tensor:
     """Return the length (B,) of the difference of two answers, relative to `like` without its mean."""
     numbers = like.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    # A class far below, such as one that is switched off, must not make all differences look small.
+    middle = numbers.median(dim=1, keepdim=True).values
+    reach = _REACH * (numbers - middle).abs().median(dim=1, keepdim=True).values
+    numbers = torch.where(reach > 0, torch.maximum(numbers, middle - reach), numbers)
     scale = (numbers - numbers.mean(dim=1, keepdim=True)).norm(dim=1)
     scale = scale.clamp_min(1e-2 * numbers.norm(dim=1)).clamp_min(1e-30)  # rounding, where logits are all alike
     same = (logits == like) | (logits.isnan() & like.isnan())  # two infinities, too
@@ -121,22 +218,83 @@ def from_elsewhere(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
         return difference(ask(points), first)
 
 
-def under_attack(asker: Asker, attack: Attack, images: Tensor, labels: Tensor, rng: Rng) -> Tensor:
-    """Return the largest difference (1,) between what a shortened attack is answered and the answer from elsewhere."""
-    worst = images.new_zeros(1)
+@dataclasses.dataclass
+class _Asked:
+    """What an attack asked: points (B, ...), the logits (B, K), and what a backward pass brought to both."""
+
+    points: Tensor
+    logits: Tensor
+    weights: Tensor | None = None
+    gradient: Tensor | None = None
+
+
+def under_attack(
+    asker: Asker, attack: Attack, images: Tensor, labels: Tensor, rng: Rng, noise: float
+) -> tuple[Tensor, Tensor]:
+    """Return the largest difference (1,) between what a shortened attack is answered and the answer from elsewhere; and
+    the errors (n,) of the slopes that it followed, in random directions, as of `aside`.
+    """
+    worst, calls = images.new_zeros(1), list[_Asked]()
     fields = {field.name for field in dataclasses.fields(attack) if field.init}
     budget = {name: min(most, getattr(attack, name)) for name, most in _SHORT.items() if name in fields}
     with asker.elsewhere() as ask:
 
         def asked(points: Tensor) -> Tensor:
             nonlocal worst
-            logits = asker.logits(points)
+            shown = points.view_as(points)
+            logits = asker.logits(shown)
             worst = torch.maximum(worst, difference(logits.detach(), ask(points.clone())).amax())
+            if logits.requires_grad and shown.requires_grad:
+                calls.append(call := _Asked(points.detach().clone(), logits.detach()))
+                logits.register_hook(lambda gradient: setattr(call, "weights", gradient.clone()))  # type: ignore[no-untyped-call]
+                shown.register_hook(lambda gradient: setattr(call, "gradient", gradient.clone()))  # type: ignore[no-untyped-call]
             return logits
 
         result = dataclasses.replace(attack, **budget).run(asked, images, labels, rng=rng, batch_size=asker.batch_size)
     asker.backwards += int(result.backwards.sum())
-    return worst
+    whole = [call for call in calls if call.weights is not None and call.gradient is not None]
+    errors = [images.new_zeros(0)]
+    for call in whole[:: -(-len(whole) // _WATCHED)] if whole and asker.half is None else ():
+        draws, pair = TorchRng(len(call.points), call.points.device), (call.weights, call.gradient)
+        errors += aside(asker, call.points, call.logits, [pair], draws, noise)  # type: ignore[list-item]
+    return worst, torch.cat(errors)
+
+
+def aside(
+    asker: Asker, points: Tensor, logits: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], rng: Rng, noise: float = 0.0
+) -> list[Tensor]:
+    """Return how far slopes in random directions are from what gradients say about them, relative to the slopes: (B,)
+    for each pair; NaN where rounding or `noise`, relative to the logits, drowns them.
+
+    A gradient that was cut, averaged or turned may be right along itself: there its own direction is all that counts.
+
+    pairs: the gradient of some loss in the logits (B, K) at the points (B, ...), and in the points.
+    """
+    low, high = asker.threat.bounds or (-math.inf, math.inf)
+    eps = asker.threat.eps if asker.threat.norm == "linf" else asker.threat.eps / math.sqrt(points[0].numel())
+    unit = max(eps, GREY) if asker.threat.bounds == (0.0, 1.0) else eps
+    signs = rng.signs((_SIDEWAYS, *points.shape[1:]), "evidence/aside").to(points).unbind(1)
+    size = logits.detach().abs().double()
+    floor = _CLEAR * (torch.finfo(torch.float32).eps * size + noise * size.amax(dim=1, keepdim=True))
+    errors = [torch.full((len(points),), math.nan, device=points.device) for _ in pairs]
+    for share in _SIDES:
+        moved, found = list[Tensor](), list[Tensor]()
+        for sign in signs:
+            ends = [(points + way * share * unit * sign).clamp(low, high) for way in (1, -1)]
+            change = torch.stack([asker.plain(end) for end in ends]).double()
+            found.append(change[0] - change[1])
+            moved.append((ends[0].double() - ends[1].double()).flatten(1))  # what rounding made of the step
+        for place, (weights, gradient) in enumerate(pairs):
+            real = torch.stack([(weights.double() * each).sum(dim=1) for each in found])
+            said = torch.stack([(gradient.double().flatten(1) * each).sum(dim=1) for each in moved])
+            clear = torch.maximum(real.abs(), said.abs()).amax(dim=0) >= (floor * weights).norm(dim=1)
+            clear &= (weights != 0).any(dim=1)
+            apart = ((real - said).norm(dim=0) / real.norm(dim=0).clamp_min(1e-30)).clamp_max(_WORST)
+            new = errors[place].isnan() & clear & apart.isfinite()
+            errors[place] = torch.where(new, apart.to(errors[place]), errors[place])
+        if not any(bool(each.isnan().any()) for each in errors):
+            break
+    return errors
 
 
 def jumps(asker: Asker, images: Tensor, logits: Tensor, rng: Rng) -> Tensor:
@@ -209,10 +367,18 @@ def why_not_saved(threat: ThreatModel, values: int) -> str:
 
 def rises(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Tensor:
     """Return what short PGD adds to the margin (B,) of the images shifted by a few pixels, which nobody has seen
-    before.
+    before. What a shift leaves open is mirrored: round the edge, all pixels would still be those of the image.
     """
-    shift = max(1, images.shape[-1] // 16)
-    shifted = images.roll((shift, shift), dims=(-2, -1))
+    side = max(1, images.shape[-1] // 16)
+    draws = rng.uniform((2,), "evidence/shift").cpu()
+    ways = (2 * side * draws).floor().long() - side
+    ways += (ways >= 0).long()  # one pixel at least
+    wide = torch.nn.functional.pad(images, (side, side, side, side), mode="reflect")
+    height, width = images.shape[-2:]
+    cut = [
+        each[:, side + y :, side + x :][:, :height, :width] for each, (y, x) in zip(wide, ways.tolist(), strict=True)
+    ]
+    shifted = torch.stack(cut)
     before = asker.plain(shifted)
     labels = before.argmax(dim=1)
     after = asker.pgd(shifted, labels, rng, threat=asker.threat, steps=steps)[1]

@@ -9,7 +9,7 @@ from ...protocol.condition import CLEAN, part_of
 from ...runs.manifest import Manifest
 from ..cells import Cells, is_whole
 from ..family import family_of
-from ..kinds import kind_of
+from ..kinds import kind_of, words_of
 from ..metric import Metric
 from ..sentence import Clause, share
 from .on_corrupted import UNDER, starts_from
@@ -29,13 +29,21 @@ def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clau
     of those on corrupted images.
 
     While records of some attack are missing, none is called the strongest or the only one. Attacks on a part of the
-    samples count only where there are no others.
+    samples count only where there are no others, and stages of an attack that is estimated as a whole do not.
     """
-    every = [text for text in manifest.claims if not part_of(text)] or [*manifest.claims]
+    whole = [text for text in manifest.claims if not text.startswith(_parts_of_estimated(manifest))]
+    every = [text for text in whole if not part_of(text)] or whole
     on_clean = [text for text in every if starts_from(text) == CLEAN.text]
     on_corrupted = [text for text in every if text not in on_clean]
     yield from _least(on_clean, cells, manifest, headline)
     yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
+
+
+def _parts_of_estimated(manifest: Manifest) -> tuple[str, ...]:
+    """Return how the texts of stages begin that ran for the estimate of a whole attack, which has its own clause."""
+    named = ((text, metric.name) for text in manifest.conditions for metric in words_of(text).metrics)
+    estimated = (words_of(text).estimated(text, name) for text, name in named)
+    return tuple(dict.fromkeys(f"{attack.removesuffix(')')},only=" for attack in estimated if attack))
 
 
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..family import Family
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from ...common.randomness import SampleRng
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
-    from ..subject import Batch, Shown, Subject
+    from ..subject import Batch, Evaluation, Shown, Subject
 
 
 class Clean(Family):
@@ -26,6 +28,19 @@ class Clean(Family):
         from ..shown import show_pixels
 
         return show_pixels(subject, batch, batch.inputs.to(subject.settings.device))
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        """Return how the model does; the first batch of a checkpoint also tells whether a sample alone is answered the
+        same.
+        """
+        done = super().evaluate(subject, batch, condition, rng)
+        if subject.asked_alone:
+            return done
+        from .alone import depends_on_batch
+
+        subject.asked_alone = True
+        ask = partial(super().evaluate, subject, condition=condition, rng=rng)
+        return replace(done, notes=(*done.notes, *depends_on_batch(subject, batch, done, ask)))
 
 
 FAMILY = Clean()

@@ -136,8 +136,8 @@ def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     rows: list[dict[str, Any]] = []
     by_condition: dict[str, Counts] = {}
     for condition in conditions:
-        table, _ = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or of_runs(name)))
-        counts = Counts.of(table, reading.flags(condition, table)).of_classes(judged)
+        table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or of_runs(name)))
+        counts = Counts.of(table, [*reading.flags(condition, table), *odd]).of_classes(judged)
         rows += reading.rows(scene_rows(condition, counts, names))
         if runs := [each.of_classes(judged) for each in counts_of_runs(table)]:
             rows += reading.rows(worst_rows(condition, counts, runs, _notes([counts, *runs], names).get("miou", [])))
