@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from ..models.dense import Segmenter
 from ..models.device import pick_device
 from ..models.identity import Classifier
 from ..models.segmenter import is_segmenter, load_segmenter
-from ..models.setup_check import BETTER, UNKNOWN
+from ..models.setup_check import BETTER, UNKNOWN, PartFit
 from ..models.setups import Setup
 from ..pipeline.data import labelled_data
 from ..pipeline.manifest import describe
@@ -41,6 +42,43 @@ if TYPE_CHECKING:
 
 _FLAGS = {"labels_csv": "labels"}
 _WITHOUT_FORMULA = {"none": "no layers of attention", "other": "none of the formulas of robustkit list attentions"}
+
+
+@dataclass
+class _Found:
+    """The set-up that fits, as far as it is known. unsure: parts that nobody stated and no data confirmed."""
+
+    formula: str
+    preprocessing: Preprocessing
+    unsure: list[str]
+
+    @classmethod
+    def of(cls, opened: Classifier) -> _Found:
+        identity = opened.identity
+        return cls(identity.attention, identity.preprocessing, describe(identity, identity.preprocessing).assumed)
+
+    def take_formula(self, fingerprint: Fingerprint) -> None:
+        if fingerprint.verdict != "cannot-tell":
+            self.unsure = [part for part in self.unsure if part != "attention"]
+        if fingerprint.verdict == "another-fits-better":
+            self.formula = fingerprint.best
+
+    @contextmanager
+    def under_formula(self, opened: Classifier) -> Iterator[None]:
+        """Look at the rest of the set-up under the formula that fits."""
+        own = opened.identity.attention
+        if self.formula != own:
+            set_attention(opened.network, self.formula)
+        yield
+        if self.formula != own:
+            set_attention(opened.network, own)
+
+    def take_fits(self, fits: Sequence[PartFit]) -> None:
+        for fit in fits:
+            chosen = fit.best if fit.verdict == BETTER else fit.used
+            self.preprocessing = Setup(self.preprocessing).with_part(fit.part, chosen.setup).preprocessing
+            if fit.verdict != UNKNOWN:
+                self.unsure = [part for part in self.unsure if part != fit.part]
 
 
 def inspect_checkpoint(
@@ -74,10 +112,9 @@ def inspect_checkpoint(
     )
     for name, text in _facts(opened):
         print_line(console, f"{name:>14}  {text}", indent=16)
-    fitting, formula = opened.identity.preprocessing, opened.identity.attention
-    unsure = describe(opened.identity, fitting).assumed
+    found = _Found.of(opened)
     if data_dir is None:
-        _print_command(console, checkpoint, "DIR", {}, model, opened, formula, fitting, unsure)
+        _print_command(console, checkpoint, "DIR", {}, model, opened, found)
         return
     if isinstance(opened, Segmenter):
         refuse_idle(DATA_KEYS, "only for a classifier's images, and this is a segmenter; leave it out")
@@ -116,25 +153,17 @@ def inspect_checkpoint(
             print_line(console, f"{len(bad)} images could not be read, the first: {bad[0]}")
         print_tables(console, [fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter))])
         print_line(console, fingerprint.text)
-        if fingerprint.verdict != "cannot-tell":
-            unsure = [part for part in unsure if part != "attention"]
-        if fingerprint.verdict == "another-fits-better":
-            formula = fingerprint.best
-            set_attention(opened.network, formula)  # under which the rest of the set-up is looked at
+        found.take_formula(fingerprint)
     if isinstance(opened, Segmenter):
         print_line(console, "set-up: which preprocessing fits is looked at for classifiers only")
     else:
-        fits = show_setup(opened.to(where), dataset, batch_size, seed, console)
-        for fit in fits:
-            chosen = fit.best if fit.verdict == BETTER else fit.used
-            fitting = Setup(fitting).with_part(fit.part, chosen.setup).preprocessing
-            if fit.verdict != UNKNOWN:
-                unsure = [part for part in unsure if part != fit.part]
+        with found.under_formula(opened):
+            found.take_fits(show_setup(opened.to(where), dataset, batch_size, seed, console))
     if stability:
         heads = _heads(opened.to(where), _batches(dataset, opened.identity.preprocessing, batch_size, []))
         print_tables(console, [layer_table(heads, f"attention on {heads.n} images, layer by layer")])
     options = scenes if isinstance(opened, Segmenter) else data
-    _print_command(console, checkpoint, data_dir, options, model, opened, formula, fitting, unsure)
+    _print_command(console, checkpoint, data_dir, options, model, opened, found)
 
 
 def _print_command(
@@ -144,21 +173,16 @@ def _print_command(
     options: dict[str, Any],
     model: dict[str, Any],
     opened: Classifier,
-    formula: str,
-    fitting: Preprocessing,
-    unsure: Sequence[str],
+    found: _Found,
 ) -> None:
-    """Print one complete command that states every part of the set-up. options: of the data, as they were given.
-    unsure: parts that nobody stated and no data confirmed.
-    """
+    """Print one complete command that states every part of the set-up. options: of the data, as they were given."""
     segments = isinstance(opened, Segmenter)
     stated: dict[str, Any] = {name: value for name, value in model.items() if name not in ("attention", "mean", "std")}
-    if formula not in _WITHOUT_FORMULA:
-        stated["attention"] = formula
-    if fitting.mean:
-        stated |= {name: exact_numbers(getattr(fitting, name)) for name in ("mean", "std")}
-    if not segments:
-        stated |= {"crop_pct": f"{fitting.crop_pct:.6g}", "interpolation": fitting.interpolation}
+    if found.formula not in _WITHOUT_FORMULA:
+        stated["attention"] = found.formula
+    p = found.preprocessing
+    stated |= {name: exact_numbers(getattr(p, name)) for name in ("mean", "std")}
+    stated |= {} if segments else {"crop_pct": f"{p.crop_pct:.6g}", "interpolation": p.interpolation}
     words = ["robustkit", "segment" if segments else "audit", checkpoint, "--data-dir", data_dir]
     for name, value in {**options, **stated}.items():
         if value in (None, False, ()):
@@ -166,7 +190,7 @@ def _print_command(
         joint = "," if name == "ignore" else "x"
         text = joint.join(map(str, value)) if isinstance(value, tuple) else str(value)
         words += [f"--{_FLAGS.get(name, name.replace('_', '-'))}", *([] if value is True else [text])]
-    doubt = f" (not confirmed: {', '.join(unsure)})" if unsure else ""
+    doubt = f" (not confirmed: {', '.join(found.unsure)})" if found.unsure else ""
     console.print(f"this command states the whole set-up{doubt}:", markup=False, highlight=False)
     console.print(shlex.join(words), markup=False, highlight=False, soft_wrap=True)
 

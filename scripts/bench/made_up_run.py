@@ -57,7 +57,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
         "arch": "vit_tiny_patch16_224",
         "weights": "bare",
     }
-    described |= {"attention": "standard", "attention_source": "default", "num_classes": CLASSES, "code_sha256": None}
+    described |= {"attention": "standard", "attention_source": "metadata", "num_classes": CLASSES, "code_sha256": None}
     described |= {"class_names": None, "notes": [], "metadata": {}}
     protocol: dict[str, Any] = {
         "tag": card.tag,
@@ -72,6 +72,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
     names = [f"class {place}" for place in range(CLASSES)]
     data = {"name": "made-up", "root": "made-up", "layout": "imagenet", "n": n, "classes": CLASSES, "digest": "0" * 64}
     plain = {
+        "format": 1,
         "robustkit": "0.1.0",
         "command": "scripts/bench/scale.py",
         "started": "2026-01-01T00:00:00+00:00",

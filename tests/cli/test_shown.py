@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from places import ROOT
-from small_audit import UNCHECKED
 
 import robustkit
 from robustkit.cli.app import COMMANDS, cli
@@ -42,7 +41,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
     long = place / f"{LONG}.safetensors"
     long.write_bytes(embedded_file("shapes-vit-quest").read_bytes())
     words: dict[str, Any] = {"data_dir": "embedded:shapes", "limit": 10, "browse": 0, "device": "cpu"}
-    words |= {"setup_check": False}
     attacks = "fgsm,pgd(steps=2,step_size=0.5/255,random_start=False),fgsm(eps=7.99/255)"
     both = ["zoo:shapes-vit-standard", long]
     one = robustkit.audit([long], attacks=attacks, corruptions="noise", out=place / "one", **words)
@@ -163,7 +161,7 @@ def test_flags_read_the_same_in_terminal_page_and_comparison(runs: tuple[Run, Ru
     flag = "⚑ both checkpoints, all corruptions: corrupted at 64x64; the benchmark's images are 224x224"
     for words in (("report",), ("report", "--details"), ("compare",)):
         text = said(words[0], str(two.path), *words[1:])
-        assert [line for line in text.splitlines() if line.startswith("⚑") and UNCHECKED not in line] == [flag], words
+        assert [line for line in text.splitlines() if line.startswith("⚑")] == [flag], words
     page = (two.path / "report.html").read_text("utf-8")
     told = re.findall(r'<(li|p) class="flag">(.*?)</\1>', page, re.DOTALL)
     assert [kind for kind, _ in told] == ["li", "p"]  # on the first screen, and with the tables that it is about

@@ -334,7 +334,7 @@ def test_a_draft_pins_how_images_are_shown(tmp_path: Path) -> None:
     (found,) = (verdict for verdict in judge(policy, apart).verdicts if verdict.state != "pass")
     assert (found.checkpoint, found.state) == ("b", "FAIL") and "(--mean, --std, --crop-pct" in advice(found)
     assert found.reason == (
-        "preprocessing is crop 0.9 (by timm's configuration of vit), expected crop 0.875; "
+        "preprocessing is crop 0.9 (assumed from timm's configuration of vit), expected crop 0.875; "
         "mean 0.48145466 0.4578275 0.40821073 (by the user), expected mean 0.5"
     )
     few, many = "224x224  pixels,bicubic", f"{usual}, more"

@@ -140,7 +140,7 @@ def test_what_comes_before_the_conditions_is_announced_for_the_samples_that_it_t
     attack = parse_condition("fgsm(eps=8/255)", card)
     lines = work_lines([CLEAN, attack], 2, samples, 4, 0, 2, card, 10, 1, ["it was done before"])
     assert lines[2:] == [
-        f"set-up check: 1 time 10 + 0 or more, for {tried} samples",
+        f"set-up check: 1 time 15 + 0 or more, for {tried} samples",
         "set-up check left out: it was done before",
         f"evidence on attacks: 2 times 70 + 16 or more, for {looked_at} samples",
     ]

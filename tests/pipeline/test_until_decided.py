@@ -17,7 +17,7 @@ import pytest
 import torch
 from page_runs import page_of
 from PIL import Image
-from small_audit import files, furnish, pages
+from small_audit import UNCHECKED, files, furnish, pages
 
 import robustkit
 from robustkit.cli import app as cli
@@ -202,7 +202,7 @@ def test_a_drop_is_paired_with_a_baseline_of_any_order(
         said, taken = ends((drops + 1) / 2, (bound + 1) / 2, 0.05)
         assert said == (-1 if status == 0 else 1) and (found["n"], found["of"]) == (taken, N)
         assert found["value"] == pytest.approx(drops[:taken].mean()) and shards(out, "clean") == -(-taken // 16) < 15
-        assert found["flags"] == []
+        assert found["flags"] == [UNCHECKED]
     other = robustkit.audit(many / "net.pth", out=tmp_path / "half", dtype="bfloat16", **made)
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
     assert call(monkeypatch, line) == 2 and not report.exists()
@@ -211,7 +211,7 @@ def test_a_drop_is_paired_with_a_baseline_of_any_order(
     line = words(many, tmp_path / "apart", [rule], "--json", str(report), "--baseline", str(other.path), net="new.pth")
     assert call(monkeypatch, line) == 1
     (found,) = json.loads(report.read_text())["verdicts"]
-    assert found["flags"] == ["set-up: dtype differs: bfloat16 and float32, which the rule accepts"]
+    assert found["flags"] == [UNCHECKED, "set-up: dtype differs: bfloat16 and float32, which the rule accepts"]
     rule = "drop in top1 under clean against baseline <= 0.999"
     line = words(many, tmp_path / "far", [rule], "--json", str(report), "--baseline", str(released.path), net="new.pth")
     assert call(monkeypatch, line) == 2 and "so that no run could miss the bound" in capsys.readouterr().err

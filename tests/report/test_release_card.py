@@ -140,7 +140,11 @@ def test_the_card_says_who_said_how_images_are_shown(tmp_path: Path) -> None:
     entry = {"name": "vit", "preprocessing_source": {"mean": "option", "std": "option", "crop_pct": "default"}}
     write_cards(write_run(tmp_path / "run", {"vit": {"clean": records(8)}}, checkpoints=[entry]))
     card = (tmp_path / "run" / "card" / "card.md").read_text("utf-8")
-    assert "std 0.5`\n  - Who said so: crop 0.875 (our default); mean 0.5, std 0.5 (by the user)\n- Data" in card
+    assert (
+        "std 0.5`\n- Set-up: attention standard (by the checkpoint); normalisation mean 0.5, std 0.5 (by the user); "
+        "crop 0.875 (assumed, our default; not confirmed); channels RGB (as images are read); labels by layout "
+        "folders\n"
+    ) in card
 
 
 def test_every_figure_is_there_with_its_interval_and_where_it_comes_from(run: Path) -> None:
@@ -156,7 +160,7 @@ def test_every_figure_is_there_with_its_interval_and_where_it_comes_from(run: Pa
     assert "\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n| `clean` |" in card and "] | 0 |\n| `fgsm" in card
     assert (card.count("0" * 64), card.count("RobustKit 0.1.0")) == (2, 2)
     assert f"n = 10, digest `{'d1' * 6}`\n" in card
-    assert "\n- Preprocessing: `32x32 pixels, bicubic, crop 0.875, center, mean 0.5, std 0.5`\n- Data" in card
+    assert "\n- Preprocessing: `32x32 pixels, bicubic, crop 0.875, center, mean 0.5, std 0.5`\n- Set-up: " in card
     for trace in ("standard@1:96fe6f4a", "d1" * 6, "d1" * 32, "0" * 64, "RobustKit 0.1.0", "n = 10", "Seed 7"):
         assert trace in card
     assert "```sh\nrobustkit audit vit.safetensors --data-dir val\n```" in card

@@ -163,11 +163,9 @@ def outcome(
         assert isinstance(made.exception, RobustkitError), made.exc_info
         return one_line(made.exception)
     if command == "report":
-        return (
-            "told"
-            if "incomplete" in made.output or "no records" in made.output or "evidence is missing" in made.output
-            else "same"
-        )
+        said = " ".join(made.output.split())  # a line may end anywhere
+        signs = ("unfinished:", "incomplete", "no records", "evidence is missing")
+        return "told" if any(words in said for words in signs) else "same"
     if command == "compare":
         pairs = json.loads(out.read_text())["pairs"]
         flagged = [line for pair in pairs for line in (*pair["flags"], *pair["left_out"])]

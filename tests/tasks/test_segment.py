@@ -350,7 +350,7 @@ def test_an_ignored_class_is_never_right_and_has_no_iou(folder: Path, tmp_path: 
     for row in void.table("plain", "clean").to_pylist():
         assert row["predicted"][1] == row["labelled"][1] == 0
         assert sum(row["predicted"]) < row["pixels"]  # some are predicted as the class that does not count
-    assert value(void, "miou")["flags"] == []
+    assert all(flag.startswith("no better than guessing") for flag in value(void, "miou")["flags"])  # a random network
     page = (void.path / "report.html").read_text("utf-8")
     assert "windows of 32 x 32 every 24 x 24" in page and "none crop" not in page
     assert not any(row["metric"] == "iou(car)" for row in void.summary())
