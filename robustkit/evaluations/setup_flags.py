@@ -79,7 +79,8 @@ def setup_text(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -
     if manifest.protocol.samples.many == "images" and any(entry.preprocessing.input_size):
         together.setdefault("as images are read", []).append("channels RGB")
     texts = [f"{', '.join(values)} ({why})" for why, values in together.items()]
-    return "; ".join([*texts, f"labels by layout {manifest.data.layout}"])
+    texts += [] if manifest.protocol.task == "text" else [f"labels by layout {manifest.data.layout}"]
+    return "; ".join(texts) or "nothing but what the file says"
 
 
 def setups_of(run: RunFolder) -> list[tuple[str, str]]:
