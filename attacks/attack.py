@@ -162,13 +162,13 @@ class Attack(ABC):
         batch_size: int | None = None,
         tell: Tell | None = None,
     ) -> AttackResult:
-        self._check(images, labels, batch_size)
+        given = labels.detach().cpu() if isinstance(labels, Tensor) else labels  # so checks ask the device once
+        self._check(images, given, batch_size)
         with frozen(model), frozen(judge or model):
             images = images.detach().clone()
             tally = self._tally(len(images), images.device, tell)
             if len(images) == 0 or self.threat.eps == 0:
                 return tally.result(images)
-            given = labels
             if labels is not None:
                 labels = settled(labels, images.device)
             clean = images.to(torch.promote_types(images.dtype, torch.float32))

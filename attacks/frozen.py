@@ -44,7 +44,7 @@ class Oracle:
     """A frozen model that answers with checked logits, and with gradients.
 
     dtype: what the model is fed; points of a wider type are cast, and gradients come back in the points' type.
-    labels: those in use, to be compared with the number of classes once that is known; None: nothing to compare.
+    labels: those in use, on the host, to be compared with the number of classes once that is known; None: no labels.
     judge: the model that must agree before a wrong prediction counts; None: `model` is trusted.
     batch_size: most rows per pass of an attack that makes its own batches; None: all.
     least_classes: fewer leave an attack nothing to do.
