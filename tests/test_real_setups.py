@@ -52,7 +52,7 @@ def test_an_audit_of_a_resnet_without_its_normalisation_warns(tmp_path: Path) ->
     lines: list[str] = []
     options: dict[str, Any] = {"data_dir": CIFAR, "attacks": "none", "limit": 64, "device": "cpu", "browse": 0}
     robustkit.audit([RESNET], model=ARCH | NONE, out=tmp_path / "wrong", say=lines.append, **options)
-    assert any("⚑ resnet20-12fca82f: normalisation in use does not fit the model: " in line for line in lines)
+    assert any("⚑ resnet20-12fca82f: normalisation does not fit: " in line for line in lines)
     right: list[str] = []
     run = robustkit.audit([RESNET], model=ARCH, out=tmp_path / "right", say=right.append, **options)
     assert not any("⚑" in line for line in right) and not any(run.results()["flags"].map(bool))

@@ -106,7 +106,8 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
         open_parts = [part for part in open_parts if part.name in DECISIVE]
     missing = "" if parts else _why_unchecked(manifest)
     if open_parts:
-        named = " and ".join(f"{part.name} ({part.value})" for part in open_parts)
+        *first, last = (f"{part.name} ({part.value})" for part in open_parts)
+        named = f"{', '.join(first)} and {last}" if first else last
         options = " ".join(_option(entry, part.name) for part in open_parts)
         n = max(part.n for part in open_parts)
         found = [part for part in parts if part["part"] in {each.name for each in open_parts}]
