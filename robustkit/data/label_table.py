@@ -17,10 +17,11 @@ from .class_names import Naming, Numbered, number_classes
 
 PATH_COLUMNS = ("filename", "file", "path", "filepath", "image", "image_path", "file_name", "name", "id", "imageid")
 _DIGITS = 6  # digits of an index
-LABEL_COLUMNS = ("label", "class", "target", "class_id", "class_index", "index", "wnid", "synset", "class_name")
-
-
-_NUMBERED = ("class_id", "class_index", "index")
+_NUMBERED = (
+    *("class_id", "class_index", "class_idx", "label_id", "label_index", "label_idx", "category_id", "target_id"),
+    *("y", "index"),
+)
+LABEL_COLUMNS = ("label", "class", "target", "category", *_NUMBERED, "wnid", "synset", "class_name")
 _NAMED = ("wnid", "synset", "class_name")
 _MISSING = ("", "nan", "na", "n/a", "<na>", "none", "null", "nat", "?", "-")
 _LIKE_A_NUMBER = re.compile(r"[+-]?[\d.,_\s]*\d[\d.,_\s]*|0[xob][\da-f]+", re.IGNORECASE)

@@ -25,6 +25,13 @@ from .statements import (
 )
 
 _STARTS = ("drop", "rise", "no flags", "n", *SUBJECTS)
+OF_EVERY_SETUP = (
+    *("were assumed: not confirmed on", "was assumed: not confirmed on", "were assumed: not checked, "),
+    *("was assumed: not checked, ", "was assumed and does not fit: ", " fits better than ", " nats ["),
+    *(" images; give --", "; give --attention ", " if that is right; robustkit inspect checkpoint --data-dir dir"),
+    *("as good, as far as these images tell: ", "the order of classes was assumed: "),
+)
+"""What flags of a set-up have in common (`evaluations.setup_flags`): as exceptions these would excuse each of them."""
 FEWEST = 6
 """Letters and digits of what is excepted: fewer are part of nearly every line."""
 _SUGGESTED = 5  # metrics that a message names
@@ -118,6 +125,12 @@ class _Reader:
                     start,
                     f"{excepted[-1]!r} is part of nearly every {what}, so that the rule could not fail; expected a "
                     f"longer part of the {what} that is meant, of {FEWEST} letters or more",
+                )
+            if what == "flag" and any(excepted[-1].strip().lower() in phrase for phrase in OF_EVERY_SETUP):
+                raise _Misread(
+                    start,
+                    f"{excepted[-1]!r} is part of every flag of a set-up that was guessed, so that the rule could not "
+                    "fail; expected the part, such as 'attention (standard) was assumed'",
                 )
         return tuple(excepted)
 

@@ -61,6 +61,11 @@ class Checkpoint:
         claimed = self.metadata.get("arch")
         return (*([claimed] if isinstance(claimed, str) else []), self.path.name)
 
+    @property
+    def hints(self) -> dict[str, Any]:
+        """What `give_attention` takes of a file besides its metadata: names, and the source of the formula in it."""
+        return {"names": self.names, "said_by": self.metadata_source.get("attention", "metadata")}
+
 
 def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> Checkpoint:
     """Read a .safetensors file or one written by torch.save; the content decides, not the suffix. Its tensors are those

@@ -136,7 +136,7 @@ def _from_file(
         checkpoint = fitted(checkpoint, network.state_dict())
         metadata, (tensors, more) = checkpoint.metadata, renamed(checkpoint.tensors)
         notes = more + notes
-        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, names=checkpoint.names)
+        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     if wanted.img_size is not None:
         trained = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if "input_size" in metadata else None

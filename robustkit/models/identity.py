@@ -91,18 +91,20 @@ def give_attention(
     *,
     names: Sequence[str] = (),
     plain: str = "default",
+    said_by: str = "metadata",
 ) -> tuple[str, str]:
     """Give the network its formula; return (formula or 'other' or 'none', where that comes from).
 
     names: of the model and its file, which may mention a formula. plain: the source where nothing says which one:
     `published` for weights that came with the network's code, else `default`. A network of the user's own that is made
-    of timm's attention is no proof: weights of another formula go into it, too.
+    of timm's attention is no proof: weights of another formula go into it, too. said_by: the source of the formula in
+    metadata, `name` where an argument of training only mentions it.
     """
     forms = (_FORM.get((name.rsplit(".", 1)[1], t.ndim)) for name, t in tensors.items() if _SCALE.search(name))
     shown = next(filter(None, forms), None)
     said = metadata.get("attention")
-    for name, source in ((option, "option"), (said, "metadata"), (shown, "weights")):
-        if name is None or (source == "metadata" and name in ("none", "other")):
+    for name, source in ((option, "option"), (said, said_by), (shown, "weights")):
+        if name is None or (source == said_by and name in ("none", "other")):
             continue
         try:
             set_attention(network, str(name))

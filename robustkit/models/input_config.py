@@ -72,6 +72,8 @@ def resolve_preprocessing(
     architecture's config is one for larger images.
     """
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
+    if config_of == "code" and isinstance(config, Mapping) and config.get("architecture"):
+        config_of = "architecture"  # timm's own, which comes with any network that timm builds: the code states nothing
     defaults, notes, sources = _timm_config(config), list[str](), dict[str, str]()
     said = {name: value for name, value in defaults.items() if config.get(name)}  # type: ignore[union-attr]
     size, sources["input_size"] = _input_size(network, wanted, metadata, said, where, notes, config_of)

@@ -15,10 +15,11 @@ from torch.nn import functional
 from ..attention.apply import get_attention
 from ..common.preprocessing import Preprocessing
 from ..errors import CheckpointError, ModelError
-from .identity import Classifier, ModelIdentity, display_name
+from .identity import Classifier, ModelIdentity, attention_notes, display_name
 from .input_config import InputOptions
 from .specs import ModelFile, find
 from .tokenizers import FolderTokenizer, Tokenizer, WordTokenizer, check_size
+from .trainers import formula_in
 from .transformers_build import build
 from .transformers_config import quiet
 from .word_model import WordModel, load_word_model
@@ -83,13 +84,15 @@ def load_language_model(spec: str | Path, *, attention: str | None = None) -> La
 
 
 def _of_words(spec: str, attention: str | None) -> LanguageModel:
-    loaded = load_word_model(spec)
+    loaded = load_word_model(spec, attention)
     network, file = loaded.network, loaded.checkpoint
     formula = get_attention(network)
     if attention not in (None, formula):
         raise ModelError(
             f"--attention {attention} does not go with {spec}, which was trained with {formula} attention; leave it out"
         )
+    named = "name" if formula_in(file.path.name) else "default"
+    source = "metadata" if "attention" in file.metadata else "option" if attention else named
     identity = ModelIdentity(
         name=display_name(loaded.name),
         spec=spec,
@@ -97,11 +100,11 @@ def _of_words(spec: str, attention: str | None) -> LanguageModel:
         sha256=file.sha256,
         arch=str(file.metadata["arch"]),
         attention=formula,
-        attention_source="metadata",
+        attention_source=source,
         num_classes=len(loaded.words),
         preprocessing=NOTHING,
         weights=file.weights,
-        notes=file.notes,
+        notes=file.notes + attention_notes(formula, source, attention, file.metadata),
         metadata={name: value for name, value in file.metadata.items() if name != "vocabulary"},
     )
     return LanguageModel(OfWords(network), identity, WordTokenizer(loaded.words), network.sizes.context)

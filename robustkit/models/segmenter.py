@@ -150,7 +150,7 @@ def _segmenter(
                 decoder_kwargs={} if linear else {**(said if isinstance(said, dict) else {}), "depth": depth},
                 norm_eps=None if ours else PUBLIC_EPS,
             )
-        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, names=checkpoint.names)
+        kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     encoder, more = resample_positions(_part(tensors, "encoder."), network.encoder, trained, sure=True)
     tensors |= {f"encoder.{key}": tensor for key, tensor in encoder.items()}
@@ -185,7 +185,7 @@ def _factory(
     notes: tuple[str, ...] = ()
     if len(tensors) < len(checkpoint.tensors):
         notes += (f"{len(checkpoint.tensors) - len(tensors)} tensors of the auxiliary classifier left out",)
-    kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, names=checkpoint.names)
+    kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     size = None if shown.window is None else sides(shown.window, "--window")

@@ -100,7 +100,7 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, al
                 f"{' and '.join(map(few_numbers, held))}; give --mean and --std"
             )
         tensors = checkpoint.tensors
-        kind, said_by = give_attention(network, wanted.attention, metadata, tensors, spec, names=checkpoint.names)
+        kind, said_by = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     partial = load_into(network, checkpoint, allow_partial=allow_partial)
     outputs = _outputs(network, len(mean))
     if classes not in (None, outputs):

@@ -31,6 +31,7 @@ _NAMES = {  # argument of a training script -> name in our metadata
 }
 _INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos")
 _OF_DINO = ("out_dim", "teacher_temp", "global_crops_scale", "local_crops_number", "n_last_blocks")
+_NEGATED = re.compile(r"(?i)(^|_)(no|not|non|without|disable[sd]?|skip|ablat\w*|distill?\w*|from|vs|compare\w*)(_|$)")
 _WORDS = {"mahala": "elliptical", "mahalanobis": "elliptical"}
 _NAMED = {name: name for name, formula in FORMULAS.items() if not formula.initial(1, 1) and "-" not in name} | _WORDS
 
@@ -116,12 +117,12 @@ def _check_attention(claims: Claims, holders: list[Mapping[str, Any]]) -> None:
         elif formula is not None:
             claims.metadata["attention"] = formula
     for holder in holders[1:]:
-        flags = [str(name) for name, value in holder.items() if value is True]
+        flags = [str(name) for name, value in holder.items() if value is True and not _NEGATED.search(str(name))]
         found = {formula for flag in flags if (formula := formula_in(flag)) not in (None, "standard")}
         if found == {"elliptical", "quest"}:
             found = {"elliptical-quest"}
         if len(found) == 1:
-            claims.claim("attention", found.pop())
+            claims.claim("attention", found.pop(), "name")  # of an argument, which may mean something else
 
 
 def _check_size(claims: Claims) -> None:
@@ -138,17 +139,30 @@ def _check_size(claims: Claims) -> None:
 def _check_pixels(claims: Claims) -> None:
     """Keep a mean and std of three channels, in units of pixels in [0, 1], and an interpolation that is known."""
     for name in ("mean", "std"):
-        values = claims.metadata.get(name)
+        values = claims.metadata[name] = _three(claims.metadata[name]) if name in claims.metadata else None
+        if values is None:
+            del claims.metadata[name]
         if values is not None and not (isinstance(values, list) and len(values) == 3 and all(map(_is_real, values))):
             _drop(claims, name, "expected three numbers")
     both = [claims.metadata.get(name, []) for name in ("mean", "std")]
-    if all(both) and min(both[1]) > 1:  # of pixels in 0 to 255
+    if all(both) and max(both[0]) > 1:  # of pixels in 0 to 255
         for name in ("mean", "std"):
             claims.metadata[name] = [value / 255 for value in claims.metadata[name]]
         claims.notes.append("the file's mean and std are of pixels from 0 to 255; divided by 255")
     interpolation = claims.metadata.get("interpolation")
     if interpolation is not None and str(interpolation).lower() not in _INTERPOLATIONS:
         _drop(claims, "interpolation", f"expected one of {', '.join(_INTERPOLATIONS)}")
+
+
+def _three(value: Any) -> Any:
+    """Return three numbers where a text or a single number stands for them; anything else as it is."""
+    if isinstance(value, str):
+        try:
+            value = [float(part) for part in value.replace(",", " ").strip("[]() ").split()]
+        except ValueError:
+            return value
+    values = [value] if _is_real(value) else value
+    return values * 3 if isinstance(values, list) and len(values) == 1 else values
 
 
 def _drop(claims: Claims, name: str, expected: str) -> None:

@@ -27,6 +27,7 @@ from ..errors import CheckpointError, DataError, ModelError
 from .checkpoint import Checkpoint, load_into, read
 from .claims import Allowance, check_arguments
 from .specs import find
+from .trainers import formula_in
 
 TASK, ARCH = "text", "word-transformer"
 
@@ -129,8 +130,10 @@ def save_word_model(path: str | Path, network: WordModel, words: Words, facts: M
     write_whole(Path(path), save(tensors, {**(facts or {}), **metadata_of(network, words)}))
 
 
-def load_word_model(spec: str | Path) -> WordCheckpoint:
+def load_word_model(spec: str | Path, attention: str | None = None) -> WordCheckpoint:
     """Load a FILE or `zoo:NAME`. Nothing in it runs, and what it claims is bounded by what it holds.
+
+    attention: the formula, where the file names none; without it the one that the file's name mentions, else standard.
 
     Raises CheckpointError for a file of something else, one that is damaged, or a vocabulary that does not fit;
     ModelError for a formula that is unknown or cannot be causal.
@@ -154,7 +157,8 @@ def load_word_model(spec: str | Path) -> WordCheckpoint:
             "the two are of different models"
         )
     with Allowance(checkpoint.tensors, checkpoint.path):
-        network = WordModel(len(words), _sizes(checkpoint), str(said.get("attention", "standard")))
+        formula = said.get("attention") or attention or formula_in(checkpoint.path.name) or "standard"
+        network = WordModel(len(words), _sizes(checkpoint), str(formula))
     load_into(network, checkpoint)
     return WordCheckpoint(source.name, network.eval().requires_grad_(False), words, checkpoint)
 

@@ -103,13 +103,7 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
         found = {"normalisation": statistics[-1], "crop": named["crop_pct"], "interpolation": named["interpolation"]}
         if self.attention not in ("none", "other"):
             found = {"attention": self.attention_source, **found}
-        return {part: self._now(source) for part, source in found.items() if source}
-
-    def _now(self, source: str) -> str:
-        """Return a source as it is named today: earlier versions had one name for what code and weights bring."""
-        if source in ("architecture", "default") and self.spec.startswith("timm:"):
-            return "published"
-        return "code" if source == "architecture" and ":" in self.arch else source
+        return {part: source for part, source in found.items() if source}
 
     @property
     def assumed(self) -> list[str]:

@@ -201,7 +201,6 @@ def test_what_is_assumed_is_confirmed_or_flagged(verdicts: tuple[str, str], said
         ({"arguments": {}}, {}, ""),  # a run of an earlier version, or of a task that has no check
         ({"arguments": {}}, ASSUMED, "were assumed: not checked, it has no evidence"),
         ({"conditions": ["fog"]}, {}, "the set-up was not checked: clean images were not evaluated"),
-        ({}, ASSUMED | {"spec": "timm:vit", "attention_source": "default"}, "normalisation (mean 0.5, std 0.5) was"),
     ],
 )
 def test_missing_evidence_is_a_flag(run: dict[str, Any], assumed: dict[str, Any], said: str) -> None:

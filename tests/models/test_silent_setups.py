@@ -183,3 +183,19 @@ def test_the_real_resnet_in_files_that_do_not_say(
     assert truth["correct"].mean() > 0.88
     run = audit(str(tmp_path / "net.pt"), tmp_path / "run", model=arch | options, **data)
     assert check(run, truth, {"part": wrong} if wrong else {}) == ("flagged" if wrong else "right")
+
+
+def test_a_network_that_timm_built_states_no_normalisation(tmp_path: Path) -> None:
+    """timm's own configuration comes with any network that timm builds; the user's code has said nothing."""
+    (tmp_path / "net.py").write_text(NET)
+    torch.save(weights_of("standard"), tmp_path / "w.pth")
+    entry = robustkit.load(tmp_path / "w.pth", arch=f"{tmp_path}/net.py:build").identity
+    assert entry.preprocessing_source["mean"] == "architecture" and entry.preprocessing.mean == (0.5,) * 3
+    (tmp_path / "own.py").write_text(
+        f"{NET}def own(): net = build(); net.default_cfg = net.pretrained_cfg = CFG; return net\n"
+        "CFG = {'mean': (0.5,) * 3, 'std': (0.5,) * 3}\n"
+    )
+    assert (
+        robustkit.load(tmp_path / "w.pth", arch=f"{tmp_path}/own.py:own").identity.preprocessing_source["mean"]
+        == "code"
+    )
