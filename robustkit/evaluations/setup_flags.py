@@ -79,8 +79,9 @@ def setup_text(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -
     if manifest.protocol.samples.many == "images" and any(entry.preprocessing.input_size):
         together.setdefault("as images are read", []).append("channels RGB")
     texts = [f"{', '.join(values)} ({why})" for why, values in together.items()]
+    texts += [] if list(_parts(evidence)) else ["not checked against the data"]
     texts += [] if manifest.protocol.task == "text" else [f"labels by layout {manifest.data.layout}"]
-    return "; ".join(texts) or "nothing but what the file says"
+    return "; ".join(texts)
 
 
 def setups_of(run: RunFolder) -> list[tuple[str, str]]:
@@ -117,7 +118,8 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
         leading = f" ({', '.join(ahead)})" if ahead else ""
         seen = f"not confirmed on {n} images{leading}" if parts else f"not checked, {missing or 'it has no evidence'}"
         were = "were" if len(open_parts) > 1 else "was"
-        flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right; {_LOOK}")
+        look = f"; {_LOOK}" if "setup_check" in manifest.arguments else ""  # inspect is for images
+        flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right{look}")
     elif missing and missing != _TOO_FEW:
         flags.append(f"the set-up was not checked: {missing}")
     return flags

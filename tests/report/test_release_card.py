@@ -142,8 +142,8 @@ def test_the_card_says_who_said_how_images_are_shown(tmp_path: Path) -> None:
     card = (tmp_path / "run" / "card" / "card.md").read_text("utf-8")
     assert (
         "std 0.5`\n- Set-up: attention standard (by the checkpoint); normalisation mean 0.5, std 0.5 (by the user); "
-        "crop 0.875 (assumed, our default; not confirmed); channels RGB (as images are read); labels by layout "
-        "folders\n"
+        "crop 0.875 (assumed, our default; not confirmed); channels RGB (as images are read); not checked "
+        "against the data; labels by layout folders\n"
     ) in card
 
 
