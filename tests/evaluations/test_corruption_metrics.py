@@ -1,6 +1,7 @@
 """mCE and its relatives from outcomes made by hand, conditions as texts, and sets of corruptions."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from manifests import whole
 
 from robustkit.errors import ProtocolError
+from robustkit.evaluations.corruptions import sets
 from robustkit.evaluations.corruptions.condition import Corrupted, parse_corrupted
 from robustkit.evaluations.corruptions.metrics import (
     ALEXNET,
@@ -298,3 +300,12 @@ def test_the_tables_show_errors_means_and_alexnets_columns_where_it_is_a_yardsti
     assert without.mean_headings == ("mean over", "n", "error % [95 %]", "NLL", "ECE %")
     assert "CIFAR-10-C's constants" in replace(table, definition="(preset=cifar)").title
     assert "released files" in replace(table, definition="(source=released)").title
+
+
+def test_a_corruption_that_is_added_enters_no_published_set() -> None:
+    source = Path(sets.__file__).read_text("utf-8")
+    more = source.replace('"impulse_noise"),', '"impulse_noise", "salt"),', 1)
+    module: dict[str, Any] = {"__package__": sets.__package__, "__name__": sets.__name__}
+    exec(compile(more, sets.__file__, "exec"), module)
+    assert "salt" in module["CATEGORIES"]["noise"] and module["SETS"] == sets.SETS
+    assert list(sets.SETS["in-c"])[-1] == "jpeg_compression" and len(sets.SETS["fan-19"]) == 19
