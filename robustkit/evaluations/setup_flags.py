@@ -80,7 +80,7 @@ def setup_text(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -
         together.setdefault("as images are read", []).append("channels RGB")
     texts = [f"{', '.join(values)} ({why})" for why, values in together.items()]
     texts += [] if list(_parts(evidence)) else ["not checked against the data"]
-    texts += [] if manifest.protocol.task == "text" else [f"labels by layout {manifest.data.layout}"]
+    texts += [f"labels by layout {manifest.data.layout}"] if manifest.data.classes else []  # documents have none
     return "; ".join(texts)
 
 
