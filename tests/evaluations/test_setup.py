@@ -2,9 +2,11 @@
 
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 from manifests import whole
@@ -12,7 +14,7 @@ from small_audit import audit as small
 from small_audit import furnish
 
 import robustkit
-from robustkit.evaluations.setup_flags import setup_flags, setup_notes, setup_parts
+from robustkit.evaluations.setup_flags import guessing_flags, setup_flags, setup_notes, setup_parts
 from robustkit.report.refresh import refresh
 from robustkit.results.run import Run
 
@@ -232,3 +234,23 @@ def test_evidence_that_is_deleted_or_damaged_is_flagged_and_taken_again(tmp_path
 )
 def test_what_has_another_shape_says_nothing(evidence: Any) -> None:
     assert flags_of(json.loads(json.dumps(evidence)), arguments={}) == setup_notes(evidence) == []
+
+
+def clean_records(predictions: list[int], nll: float, labels: list[int]) -> pa.Table:
+    return pa.table({"label": labels, "prediction": predictions, "nll": [nll] * len(labels)})
+
+
+def test_clean_records_tell_of_guessing_and_of_labels_in_another_order() -> None:
+    labels = [place % 5 for place in range(40)]
+    moved = [(label + 2) % 5 for label in labels]
+    assert guessing_flags(clean_records(labels, 0.4, labels), 5) == []
+    assert guessing_flags(clean_records(labels, math.log(5) - 1e-6, labels), 5) == []
+    guess, order = guessing_flags(clean_records(moved, 7.99, labels), 5)
+    assert guess.startswith("no better than guessing on clean data: NLL 7.99, guessing 1.61; check the weights")
+    assert order.startswith(
+        "labels may be in another order: 100 % of the images are predicted as the others of their class are, and 0 % "
+        "as their label (label 0 as 2, 1 as 3, 2 as 4, 3 as 0, …)"
+    )
+    counts = {"nll": [1.0, 1.0], "intersections": [[3, 1], [2, 0]], "labelled": [[5, 3], [3, 1]]}
+    (frequent,) = guessing_flags(pa.table(counts), 3)  # 6 of 12 pixels are right, class 0 alone has 8
+    assert "most frequent class everywhere: 50.0% of pixels are right, that class has 66.7%" in frequent
