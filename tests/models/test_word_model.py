@@ -15,9 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+import robustkit
 from robustkit.attention import FORMULAS, capture, get_attention, scores, set_attention
 from robustkit.data.words import Words
 from robustkit.errors import CheckpointError, ModelError, RobustkitError
+from robustkit.models.language_model import load_language_model
 from robustkit.models.word_model import Sizes, WordModel, load_word_model, save_word_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -226,3 +228,20 @@ def test_formulas_take_the_place_of_each_other_and_leave_the_weights() -> None:
         assert torch.isfinite(set_attention(model, other)(ids)).all(), (one, other)
     assert set(model.state_dict()) == names
     torch.testing.assert_close(model(ids), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "attention", "source"),
+    [
+        ("words.safetensors", None, "standard", "default"),
+        ("words-quest.safetensors", None, "quest", "name"),
+        ("words.safetensors", "quest", "quest", "option"),
+    ],
+)
+def test_a_formula_that_the_file_does_not_name_is_assumed_or_given(
+    tmp_path: Path, name: str, option: str | None, attention: str, source: str
+) -> None:
+    shipped = Path(robustkit.__file__).parent / "embedded" / "brown-lm-quest.safetensors"
+    identity = load_language_model(rewritten(shipped, tmp_path / name, attention=None), attention=option).identity
+    assert (identity.attention, identity.attention_source) == (attention, source)
+    assert any("is assumed" in note for note in identity.notes) == (source != "option")
