@@ -16,17 +16,14 @@ normalisation belongs inside it, or eps means something else.
 from .apgd import APGD
 from .attack import Attack, AttackResult, EnsembleResult, StagedResult
 from .autoattack import AutoAttack
-from .dense import CosPGD, DenseAttack, DenseFGSM, DensePGD
+from .dense import SEA, CosPGD, DenseAttack, DenseFGSM, DensePGD
 from .fab import FAB
-from .features import FeaturePGD
-from .fgsm import FGSM
-from .losses import LOSSES, cross_entropy, dlr, dlr_targeted, margin
 from .minimal import DDN, FMN
+from .model_access import LOSSES, cross_entropy, dlr, dlr_targeted, margin
 from .patch import Patch, PatchResult
-from .pgd import PGD
+from .pgd import FGSM, PGD, FeaturePGD
 from .registry import ATTACKS, DENSE_ATTACKS, FEATURE_ATTACKS
 from .rng import Rng, TorchRng
-from .sea import SEA
 from .spsa import SPSA
 from .square import Square
 from .threat import ThreatModel

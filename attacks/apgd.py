@@ -10,11 +10,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .frozen import input_gradient
-from .labels import missed
-from .losses import LOSSES, dlr_targeted, margin_targeted
-from .queue import Front, Places, QueuedAttack, Runs
-from .survivors import pick, upload
+from .model_access import LOSSES, dlr_targeted, input_gradient, margin_targeted, missed
+from .queue import Front, Places, QueuedAttack, Runs, pick, upload
 from .threat import Ball, per_sample
 
 APGD_LOSSES = ("ce", "dlr", "margin", "dlr-targeted", "margin-targeted")
@@ -136,7 +133,7 @@ class APGD(QueuedAttack):
         )
 
     def _advance(self, front: Front, state: Runs) -> Runs:
-        s = cast(_Climb, state)
+        s = cast("_Climb", state)
         over = [step == self.steps for step in s.places.steps]
         logits, losses, gradient_of = self._ask(front, s, last=all(over))
         wrong = front.wrong(s.rows, s.points, missed(logits, s.labels))

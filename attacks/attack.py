@@ -11,9 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .frozen import Model, Oracle, frozen
-from .labels import check_labels as check_labels  # exported from here, too
-from .labels import settled
+from .model_access import Model, Oracle, frozen, settled
+from .model_access import check_labels as check_labels  # exported from here, too
 from .rng import Rng, TorchRng
 from .threat import ThreatModel, round_towards
 

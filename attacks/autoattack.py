@@ -13,11 +13,10 @@ from torch import Tensor
 from .apgd import APGD
 from .attack import Attack, StagedResult, Tally, Tell
 from .fab import FAB
-from .frozen import Oracle
-from .queue import Front, QueuedAttack
+from .model_access import Oracle
+from .queue import Front, QueuedAttack, upload
 from .rng import Rng
 from .square import Square
-from .survivors import upload
 
 Version = Literal["standard", "plus", "rand", "attention"]
 

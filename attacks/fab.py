@@ -8,13 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .frozen import input_gradient
-from .hyperplane import step_to_hyperplane
-from .labels import holds, missed
-from .losses import margin_targeted
-from .queue import Front, Places, QueuedAttack, Runs
-from .survivors import pick, upload
-from .threat import distance, per_sample
+from .model_access import holds, input_gradient, margin_targeted, missed
+from .queue import Front, Places, QueuedAttack, Runs, pick, upload
+from .threat import distance, per_sample, step_to_hyperplane
 
 _LEAST = 1e-8  # least length of a step that is a divisor
 
@@ -102,7 +98,7 @@ class FAB(QueuedAttack):
         return _Walk(rows, runs, torch.zeros_like(rows), places, clean, labels, targets, points, nearest, found)
 
     def _advance(self, front: Front, state: Runs) -> Runs:
-        s = cast(_Walk, state)
+        s = cast("_Walk", state)
         over = [step == self.steps for step in s.places.steps]
         points = s.points.detach().requires_grad_(not all(over))
         logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)

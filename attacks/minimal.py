@@ -10,13 +10,9 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from .frozen import input_gradient
-from .labels import missed
-from .losses import cross_entropy, margin
-from .projection import onto_ball
-from .queue import Front, Places, QueuedAttack, Runs
-from .survivors import pick
-from .threat import distance, per_sample, unit
+from .model_access import cross_entropy, input_gradient, margin, missed
+from .queue import Front, Places, QueuedAttack, Runs, pick
+from .threat import distance, onto_ball, per_sample, unit
 
 _LAST_STEP = 0.01  # of the first
 _LAST_GAMMA = 0.001
@@ -80,7 +76,7 @@ class MinimalNorm(QueuedAttack):
         )
 
     def _advance(self, front: Front, state: Runs) -> Runs:
-        s = cast(Search, state)
+        s = cast("Search", state)
         over = [step == self.steps for step in s.places.steps]
         points = s.points.detach().requires_grad_(not all(over))
         logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from .attack import Attack, AttackResult, Tally
-from .frozen import Oracle, input_gradient
-from .labels import missed
-from .losses import cross_entropy
+from .model_access import Oracle, cross_entropy, input_gradient, missed
+from .queue import Survivors
 from .rng import Rng
-from .survivors import Survivors
 from .threat import Ball, ThreatModel, per_sample
 
 PATCH_LOSSES = ("ce", "kq", "kq-cls")

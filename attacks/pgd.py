@@ -1,22 +1,53 @@
-"""Projected gradient descent."""
+"""FGSM and PGD, on labels, and on features without labels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from .attack import Attack, Tally
-from .frozen import Oracle, input_gradient
-from .labels import answered, missed
-from .losses import LOSSES, check_loss
+from .model_access import LOSSES, Oracle, answered, check_loss, input_gradient, missed
+from .queue import Survivors
 from .rng import Rng
-from .survivors import Survivors
 from .threat import Ball, per_sample
+
+
+@dataclass(frozen=True)
+class FGSM(Attack):
+    """One step of length eps along the gradient's sign (Goodfellow et al. 2015, arXiv:1412.6572, section 4).
+
+    With the l2 norm the step goes along the gradient itself. One forward and one backward; predicted labels come from
+    that forward. `broken_at` is 0 where the clean prediction is already wrong; an image whose logits are not finite is
+    returned as it is.
+
+    loss: "ce", "margin" or "dlr".
+    """
+
+    loss: str = "ce"
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+
+    def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        points = clean.clone().requires_grad_()
+        logits = oracle(points)
+        labels = logits.detach().argmax(dim=1) if labels is None else labels
+        gradient = input_gradient(LOSSES[self.loss](logits, labels), points)
+        tally.saw(torch.arange(len(clean), device=clean.device), missed(logits, labels))
+        tally.steps += 1
+        tally.forwards += 1
+        tally.backwards += 1
+        points = points.detach().add_(self.threat.steepest(gradient), alpha=self.threat.eps)
+        points = self.threat.ball(clean).project_(points)
+        return torch.where(per_sample(answered(logits), clean), points, clean)
+
 
 STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.35})
 """Default length of an update over eps, by norm."""
@@ -143,3 +174,69 @@ class PGD(Attack):
         tally.forwards[ascent.rows] += 1 + asked.long()
         tally.saw(ascent.rows, wrong)
         return LOSSES[self.loss](logits, ascent.labels).to(ends.dtype), wrong
+
+
+def cosine(features: Tensor, clean: Tensor) -> Tensor:
+    """Return 1 minus the cosine (B,) between features (B, D) and those of the clean images: 0 to 2.
+
+    It is half the squared distance of both at length 1, which is exactly 0 where they are the same.
+    """
+    return squared(functional.normalize(features, dim=1), functional.normalize(clean, dim=1)) / 2
+
+
+def squared(features: Tensor, clean: Tensor) -> Tensor:
+    """Return the squared Euclidean distance (B,) between features (B, D) and those of the clean images."""
+    return (features - clean).square().sum(dim=1)
+
+
+DISTANCES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType({"cosine": cosine, "l2": squared})
+"""What the attack maximises, by name."""
+
+
+@dataclass(frozen=True)
+class FeaturePGD(Attack):
+    """PGD that moves the features of each image as far as it can from those of the clean image.
+
+    The model returns features (B, D) in place of logits. Labels play no part, and `broken_at` is -1 for all. Each
+    restart begins at a random point of the ball, since at the image itself both distances have no gradient. Of all
+    points that were seen the farthest is returned; features that are not finite count as infinitely far.
+
+    steps: updates of each restart, a forward and a backward each; a forward more scores its last point, and one the
+        clean images. step_size: as in `PGD`. loss: "cosine", 1 minus the cosine, or "l2", the squared Euclidean
+        distance.
+    """
+
+    steps: int = 20
+    step_size: float | None = None
+    restarts: int = 1
+    loss: str = "cosine"
+    least_classes: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        PGD(self.threat, self.steps, self.step_size, restarts=self.restarts)  # raises for what PGD cannot do
+        if self.loss not in DISTANCES:
+            raise ValueError(f"loss is {self.loss!r}; expected one of: {', '.join(DISTANCES)}")
+
+    def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        step_size = STEP_SHARES[self.threat.norm] * self.threat.eps if self.step_size is None else self.step_size
+        distance, ball = DISTANCES[self.loss], self.threat.ball(clean)
+        start = oracle.predict(clean)
+        tally.forwards += 1
+        farthest, record = clean.clone(), torch.full((len(clean),), -math.inf, dtype=start.dtype, device=clean.device)
+        for restart in range(self.restarts):
+            points = ball.random_start(rng, f"pgd/start/{restart}")
+            for step in range(self.steps + 1):
+                points.requires_grad_(step < self.steps)
+                away = distance(oracle(points), start)
+                tally.forwards += 1
+                reached = away.detach().nan_to_num(nan=math.inf, posinf=math.inf)
+                farther = reached > record
+                farthest = torch.where(per_sample(farther, clean), points.detach(), farthest)
+                record = torch.where(farther, reached, record)
+                if step < self.steps:
+                    gradient = input_gradient(away, points)
+                    points = torch.add(points.detach(), self.threat.steepest(gradient), alpha=step_size)
+                    ball.project_(points)
+                    tally.steps += 1
+                    tally.backwards += 1
+        return farthest

@@ -5,14 +5,11 @@ from __future__ import annotations
 from .apgd import APGD
 from .attack import Attack
 from .autoattack import AutoAttack
-from .dense import CosPGD, DenseAttack, DenseFGSM, DensePGD
+from .dense import SEA, CosPGD, DenseAttack, DenseFGSM, DensePGD
 from .fab import FAB
-from .features import FeaturePGD
-from .fgsm import FGSM
 from .minimal import DDN, FMN
 from .patch import Patch
-from .pgd import PGD
-from .sea import SEA
+from .pgd import FGSM, PGD, FeaturePGD
 from .spsa import SPSA
 from .square import Square
 

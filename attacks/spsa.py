@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from .attack import Attack, Tally
-from .frozen import Oracle
-from .losses import LOSSES, check_loss
+from .model_access import LOSSES, Oracle, check_loss
 from .rng import Rng
 
 GradientAt = Literal["iterate", "doubled-input"]

@@ -10,10 +10,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from .labels import missed
-from .losses import LOSSES
-from .queue import Front, Places, QueuedAttack, Runs
-from .survivors import upload
+from .model_access import LOSSES, missed
+from .queue import Front, Places, QueuedAttack, Runs, upload
 from .threat import Ball, per_sample, unit
 
 _SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries of 10000 after which the share p halves
@@ -93,7 +91,7 @@ class Square(QueuedAttack):
         return _Search(rows, runs, torch.zeros_like(rows), places, ball, front.labels[rows], points, lowest, no, draws)
 
     def _advance(self, front: Front, state: Runs) -> Runs:
-        s = cast(_Search, state)
+        s = cast("_Search", state)
         begins = [step == 0 for step in s.places.steps]
         ahead = 1 if any(begins) else self._ahead(front, s)
         tried = s.points if all(begins) else torch.cat([self._proposal(s, later) for later in range(ahead)])

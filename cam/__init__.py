@@ -9,8 +9,8 @@
 `RandomMap`, `CentredGaussian` and `FullImage` do not look at the image: scores mean little without theirs.
 
 `cam.localisation` scores maps against masks and boxes, `cam.boxes` reads boxes and carries them through a resize,
-`cam.faithfulness` removes what a map marks (`cam.imputation` fills it), `cam.sanity` draws the model's head again,
-`cam.similarity` compares two maps.
+`cam.faithfulness` removes what a map marks (`cam.faithfulness` fills it), `cam.sensitivity` draws the model's head again,
+`cam.localisation` compares two maps.
 """
 
 from __future__ import annotations
@@ -18,16 +18,12 @@ from __future__ import annotations
 import difflib
 
 from .agcam import AGCAM, AGCAMFull
-from .chefer import Chefer
 from .controls import CentredGaussian, Control, FullImage, RandomMap
-from .explainer import Explainer, Explanation
+from .explainer import Explainer, Explanation, Rng, TorchRng
 from .gradcam import GradCAM, GradCAMPlusPlus, LayerCAM
-from .gradient import InputGradient
-from .legrad import LeGrad
-from .masked import RISE, ScoreCAM
-from .path import IntegratedGradients, SmoothGrad
-from .rng import Rng, TorchRng
-from .rollout import Rollout
+from .gradients import InputGradient, IntegratedGradients, SmoothGrad
+from .perturbation import RISE, ScoreCAM
+from .rollout import Chefer, LeGrad, Rollout
 
 __all__ = [
     "AGCAM",

@@ -7,11 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from .attention_maps import AttentionExplainer, is_read
-from .explainer import chosen, each_target
-from .rng import Rng
-from .trail import Add, Trail
-from .watch import Transformer
+from .explainer import Rng, chosen, each_target
+from .vit import Add, AttentionExplainer, Trail, Transformer, is_read
 
 _UNREAD = (
     "AG-CAM follows the gradient to the class token without passing through attention, and {}: the logits are not read "

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from .explainer import Explainer, chosen, held
-from .rng import Rng, TorchRng
+from .explainer import Explainer, Rng, TorchRng, chosen, held
 
 
 class Control(Explainer):

@@ -1,19 +1,47 @@
-"""What all explainers share: the model held still, targets checked, maps brought to [0, 1]."""
+"""What all explainers share: the model held still, targets checked, maps brought to [0, 1], seeded draws.
+
+`robustkit.common.randomness.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
+"""
 
 from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .rng import Rng
+
+class Rng(Protocol):
+    """Random numbers for a batch of B images; `purpose` names the draw, so that no two draws share numbers."""
+
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return (B, *shape) floating in [0, 1)."""
+        ...
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return (B, *shape) floating, standard normal."""
+        ...
+
+
+class TorchRng:
+    """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call."""
+
+    def __init__(self, batch: int, device: torch.device | str = "cpu") -> None:
+        self.batch = batch
+        self.device = torch.device(device)
+
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        return torch.rand(self.batch, *shape, device=self.device)
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        return torch.randn(self.batch, *shape, device=self.device)
+
 
 Target = int | Tensor | None
 Self = TypeVar("Self", bound="Explainer")
@@ -251,3 +279,36 @@ def upright(grids: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     degenerate = ~(spread > FLAT * largest)  # so that NaN and infinity are in it, too
     maps = (maps - low[..., None, None]) / spread[..., None, None]
     return maps.masked_fill(degenerate[..., None, None], 0.0), degenerate
+
+
+Fill = float | Sequence[float] | Tensor
+"""What an image becomes where it is taken away: a number, or one for each channel, in the unit of the images."""
+
+
+def at_least(least: float, **values: float | None) -> None:
+    """Raise ValueError for a value below `least`; None is left alone."""
+    for name, value in values.items():
+        if value is not None and not value >= least:
+            raise ValueError(f"{name} is {value}; expected {least} or more")
+
+
+def rows_of(batch_size: int | None, images: Tensor, on_cpu: int = 16) -> int:
+    """Return how many rows go at once: `batch_size`; without one `on_cpu` on a CPU, whose caches hold few, else 64."""
+    return batch_size or (on_cpu if images.device.type == "cpu" else 64)
+
+
+def parts(count: int, images: int, batch_size: int) -> Iterator[slice]:
+    """Yield slices of `count` turns, of which each takes all `images`, so that a part has at most `batch_size` rows,
+    or one turn.
+    """
+    turns = max(1, batch_size // images)
+    for start in range(0, count, turns):
+        yield slice(start, min(start + turns, count))
+
+
+def colour(fill: Fill, images: Tensor) -> Tensor:
+    """Return `fill` as (1, 1 or C, 1, 1), of the images' dtype. ValueError for another number of values."""
+    values = torch.as_tensor(fill, dtype=images.dtype, device=images.device).flatten()
+    if len(values) not in (1, images.shape[1]):
+        raise ValueError(f"fill has {len(values)} values; expected one, or one for each of {images.shape[1]} channels")
+    return values.view(1, -1, 1, 1)

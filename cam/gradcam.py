@@ -1,15 +1,144 @@
-"""Class activation maps: features of a layer, weighed by their gradients."""
+"""Class activation maps: features of a layer, weighted by their gradients."""
 
 from __future__ import annotations
 
+import difflib
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .explainer import chosen, each_target
-from .features import OfFeatures
-from .rng import Rng
+from .explainer import Explainer, Rng, chosen, each_target, held
+from .vit import Transformer
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a layer gave: `leaf`, from which the graph begins if it was asked for, and the layer itself."""
+
+    leaf: Tensor
+    layer: nn.Module
+
+
+class OfFeatures(Explainer):
+    """An explainer of the features that a layer gives on a grid.
+
+    model: any whose features lie on a grid.
+    layer: the module, or its dotted name, whose output is the features: (B, C, h, w), or in a ViT (B, N, C) tokens of
+        which the patches count. If it runs more than once, the last time counts.
+        None: in a ViT of timm's kind the last block's norm1. Later outputs do not work: if the class token is pooled,
+        nothing else reaches the logits. In a CNN the last module before pooling that gives a map of more than one
+        position; it is looked up once for each image size, in the first call.
+
+    Raises ValueError for a layer that the model does not have, and if no layer gives such a map.
+    """
+
+    def __init__(self, model: nn.Module, layer: nn.Module | str | None = None) -> None:
+        super().__init__(model)
+        self._transformer = Transformer.find(self.model)
+        self._layer = None if layer is None else _find(self.model, layer)
+        if layer is None and self._transformer is not None:
+            self._layer = getattr(self._transformer.vit.blocks[-1], "norm1", None)
+        self._by_size: dict[tuple[int, int], nn.Module] = {}
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        with held(self.model), ExitStack() as stack:
+            if self._transformer is not None:
+                stack.enter_context(self._transformer.sized())
+            yield
+
+    def check(self, images: Tensor) -> None:
+        with self:
+            found = self._seen(self._as_fed(images), graph=False)[1]
+            self._spread(found.leaf, found.layer, len(images))
+
+    def _seen(self, images: Tensor, graph: bool = True) -> tuple[Tensor, Features]:
+        """Return the logits (B, K) and the features, in one forward; the graph, if any, begins at them."""
+        size = (images.shape[2], images.shape[3])
+        layer = self._layer or self._by_size.get(size)
+        cut = _Cut(graph)
+        with ExitStack() as stack, torch.no_grad():
+            for module in nn.Module.modules(self.model) if layer is None else [layer]:
+                hook = cut.at_any(len(images)) if layer is None else cut.here
+                stack.callback(module.register_forward_hook(hook).remove)
+            logits = self._logits(images)
+        if cut.layer is None or cut.features is None:
+            raise ValueError(
+                f"no module of {type(self.model).__name__} gives its last features as a map (B, C, h, w); "
+                "use gradient, or in Python name a layer (layer=)"
+            )
+        if layer is None:
+            self._by_size[size] = cut.layer
+        return logits, Features(cut.features, cut.layer)
+
+    def _spread(self, features: Tensor, layer: nn.Module, batch: int) -> Tensor:
+        """Return features as (B, C, h, w) float32."""
+        features = features.detach().float()
+        if len(features) == batch and features.ndim == 4:
+            return features.permute(0, 3, 1, 2) if self._channels_last(layer) else features
+        if len(features) == batch and features.ndim == 3 and self._transformer is not None:
+            return self._transformer.to_grid(features.transpose(1, 2))
+        raise ValueError(
+            f"layer {self._name(layer)!r} gives {tuple(features.shape)} for {batch} images; expected a map "
+            "(B, C, h, w), or a ViT's tokens (B, N, C); name another one"
+        )
+
+    def _channels_last(self, layer: nn.Module) -> bool:
+        """Whether the layer is part of a network, such as timm's Swin, that says its maps are (B, h, w, C)."""
+        modules = nn.Module.modules
+        nets = [m for m in modules(self.model) if hasattr(m, "num_classes") and getattr(m, "output_fmt", "") == "NHWC"]
+        return not isinstance(layer, nn.Conv2d) and any(layer is part for net in nets for part in modules(net))
+
+    def _name(self, layer: nn.Module) -> str:
+        return next((name for name, module in nn.Module.named_modules(self.model) if module is layer), "")
+
+
+class _Cut:
+    """Keeps a layer's output as the leaf to take gradients for, and begins the graph at it if `graph` says so."""
+
+    def __init__(self, graph: bool) -> None:
+        self.graph = graph
+        self.layer: nn.Module | None = None
+        self.features: Tensor | None = None
+
+    def here(self, module: nn.Module, inputs: Any, output: Any) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise ValueError(f"a {type(module).__name__} gives {type(output).__name__}; name a layer with one tensor")
+        torch.set_grad_enabled(self.graph)  # until the `no_grad` around the forward ends
+        self.layer, self.features = module, output.detach().requires_grad_(self.graph)
+        return self.features.clone()  # later layers may write into it
+
+    def at_any(self, batch: int) -> Callable[[nn.Module, Any, Any], Tensor | None]:
+        """Register a hook for all modules that cuts at each map, so that the last cut stays."""
+
+        def hook(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
+            if not (isinstance(output, Tensor) and len(output) == batch):
+                return None
+            if output.ndim == 3:
+                self.layer = self.features = None  # tokens: the maps before were no last features
+            if output.ndim != 4 or output.shape[2] * output.shape[3] == 1 or "Pool" in type(module).__name__:
+                return None
+            return self.here(module, inputs, output)
+
+        return hook
+
+
+def _find(model: nn.Module, layer: nn.Module | str) -> nn.Module:
+    names: dict[str, nn.Module] = {name: module for name, module in nn.Module.named_modules(model) if name}
+    if isinstance(layer, str):
+        if layer not in names:
+            near = difflib.get_close_matches(layer, names, n=3, cutoff=0.4)
+            guess = f"did you mean {', '.join(near)}?" if near else "see model.named_modules()"
+            raise ValueError(f"{type(model).__name__} has no layer {layer!r}; {guess}")
+        return names[layer]
+    if not any(layer is module for module in names.values()):
+        raise ValueError(f"the {type(layer).__name__} given as layer is not part of {type(model).__name__}; name one")
+    return layer
 
 
 class _Weighed(OfFeatures):

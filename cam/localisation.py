@@ -1,4 +1,4 @@
-"""Whether a map lies on the object: scores against a mask or boxes, at a threshold, at the maximum, and without either.
+"""Whether a map lies on the object: scores against a mask or boxes; how few pixels it marks; how similar two maps are.
 
 Maps are (B, H, W), or one (H, W), floating in [0, 1]. The truth is a bool mask of the same shape, or the boxes of each
 image (for one map: its boxes), whose union counts. An image whose truth is empty, such as one whose boxes were cropped
@@ -237,3 +237,78 @@ class MaxBoxAcc:
     def compute(self) -> float:
         """Compute MaxBoxAccV2 of everything added; NaN without images."""
         return max_box_acc(self.hits.double()[None] / self.images).item()
+
+
+def entropy(maps: Tensor) -> Tensor:
+    """Return the entropy of each map (B, H, W) in [0, 1], its values being shares of their sum: (B,) float64 in nats.
+
+    From 0, one pixel, to log(H * W), all alike (complexity of Bhatt et al., IJCAI 2020). NaN where a map is all 0.
+    """
+    values = as_maps(maps).double().flatten(1)
+    return _entropy(values / values.sum(dim=1, keepdim=True))
+
+
+def histogram_entropy(maps: Tensor, bins: int = 100) -> Tensor:
+    """Return the entropy of the histogram of each map's values, of equal bins from its lowest to its highest: (B,)
+    float64 in nats. It asks how many different values there are, not where; NaN where a map is constant.
+    """
+    values = as_maps(maps).double().flatten(1)
+    low, high = values.amin(dim=1, keepdim=True), values.amax(dim=1, keepdim=True)
+    places = ((values - low) / (high - low) * bins).nan_to_num().long().clamp(max=bins - 1)
+    counts = values.new_zeros(len(values), bins).scatter_add_(1, places, torch.ones_like(values))
+    return torch.where((high > low)[:, 0], _entropy(counts / values.shape[1]), torch.nan)
+
+
+def gini(maps: Tensor) -> Tensor:
+    """Return the Gini index of each map (B, H, W) in [0, 1]: (B,) float64.
+
+    0 where all pixels are alike, 1 - 1 / (H * W) where one has all (sparseness of Chalasani et al., ICML 2020). NaN
+    where a map is all 0.
+    """
+    values = as_maps(maps).double().flatten(1).sort(dim=1).values
+    n = values.shape[1]
+    places = torch.arange(1, n + 1, device=values.device, dtype=torch.float64)
+    return ((2 * places - n - 1) * values).sum(dim=1).div(n * values.sum(dim=1))
+
+
+def _entropy(shares: Tensor) -> Tensor:
+    summands: Tensor = torch.special.entr(shares)
+    return summands.sum(dim=1)
+
+
+def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
+    """Return Spearman's rank correlation over the pixels of each pair of maps: (B,) float64 in [-1, 1].
+
+    a, b: (B, H, W), or one (H, W), floating in [0, 1]. Equal values share the mean of their ranks. NaN where either
+    map is constant: its ranks say nothing.
+    """
+    ranks_a, ranks_b = (_centred_ranks(maps.flatten(1)) for maps in _pair(a, b))
+    spread = ((ranks_a**2).sum(dim=1) * (ranks_b**2).sum(dim=1)).sqrt()
+    return (ranks_a * ranks_b).sum(dim=1) / spread
+
+
+def iou_at(a: Tensor, b: Tensor, threshold: float = 0.5) -> Tensor:
+    """Return the IoU of the pixels of at least `threshold` in each pair of maps: (B,) float64; NaN where neither has
+    one.
+
+    a, b: as for `rank_correlation`.
+    """
+    above_a, above_b = (maps.double() >= threshold for maps in _pair(a, b))
+    return (above_a & above_b).sum(dim=(1, 2)).double() / (above_a | above_b).sum(dim=(1, 2))
+
+
+def _pair(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = as_maps(a), as_maps(b)
+    if a.shape != b.shape:
+        raise ValueError(f"maps of {tuple(a.shape)} and {tuple(b.shape)}; expected the same shape")
+    return a, b
+
+
+def _centred_ranks(values: Tensor) -> Tensor:
+    """Return the ranks of (B, N) along each row less their mean, as float64: the mean of first and last place among
+    equals.
+    """
+    values = values.contiguous()
+    ordered = values.sort(dim=1).values
+    below, up_to = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
+    return (below + up_to - values.shape[1]).double() / 2

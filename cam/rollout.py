@@ -1,16 +1,16 @@
-"""Attention rollout."""
+"""Explainers that combine the attention of all blocks: rollout, Chefer et al., LeGrad."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .attention_maps import AttentionExplainer
-from .explainer import chosen
-from .rng import Rng
-from .watch import Transformer
+from .explainer import Rng, chosen, each_target
+from .vit import OTHER_METHODS, Add, AttentionExplainer, Trail, Transformer, detached, is_read
 
 
 class Rollout(AttentionExplainer):
@@ -55,3 +55,131 @@ def roll(averages: Sequence[Tensor], row: Tensor) -> Tensor:
         average = average / average.sum(dim=-1, keepdim=True)  # low precision leaves sums a little off
         row = (row @ average + row) / 2
     return row[:, 0]
+
+
+class Chefer(AttentionExplainer):
+    """Generic attention explainability (Chefer, Gur and Wolf, ICCV 2021): rollout of attention times its gradient.
+
+    With A a block's attention and G the gradient of the class's logit for it, each block adds mean over heads of
+    relu(G * A) times what is known of the blocks before: R = R + mean(relu(G * A)) R, from the identity on (equations 5
+    and 6 for a pure ViT). The map is R's row of the class token, at the patches; of a model that pools its patches,
+    the mean of their rows. No layer-wise relevance propagation takes part.
+
+    model: a ViT of timm's kind or of transformers, of any attention formula that ends in a softmax. Raises ValueError
+        for another model, and where the logits are not read from the class token, or hardly. Where they are read from
+        other tokens, too, the map tells of the class token's part alone.
+
+    One forward and a backward for each target. A row times matrices, last block first, in the order in which a backward
+    meets them; so no product of matrices is made, and no gradient is kept.
+    """
+
+    name = "chefer"
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._transformer = Transformer.read_from(self.model, "chefer")
+
+    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        reading = _Reading(self._transformer)
+        trail = Trail(reading.of, cut=False)
+        try:
+            with self._transformer.showing(trail.see):
+                logits = self._logits(images)
+            classes = chosen(logits, wanted)
+            rows = [trail.sum(total, more) for total, more in each_target(logits, classes)]
+        finally:
+            trail.forget()
+        if reading.unread:
+            raise ValueError(
+                "chefer follows the relevance from the class token, whose attention in the last block has hardly any "
+                f"gradient, and that of others has: the logits are not read from it; {OTHER_METHODS}"
+            )
+        return logits, classes, self._transformer.to_grid(torch.stack(rows, dim=1))
+
+
+class _Reading:
+    """The row of R, and whether the last block's attention has its gradient elsewhere."""
+
+    def __init__(self, transformer: Transformer) -> None:
+        self.transformer = transformer
+        self.unread = False
+
+    def of(self, scores: Tensor, attention: Tensor) -> Add:
+        attention = attention.detach()
+
+        def add(gradient: Tensor, row: Tensor | None) -> Tensor:
+            flow = (gradient * attention).float().relu().mean(dim=1)
+            if row is None:
+                row, size = self.transformer.read_row(flow[:, 0]), gradient.float().abs()
+                self.unread = not (self.transformer.pools_patches or is_read(size[:, :, 0].sum(), size.sum()))
+            return row + torch.einsum("bn,bnm->bm", row, flow)
+
+        return add
+
+
+class LeGrad(AttentionExplainer):
+    """LeGrad (Bousselham et al., ICCV 2025): the positive gradient of attention, for what each block makes of a class.
+
+    Each block's output, averaged over all tokens, goes through the model's own norm and head: its score of the class.
+    The map is the sum over blocks of relu(d score / d attention of that block), averaged over heads and queries, at
+    the patches (arXiv:2404.03214).
+
+    model: a ViT of timm's kind or of transformers, of any attention formula that ends in a softmax, with a class token
+        or without.
+    layers: how many blocks count, from the last one back; 0: all. The authors' package takes 2 unless told.
+
+    One forward and a backward for each target: the scores of all blocks go through the head as further rows of one
+    batch, and no gradient passes from a block to the one before.
+    """
+
+    name = "legrad"
+
+    def __init__(self, model: nn.Module, layers: int = 0) -> None:
+        super().__init__(model)
+        self._transformer = Transformer.needed(self.model, "LeGrad")
+        depth = len(self._transformer.whole_blocks)
+        if not 0 <= layers <= depth:
+            raise ValueError(f"layers is {layers}; the model has {depth} blocks: expected 1 … {depth}, or 0 for all")
+        self.layers = layers or depth
+
+    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        blocks, trail = self._transformer.whole_blocks, Trail(_read, cut=True)
+        first = len(blocks) - self.layers
+        formed: list[Tensor] = []
+
+        def see(index: int, scores: Tensor, attention: Tensor) -> Tensor | None:
+            return trail.see(index, scores, attention) if index >= first else None
+
+        def alone(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            return detached(inputs, named)
+
+        def form(module: nn.Module, inputs: Any, output: Any) -> Any:
+            tokens = output if isinstance(output, Tensor) else output[0]
+            formed.append(tokens.mean(dim=1, keepdim=True).expand_as(tokens))
+            if module is not blocks[-1]:
+                return None
+            rows = torch.cat([tokens.detach(), *formed])
+            return rows if isinstance(output, Tensor) else (rows, *output[1:])
+
+        try:
+            with ExitStack() as stack:
+                for block in blocks[first:]:
+                    stack.callback(block.register_forward_pre_hook(alone, with_kwargs=True).remove)
+                    stack.callback(block.register_forward_hook(form).remove)
+                stack.enter_context(self._transformer.showing(see))
+                every = self._logits(images, copies=1 + self.layers)
+            logits = every[: len(images)]
+            classes = chosen(logits, wanted)
+            scores = every[len(images) :], classes.repeat(self.layers, 1)
+            sums = [trail.sum(total, more) for total, more in each_target(*scores)]
+        finally:
+            trail.forget()
+        return logits, classes, self._transformer.to_grid(torch.stack(sums, dim=1))
+
+
+def _read(scores: Tensor, attention: Tensor) -> Add:
+    def add(gradient: Tensor, total: Tensor | None) -> Tensor:
+        term = gradient.float().relu().mean(dim=(1, 2))
+        return term if total is None else total + term
+
+    return add

@@ -9,10 +9,9 @@ It needs torch, NumPy, OpenCV and Pillow. A corruption is a class with two funct
 """
 
 from .constants import PRESETS, SEVERITIES
-from .corruption import VARIANTS, Corruption, Draws
-from .frost import TEXTURES, find_photographs, own_textures
+from .corruption import VARIANTS, Corruption, Draws, Rng, TorchRng
 from .registry import CORRUPTIONS, corrupt, corruption
-from .rng import Rng, TorchRng
+from .weather import TEXTURES, find_photographs, own_textures
 
 __all__ = [
     "CORRUPTIONS",

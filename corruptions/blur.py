@@ -11,19 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .corruption import Corruption, Deterministic, Draws
-from .filters import (
-    Q16_HALF,
-    by_parts,
-    gaussian_blur,
-    motion_blur,
-    motion_paths,
-    to_bytes,
-    trimmed,
-    unit,
-    zoom_in,
-)
-from .rng import Rng
+from .corruption import Corruption, Deterministic, Draws, Rng
+from .filters import Q16_HALF, by_parts, gaussian_blur, motion_blur, motion_paths, to_bytes, trimmed, unit, zoom_in
 
 
 class GaussianBlur(Deterministic):

@@ -1,18 +1,47 @@
-"""What all corruptions share: a draw of random numbers, and a function of images and draw that is not random."""
+"""What all corruptions share: a draw of random numbers, and a function of images and draw that is not random.
+
+`robustkit.common.randomness.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from .constants import PRESETS, SEVERITIES
 from .filters import unit
-from .rng import Rng, TorchRng
+
+
+class Rng(Protocol):
+    """Random numbers for a batch of B images; `purpose` names the draw, so that no two draws share numbers."""
+
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return (B, *shape) floating in [0, 1)."""
+        ...
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        """Return (B, *shape) floating, mean 0, variance 1."""
+        ...
+
+
+class TorchRng:
+    """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call."""
+
+    def __init__(self, batch: int, device: torch.device | str = "cpu") -> None:
+        self.batch = batch
+        self.device = torch.device(device)
+
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        return torch.rand(self.batch, *shape, device=self.device)
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        return torch.randn(self.batch, *shape, device=self.device)
+
 
 SMALLEST = 16
 VARIANTS = ("hendrycks", "bethgelab")

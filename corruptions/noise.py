@@ -9,9 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .corruption import Corruption, Draws
+from .corruption import Corruption, Draws, Rng
 from .filters import to_bytes, unit, upload
-from .rng import Rng
 
 
 class GaussianNoise(Corruption):

@@ -7,15 +7,10 @@ import difflib
 from torch import Tensor
 
 from .blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, ZoomBlur
-from .corruption import Corruption
-from .digital import Brightness, Contrast, JpegCompression, Pixelate, Saturate
-from .elastic import ElasticTransform
-from .fog import Fog
-from .frost import Frost
+from .corruption import Corruption, Rng
+from .digital import Brightness, Contrast, ElasticTransform, JpegCompression, Pixelate, Saturate
 from .noise import GaussianNoise, ImpulseNoise, ShotNoise, SpeckleNoise
-from .rng import Rng
-from .snow import Snow
-from .spatter import Spatter
+from .weather import Fog, Frost, Snow, Spatter
 
 _CLASSES: tuple[type[Corruption], ...] = (
     *(GaussianNoise, ShotNoise, ImpulseNoise),

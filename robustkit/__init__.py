@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from .models.identity import Classifier as Classifier
     from .models.segmenter import load_segmenter as load_segmenter
     from .pipeline.audit import audit as audit
-    from .pipeline.other_inputs import series as series
-    from .pipeline.other_inputs import text as text
-    from .pipeline.segment import segment as segment
-    from .report.merge import merge as merge
-    from .results.run import Run as Run
+    from .pipeline.audit import segment as segment
+    from .pipeline.audit import series as series
+    from .pipeline.audit import text as text
+    from .report.refresh import merge as merge
+    from .results.summary import Run as Run
 
 __version__ = "0.1.0"
 __getattr__, __dir__, _ = lazy_loader.attach(

@@ -23,7 +23,7 @@ import torch
 from places import TESTS
 from safetensors.torch import save
 
-from robustkit.data.label_table import read_table
+from robustkit.data.layouts import read_table
 from robustkit.errors import CheckpointError, DataError, ProtocolError, RobustkitError
 from robustkit.evaluations.attacks.condition import parse_conditions
 from robustkit.evaluations.corruptions.condition import parse_corrupted
@@ -32,8 +32,7 @@ from robustkit.evaluations.maps.condition import parse_cams, parse_explained
 from robustkit.gate.policy import parse_policy
 from robustkit.models.checkpoint import read
 from robustkit.protocol.card import load_card
-from robustkit.results.run import Run
-from robustkit.results.summary import summarise
+from robustkit.results.summary import Run, summarise
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import HealthCheck, configuration, given, settings  # noqa: E402

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from .apply import get_attention as get_attention
     from .apply import set_attention as set_attention
     from .apply import watching as watching
-    from .formula import Formula as Formula
-    from .formula import elliptical_metric as elliptical_metric
-    from .formula import unit as unit
+    from .formulas import Formula as Formula
+    from .formulas import elliptical_metric as elliptical_metric
+    from .formulas import unit as unit
+    from .hooks import Captured as Captured
+    from .hooks import Watcher as Watcher
     from .multihead import MultiheadAttention as MultiheadAttention
     from .registry import FORMULAS as FORMULAS
     from .registry import find_formula as find_formula
     from .registry import scores as scores
-    from .watcher import Captured as Captured
-    from .watcher import Watcher as Watcher
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,

@@ -28,15 +28,22 @@ from torch import nn
 
 from ..errors import ModelError
 from . import interface
-from .biased import FormulaBeitAttention, FormulaWindowAttention
-from .latent import LatentAttention
-from .layer import FormulaAttention, FormulaCrossAttention, Formulaic, Handover
+from .formulas import check_rotary
+from .hooks import Captured, Watcher
+from .layers import (
+    FormulaAttention,
+    FormulaBeitAttention,
+    FormulaCrossAttention,
+    Formulaic,
+    FormulaWindowAttention,
+    Handover,
+    LatentAttention,
+    SelfAttention,
+    give_parameters,
+    head_size,
+)
 from .multihead import MultiheadAttention
-from .parameters import give_parameters, head_size
-from .qana import check_rotary
 from .registry import EVERY_FORMULA, Formula, find_formula
-from .self_attention import SelfAttention
-from .watcher import Captured, Watcher
 
 Model = TypeVar("Model", bound=nn.Module)
 _WITH_FORMULA: dict[type, type] = {

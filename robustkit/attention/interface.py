@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .formula import Formula
-from .layer import Formulaic, Handover
-from .parameters import give_parameters
+from .formulas import Formula
+from .hooks import Watcher
+from .layers import Formulaic, Handover, give_parameters
 from .registry import EVERY_FORMULA, find_formula
-from .watcher import Watcher
 
 PREFIX = "robustkit:"
 NOTED = "robustkit_attention"

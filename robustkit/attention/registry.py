@@ -6,10 +6,9 @@ import re
 
 from torch import Tensor
 
-from ..common.registry import Registry, instance_of
+from ..common.plugins import Registry, instance_of
 from ..errors import ModelError, unknown
-from .formula import PLAIN, Formula, Parameters, elliptical_metric, unit
-from .formula_options import FAMILIES, make
+from .formulas import FAMILIES, PLAIN, Formula, Parameters, elliptical_metric, make, unit
 
 __all__ = ["EVERY_FORMULA", "FORMULAS", "Formula", "elliptical_metric", "find_formula", "scores", "unit"]
 

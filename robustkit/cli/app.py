@@ -10,7 +10,7 @@ import click
 
 from .. import __version__
 from ..common.environment import check_date
-from ..common.registry import loaded_plugins
+from ..common.plugins import loaded_plugins
 from ..errors import ProtocolError, RobustkitError, RobustkitWarning
 from ..pipeline.processes import is_own, speaker
 from . import streams
@@ -111,8 +111,8 @@ def main() -> None:
 
 def _refused(said: str) -> None:
     """Leave a mark in the run folder that a refused command was to write into; others leave it where they fail."""
+    from ..runs.description import COMMANDS as MAKING
     from ..runs.files import RunFiles
-    from ..runs.repeating import COMMANDS as MAKING
 
     words = sys.argv[1:]
     if next((word for word in words if not word.startswith("-")), "") not in MAKING:

@@ -7,8 +7,7 @@ from typing import Any
 
 from ..display.console import print_line
 from ..errors import GateFailed, ProtocolError
-from ..gate.attestation import FAILED, FILE, SHARDS, WARNED
-from ..gate.attested import read_attestation
+from ..gate.attestation import FAILED, FILE, SHARDS, WARNED, read_attestation
 from ..models.file_digests import file_digests
 
 

@@ -15,9 +15,9 @@ from ..gate.attestation import STATEMENT, as_statement
 from ..gate.output import as_json, by_urgency, counts, github_lines, junit, markdown, table
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
+from ..runs.description import repeat_of
+from ..runs.files import OWN
 from ..runs.folder import RunFolder
-from ..runs.links import OWN
-from ..runs.repeating import repeat_of
 
 DEFAULT = Path("policy.toml")
 _HEAD = 4096  # bytes of a file that tell whether a check wrote it

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..display.console import print_line, print_tables
 from ..errors import RunError
 from ..evaluations.needed import check_plugins
-from ..results.among import Among, among_tables, found_among, sides_of
 from ..results.comparison import Comparison, ComparisonRow, Pair, compare, own_flags, pairs, unpaired
-from ..results.paired import Side
+from ..results.pairing import Side
 from ..results.published import read_published
-from ..results.tables import tables
+from ..results.tables import Among, among_tables, found_among, sides_of, tables
 from ..runs.folder import RunFolder
 
 if TYPE_CHECKING:

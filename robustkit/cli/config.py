@@ -17,7 +17,7 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
     """Make the entries of a TOML file the defaults of the options: top level, then the command's own table."""
     if path is None:
         return
-    from ..common.toml import parse_toml
+    from ..common.files import parse_toml
 
     try:
         text = text_of(Path(path), TEXT, errors="replace")

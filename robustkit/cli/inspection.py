@@ -31,7 +31,7 @@ from ..models.identity import Classifier
 from ..models.segmenter import is_segmenter, load_segmenter
 from ..models.setup_check import BETTER, UNKNOWN, PartFit
 from ..models.setups import Setup
-from ..pipeline.data import labelled_data
+from ..pipeline.inputs import labelled_data
 from ..pipeline.manifest import describe
 from .arguments import DATA_KEYS
 from .idle import refuse_idle

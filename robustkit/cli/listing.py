@@ -205,7 +205,7 @@ def _cams() -> list[Entry]:
 
 
 def _attentions() -> list[Entry]:
-    from ..attention.formula_options import FAMILIES, shown
+    from ..attention.formulas import FAMILIES, shown
     from ..attention.registry import EVERY_FORMULA
 
     entries: list[Entry] = []
@@ -225,7 +225,7 @@ def _protocols() -> list[Entry]:
 def _plugins() -> list[Entry]:
     from ..common.plugins import GROUPS, every_plugin
     from ..errors import PluginError
-    from ..pipeline.plugins import registries
+    from ..pipeline.manifest import registries
 
     rows, by_group = list[Entry](), registries()
     for plugin in every_plugin():

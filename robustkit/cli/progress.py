@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..display.layout import shortened, wide, wrapped
+from ..display.console import shortened, wide, wrapped
 from ..pipeline.estimate import clock_time
 
 _PLAN, _LINES = "robustkit.plan", "robustkit.progress"

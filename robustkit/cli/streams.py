@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from ..display.neutral import no_commands
+from ..display.text import no_commands
 
 SIGPIPE_STATUS = 141  # 128 + SIGPIPE, as a shell reports for a command whose reader left
 

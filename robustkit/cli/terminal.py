@@ -19,7 +19,7 @@ from .idle import refuse_for_pictures, refuse_idle_parts
 if TYPE_CHECKING:
     from ..evaluations.parts import Part
     from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
-    from ..results.run import Run
+    from ..results.summary import Run
     from ..runs.folder import RunFolder
 
 
@@ -187,7 +187,7 @@ def run_and_show(request: Request, details: bool = False, quiet: bool = False) -
     details: with every table. quiet: no progress.
     """
     from ..pipeline.processes import follows, speaker
-    from ..pipeline.run import run as carry_out
+    from ..pipeline.scheduler import run as carry_out
     from .progress import ConsoleProgress
 
     side = console(stderr=True)
@@ -228,9 +228,8 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     from ..evaluations.gaps import left_out_lines
     from ..evaluations.results import Results
     from ..evaluations.setup_flags import setups_of
-    from ..results.findings import sentences
-    from ..results.overview import short_tables
-    from ..results.tables import report_tables
+    from ..results.summary_text import sentences
+    from ..results.tables import report_tables, short_tables
     from ..tasks.task import task_of
 
     screen, every = console(), Results.of(run, results)

@@ -12,8 +12,8 @@ import click
 from ..errors import ProtocolError
 from ..gate.policy import read_policy
 from ..pipeline.until_decided import until_decided
+from ..runs.description import without_option
 from ..runs.folder import RunFolder
-from ..runs.repeating import without_option
 from .check import DEFAULT, conclude, refuse_idle_predicate, refuse_same_file, withdraw
 from .idle import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .progress import ConsoleProgress

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..display.console import print_line
 from ..errors import RunError
-from ..report.index.index import write_index
+from ..report.index.page import write_index
 from ..report.index.serve import server_of
 
 

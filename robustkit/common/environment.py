@@ -1,4 +1,4 @@
-"""Numbers in environment variables, as torchrun, batch systems and builds set them. Loads no torch."""
+"""Numbers in environment variables, as torchrun and batch systems set them, and how many threads a process may use."""
 
 from __future__ import annotations
 
@@ -28,3 +28,12 @@ def count_in(name: str, usual: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise RunError(f"{name} is {text[:40]!r}; expected a whole number, as torchrun sets it: unset it, or mend it")
     return int(text)
+
+
+def usual_workers() -> int:
+    """Return how many threads decode images where nobody says: one for each core that this process may use.
+
+    The processes that torchrun started on this machine share its cores.
+    """
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // max(1, count_in("LOCAL_WORLD_SIZE", 1)))

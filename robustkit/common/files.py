@@ -1,17 +1,21 @@
-"""Plain files of a bounded size. A pipe or a device is refused before it is opened: it would never end."""
+"""Plain files of a bounded size, whole-file writes, TOML, and locks on folders. A pipe or a device is refused."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import platform
 import secrets
 import stat
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from ..errors import RunError
+from ..errors import RobustkitError, RunError
 
 LARGEST = {".json": 64 << 20}
 """Bytes of a file by its suffix; of all others a gigabyte."""
@@ -128,3 +132,116 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+_DOTS = 1000  # per line; a key of n parts takes time and memory in the square of n
+
+
+def written_text(path: Path, where: str, error: type[RobustkitError]) -> str:
+    """Return the text of a TOML file; bytes that are not UTF-8 are replaced. Raises `error` unless it is a plain file
+    of at most a megabyte.
+    """
+    try:
+        return text_of(path, TEXT, errors="replace")
+    except OSError as fault:
+        raise error(f"{where}: cannot be read ({reason(fault)}); expected a TOML file") from None
+
+
+def parse_toml(text: str, where: str, error: type[RobustkitError]) -> dict[str, Any]:
+    """Return the table that `text` holds; `where` names the file in the message.
+
+    Raises:
+        error: the text is not TOML; the message has line and column.
+    """
+    if any(line.count(".") > _DOTS for line in text.splitlines()):
+        raise error(f"{where}: a line with more than {_DOTS} dots; expected a few levels")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise error(f"{where}: tables nested too deeply; expected a few levels") from None
+    except tomllib.TOMLDecodeError as fault:
+        raise error(f"{where}: not valid TOML: {fault}") from None
+    except ValueError as fault:  # raised by whole numbers of thousands of digits
+        raise error(f"{where}: not valid TOML: {str(fault).partition(';')[0]}; expected shorter numbers") from None
+
+
+FILE, _TURN = ".lock", ".turn"
+_OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)  # through a link, its target would be overwritten
+_POLL = 0.05  # seconds
+
+
+@contextlib.contextmanager
+def locked(folder: Path, together: bool = False) -> Iterator[None]:
+    """Hold a folder, which is created if it is missing.
+
+    The file that stays behind means nothing: the lock is the kernel's and ends with its process. A file system without
+    locks gives none.
+
+    together: with all who say so, too; Windows gives those no lock.
+
+    Raises:
+        RunError: another process holds the folder, or it cannot be written.
+    """
+    with _opened(folder, FILE) as file:
+        if not _take(file.fileno(), together):
+            raise RunError(f"{folder} is in use by {_holder(file.read())}; wait for it, or use another --out")
+        file.truncate(0)
+        json.dump({"pid": os.getpid(), "host": platform.node()}, file)
+        file.flush()
+        yield
+
+
+@contextlib.contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Wait until nobody else is at this place in a folder; for what takes a moment. Raises RunError as `locked`."""
+    with _opened(folder, _TURN) as file:
+        while not _take(file.fileno()):
+            time.sleep(_POLL)
+        yield
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, name: str) -> Iterator[TextIO]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / name, os.O_RDWR | os.O_CREAT | _OURS, 0o666)
+    except OSError as fault:
+        raise RunError(f"cannot write {folder}: {fault.strerror or fault}; choose a folder with --out") from None
+    with os.fdopen(handle, "r+", encoding="utf-8") as file:
+        yield file
+
+
+def _take(handle: int, together: bool = False) -> bool:
+    """Whether the file is this process's now."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt  # type: ignore[unreachable,unused-ignore]
+
+        try:
+            if not together:
+                msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if together else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # no locks on this file system
+    return True
+
+
+def _holder(text: str) -> str:
+    try:
+        holder = json.loads(text)
+        return f"process {int(holder['pid'])} on {holder['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

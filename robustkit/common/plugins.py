@@ -1,4 +1,4 @@
-"""Plug-ins: code of other packages that takes part in an audit, found through entry points or read from a file.
+"""Plug-ins: code of other packages or of a user's file that takes part in an audit, found by name beside robustkit's own.
 
 A package names what it brings under an entry point group, `robustkit.attacks` for example; a file has a dictionary
 `PLUGINS = {"attacks": {"spin": Spin}}`. Nothing of a package is imported before something asks for it by its name.
@@ -8,16 +8,83 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 from ..errors import PluginError, unknown
 from .files import TEXT, bytes_of, reason
-from .own_code import digest_of_files, run_file
+
+
+def run_file(path: Path, code: bytes, name: str) -> tuple[ModuleType, str]:
+    """Execute a Python file under a name; return its module, and the SHA-256 (hex) of its code and of the modules next
+    to it that it imported.
+
+    Raises:
+        ImportError: it is no Python file. Whatever the file raises.
+    """
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None:
+        raise ImportError(f"{path.name} is not Python")
+    module, folder, helpers = importlib.util.module_from_spec(spec), path.resolve().parent, list[Path]()
+    sys.modules[name] = module  # dataclasses look their module up while they are made
+    try:
+        with importing_from(folder, helpers):
+            exec(compile(code, str(path), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    files = sorted(helpers)
+    return module, hashlib.sha256(code + digest_of_files(files, folder).encode() * bool(files)).hexdigest()
+
+
+@contextmanager
+def importing_from(folder: Path, helpers: list[Path] | None = None) -> Iterator[None]:
+    """Let modules in a folder be imported inside; on leaving they are forgotten, so that another folder's module of
+    such a name is its own. helpers: takes their files.
+    """
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name, file in _imported_from(folder, before):
+            del sys.modules[name]
+            if helpers is not None:
+                helpers.append(file)
+
+
+def digest_of_files(paths: Sequence[Path], base: Path) -> str:
+    """Return the SHA-256 (hex) of files: of their names, below `base` where it is one, and their contents."""
+    total = hashlib.sha256()
+    for path in paths:
+        name = path.relative_to(base).as_posix() if path.is_relative_to(base) and base != Path() else path.name
+        content = path.read_bytes()
+        total.update(f"{name}\0{len(content)}\0".encode() + content)
+    return total.hexdigest()
+
+
+def _imported_from(folder: Path, before: set[str]) -> list[tuple[str, Path]]:
+    """Return the modules imported since `before` from files in or below a folder, apart from installed packages and
+    parts of packages that were there.
+    """
+    found = []
+    for name in sys.modules.keys() - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if not file or name.partition(".")[0] in before or not Path(file).is_relative_to(folder):
+            continue
+        if "site-packages" not in Path(file).relative_to(folder).parts:
+            found.append((name, Path(file)))
+    return found
+
 
 GROUPS = {
     "attacks": "attack",
@@ -178,3 +245,138 @@ def brief(fault: BaseException) -> str:
     """Return an error in a line."""
     said = next(iter(str(fault).strip().splitlines()), "")
     return f"{type(fault).__name__}: {said}"[:300] if said else type(fault).__name__
+
+
+T = TypeVar("T")
+_RIVALS = {"attacks": ("attacks", "families"), "families": ("attacks", "families")}
+"""Groups whose names stand for conditions alike, so that no two plug-ins of them can share one."""
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+_used: dict[Plugin, None] = {}
+
+
+def loaded_plugins() -> list[Plugin]:
+    """Return the plug-ins whose code this process has asked for."""
+    return list(_used)
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for.
+
+    own: what robustkit has; a plug-in of one of these names is refused. check: returns a plug-in's value, or raises
+    TypeError with what was expected. reserved: further names that no plug-in may take. same_name: whether a value that
+    has a name must have the plug-in's.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        own: Mapping[str, T],
+        check: Callable[[Any], T],
+        reserved: tuple[str, ...] = (),
+        same_name: bool = True,
+    ) -> None:
+        self.group, self.own, self._check, self._reserved = group, own, check, (*reserved, "none")
+        self._same_name = same_name
+        self._loaded: dict[Plugin, T] = {}
+        self._failed: dict[Plugin, PluginError] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.own or (isinstance(name, str) and self.plugin(name) is not None)
+
+    def __iter__(self) -> Iterator[str]:
+        names = (plugin.name for plugin in declared(self.group) if plugin.name not in self._reserved)
+        return iter(dict.fromkeys([*self.own, *names]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __getitem__(self, name: str) -> T:
+        """Return what has this name. Raises KeyError where nothing has, PluginError where a plug-in cannot be used."""
+        if name in self.own:
+            return self.own[name]
+        if (plugin := self.plugin(name)) is None:
+            raise KeyError(name)
+        return self.load(plugin)
+
+    def load(self, plugin: Plugin) -> T:
+        """Return what a plug-in of this group brings.
+
+        Raises:
+            PluginError: its name is taken or not a name, or it cannot be imported, or brings something else.
+        """
+        if refusal := self._refused(plugin):
+            raise PluginError(refusal)
+        if plugin in self._failed:
+            raise self._failed[plugin]
+        if plugin not in self._loaded:
+            try:
+                self._loaded[plugin] = self._checked(plugin)
+            except PluginError as fault:
+                self._failed[plugin] = fault
+                raise
+        return self._loaded[plugin]
+
+    @property
+    def loaded(self) -> list[T]:
+        """The values of plug-ins that were loaded."""
+        return list(self._loaded.values())
+
+    def _checked(self, plugin: Plugin) -> T:
+        _used[plugin] = None
+        value = plugin.load()
+        try:
+            if self._same_name and getattr(value, "name", plugin.name) != plugin.name:
+                raise TypeError(f"what it brings is called {value.name!r}; expected {plugin.name!r}")  # type: ignore[attr-defined]
+            return self._check(value)
+        except Exception as fault:  # also of a value that cannot be shown
+            raise PluginError(f"{plugin.words}: {brief(fault) if type(fault) is not TypeError else fault}") from None
+
+    def usable(self) -> Iterator[tuple[str, T]]:
+        """Yield names and values, without plug-ins that cannot be used."""
+        for name in self:
+            try:
+                yield name, self[name]
+            except PluginError:
+                continue
+
+    def plugin(self, name: str) -> Plugin | None:
+        """Return the plug-in that a name stands for; None for a name that is robustkit's, or nobody's."""
+        if name in self.own or name in self._reserved:
+            return None
+        return next((plugin for plugin in declared(self.group) if plugin.name == name), None)
+
+    def _refused(self, plugin: Plugin) -> str:
+        if not _NAME.fullmatch(plugin.name):
+            return f"{plugin.words}: expected a name of a-z, 0-9, _ and -, a letter first; rename it"
+        if plugin.name in self.own or plugin.name in self._reserved:
+            return f"{plugin.words}: robustkit has {plugin.name} already; rename the plug-in"
+        groups = _RIVALS.get(self.group, (self.group,))
+        alike = [other for group in groups for other in declared(group) if other.name == plugin.name]
+        if len(alike) > 1:
+            origins = " and of ".join(other.origin for other in alike)
+            return f"{len(alike)} plug-ins are called {plugin.name}: of {origins}; keep one of them"
+        return ""
+
+
+def subclass_of(base: type) -> Callable[[Any], Any]:
+    """Return a check that a plug-in brings a subclass."""
+
+    def check(value: Any) -> Any:
+        if not (isinstance(value, type) and issubclass(value, base)):
+            raise TypeError(f"it brings {value!r}; expected a subclass of {base.__module__}.{base.__qualname__}")
+        return value
+
+    return check
+
+
+def instance_of(base: type[T]) -> Callable[[Any], T]:
+    """Return a check that a plug-in brings an instance."""
+
+    def check(value: Any) -> T:
+        if not isinstance(value, base):
+            raise TypeError(f"it brings {value!r}; expected an instance of {base.__module__}.{base.__qualname__}")
+        return value
+
+    return check

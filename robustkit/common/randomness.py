@@ -1,4 +1,4 @@
-"""Randomness as a function: every draw depends on (seed, sample id, condition, purpose) and on nothing else.
+"""Bring tensors to a device without making the host wait.
 
 So draws do not change with the batch size, the order of samples, the number of workers or processes, or a resume.
 
@@ -16,7 +16,19 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from .uploads import upload
+
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the host on a device, without waiting for what the device is doing."""
+    return values.to(device, non_blocking=device.type == "cuda")
+
+
+def stacked(inputs: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Return tensors of one shape as one on a device: gathered in memory that a GPU reads by itself."""
+    if device.type != "cuda":
+        return torch.stack(list(inputs)).to(device)
+    pinned = torch.empty((len(inputs), *inputs[0].shape), dtype=inputs[0].dtype, pin_memory=True)
+    return torch.stack(list(inputs), out=pinned).to(device, non_blocking=True)
+
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9

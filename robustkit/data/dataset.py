@@ -1,4 +1,4 @@
-"""A folder, a zip or the embedded set into samples: a stable id, the image, its label, and what else is known of it."""
+"""Where class folders begin in a tree: beneath single folders, and in one split of several."""
 
 from __future__ import annotations
 
@@ -12,28 +12,52 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.files import lines_of, reason
 from ..errors import BadImageError, DataError, unknown
-from .cifar import CifarSource, cifar_names, read_cifar
-from .class_lists import CIFAR10
-from .generated import EMBEDDED, embedded_set
+from .class_names import CIFAR10, WNID
+from .generated import EMBEDDED, PREFIX, SideBySideSource, embedded_set, paired
 from .images import read_image
 from .layouts import LAYOUTS, Question, Sample, label
-from .shape_sets import Changed
-from .shapes import CLASSES
-from .side_by_side import PREFIX, SideBySideSource, paired
+from .shapes import CLASSES, Changed
 from .sources import (
     SUFFIXES,
     Box,
+    CifarSource,
     DataSource,
     FolderSource,
     Mask,
     ZipSource,
+    cifar_names,
     list_folder,
     list_zip,
+    read_cifar,
 )
-from .splits import class_root
 
 if TYPE_CHECKING:
     from PIL import Image
+
+_SPLITS = ("val", "validation", "valid", "test", "testing", "train", "training")
+
+
+def class_root(images: tuple[str, ...], split: str | None, where: str) -> tuple[str, tuple[str, ...]]:
+    """Return the prefix under which class folders begin: single top folders are entered, and one split is chosen."""
+    prefix = ""
+    notes: tuple[str, ...] = ()
+    while True:
+        parts = [image[len(prefix) :].split("/") for image in images if image.startswith(prefix)]
+        tops = {part[0] for part in parts if len(part) > 1}
+        flat = any(len(part) == 1 for part in parts)
+        if split is not None and split in tops:
+            prefix, split = f"{prefix}{split}/", None
+        elif not flat and len(tops) > 1 and tops <= set(_SPLITS) and split is None:
+            chosen = next(name for name in _SPLITS if name in tops)
+            notes = (f"took {chosen!r} of the splits {', '.join(sorted(tops))}",)
+            prefix = f"{prefix}{chosen}/"
+        elif not flat and len(tops) == 1 and all(len(part) > 2 for part in parts) and not WNID.fullmatch(min(tops)):
+            prefix = f"{prefix}{min(tops)}/"
+        elif split is not None:
+            raise DataError(f"{where}: no split {split!r}; it holds {', '.join(sorted(tops)[:5]) or 'no folders'}")
+        else:
+            return prefix, notes
+
 
 __all__ = ["EMBEDDED", "LAYOUTS", "Dataset", "Sample", "open_dataset"]
 

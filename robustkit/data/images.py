@@ -21,7 +21,7 @@ from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
 from ..common.preprocessing import INTERPOLATIONS, Preprocessing
 from ..errors import BadImageError, DataError
-from .class_lists import few
+from .class_names import few
 from .picture_files import FORMATS, Refused, check_exif, open_picture
 
 if TYPE_CHECKING:

@@ -1,17 +1,252 @@
-"""Show text tables in a terminal."""
+"""Show text tables in a terminal, laid out in its width: no figure is cut or wrapped.
+
+What is tried, in this order: all columns in full; the first column as headings above its rows, where it repeats; words
+wrapped; spare columns left out, with a line that says which; a single column that does not fit as lines below the rows;
+the columns in several blocks, one below the other; a line for each cell.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
 
-from .layout import laid_out, wrapped
-from .table import TextTable
+from .table import TextTable, numeric_columns
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+GAP, INDENT = 2, 2
+LEAST = 14
+"""The least width to which words are wrapped."""
+_HEADING = re.compile(r"(?<=\S)\s+(?!%)")
+_BETWEEN = re.compile(r"(?<=\s)(?=[^\s%])|(?<=[,;])(?=[^\s\d])")
+_INSIDE = re.compile(r"(?<=\()(?=[^\s\d])|(?<=[-_/:=.|])(?=[^\W\d])")
+
+Style = Literal["title", "heading", "head", "row", "note"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table, without white space at its end."""
+
+    text: str
+    style: Style = "row"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """words: whether it may be wrapped, and stands on the left."""
+
+    heading: str
+    cells: tuple[str, ...]
+    words: bool
+
+    @property
+    def full(self) -> int:
+        parts = [self.heading] if self.words else _HEADING.split(self.heading)
+        return max(*map(wide, self.cells), min(max(map(wide, parts)), len(self.heading) if self.words else LEAST), 0)
+
+    @property
+    def least(self) -> int:
+        return min(self.full, LEAST) if self.words else self.full
+
+
+def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line]:
+    """Yield the lines of a table without its title, flags and note, at most `width` columns wide where that is possible
+    without cutting a figure.
+
+    elsewhere: where columns are that are left out.
+    """
+    if not table.headings:
+        return
+    columns = _columns(table)
+    if _repeats(table):
+        if _fits(columns, table, width):
+            columns[0] = replace(columns[0], cells=_once(columns[0].cells))
+        else:
+            table = table.under_heads([row[0] for row in table.rows])
+            columns = _columns(table)
+    left_out, needed = list[str](), _indent(table) + sum(column.full + GAP for column in columns) - GAP
+    for heading in table.spare:
+        if _fits(columns, table, width, least=True):
+            break
+        left_out += [column.heading for column in columns if column.heading == heading]
+        columns = [column for column in columns if column.heading != heading]
+    blocks = list(_blocks(columns, width - _indent(table)))
+    below = [[text for at, text in table.below if at == place] for place in range(len(table.rows))]
+    if len(blocks) == 2 and len(blocks[1]) == 2 and (lines := _as_lines(blocks[1][1], width)):
+        blocks, below = blocks[:1], [line + texts for line, texts in zip(lines, below, strict=True)]
+    for number, block in enumerate(blocks):
+        yield from [Line("")] if number else []
+        yield from _drawn(block, table.heads, below if block is blocks[-1] else [[] for _ in below], width)
+    if left_out:
+        where = f"in {elsewhere}, and in" if elsewhere else "in"
+        text = f"not shown: {', '.join(left_out)} ({where} a terminal of {needed} columns)"
+        yield from (Line(line, "note") for line in wrapped(text, width))
+
+
+def wide(text: str) -> int:
+    """Return the columns of a terminal that a text takes."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+    """Return a text in lines: broken at white space and after commas, a name that is too long for a line between its
+    parts, never inside a number; those after the first are indented.
+
+    A name without such places is cut, one with digits where these end.
+    """
+    lines, line = list[str](), ""
+    whole = _BETWEEN.split(text)
+    for part in (p for w in whole for p in (_INSIDE.split(w) if wide(w.rstrip()) > width - indent else [w])):
+        if wide(line + part.rstrip()) > width and line.strip():
+            lines.append(line.rstrip())
+            line = " " * indent
+        line += part
+        while wide(line.rstrip()) > width and (cut := _cut(line, width, indent)):
+            lines.append(line[:cut])
+            line = " " * indent + line[cut:]
+    return [*lines, line.rstrip()]
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text in so many columns: what is too long ends in an ellipsis, which stands for no part of a number."""
+    if wide(text) <= width:
+        return text
+    return f"{text[: _cut(text, width - 1, 0)]}…" if width > 0 else ""
+
+
+def _cut(line: str, width: int, indent: int) -> int:
+    """Return the last place before `width` at which a name may be cut; 0 where there is none."""
+    fits = max((place for place in range(len(line)) if wide(line[:place]) <= width), default=0)
+    digits = re.compile(r"[\d.,+−-]")
+    places = range(fits, max(indent, 1), -1)
+    return next((p for p in places if not (digits.match(line[p - 1]) and digits.match(line[p]))), 0)
+
+
+def _columns(table: TextTable) -> list[_Column]:
+    numeric = numeric_columns(table)
+    return [
+        _Column(heading, tuple(row[place] for row in table.rows), place not in numeric)
+        for place, heading in enumerate(table.headings)
+    ]
+
+
+def _indent(table: TextTable) -> int:
+    return INDENT if table.heads else 0
+
+
+def _fits(columns: Sequence[_Column], table: TextTable, width: int, least: bool = False) -> bool:
+    widths = [column.least if least else column.full for column in columns]
+    return _indent(table) + sum(widths) + GAP * (len(widths) - 1) <= width
+
+
+def _repeats(table: TextTable) -> bool:
+    """Whether headings above rows can stand for the first column: it says the same of neighbours."""
+    firsts = [row[0] for row in table.rows]
+    return not table.heads and len(table.headings) > 2 and any(a == b for a, b in pairwise(firsts))
+
+
+def _once(cells: Sequence[str]) -> tuple[str, ...]:
+    """Return cells without those that say the same as the one above."""
+    return tuple("" if place and cell == cells[place - 1] else cell for place, cell in enumerate(cells))
+
+
+def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
+    """Yield columns that fit next to each other, each time after the first one; all where one of them does not fit."""
+    key, *others = columns
+    if any(key.least + GAP + column.least > width for column in others):
+        yield list(columns)
+        return
+    block, room = [key], width - key.least
+    for column in others:
+        if len(block) > 1 and column.least + GAP > room:
+            yield block
+            block, room = [key], width - key.least
+        block, room = [*block, column], room - column.least - GAP
+    yield block
+
+
+def _as_lines(column: _Column, width: int) -> list[list[str]]:
+    """Return a column as lines below its rows, for each row; nothing where a figure would have to be broken."""
+    lines = [f"{column.heading}: {cell}".removeprefix(": ") for cell in column.cells]
+    if not column.words and max(map(wide, lines)) + 2 * INDENT > width:
+        return []
+    return [[line] if cell else [] for line, cell in zip(lines, column.cells, strict=True)]
+
+
+def _drawn(
+    columns: Sequence[_Column], heads: Sequence[tuple[int, str]], below: Sequence[Sequence[str]], width: int
+) -> Iterator[Line]:
+    """Yield headings and rows of a block; a line for each cell where even two columns do not fit.
+
+    below: for each row the lines that stand below it.
+    """
+    above, indent = dict(heads), INDENT if heads else 0
+    widths = _widths(columns, width - indent)
+    start = widths[0] + GAP if not heads and 4 * widths[0] < width else indent + INDENT
+    listed = len(columns) > 1 and sum(widths) + GAP * (len(widths) - 1) > width - indent
+    if not listed:
+        texts = [_headed(column.heading, room) for column, room in zip(columns, widths, strict=True)]
+        tallest = max(map(len, texts))
+        yield from _next_to(columns, [[""] * (tallest - len(t)) + t for t in texts], widths, indent, "heading")
+        yield Line("─" * min(width, indent + sum(widths) + GAP * (len(widths) - 1)), "heading")
+    for place in range(len(columns[0].cells)):
+        if place in above:
+            yield from (Line(line, "head") for line in wrapped(above[place], width, indent=INDENT))
+        cells = [column.cells[place] for column in columns]
+        if listed:
+            yield from (Line(" " * indent + line) for line in wrapped(cells[0], width - indent, INDENT))
+            named = (f"{column.heading}: {cell}" for column, cell in zip(columns[1:], cells[1:], strict=True) if cell)
+            yield from (Line(" " * (indent + INDENT) + line) for line in named)
+        else:
+            parts = [wrapped(x, w, INDENT) if c.words else [x] for c, x, w in zip(columns, cells, widths, strict=True)]
+            yield from _next_to(columns, parts, widths, indent, "row")
+        for text in below[place]:
+            yield from (Line(line) for line in wrapped(" " * start + text, width, start + INDENT))
+
+
+def _headed(heading: str, width: int) -> list[str]:
+    """Return a heading in as few lines as it fits into; a unit stays with its word."""
+    first, *words = _HEADING.split(heading)
+    lines = [first]
+    for word in words:
+        if wide(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return [part for line in lines for part in wrapped(line, width)]
+
+
+def _widths(columns: Sequence[_Column], width: int) -> list[int]:
+    """Return the widths of columns: what is missing is taken from the widest words, to `LEAST` at most."""
+    widths = [column.full for column in columns]
+    while sum(widths) + GAP * (len(widths) - 1) > width:
+        place = max(range(len(widths)), key=lambda p: widths[p] - columns[p].least)
+        if widths[place] <= columns[place].least:
+            break
+        widths[place] -= 1
+    return widths
+
+
+def _next_to(
+    columns: Sequence[_Column], parts: Sequence[Sequence[str]], widths: Sequence[int], indent: int, style: Style
+) -> Iterator[Line]:
+    """Yield the lines of cells that stand next to each other."""
+    for number in range(max(map(len, parts))):
+        line = " " * indent
+        for column, part, room in zip(columns, parts, widths, strict=True):
+            text = part[number] if number < len(part) else ""
+            space = " " * (room - wide(text))
+            line += (text + space if column.words else space + text) + " " * GAP
+        yield Line(line.rstrip(), style)
+
 
 _STYLES = {"heading": "bold", "head": "bold", "row": "", "note": "dim"}
 

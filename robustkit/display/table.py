@@ -1,10 +1,13 @@
-"""A table of texts, as the report and the terminal show it."""
+"""A table of texts, as report and terminal show it, and a part of a page."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from .svg import Figure
 
 _FIGURE = re.compile(r"[-+−<]?\s?\d.*|nan|–|")
 _LONGEST = 32  # characters of a figure; what is longer is a text that begins with a digit
@@ -79,3 +82,31 @@ def numeric_columns(table: TextTable) -> set[int]:
         for place in range(1, len(table.headings))
         if all(_FIGURE.fullmatch(row[place]) and len(row[place]) < _LONGEST for row in table.rows)
     }
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a page, left out where its template shows nothing.
+
+    name: of the template and of the anchor. title: the heading. values: makes what the template shows. figures: of the
+    section, in their order. template: its template, if not that of the name.
+    """
+
+    name: str
+    title: str
+    values: Callable[[], Mapping[str, Any]] = dict
+    figures: tuple[Figure, ...] = ()
+    template: str = ""
+
+
+class CardPart(NamedTuple):
+    """A section of a model card. note: a line under its title. tables: title, headings and rows of each."""
+
+    title: str
+    note: str
+    tables: Sequence[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]]
+
+
+def of_tables(name: str, title: str, tables: tuple[TextTable, ...], figures: tuple[Figure, ...] = ()) -> Section:
+    """Return a section of text tables under their titles, after its figures."""
+    return Section(name, title, lambda: {"tables": tables}, figures, template="tables")

@@ -10,8 +10,8 @@ from torch import Tensor
 import cam
 from cam.controls import Control
 
+from ..common.plugins import Registry, subclass_of
 from ..common.randomness import SampleRng
-from ..common.registry import Registry, subclass_of
 from .map_methods import Chosen, as_numbers
 from .subject import Subject
 

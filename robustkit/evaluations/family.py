@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from ..common.differences import Difference
     from ..common.plugins import Plugin
     from ..common.randomness import SampleRng
-    from ..display.section import CardPart, Section
     from ..display.svg import Figure, Style
-    from ..display.table import HeatTable, TextTable
+    from ..display.table import CardPart, HeatTable, Section, TextTable
     from ..protocol.card import Card
     from ..protocol.condition import Condition
     from ..runs.folder import RunFolder
@@ -196,7 +195,7 @@ class Family:
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Return its parts of the page. looks: how each checkpoint is drawn."""
-        from ..display.section import of_tables
+        from ..display.table import of_tables
 
         if tables := self.tables(results):
             yield of_tables(self.name, self.name.capitalize(), tuple(tables))
@@ -211,7 +210,7 @@ class Family:
 
     def card(self, results: Results) -> Iterable[CardPart]:
         """Return its parts of the model card of one checkpoint: by default, its tables."""
-        from ..display.section import CardPart
+        from ..display.table import CardPart
 
         if tables := self.tables(results):
             yield CardPart(self.name.capitalize(), "", [(table.title, table.headings, table.rows) for table in tables])

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..runs.description import repeat_of
 from ..runs.folder import RunFolder
-from ..runs.repeating import repeat_of
 from .family import families, family_of
 from .kinds import kind_of, words_of
 

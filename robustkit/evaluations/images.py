@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.images import unit
 from ..models.identity import Classifier
-from ..runs.pictures import Picture
+from ..runs.kept_images import Picture
 from .subject import Batch, Subject
 
 SIDE = 224

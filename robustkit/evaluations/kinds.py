@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from ..common.registry import Registry
+from ..common.plugins import Registry
 from .vocabulary import Vocabulary
 
 FOLDERS = {

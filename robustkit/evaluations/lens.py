@@ -8,8 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..attention.key_loss import key_loss
-from ..attention.surrogates import can_be_seen, surrogates
+from ..attention.surrogates import can_be_seen, key_loss, surrogates
 from ..models.identity import Classifier
 from ..protocol.card import Card
 

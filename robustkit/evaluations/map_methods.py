@@ -9,7 +9,7 @@ from fractions import Fraction
 from ..common.plugins import declared
 from ..errors import ProtocolError, unknown
 from ..protocol.card import format_number, number
-from ..protocol.parameters import split_condition
+from ..protocol.condition import split_condition
 
 FULL = "full"
 """The control that is 1 everywhere: from both ends the same pixels are removed, so that its ABPC is 0 by definition."""

@@ -7,7 +7,7 @@ import re
 
 from ..errors import ProtocolError
 from ..protocol.card import number
-from ..protocol.pattern import ConditionPattern
+from ..protocol.condition import ConditionPattern
 from .kinds import vocabulary_of
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..common.intervals import Floats, bootstrap, wilson
 from ..data.layouts import FLAGGED
-from ..display.numbers import amount
+from ..display.text import amount
 from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest

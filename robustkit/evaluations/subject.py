@@ -14,15 +14,14 @@ from torch import Tensor
 from attacks import AttackResult
 from attacks.attack import Tell
 
-from ..common.randomness import SampleRng
-from ..common.steady import float32, lacks_order, ordered, seeded
-from ..common.uploads import upload
+from ..common.determinism import float32, lacks_order, ordered, seeded
+from ..common.randomness import SampleRng, upload
 from ..data.dataset import Sample
 from ..models.batch_size import free
 from ..models.identity import Classifier
 from ..protocol.card import Card
 from ..protocol.condition import Condition
-from ..runs.pictures import Picture
+from ..runs.kept_images import Picture
 from .lens import Lens
 
 T = TypeVar("T")

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..protocol.card import Card
-from ..protocol.condition import CLEAN, Condition, Value
-from ..protocol.parameters import parse_parameters, show
-from ..protocol.pattern import ConditionPattern
+from ..protocol.condition import CLEAN, Condition, ConditionPattern, Value, parse_parameters, show
 from .metric import Metric, named
 from .term import Term
 

@@ -15,14 +15,13 @@ from ..evaluations.kinds import shares_of, words_of
 from ..evaluations.pattern import check_condition
 from ..evaluations.setup_flags import is_of_setup
 from ..protocol.condition import CLEAN
+from ..runs.description import shown_as
 from ..runs.folder import RunFolder
-from ..runs.inputs import shown_as
 from ..tasks.measures import find_metric, metric_of
-from .grammar import FEWEST
-from .identity import heads_of, settings_of
 from .measured import MeasuredRun, is_of_missing
 from .output import plain
-from .statements import always_meets, quoted
+from .policy import FEWEST, always_meets, quoted
+from .verdicts import heads_of, settings_of
 
 _MOST = 12  # flags that a draft names
 

@@ -1,29 +1,73 @@
-"""Look up the figure that a rule asks for, in one run or two, or say why there is none."""
+"""Find the command that evaluates a condition that a run lacks."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from ..common.differences import unseen
-from ..display.neutral import no_controls
+from ..display.text import no_controls
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.cells import Cells, Row
-from ..evaluations.kinds import shares_of
-from ..evaluations.pattern import fits, is_exactly
-from ..protocol.pattern import ConditionPattern
-from ..results.paired import Side, is_same_model, lacking, paired_difference
-from ..results.setups import checkpoint_changes, checkpoint_setup, is_of_rounding, run_changes, run_setup
+from ..evaluations.kinds import shares_of, vocabulary_of
+from ..evaluations.pattern import fits, is_exactly, pattern_of
+from ..protocol.card import card_names
+from ..protocol.condition import ConditionPattern
+from ..results.pairing import (
+    Side,
+    checkpoint_changes,
+    checkpoint_setup,
+    is_of_rounding,
+    is_same_model,
+    lacking,
+    paired_difference,
+    run_changes,
+    run_setup,
+)
 from ..results.summary import survey
 from ..runs.folder import RunFolder
-from ..runs.joining import differing
 from ..runs.manifest import CheckpointEntry, Manifest
+from ..runs.merging import differing
 from ..tasks.measures import find_metric
 from ..tasks.task import Task, task_of
-from .remedy import missing_command
-from .statements import quoted
+from .policy import quoted
+
+_OPTIONS = (
+    *("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir", "seed", "dtype", "compile"),
+    *("layout", "labels_csv", "real_labels", "ignore", "arch", "attention", "num_classes", "use_ema", "allow_partial"),
+    *("mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size", "window", "stride", "short_side", "resize"),
+)
+
+
+def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out: Path) -> str:
+    """Return the command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
+    asked, task = manifest.arguments, task_of(manifest)
+    words = ["robustkit", task.command, manifest.checkpoint(name).spec]
+    words += [
+        "--data-dir",
+        str(asked.get("data_dir", manifest.data.root)),
+        *vocabulary_of(wanted.name).command(wanted, pattern_of),
+    ]
+    card = manifest.protocol.name
+    own_card = ["--protocol", card if card in card_names() else f"{card}.toml"]
+    words += [] if card == task.card else own_card
+    kept = ("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir")
+    given: dict[str, Any] = {key: asked.get(key) for key in kept}
+    given |= {**(asked.get("model") or {}), **(asked.get("data") or {}), "seed": manifest.seed or None}
+    deciding = manifest.deciding
+    given |= {"dtype": deciding.dtype if deciding.dtype != "float32" else None, "compile": deciding.compile or None}
+    for key, value in given.items():
+        if key not in _OPTIONS:  # run.json may be someone else's
+            continue
+        if value is not None and value is not False:
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            words += [f"--{key.removesuffix('_csv').replace('_', '-')}", *([] if value is True else [text])]
+    return shlex.join([*words, "--out", str(out)])
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,102 @@
-"""Rules that are decided while samples come: what they say, and after how many samples."""
+"""Decide rules of a policy while samples come, by tests that may be looked at any time.
+
+A bettor begins with a capital of 1 and bets before each value that the mean is above the bound. Where it is not, the
+game is not in their favour: the capital is a non-negative supermartingale, and the probability that it ever reaches 1/a
+is at most a (Ville 1939), however often and for whatever reason one looks. So a capital of 1/a refutes that the mean is
+at most the bound, with an error of a.
+
+Source: Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting", JRSS-B 86(1): capital
+processes, and diversified Kelly betting. docs/concepts/statistics.md has the formulas.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.betting import SequentialTest
-from ..errors import RunError
+from ..common.intervals import Floats
+from ..errors import ProtocolError, RunError
 from ..evaluations.cells import INCOMPLETE
+from ..evaluations.kinds import by_words, vocabulary_of, words_of
+from ..evaluations.pattern import fits, is_exactly, pattern_of
 from ..evaluations.recorded import Recorded
 from ..evaluations.rows import STOPPED
+from ..protocol.condition import Condition
+from ..results.pairing import Side, lacking, same_identity
 from ..runs.folder import RunFolder
-from ..tasks.task import Task
-from .measured import Measured, MeasuredRun, apart
-from .policy import Policy, Rule
-from .statements import OF_RUN, Change, Identity, Value
-from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict, matching, of_identity
+from ..runs.manifest import Manifest
+from ..tasks.measures import find_metric
+from ..tasks.task import Task, task_of
+from .measured import CannotTell, Measured, MeasuredRun, apart
+from .policy import OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value
+from .verdicts import FAIL, PASS, SAME, UNDECIDED, Outcome, Verdict, matching, of_identity, out_of_reach
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_STEPS = np.arange(13)
+BETS = 0.99 * 2.0 ** (-_STEPS / 2)
+"""What each bettor bets, as a share of the most that no value can ruin: from 0.99 down to 1/65."""
+SHARES = 2.0 ** (-_STEPS / 6) / (2.0 ** (-_STEPS / 6)).sum()
+"""The share of the capital that each begins with: a quarter of a step's bet less, an eighth of the capital less."""
+
+
+class Capital:
+    """The capital of those who bet that a mean is above a bound in (0, 1).
+
+    It needs no variance and tunes nothing: the best of the bets soon holds nearly all of it.
+    """
+
+    def __init__(self, bound: float) -> None:
+        self._logs, self._bets, self._bound = np.log(SHARES), BETS / bound, bound
+
+    def take(self, values: Floats) -> Floats:
+        """Bet on further values, (n,) in [0, 1]; return the logarithm of the capital after each of them, (n,)."""
+        growth = np.log1p(np.outer(values - self._bound, self._bets)).cumsum(axis=0)
+        every = self._logs + growth
+        if len(values):
+            self._logs = every[-1]
+        return np.asarray(np.logaddexp.reduce(every, axis=1))
+
+
+class SequentialTest:
+    """A test of whether the mean of a stream of values is above or below a bound, looked at after every value.
+
+    bound: in (0, 1). error: the most that the probability may be of saying `above` where the mean is at most the bound,
+    and of saying `below` where it is at least the bound. The bettors of the two sides do not know of each other.
+
+    said: 1 for above, -1 for below, 0 while nothing is decided. taken: values until then; later ones are not looked at.
+    total: their sum.
+    """
+
+    def __init__(self, bound: float, error: float) -> None:
+        self.bound, self.error = bound, error
+        self.said, self.taken, self.total = 0, 0, 0.0
+        self._above, self._below = Capital(bound), Capital(1 - bound)
+
+    def take(self, values: Floats) -> None:
+        """Take further values, (n,). Raises ValueError where one is outside [0, 1], or no number."""
+        if not ((values >= 0) & (values <= 1)).all():
+            raise ValueError(f"values from {values.min()} to {values.max()}; expected values in [0, 1]")
+        if self.said:
+            return
+        enough = -math.log(self.error)
+        reached = [side >= enough for side in (self._above.take(values), self._below.take(1 - values))]
+        ends = [int(side.argmax()) if side.any() else len(values) for side in reached]
+        used = min(min(ends) + 1, len(values))
+        if min(ends) < len(values):
+            self.said = 1 if ends[0] < ends[1] else -1
+        self.taken += used
+        self.total += float(values[:used].sum())
+
+    @property
+    def mean(self) -> float:
+        """The mean of the values that were taken; nan without any."""
+        return self.total / self.taken if self.taken else math.nan
 
 
 @dataclass(frozen=True)
@@ -139,3 +214,175 @@ def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | Non
     figure = Measured(question.value, taken, flags=tuple(flags)) if taken else None
     reason = f"{word} {taken} of {every} samples"
     return Verdict(rule, question.checkpoint, question.state, reason, figure, question.condition, of=every)
+
+
+ERROR = 0.05
+"""The most that the probability may be of a wrong verdict, of all rules together."""
+
+_APART = "\n"  # between conditions, whose texts hold commas
+
+Figures = Callable[[str, str, str, Sequence[str]], Mapping[str, float]]
+"""The figure of each sample, by its id: of a checkpoint, a condition and a metric, with the differences that a rule
+accepts.
+"""
+
+
+_OPTIONS = ("--attacks", "--corruptions", "--evaluations")
+_DEFINITIONS = ("--constants", "--variant")
+
+
+def options_asked(policy: Policy) -> dict[str, str]:
+    """Return the options of an audit that evaluates what the rules of a policy are about, each with its value.
+
+    Raises:
+        ProtocolError: a rule cannot be decided while samples come, or none needs samples.
+    """
+    asked = dict.fromkeys(_OPTIONS, "")
+    wanted = False
+    for rule in policy.rules:
+        if why := _why_not(rule.statement):
+            raise _refused(policy, rule, why)
+        pattern = None if isinstance(rule.statement, Identity) else bounded(rule).condition
+        if pattern is None:
+            continue
+        wanted = True
+        words = [*vocabulary_of(pattern.name).command(pattern, pattern_of)]
+        given = dict(zip(words[::2], words[1::2], strict=False))
+        if strange := [word for word in words if word.startswith("--") and word not in (*_OPTIONS, *_DEFINITIONS)]:
+            why = f"{pattern.text} needs {strange[0]}, which --until-decided does not know"
+            raise _refused(policy, rule, f"{why}; leave it out, or audit and check without --until-decided")
+        for option, value in given.items():
+            before = asked.get(option, "")
+            if option in _DEFINITIONS and before not in ("", value):
+                raise _refused(policy, rule, f"it takes {option} {value}, and another rule {before}; choose one")
+            parts = {} if option in _DEFINITIONS else dict.fromkeys(filter(None, before.split(_APART)))
+            asked[option] = _APART.join({**parts, value: None} if value != "none" else parts)
+    if not wanted:
+        raise ProtocolError(
+            f"{policy.path}: no rule needs samples, so nothing is to be decided; expected one such as "
+            "'top1 under clean >= 0.7'"
+        )
+    asked["--attacks"] = asked["--attacks"] or "none"
+    return {option: value.replace(_APART, ",") for option, value in asked.items() if value}
+
+
+def _why_not(statement: Statement) -> str:
+    """Return why a rule cannot be decided while samples come, and what to do; empty where it can be."""
+    whole = "leave it out, or audit and check without --until-decided"
+    if isinstance(statement, Identity):
+        return ""
+    if isinstance(statement, NoFlags):
+        return f"flags are of whole results; {whole}"
+    if isinstance(statement, Change) and statement.condition is None:
+        return "it is about every condition of the baseline; name one: drop in top1 under CONDITION against baseline"
+    if statement.metric == "n":
+        return f"how many samples are evaluated follows from the other rules; {whole}"
+    metric = find_metric(statement.metric) if statement.metric else None
+    if metric is not None and not metric.paired:
+        return f"{statement.metric} is no mean over samples, as top1 is; {whole}"
+    if metric is not None and not (metric.binary or metric.share):
+        return f"{statement.metric} of a sample is not between 0 and 1, as top1 is; {whole}"
+    low = 0 if isinstance(statement, Value) else -1
+    if not low < statement.bound < 1:
+        return f"the bound is {statement.bound:g}; expected one between {low} and 1, both left out"
+    return ""
+
+
+def trial_of(
+    policy: Policy, names: Sequence[str], conditions: Sequence[Condition], task: Task, baseline: Figures | None
+) -> Trial:
+    """Return what samples are to decide. The error is shared among the rules, once for each checkpoint.
+
+    names, conditions: of the run.
+
+    Raises:
+        ProtocolError: a rule fits no checkpoint, several conditions, or a condition that needs all samples.
+    """
+    found = list[tuple[Rule, str, str, tuple[str, ...], str]]()
+    for rule in policy.rules:
+        chosen = matching(rule.checkpoint, names)
+        if not chosen:
+            raise _refused(policy, rule, f"no checkpoint is called {rule.checkpoint}; there are {', '.join(names)}")
+        if isinstance(rule.statement, Value | Change):
+            metric = rule.statement.metric or task.headline
+            figure = metric, *_figure(policy, rule, metric, conditions, task)
+            found += ((rule, *figure, name) for name in chosen)
+        if isinstance(rule.statement, Change) and baseline is None:
+            raise _refused(policy, rule, "there is no baseline; give its run folder with --baseline")
+    error, questions = ERROR / len(found), list[Question]()
+    for rule, metric, text, needs, name in found:
+        bound, before = bounded(rule).bound, None
+        if isinstance(rule.statement, Change) and baseline is not None:
+            bound, before = (bound + 1) / 2, baseline(name, text, metric, rule.statement.excepted)
+            mean = sum(before.values()) / max(len(before), 1)
+            if why := out_of_reach(rule.statement, mean, metric):
+                raise _refused(policy, rule, why)
+        questions.append(Question(rule, name, text, metric, needs, before, SequentialTest(bound, error)))
+    return Trial(policy, tuple(questions))
+
+
+def _figure(
+    policy: Policy, rule: Rule, metric: str, conditions: Sequence[Condition], task: Task
+) -> tuple[str, tuple[str, ...]]:
+    """Return the condition that a rule means, in full, and the conditions whose records its figure needs."""
+    by_text, wanted = {condition.text: condition for condition in conditions}, bounded(rule).condition
+    assert wanted is not None
+    means = [mean for words, texts in by_words(by_text) for mean in words.means(texts)]
+    fitting = [text for text in dict.fromkeys((*by_text, *means)) if fits(wanted, text)]
+    exact = [text for text in fitting if is_exactly(wanted, text)] or fitting
+    if len(exact) != 1:
+        several = f"{wanted.text} may be {' or '.join(exact)}; write one of them in full"
+        raise _refused(policy, rule, several if exact else f"{wanted.text} is no condition of this audit")
+    text, words = exact[0], words_of(exact[0])
+    own = [number.name for number in words.metrics if number.paired]
+    early = text in by_text and by_text[text].early_stop
+    if early and metric in task.paired and metric not in task.compared.ended:
+        why = f"samples leave {text} at their first wrong prediction, so {metric} has no meaning there"
+        raise _refused(policy, rule, f"{why}; ask for {', '.join(task.compared.ended)}")
+    if metric not in [*own, *(task.paired if text in by_text else ())]:
+        raise _refused(
+            policy, rule, f"{metric} under {text} is no mean over samples; ask for {', '.join(own) or 'top1'}"
+        )
+    needs = words.needs(text, metric, [*by_text])
+    for need in needs:
+        if need not in by_text or by_text[need].waits or by_text[need].on:
+            raise _refused(policy, rule, f"{need} takes a choice of all samples; ask for one that takes each of them")
+    return text, tuple(needs)
+
+
+def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
+    """Return the figures of a baseline. planned: the run that is compared with it.
+
+    What is returned raises RunError where the two cannot be paired, are of one checkpoint, or records are missing.
+    """
+    manifest, takes = run.manifest, planned.corrupted.digests
+
+    def figures(name: str, condition: str, metric: str, excepted: Sequence[str] = ()) -> Mapping[str, float]:
+        other = name if name in manifest.names else manifest.names[0]
+        if other != name and len(manifest.names) > 1:
+            raise RunError(
+                f"{run.path}: the baseline has no {name}; it has {', '.join(manifest.names)}; name the rule's "
+                "checkpoint as one of them, or give a baseline of one checkpoint"
+            )
+        side, subject = Side(run, other), planned.checkpoint(name)
+        try:
+            apart((manifest, side.described), (planned, subject), excepted)
+        except CannotTell as why:
+            raise RunError(f"{run.path}: {why}") from None
+        if same_identity(side.described, subject):
+            raise RunError(f"{run.path}: {SAME}")
+        for text in words_of(condition).needs(condition, metric, manifest.conditions):
+            if text not in manifest.conditions:
+                raise RunError(f"{run.path}: the baseline has no {text}; audit it under that, too")
+            if manifest.corrupted.digests.get(text) != takes.get(text):
+                raise RunError(f"{run.path}: the runs cannot be paired: {text} reads other files there")
+        if gone := lacking(side, condition, metric):
+            raise RunError(f"{run.path}: the baseline is {gone}")
+        ids, values = task_of(manifest).per_sample(side, condition, metric)
+        return dict(zip(ids.to_pylist(), values.tolist(), strict=True))
+
+    return figures
+
+
+def _refused(policy: Policy, rule: Rule, why: str) -> ProtocolError:
+    return ProtocolError(f"{policy.path}: {rule.place}: {rule.require!r} cannot be decided while samples come: {why}")

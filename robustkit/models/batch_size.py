@@ -7,7 +7,7 @@ import time
 import torch
 from torch import Tensor
 
-from ..common.steady import seeded
+from ..common.determinism import seeded
 from .identity import Classifier
 
 _LARGEST = {"cpu": 64}  # that is tried, by device

@@ -1,12 +1,21 @@
-"""Bounds within which a file's claims about its network are believed, checked before anything is built: a few hundred
-bytes of metadata could ask for more than any memory holds."""
+"""What a file says about its network: within bounds, and the architecture that its shapes tell.
+
+bytes of metadata could ask for more than any memory holds.
+
+Only what shapes really show is used; what they cannot show (number of heads, activation, normalisation of pixels) is
+taken from the family's convention, with a note. Any other family is never guessed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
+import timm
 from torch import Tensor, device
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -115,3 +124,153 @@ def _new_tensors(made: Any, given: Any) -> Iterator[Tensor]:
     for part in tree_leaves(made):
         if isinstance(part, Tensor) and part.untyped_storage().data_ptr() not in held:
             yield part
+
+
+SIZES = {192: ("tiny", 3), 384: ("small", 6), 768: ("base", 12), 1024: ("large", 16), 1280: ("huge", 16)}
+_TOP = r"(cls|dist|reg)_token|pos_embed|patch_embed\.proj\.(weight|bias)|(norm|fc_norm|head|head_dist)\.(weight|bias)"
+_BLOCK = (
+    r"blocks\.(\d{1,4})\.(norm[12]\.(weight|bias)|attn\.(qkv|proj|q_norm|k_norm)\.(weight|bias)|ls[12]\.gamma"
+    r"|attn\.(qk_scale|q_scale|k_scale)|mlp\.fc[12]\.(weight|bias))"
+)
+_FAMILY = re.compile(f"{_TOP}|{_BLOCK}")
+REMEDY = "give --arch NAME (a timm name, or your own FILE.py:FUNCTION)"
+
+
+@dataclass(frozen=True)
+class Guess:
+    """arch: a timm name of the family. kwargs: what `timm.create_model` needs to match the tensors exactly."""
+
+    arch: str
+    kwargs: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def renamed(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Return tensors with the LayerScale names of the DeiT-3 files (`gamma_1`) as timm has them (`ls1.gamma`), and
+    notes.
+    """
+    new = {re.sub(r"^(blocks\.\d+)\.gamma_([12])$", r"\1.ls\2.gamma", name): tensor for name, tensor in tensors.items()}
+    changed = sum(name not in tensors for name in new)
+    return new, (
+        f"{changed} LayerScale tensors mapped from gamma_1, gamma_2 to ls1.gamma, ls2.gamma",
+    ) if changed else ()
+
+
+def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless: bool = False) -> Guess:
+    """Return the architecture of a ViT/DeiT state_dict (timm names). CheckpointError with the reason for any other
+    network, and for one without a classifier unless it may be `headless`.
+
+    names: of the model and of its file; one that mentions DeiT decides between timm's configs of ViT and DeiT.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    _check_family(shapes, headless)
+    dim, channels, patch, patch_width = shapes["patch_embed.proj.weight"]
+    if channels != 3 or patch != patch_width:
+        raise _refusal(f"patches of {channels} channels and {patch} x {patch_width} pixels")
+    if dim not in SIZES:
+        raise _refusal(f"width {dim}, which is none of the family's ({', '.join(map(str, SIZES))})")
+    size, heads = SIZES[dim]
+    convention = f"{heads} heads by the family's convention (shapes do not show the number)"
+    if "blocks.0.attn.q_norm.weight" in shapes and "blocks.0.attn.q_norm.bias" not in shapes:
+        raise _refusal("queries and keys under another norm than LayerNorm")
+    shown = _shown_heads(shapes, dim)
+    if shown:
+        heads, convention = shown, f"{shown} heads by the size of the query norm or scale"
+    depth = 1 + max(int(match[1]) for name in shapes if (match := re.match(r"blocks\.(\d+)\.", name)))
+    if depth > len(shapes):
+        raise _refusal(f"a block {depth - 1} in {len(shapes)} tensors")
+    hidden = shapes["blocks.0.mlp.fc1.weight"][0]
+    if shapes["blocks.0.mlp.fc2.weight"] != (dim, hidden):
+        raise _refusal("a gated MLP")
+    registers = shapes["reg_token"][1] if "reg_token" in shapes else 0
+    tokens, distilled = "cls_token" in shapes, "dist_token" in shapes
+    grid, no_embed_class = _grid(shapes["pos_embed"][1], tokens + distilled + registers)
+    kwargs: dict[str, Any] = {
+        "img_size": grid * patch,
+        "patch_size": patch,
+        "embed_dim": dim,
+        "depth": depth,
+        "num_heads": heads,
+        "mlp_ratio": hidden / dim,
+        "num_classes": shapes["head.weight"][0] if "head.weight" in shapes else 0,
+        "qkv_bias": "blocks.0.attn.qkv.bias" in shapes,
+        "qk_norm": "blocks.0.attn.q_norm.weight" in shapes,
+        "init_values": 1e-5 if "blocks.0.ls1.gamma" in shapes else None,
+        "class_token": tokens,
+        "reg_tokens": registers,
+        "no_embed_class": no_embed_class,
+        **_pooling(shapes, tokens),
+    }
+    deit3 = "blocks.0.ls1.gamma" in shapes and no_embed_class and not registers
+    named = next((name for name in names if "deit" in name.lower()), "")
+    arch = _name(size, patch, distilled or bool(named), distilled, deit3=deit3)
+    seen = [text for text, there in (("distilled", distilled), (f"{registers} register tokens", registers)) if there]
+    classes = f"{kwargs['num_classes']} classes" if kwargs["num_classes"] else "no classifier"
+    summary = f"{depth} blocks, patch {patch}, {grid * patch} pixels, {classes}"
+    return Guess(
+        arch,
+        kwargs,
+        (
+            f"architecture guessed from the tensors: {arch}, {', '.join([summary, *seen])}; {convention}",
+            *((f"taken for a DeiT because of the name {named!r}",) if named and not distilled and not deit3 else ()),
+        ),
+    )
+
+
+def _shown_heads(shapes: Mapping[str, tuple[int, ...]], dim: int) -> int | None:
+    """Return the number of heads, where a norm or a scale of queries shows it."""
+    for name in ("q_norm.weight", "q_scale"):
+        shape = shapes.get(f"blocks.0.attn.{name}")
+        if shape:
+            return dim // shape[-1]
+    shape = shapes.get("blocks.0.attn.qk_scale")
+    return shape[0] if shape else None
+
+
+def _refusal(why: str) -> CheckpointError:
+    return CheckpointError(f"the architecture cannot be guessed: the tensors show {why}; {REMEDY}")
+
+
+def _check_family(shapes: Mapping[str, tuple[int, ...]], headless: bool) -> None:
+    core = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
+    if not all(name in shapes for name in core) or len(shapes["patch_embed.proj.weight"]) != 4:
+        parts = ("decode_head.", "decoder.", "segmentation_head.", "auxiliary_head.")
+        if any(f".{part}" in f".{name}" for name in shapes for part in parts):
+            raise _refusal("a decoder; segmenters are for robustkit segment")
+        first = ", ".join(list(shapes)[:3])
+        raise _refusal(f"no ViT or DeiT of timm (they begin {first})")
+    if any(name.startswith("norm_pre.") for name in shapes):
+        raise _refusal("a norm before the blocks, as in CLIP, whose activation function is not in the shapes")
+    strange = [name for name in shapes if not _FAMILY.fullmatch(name)]
+    if strange:
+        raise _refusal(f"{len(strange)} names that no plain ViT or DeiT has ({', '.join(strange[:3])})")
+    if "head.weight" not in shapes and not headless:
+        raise _refusal("no classifier (head.weight); of features alone robustkit features tells more")
+    if "pos_embed" not in shapes:
+        raise _refusal("no position embeddings")
+
+
+def _grid(length: int, prefix: int) -> tuple[int, bool]:
+    """Return (patches per side, whether the prefix tokens are left out) of position embeddings of that length."""
+    for patches, no_embed_class in ((length - prefix, False), (length, True)):
+        if patches > 0 and isqrt(patches) ** 2 == patches:
+            return isqrt(patches), no_embed_class and prefix > 0
+    raise _refusal(f"{length} position embeddings, which is not a square grid with or without {prefix} prefix tokens")
+
+
+def _pooling(shapes: Mapping[str, tuple[int, ...]], tokens: bool) -> dict[str, Any]:
+    after, before = "fc_norm.weight" in shapes, "norm.weight" in shapes
+    if after == before:
+        raise _refusal("both norm and fc_norm" if after else "no final norm")
+    return {"global_pool": "avg" if after or not tokens else "token", "fc_norm": after}
+
+
+def _name(size: str, patch: int, deit: bool, distilled: bool, *, deit3: bool) -> str:
+    """Return the timm name whose defaults (mean, std, crop) suit best. Sizes and patches themselves go into kwargs."""
+    family = "deit3" if deit3 else "deit" if deit else "vit"
+    middle = "distilled_" if distilled else ""
+    names = [f"{family}_{size}_{middle}patch{p}_224" for p in (patch, 16, 14)]
+    if distilled:
+        names.append("deit_base_distilled_patch16_224")
+    names.append(f"{'deit3' if deit3 else 'deit'}_base_patch16_224" if deit or deit3 else f"vit_{size}_patch16_224")
+    return next(name for name in (*names, "vit_base_patch16_224") if timm.is_model(name))

@@ -13,15 +13,22 @@ import timm
 import torch
 
 from ..attention.registry import find_formula
+from ..common.determinism import seeded
 from ..common.preprocessing import LARGEST_SIDE
-from ..common.steady import seeded
 from ..errors import CheckpointError, ModelError
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
 from .checkpoint import Checkpoint, digest_of, fitted, load_into, read
-from .claims import Allowance, check_arguments, check_classes
-from .features import as_features, without_head
-from .guess import guess, renamed
-from .identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention, warn_of_assumptions
+from .claims import Allowance, check_arguments, check_classes, guess, renamed
+from .identity import (
+    Classifier,
+    ModelIdentity,
+    as_features,
+    attention_notes,
+    display_name,
+    give_attention,
+    warn_of_assumptions,
+    without_head,
+)
 from .input_config import InputOptions, pair, resolve_preprocessing
 from .specs import find
 from .state_dict import VIT
@@ -55,7 +62,7 @@ def load(
     mean, std, interpolation, crop_pct, crop_mode: left out, from metadata, else from the architecture's config; images
         of at most 64 pixels are not cropped where neither is about images of that size.
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
-    features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.features`).
+    features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
 
     The user's options outweigh the file, and the file outweighs guesses; every such choice is in `identity.notes`. An
     attention or normalisation that nobody states is a RobustkitWarning.

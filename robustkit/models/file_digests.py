@@ -10,7 +10,7 @@ from ..errors import CheckpointError
 from .checkpoint import sha256
 from .specs import find
 from .transformers_config import read_folder
-from .transformers_weights import digest_of_shards, files_of, is_sharded
+from .transformers_load import digest_of_shards, files_of, is_sharded
 
 
 @dataclass(frozen=True)

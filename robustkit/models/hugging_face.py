@@ -19,14 +19,12 @@ from ..common.preprocessing import Preprocessing
 from ..data.images import to_pixels, unit
 from ..errors import CheckpointError, ModelError
 from .dense import Dense, Segmenter, count_classes
-from .features import as_features
-from .identity import Classifier
+from .identity import Classifier, as_features
 from .input_config import InputOptions, resolve_preprocessing
 from .specs import ModelFile
-from .transformers_build import Loaded, build, library
 from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
-from .transformers_pixels import check_pixels
-from .window_options import WindowOptions, resolve_windows, sides
+from .transformers_load import Loaded, build, check_pixels, library
+from .windows import WindowOptions, resolve_windows, sides
 
 
 class Logits(nn.Module):

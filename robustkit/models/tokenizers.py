@@ -14,8 +14,7 @@ from threading import Event, Lock, Timer
 from typing import Any, Protocol
 
 from ..common.files import json_of, reason, text_of
-from ..data.documents import WORD
-from ..data.words import Words
+from ..data.documents import WORD, Words
 from ..errors import CheckpointError, ModelError
 from . import tokenizer_process
 

@@ -1,4 +1,4 @@
-"""Plan a run of classifiers: checkpoints, labelled images, attacks, corruptions, maps and attention."""
+"""Plan what maps show: which are scored, compared under other conditions, or tell noise which region to drown."""
 
 from __future__ import annotations
 
@@ -17,28 +17,177 @@ from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
-from ..evaluations.kinds import shows
+from ..evaluations.counterfactuals.vocabulary import CHANGES, counterfactual_conditions
+from ..evaluations.kinds import is_attack, shows
 from ..evaluations.ledger.condition import ledger_condition
-from ..evaluations.maps.condition import MapSpec, map_condition
+from ..evaluations.map_methods import check_method
+from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.evaluate import check_explainable
 from ..evaluations.maps.truth import Truth, open_truth
+from ..evaluations.regions.vocabulary import chosen_of, parse_regions
 from ..evaluations.subject import Settings
+from ..evaluations.transfer.condition import transfer_condition
+from ..evaluations.two_objects.vocabulary import two_object_condition
 from ..models.batch_size import best_batch
 from ..models.classifier import load
 from ..models.identity import Classifier, distinct_names
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
-from ..results.run import Run
+from ..results.summary import Run
+from ..runs.binding import OF_CHECKPOINT
+from ..runs.digests import digest_of
+from ..runs.manifest import CheckpointEntry
 from ..tasks.classification.images import Images
 from ..tasks.classification.subject import ClassifierSubject
-from .data import labelled_data
+from .inputs import labelled_data, plan_attacked
 from .manifest import describe
-from .maps import check_located, maps_of, maps_of_regions, next_to, of_the_data, regions_of
 from .plan import Contender, Plan
 from .request import ClassificationRequest
-from .transfer import handed_on, plan_transfer
-from .under import plan_attacked
+
+
+def maps_of(request: ClassificationRequest, only_corrupted: bool) -> tuple[MapSpec, ...]:
+    """Return the maps that are scored, controls included."""
+    maps = () if request.cams is None else parse_cams(request.cams, request.faithfulness)
+    if maps and only_corrupted:
+        raise ProtocolError(
+            f"--cams {request.cams!r} on {request.data_dir}, a tree of corrupted images: expected the clean ones"
+        )
+    return maps
+
+
+def regions_of(request: ClassificationRequest, only_corrupted: bool) -> tuple[Condition, ...]:
+    """Return the regions that noise drowns. Raises ProtocolError for an unknown map, and without clean images."""
+    if request.region_noise is None:
+        return ()
+    regions = parse_regions(request.region_noise)
+    if only_corrupted:
+        raise ProtocolError(
+            f"--region-noise on {request.data_dir}, a tree of corrupted images: expected the clean ones"
+        )
+    for condition in regions:
+        if method := method_of(condition):
+            check_method(method, condition.text)
+    return regions
+
+
+def method_of(region: Condition) -> str:
+    """Return the map that a region is of; empty where it is of none."""
+    return str(dict(region.parameters).get("map", ""))
+
+
+def maps_of_regions(regions: Sequence[Condition]) -> list[MapSpec]:
+    """Return the maps that regions are of, with their own options."""
+    return [MapSpec(method, options=chosen_of(each)) for each in regions if (method := method_of(each))]
+
+
+def next_to(
+    request: ClassificationRequest, shown: Sequence[Condition], maps: Sequence[MapSpec]
+) -> tuple[Condition, ...]:
+    """Return the maps under every attack and corruption that are compared with those of the clean images."""
+    if not request.stability:
+        return ()
+    if any(condition.released for condition in shown):
+        raise ProtocolError(
+            "--stability with released corruptions: it needs the clean image next to the corrupted one; leave out "
+            "--corrupted-dir, or --stability"
+        )
+    looking = [spec for spec in maps if not spec.is_control]
+    return tuple(
+        map_condition(spec, under) for under in shown if under != CLEAN and shows(under.text) for spec in looking
+    )
+
+
+def of_the_data(dataset: Dataset, maps: Sequence[MapSpec]) -> tuple[Condition, ...]:
+    """Return the conditions that a data set brings along: maps of two objects, and images with one thing changed."""
+    first = dataset.samples[0]
+    asked = dict.fromkeys((spec.method, spec.options) for spec in maps if not spec.is_control)
+    if dataset.objects(first) is not None:
+        return tuple(two_object_condition(*each) for each in asked)
+    if dataset.changed(first, CHANGES[0]) is not None:
+        return tuple(condition for each in asked or [("", ())] for condition in counterfactual_conditions(*each))
+    return ()
+
+
+def check_located(regions: Sequence[Condition], truth: Truth) -> None:
+    """Raise ProtocolError for a region that needs to know where objects are, where nobody says so."""
+    unknown_place = next((condition for condition in regions if condition.needs_truth), None)
+    if unknown_place is not None and not truth.is_known:
+        raise ProtocolError(
+            f"{unknown_place.text}: {truth.dataset.name} does not say where objects are; give --boxes or --masks, or "
+            "drown a region of a map"
+        )
+
+
+_PIXELS = ("input_size", "interpolation", "crop_pct", "crop_mode")
+_IN_WORDS = {
+    "input_size": "input size",
+    "crop_pct": "crop share",
+    "crop_mode": "crop mode",
+    "std": "standard deviation",
+}
+
+
+def handed_on(request: ClassificationRequest, attacked: Sequence[Condition]) -> frozenset[str]:
+    """Return the texts of the attacks whose adversarial images are passed on or kept.
+
+    Raises:
+        ProtocolError: there is none.
+    """
+    if not (request.transfer or request.keep_adversarials):
+        return frozenset()
+    texts = frozenset(condition.text for condition in attacked if condition.eps is not None)
+    if not texts:
+        option = "--transfer" if request.transfer else "--keep-adversarials"
+        raise ProtocolError(f"{option}: none of the attacks has a fixed radius; expected one that has, such as pgd")
+    return texts
+
+
+def plan_transfer(
+    request: ClassificationRequest, attacked: Sequence[Condition], entries: Sequence[CheckpointEntry]
+) -> tuple[tuple[Condition, ...], dict[str, str]]:
+    """Return a condition for each attack and each checkpoint that its images are found for; and what each takes, as a
+    digest of that checkpoint.
+
+    Raises:
+        ProtocolError: there is nothing to pass on, nobody to pass it to, or the checkpoints take other pixels.
+    """
+    if not request.transfer:
+        return (), {}
+    if len(entries) < 2:
+        raise ProtocolError(f"--transfer with {entries[0].name} alone: expected two checkpoints or more")
+    ours = [attack for attack in attacked if is_attack(attack.name) and attack.engine == "robustkit"]
+    ours = [attack for attack in ours if attack.eps is not None]
+    if not ours:
+        raise ProtocolError("--transfer: no attack of robustkit's own engine with a fixed radius; expected such as pgd")
+    _check_pixels(request, entries)
+    conditions, digests = list[Condition](), dict[str, str]()
+    for attack in ours:
+        for entry in entries:
+            plain = entry.to_plain()
+            conditions.append(passed := transfer_condition(attack, entry.name))
+            digests[passed.text] = digest_of({key: plain.get(key) for key in OF_CHECKPOINT})
+    return tuple(conditions), digests
+
+
+def _check_pixels(request: ClassificationRequest, entries: Sequence[CheckpointEntry]) -> None:
+    """Raise ProtocolError where two checkpoints see other pixels of the same image."""
+    first, names = entries[0], _PIXELS if request.card.space == "pixels" else (*_PIXELS, "mean", "std")
+    for other in entries[1:]:
+        for name in names:
+            there, here = (getattr(entry.preprocessing, name) for entry in (first, other))
+            if there != here:
+                what = _IN_WORDS.get(name, name)
+                raise ProtocolError(
+                    f"--transfer: {what} is {_shown(there)} for {first.name} and {_shown(here)} for {other.name}: what "
+                    "misleads one is no input of the other; audit them apart"
+                )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ("x" if all(isinstance(each, int) for each in value) else " ").join(map(str, value))
+    return str(value)
 
 
 @dataclass(frozen=True)

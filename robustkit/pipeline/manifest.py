@@ -1,4 +1,4 @@
-"""Write run.json for a plan, and refuse to mix two different runs in one folder."""
+"""Determine which plug-ins a run uses: they are part of what decides its records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import platform
 import shlex
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -16,16 +17,23 @@ import cv2
 import msgspec
 from msgspec import UNSET
 
+from ..attention.registry import EVERY_FORMULA
 from ..common.environment import count_in
+from ..common.plugins import Plugin, Registry
 from ..common.preprocessing import Preprocessing
 from ..errors import RunError
+from ..evaluations.attacks.registry import EVERY_ATTACK
+from ..evaluations.corruptions.registry import EVERY_CORRUPTION
+from ..evaluations.explainers import EVERY_EXPLAINER
 from ..evaluations.family import family_of
+from ..evaluations.kinds import EVERY_FAMILY
 from ..evaluations.subject import Settings
 from ..models.device import device_name
 from ..models.identity import ModelIdentity
 from ..protocol.card import Card
+from ..protocol.condition import Condition
+from ..runs.description import without_option
 from ..runs.digests import digests_of_shards
-from ..runs.joining import disagreements, joined
 from ..runs.manifest import (
     CardEntry,
     CheckpointEntry,
@@ -34,11 +42,48 @@ from ..runs.manifest import (
     DataEntry,
     Deciding,
     Manifest,
+    PluginEntry,
 )
-from ..runs.repeating import without_option
+from ..runs.merging import disagreements, joined
+from ..tasks.registry import EVERY_TASK
 from .plan import Plan
-from .plugins import used_plugins
 from .presets import Preset, spelled_out
+
+
+def registries() -> dict[str, Registry[Any]]:
+    """Return the registry of each group of plug-ins."""
+    return {
+        "attacks": EVERY_ATTACK,
+        "corruptions": EVERY_CORRUPTION,
+        "explainers": EVERY_EXPLAINER,
+        "formulas": EVERY_FORMULA,
+        "families": EVERY_FAMILY,
+        "tasks": EVERY_TASK,
+    }
+
+
+def used_plugins(
+    conditions: Iterable[Condition], checkpoints: Sequence[CheckpointEntry], task: str
+) -> tuple[PluginEntry, ...]:
+    """Return the plug-ins that a run uses, with the conditions and checkpoints whose records each decides."""
+    of_conditions: dict[Plugin, list[str]] = {}
+    of_checkpoints: dict[Plugin, list[str]] = {}
+    for condition in conditions:
+        for plugin in dict.fromkeys(family_of(condition.name).plugins(condition)):
+            of_conditions.setdefault(plugin, []).append(condition.text)
+    for entry in checkpoints:
+        formula = EVERY_FORMULA.plugin(entry.attention.partition("(")[0])
+        for plugin in filter(None, (formula, EVERY_TASK.plugin(task))):
+            of_checkpoints.setdefault(plugin, []).append(entry.name)
+    return tuple(
+        PluginEntry(
+            **plugin.identity,
+            conditions=tuple(of_conditions.get(plugin, ())),
+            checkpoints=tuple(of_checkpoints.get(plugin, ())),
+        )
+        for plugin in {**of_conditions, **of_checkpoints}
+    )
+
 
 _QUEUED = 512
 """Samples in a unit on an accelerator for attacks that make their own batches: towards its end these run empty."""

@@ -12,7 +12,7 @@ from ..evaluations.corruptions.plan import CorruptedInputs
 from ..evaluations.subject import Settings, Subject
 from ..evaluations.supply import Supply
 from ..protocol.condition import Condition
-from ..results.run import Run
+from ..results.summary import Run
 from ..runs.manifest import CheckpointEntry
 from ..tasks.registry import EVERY_TASK
 from .request import Request

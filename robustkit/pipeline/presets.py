@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import ProtocolError, unknown
-from ..runs.repeating import without_option
+from ..runs.description import without_option
 
 _FEW = "gaussian_noise(severity=3),defocus_blur(severity=3),fog(severity=3),jpeg_compression(severity=3)"
 OPTIONS: dict[str, dict[str, dict[str, str | int]]] = {

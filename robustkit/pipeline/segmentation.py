@@ -15,15 +15,15 @@ from ..models.identity import distinct_names
 from ..models.segmenter import load_segmenter
 from ..protocol.card import Card
 from ..report.refresh import summarised, write_page
-from ..results.run import Run
+from ..results.summary import Run
 from ..tasks.segmentation.examples import draw_examples
 from ..tasks.segmentation.images import SceneImages, scenes_for
 from ..tasks.segmentation.sheet import FILE
 from ..tasks.segmentation.subject import SegmenterSubject
+from .inputs import plan_attacked
 from .manifest import describe
 from .plan import Contender, Plan
 from .request import SegmentationRequest
-from .under import plan_attacked
 
 
 def plan(request: SegmentationRequest) -> Plan:

@@ -18,7 +18,7 @@ from ..models.series import SeriesClassifier, load_series
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..report.refresh import refresh
-from ..results.run import Run
+from ..results.summary import Run
 from ..tasks.series.subject import SeriesSubject
 from ..tasks.series.supply import Series
 from .manifest import describe

@@ -20,7 +20,7 @@ from ..models.language_model import LanguageModel, load_language_model
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
-from ..results.run import Run
+from ..results.summary import Run
 from ..tasks.text.subject import TextSubject, Windows
 from ..tasks.text.supply import Documents
 from .manifest import describe

@@ -10,22 +10,20 @@ from typing import Any
 from ..common.environment import count_in
 from ..errors import ProtocolError
 from ..gate.policy import Policy
-from ..gate.questions import baseline_of, options_asked, trial_of
-from ..gate.sequential import Question, Trial
+from ..gate.sequential import Question, Trial, baseline_of, options_asked, trial_of
 from ..gate.verdicts import UNDECIDED, Outcome
-from ..results.run import Run
+from ..results.summary import Run
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress
 from ..tasks.task import task_named
 from .manifest import described
-from .opening import announced
-from .outstanding import Lacking, lots, outstanding
+from .pending import Lacking, announced, lots, outstanding
 from .plan import Plan, plan_of
 from .processes import Ranks
-from .reporting import Reporter
+from .progress import Reporter
 from .request import ClassificationRequest
-from .schedule import carry_out
-from .worker import Worker
+from .scheduler import carry_out
+from .units import Worker
 
 LOOK = 32
 """Samples in a unit of work, unless given or a batch is larger: how many are computed between two looks."""

@@ -17,9 +17,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
+from ..common.files import parse_toml, written_text
 from ..common.plugins import declared
 from ..common.preprocessing import Preprocessing
-from ..common.toml import parse_toml, written_text
 from ..errors import ProtocolError, unknown
 
 _FOLDER = resources.files("robustkit.protocol") / "cards"
@@ -218,8 +218,8 @@ def _card(text: str, where: str) -> Card:
         caveats=tuple(map(str, _caveats(data, where))),
         task=task,
         digest=hashlib.sha256(canonical.encode()).hexdigest(),
-        space=cast(Space, space),
-        labels=cast(Literal["true", "predicted"], labels),
+        space=cast("Space", space),
+        labels=cast("Literal['true', 'predicted']", labels),
         norm=str(threat.get("norm", "linf")),
         eps=number(threat.get("eps", "1/255"), "eps"),
         bounds=(float(bounds[0]), float(bounds[1])) if bounds else None,

@@ -1,4 +1,4 @@
-"""A condition: what is done to the images before the model sees them, and its canonical text.
+"""A condition: what is done to the images before the model sees them. Its text, its parameters, and how a rule names it.
 
 `clean`, `pgd(eps=1/255,steps=20)`, `corruption(fog,severity=3)`, `cam(agcam)`, `attention(clean)`: each family of
 evaluations parses its own.
@@ -7,10 +7,113 @@ evaluations parses its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
+
+from ..errors import ProtocolError, unknown
+from .card import format_number, number
+
+_FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+def split_condition(text: str) -> tuple[str, str | None]:
+    """Return a condition's name, in lower case, and what stands in its brackets; None without brackets.
+
+    Raises:
+        ProtocolError: it is neither a name nor name(key=value,...).
+    """
+    form = _FORM.fullmatch(text)
+    if not form:
+        raise ProtocolError(
+            f"condition {text!r}: expected a name or name(key=value,...), such as pgd(eps=1/255,steps=20)"
+        )
+    return form[1].lower(), form[2]
+
+
+def split_arguments(name: str, text: str | None, known: Mapping[str, Value]) -> dict[str, str]:
+    """Return what stands in the brackets of a condition by key.
+
+    Raises:
+        ProtocolError: it is not key=value, or a key stands there twice.
+    """
+    given: dict[str, str] = {}
+    for item in filter(None, map(str.strip, (text or "").split(","))):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals:
+            raise ProtocolError(f"{name}: {item!r} is not key=value; parameters: {', '.join(known)}")
+        if key in given:
+            raise ProtocolError(f"{name}: {key} is given twice; expected it once")
+        given[key] = value
+    return given
+
+
+def typed(name: str, key: str, text: str, known: Mapping[str, Value]) -> Value:
+    """Return a text as a value of the type that parameter `key` has in `known`.
+
+    Raises:
+        ProtocolError: there is no such parameter, or the value is of another type.
+    """
+    if key not in known:
+        raise ProtocolError(unknown(f"parameter of {name}", key, known))
+    usual, what = known[key], f"{name}: {key}"
+    if isinstance(usual, bool):
+        if text.lower() not in ("true", "false"):
+            raise ProtocolError(f"{what} {text!r}: expected true or false, such as {key}={show(usual)}")
+        return text.lower() == "true"
+    if isinstance(usual, int):
+        expected = f"a whole number, such as {key}={usual or 100}"  # 0 stands for all samples
+        value = number(text, what, expected)
+        if value.denominator != 1:
+            raise ProtocolError(f"{what} {text!r}: expected {expected}")
+        return int(value)
+    if isinstance(usual, Fraction | float):
+        value = number(text, what, f"a number, such as {key}={show(usual)}")
+        return value if isinstance(usual, Fraction) else float(value)
+    return text
+
+
+def parse_parameters(text: str, known: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:
+    """Return a condition's name, and all its parameters in the order of `known`, which has the usual values.
+
+    Raises:
+        ProtocolError: the text is malformed, or has an unknown parameter, or a value of the wrong type.
+    """
+    name, inside = split_condition(text)
+    given = split_arguments(name, inside, known)
+    return name, {**known, **{key: typed(name, key, value, known) for key, value in given.items()}}
+
+
+def show(value: Value) -> str:
+    """Return a value as a condition's text has it."""
+    if isinstance(value, Fraction):
+        return format_number(value)
+    return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class ConditionPattern:
+    """The conditions that have every parameter given here.
+
+    what: the corruption or the map; empty for others.
+    """
+
+    text: str
+    name: str
+    what: str = ""
+    parameters: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The parameters by name."""
+        return dict(self.parameters)
+
+    @property
+    def pairs(self) -> list[str]:
+        """The parameters as texts, `severity=3`."""
+        return [f"{key}={value}" for key, value in self.parameters]
+
 
 ON = "on"
 """The parameter that says on how many samples a condition is evaluated, drawn at random."""

@@ -1,31 +1,184 @@
-"""Write a run's results as one self-contained page."""
+"""Words of a page that lead to what they mean."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from ..common.preprocessing import spelled
 from ..display.grid import together
-from ..display.section import Section
+from ..display.svg import Figure, Style, style
+from ..display.table import Section
+from ..display.text import no_formula
 from ..display.web import ENLARGE
-from ..evaluations.cells import Row
+from ..evaluations.cells import Cells, Row, is_finite
+from ..evaluations.family import by_family
+from ..evaluations.kinds import words_of
 from ..evaluations.results import Results
-from ..results.grids import comparison_grids
-from ..results.tables import report_tables
+from ..evaluations.sentence import Clause
+from ..evaluations.term import Term
+from ..protocol.condition import CLEAN
+from ..results.tables import comparison_grids, report_tables
+from ..runs.description import repeat_of, shown_as
 from ..runs.folder import RunFolder
-from ..runs.inputs import shown_as
-from ..runs.repeating import repeat_of
-from ..tasks.task import task_of
-from .figures import in_order, looks_of, sections_of
+from ..tasks.glossary import glossary
+from ..tasks.task import Task, task_of
 from .front import front_of
-from .headline import verdicts
-from .pages import environment, figure, rendered
-from .sample_browser import Browser
-from .terms import Terms
+from .pages import broken, environment, figure, rendered
+from .samples import Browser
+
+if TYPE_CHECKING:
+    from ..runs.manifest import Manifest
+
+
+class Terms:
+    """The glossary of a page: links words to it, and keeps those that were linked."""
+
+    def __init__(self, task: Task) -> None:
+        self._of = {word: term for term in glossary(task) for word in (*term.also, term.name)}
+        words = "|".join(map(re.escape, sorted(self._of, key=len, reverse=True)))
+        self._pattern = re.compile(rf"(?<![\w%-])(?:{words})(?![\w-])")
+        self._linked: dict[str, tuple[Markup, tuple[Term, ...]]] = {}
+        self._used = dict[str, Term]()
+
+    @property
+    def used(self) -> list[tuple[str, Term]]:
+        """The anchors and terms that were linked so far, by name."""
+        return sorted(((anchor(term), term) for term in self._used.values()), key=lambda pair: pair[1].name.lower())
+
+    def linked(self, text: str) -> Markup:
+        """Return a text as markup in which each term leads, where it first stands, to its meaning."""
+        if text not in self._linked:
+            self._linked[text] = self._link(text)
+        markup, found = self._linked[text]
+        self._used.update((term.name, term) for term in found)
+        return markup
+
+    def _link(self, text: str) -> tuple[Markup, tuple[Term, ...]]:
+        said = no_formula(text)
+        parts, found, end = list[Markup](), dict[str, Term](), 0
+        for match in self._pattern.finditer(said):
+            term = self._of[match[0]]
+            if term.name in found:
+                continue
+            found[term.name] = term
+            link = Markup('<a class="term" href="#{}">{}</a>').format(anchor(term), match[0])
+            parts += [broken(said[end : match.start()]), link]
+            end = match.end()
+        return Markup("").join([*parts, broken(said[end:])]), tuple(found.values())
+
+
+def anchor(term: Term) -> str:
+    """Return the id of a term on a page."""
+    return "term-" + "".join(sign if sign.isalnum() else "-" for sign in term.name.lower())
+
+
+SECTIONS = (
+    *("samples", "results", "attacks", "distances", "transfers", "corruptions"),
+    *("calibration", "classes", "stages", "doubts"),
+    *("segmentation", "maps", "two-objects", "regions", "counterfactuals", "attention"),
+    *("logits", "comparison", "unread", "reproduce"),
+)
+"""The sections of the page in order. One with another name follows `logits`."""
+
+
+def looks_of(run: RunFolder) -> dict[str, Style]:
+    """Return the style of each checkpoint, the same in all figures."""
+    return {checkpoint.name: style(place) for place, checkpoint in enumerate(run.manifest.checkpoints)}
+
+
+def sections_of(run: RunFolder, rows: Sequence[Row]) -> list[Section]:
+    """Return the sections of the page that show the results, in the order of a page. rows: of the summary."""
+    results = Results.of(run, rows).changed(_with_none)
+    return in_order(task_of(results.manifest).sections(results, looks_of(run)))
+
+
+def in_order(sections: Iterable[Section]) -> list[Section]:
+    """Return sections in the order of a page."""
+    last = SECTIONS.index("logits")
+    return sorted(
+        sections, key=lambda section: SECTIONS.index(section.name) if section.name in SECTIONS else last + 0.5
+    )
+
+
+def figures(run: RunFolder, rows: Sequence[Row]) -> list[Figure]:
+    """Return all figures of a run, in the order of a page. rows: of its summary."""
+    return [figure for section in sections_of(run, rows) for figure in section.figures]
+
+
+def _with_none(row: Row) -> Row:
+    """Return a row with None for nan, as the summary's JSON has it."""
+    return {key: None if isinstance(value, float) and value != value else value for key, value in row.items()}
+
+
+WIDE = 0.2
+"""The width of a 95 % interval above which a sentence says that samples are too few."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What the results say about a checkpoint, in one sentence. flags: each once, with the conditions that have it."""
+
+    checkpoint: str
+    sentence: str
+    flags: tuple[str, ...]
+
+
+def verdicts(run: RunFolder, rows: Sequence[Row]) -> list[Headline]:
+    """Return the headlines of the run's checkpoints, in its order. rows: of its summary."""
+    results = Results.of(run, rows)
+    manifest = results.manifest
+    task, headlines = task_of(manifest), []
+    for checkpoint in manifest.checkpoints:
+        every = results.cells[checkpoint.name]
+        cells = {key: row for key, row in every.items() if is_finite(row["value"])}
+        sentence = "; ".join(_parts(task, cells, manifest))
+        start = sentence[:1] if sentence[1:2].isupper() else sentence[:1].upper()  # mIoU
+        whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
+        headlines.append(Headline(checkpoint.name, whole, tuple(_flags(every.values()))))
+    return headlines
+
+
+def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
+    families = by_family(dict.fromkeys(condition for condition, _ in cells))
+    clauses = []
+    if (clean := cells.get((CLEAN.text, task.headline))) is not None:
+        clauses.append(Clause(task.clean_clause(clean), (clean,)))
+    for family, _ in families:
+        clauses += family.clauses(cells, manifest, task.headline_metric)
+    clauses += task.last_clauses(cells)
+    yield from (clause.text for clause in clauses)
+    if not cells:
+        return
+    lacking = [family.name for family, conditions in families if family.words.expected and not conditions]
+    if lacking:
+        yield f"no {' and no '.join(lacking)} were evaluated"
+    yield from _widths([row for clause in clauses for row in clause.rows])
+
+
+def _widths(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what intervals are too wide to say."""
+    if any(not (is_finite(row["ci_low"]) and is_finite(row["ci_high"])) for row in rows):
+        yield "too few samples for intervals"
+    elif any(row["ci_high"] - row["ci_low"] > WIDE for row in rows):
+        yield f"intervals are wider than {100 * WIDE:.0f} points: too few samples to tell more"
+
+
+def _flags(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield each doubt once, with its condition, or the number of conditions."""
+    seen: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for flag in row["flags"]:
+            if not words_of(row["condition"]).is_remark(flag):
+                seen.setdefault(flag, {})[row["condition"]] = None
+    for flag, conditions in seen.items():
+        where = next(iter(conditions)) if len(conditions) == 1 else f"{len(conditions)} conditions"
+        yield f"{flag} ({where})"
+
 
 LARGEST = 7_900_000
 """The limit in bytes of the page; it decides how many samples are shown."""

@@ -11,7 +11,7 @@ from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
-from ..display.neutral import no_controls, no_formula
+from ..display.text import no_controls, no_formula
 from ..display.web import ENLARGE, LOOK, policy, shared
 
 _BREAKS = re.compile(r"(?<=[,:])|(?<=\w\()|(?<=/)(?<!\d/)|(?<=\d/)(?!\d)")

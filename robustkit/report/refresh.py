@@ -1,14 +1,27 @@
-"""Rebuild the page and the summary of a run from its records alone."""
+"""Rebuild the page and the summary of a run from its records, and make one run of several parts."""
 
 from __future__ import annotations
 
-import msgspec
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
-from ..errors import NothingEvaluated
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from ..common.files import locked
+from ..errors import NothingEvaluated, RunError
+from ..evaluations.parts import missing_by_part
 from ..evaluations.results import Results
-from ..results.summary import survey, write_summary
+from ..results.summary import Run, survey, write_summary
+from ..runs.description import repeat_of, without_option
+from ..runs.files import refuse_links
 from ..runs.folder import RunFolder
+from ..runs.kept_images import remove_adversarials
 from ..runs.manifest import BadImage
+from ..runs.merging import gather, refuse_damaged
 
 
 def refresh(run: RunFolder) -> Results:
@@ -45,3 +58,65 @@ def write_page(run: RunFolder, results: Results) -> None:
         raise NothingEvaluated(
             f"{run.path}: none of the {run.manifest.data.n} {called} was evaluated; the first: {why}"
         )
+
+
+_NAMED = 3  # parts that an error names
+
+
+def merge(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Run:
+    """Check that all units of a run are there, once and whole, and make summary and report.
+
+    runs: the folder that all parts wrote to, or the folders of all parts. out: the folder of the run; if left out, the
+    first of `runs`, which then gets the files of the others.
+
+    The records have the bytes that one process writes. Segmentation's sheet of examples needs a model: the command
+    without `part` draws it.
+
+    Raises:
+        RunError: units are missing, a file is damaged, two parts differ, a part is of another run or still at work.
+        NothingEvaluated: no sample could be evaluated.
+    """
+    paths = [runs] if isinstance(runs, str | Path) else list(runs)
+    parts = [Run.existing(path) for path in paths]
+    run = Run(paths[0] if out is None else out)
+    with ExitStack() as held:
+        for path in dict.fromkeys(each.path.resolve() for each in (run, *parts)):
+            held.enter_context(locked(path))
+        refuse_links(run.path)
+        run.sweep()
+        if {each.path.resolve() for each in parts} == {run.path.resolve()}:
+            refuse_damaged(run)
+        else:
+            gather(run, parts)
+        _refuse_missing(run)
+        run.write_manifest(replace(run.manifest, parts=UNSET))
+        if not run.manifest.keeps_adversarials:
+            remove_adversarials(run)
+        refresh(run)
+        run.forget_refusal()
+    return run
+
+
+def _refuse_missing(run: Run) -> None:
+    """Raise RunError where units have no record: which, of which part, and the command that makes them."""
+    manifest = run.manifest
+    count = 1 if manifest.parts is UNSET else manifest.parts
+    missing = missing_by_part(run, count)
+    if not missing:
+        return
+    units = run.shard_count * len(manifest.names) * len(manifest.conditions)
+    said = [
+        f"part {number}/{count} lacks {len(some)} ({some[0]}{'; …' if len(some) > 1 else ''})"
+        for number, some in missing.items()
+    ]
+    more = f", and {len(said) - _NAMED} more parts" if len(said) > _NAMED else ""
+    repeat = repeat_of(manifest.command)
+    command = f"the same command ({repeat.why_not})"
+    if not repeat.why_not:  # here is what the second phase of an attack waits for, whichever folders it came from
+        command = shlex.join([*without_option(shlex.split(repeat.command), "--out"), "--out", str(run.path)])
+    option = f" --part {next(iter(missing))}/{count}" if count > 1 else ""
+    these = "those of the first of these parts" if len(missing) > 1 else "them"
+    raise RunError(
+        f"{run.path}: {sum(map(len, missing.values()))} of {units} units are missing: "
+        f"{', '.join(said[:_NAMED])}{more}; this makes {these}: {command}{option}"
+    )

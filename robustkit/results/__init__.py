@@ -5,6 +5,6 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 if TYPE_CHECKING:
-    from .run import Run as Run
+    from .summary import Run as Run
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"run": ["Run"]})

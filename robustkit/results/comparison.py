@@ -29,8 +29,7 @@ from ..evaluations.results import Results
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
 from ..tasks.task import task_of
-from .paired import Side, paired_difference
-from .pairing import changed, doubts, flagged, names_of, pairs, refuse, same_file, unpaired
+from .pairing import Side, changed, doubts, flagged, names_of, paired_difference, pairs, refuse, same_file, unpaired
 from .published import Published
 from .summary import survey
 

@@ -1,20 +1,166 @@
-"""Pair checkpoints of run folders: which, whether they may be paired, and what a reader must know about it."""
+"""Pair checkpoints of run folders: which, whether they may be compared, and how they differ on the same samples."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
+import msgspec
+from msgspec import UNSET
+
+from ..common.differences import Difference
 from ..errors import RunError, unknown
+from ..evaluations.cells import Row
 from ..evaluations.family import family_of
 from ..evaluations.flags import Flagged
-from ..evaluations.kinds import kind_of
+from ..evaluations.kinds import kind_of, words_of
 from ..evaluations.needed import check_plugins
-from ..evaluations.recorded import common_ids, nothing_common
+from ..evaluations.recorded import Recorded, common_ids, nothing_common
+from ..runs.digests import digest_of
 from ..runs.folder import RunFolder
-from ..runs.manifest import CheckpointEntry
+from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of
-from .paired import Side, lacking
-from .setups import checkpoint_changes, checkpoint_setup, run_changes, run_setup
+from .summary import survey
+
+_OF_CARD = ("task", "space", "labels", "parameters")
+_ROUNDED = ("compile", "version of")
+"""The beginnings of the names of what changes figures by rounding only, unless something is defective."""
+
+
+class RunSetup(msgspec.Struct, frozen=True):
+    """What a run decides for all its checkpoints.
+
+    values: card, seed, precision, engine, versions and sources of plug-ins, as texts by name. files: of each condition
+    the digest of the files that it reads; empty where it reads none.
+    """
+
+    values: dict[str, str]
+    files: dict[str, str]
+
+
+def run_setup(manifest: Manifest) -> RunSetup:
+    """Return what a run decides for all its checkpoints."""
+    deciding, digests = manifest.deciding, manifest.corrupted.digests
+    values = {name: str(getattr(deciding, name)) for name in ("protocol", "seed", "dtype", "compile")}
+    values["engine"] = str(manifest.arguments.get("engine") or "robustkit")
+    card = {key: value for key, value in manifest.protocol.to_plain().items() if key in _OF_CARD}
+    values["parameters of the card"] = digest_of(card)[:12]
+    if manifest.data.unjudged is not UNSET:
+        values["labels that do not count"] = " ".join(map(str, manifest.data.unjudged)) or "none"
+    values |= {f"version of {name}": text for name, text in manifest.made_with.items()}
+    values["use of maps of wrong predictions"] = "scored" if manifest.keep_misclassified else "left out"
+    values |= {f"source of plug-in {plugin.name}": f"{plugin.source[:12]}…" for plugin in manifest.used_plugins}
+    return RunSetup(values, {text: digests.get(text, "")[:16] for text in manifest.conditions})
+
+
+def checkpoint_setup(entry: CheckpointEntry) -> dict[str, str]:
+    """Return how a checkpoint was built and is shown images, as texts by name: formula, architecture, preprocessing."""
+    plain = entry.to_plain()
+    windows = plain.get("windows") or {}
+    values = {
+        **{key: plain[key] for key in ("attention", "arch")},
+        **plain["preprocessing"],
+        **{f"window {key}": value for key, value in windows.items()},
+        **{f"heads' {key}": value for key, value in heads_setup(entry).items()},
+        **{key: plain[key] for key in ("num_classes", "weights")},
+        "code": (entry.code_sha256 or "none")[:12],
+    }
+    return {key.replace("_", " "): _text(key, value) for key, value in values.items()}
+
+
+def heads_setup(entry: CheckpointEntry) -> dict[str, str]:
+    """Return how the heads of features were made, and from which images, as texts by name; empty without heads."""
+    heads = {} if entry.heads is UNSET else entry.heads
+    return {key.replace("_", " "): _text(key, value) for key, value in heads.items()}
+
+
+def _text(key: str, value: Any) -> str:
+    return ("×" if "size" in key else " ").join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def checkpoint_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return `crop pct 1.0 instead of 0.875` for each part of a `checkpoint_setup` that is another one."""
+    texts = {name: (before.get(name, "none"), after.get(name, "none")) for name in {**after, **before}}
+    return [f"{name} {here} instead of {there}" for name, (there, here) in texts.items() if there != here]
+
+
+def is_of_rounding(line: str) -> bool:
+    """Whether a line of `run_changes` is about what changes figures by rounding only."""
+    return line.startswith(_ROUNDED)
+
+
+def run_changes(before: RunSetup, after: RunSetup, conditions: Collection[str] | None = None) -> list[str]:
+    """Return `seed differs: 0 and 3` for each value that both runs have in two ways, and a line on files that differ.
+
+    conditions: those whose files count; by default all that both have.
+    """
+    both = [(name, text, after.values[name]) for name, text in before.values.items() if name in after.values]
+    if before.values["protocol"] != after.values["protocol"]:
+        both = [each for each in both if each[0] != "parameters of the card"]
+    lines = [f"{name} differs: {there} and {here}" for name, there, here in both if there != here]
+    texts = [text for text in before.files if text in after.files] if conditions is None else conditions
+    odd = [text for text in texts if before.files.get(text, "") != after.files.get(text, "")]
+    more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+    return [*lines, *(f"files that {text}{more} reads differ" for text in odd[:1])]
+
+
+_IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows", "heads")
+
+
+@dataclass(frozen=True)
+class Side(Recorded):
+    """A checkpoint of a run, with its results."""
+
+    @cached_property
+    def results(self) -> list[Row]:
+        """Its rows of summary.json; computed from the records where that file is missing or was altered."""
+        try:
+            rows: Sequence[Row] = self.run.summary()
+        except RunError:
+            rows = survey(self.run)
+        return [row for row in rows if row["checkpoint"] == self.checkpoint]
+
+
+def paired_difference(first: Side, second: Side, condition: str, metric: str = "top1") -> Difference:
+    """Return how `second` differs from `first` under a condition that both runs name alike.
+
+    Whether the two runs may be compared (same protocol, seed, labels) is for the caller to say.
+
+    metric: of the task, such as top1 or miou, or of the condition's family: mean_error under a mean over corruptions
+    such as `in-c(preset=cifar)`; a score of maps that is a mean over samples, over those whose clean images both
+    predict right. Infinite losses (from logits that are not finite) make the difference of losses nan.
+
+    One checkpoint differs from itself by 0, of which the interval is 0, too.
+
+    Raises:
+        RunError: the records of one of them are missing, they have no sample in common, or there is no such metric.
+    """
+    difference = task_of(first.manifest).difference(first, second, condition, metric)
+    if difference.value == 0 and is_same_model(first, second):
+        return replace(difference, ci_low=0.0, ci_high=0.0)
+    return difference
+
+
+def lacking(side: Side, condition: str, metric: str = "") -> str:
+    """Return in words which records a side lacks for a figure under a condition; empty where it lacks none."""
+    n = side.manifest.data.n
+    for text in words_of(condition).needs(condition, metric, side.manifest.conditions):
+        if gone := side.run.lacking(side.checkpoint, text):
+            return f"incomplete: {n - gone} of {n} samples under {text}; the same command continues"
+    return ""
+
+
+def is_same_model(first: Side, second: Side) -> bool:
+    """Whether both sides are one checkpoint, whose differences are 0 on any samples."""
+    return same_identity(first.described, second.described)
+
+
+def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
+    """Whether two descriptions are of one checkpoint, shown images in one way."""
+    before, after = first.to_plain(), second.to_plain()
+    return all(before.get(key) == after.get(key) for key in _IDENTITY)
 
 
 def pairs(

@@ -27,7 +27,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..common.toml import parse_toml, written_text
+from ..common.files import parse_toml, written_text
 from ..errors import RobustkitError, RunError, unknown
 from ..evaluations.kinds import kind_of, vocabularies, words_of
 from ..protocol.card import card_names, load_card

@@ -6,15 +6,18 @@ import csv
 import io
 import math
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..display.neutral import no_controls, no_formula
+from ..display.text import no_controls, no_formula
 from ..evaluations.cells import Row
 from ..evaluations.needed import check_plugins
 from ..evaluations.results import Results, gatherers_of
 from ..evaluations.rows import Parts, Reading
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.task import task_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def summarise(run: RunFolder) -> list[Row]:
@@ -75,3 +78,13 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
 
 def _json_value(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Run(RunFolder):
+    """A run folder and its results, which come from the records alone: no model is needed."""
+
+    def results(self) -> pd.DataFrame:
+        """Return the rows of summary.json with the columns of `SUMMARY_COLUMNS`, computed from the records."""
+        import pandas as pd
+
+        return pd.DataFrame(summarise(self), columns=list(SUMMARY_COLUMNS))

@@ -1,17 +1,181 @@
-"""Show compared checkpoints as tables."""
+"""Results as tables: of a run, of compared checkpoints, and next to published ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..display.grid import Grid, Part, side_by_side
 from ..display.table import TextTable
+from ..evaluations.cells import Row, is_finite
 from ..evaluations.family import by_family
+from ..evaluations.metric import Metric
 from ..evaluations.results import Results
+from ..evaluations.short_row import ShortRow
 from ..runs.folder import RunFolder
 from ..tasks.measures import metric_of
+from ..tasks.task import task_of
 from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
+from .pairing import Side
+from .published import Published
+
+LEGEND = "[low, high]: 95 % interval. –: not evaluated."
+
+
+def short_tables(results: Results) -> list[TextTable]:
+    """Return what a terminal shows of a run: the short table; of a single checkpoint all numbers of its task's table
+    first.
+    """
+    manifest = results.manifest
+    rows = list(_rows(results))
+    if len(manifest.checkpoints) > 1:
+        title = f"protocol {manifest.protocol.tag}, {manifest.data.n} {manifest.protocol.samples.many}"
+        return [replace(_table(results, rows), title=title, note=LEGEND)] if rows else []
+    first = [*task_of(manifest).terminal(results)][:1]
+    headline = task_of(manifest).headline_metric.heading
+    others = [row for row in rows if row.section != headline]
+    return [*first, *([_table(results, others)] if others else [])]
+
+
+def _rows(results: Results) -> Iterator[ShortRow]:
+    """Yield the rows for which some checkpoint has a number, those of a section together."""
+    manifest, headline = results.manifest, task_of(results.manifest).headline_metric
+    conditions = dict.fromkeys(row["condition"] for row in results)
+    every = [row for family, texts in by_family(conditions) for row in family.short(texts, manifest, headline)]
+    there = {(row["condition"], row["metric"]) for row in results}
+    shown = [row for row in every if (row.condition, row.metric.name) in there]
+    for section in dict.fromkeys(row.section for row in shown):
+        mine = [row for row in shown if row.section == section]
+        labels = [row.label for row in mine]
+        for row in mine:  # a label that two share would say nothing
+            alike = not row.label.startswith(" ") and labels.count(row.label) > 1
+            yield row._replace(label=row.condition) if alike else row
+
+
+def _table(results: Results, rows: list[ShortRow]) -> TextTable:
+    names = results.manifest.names
+    cells = tuple(
+        (row.section, row.label, *(_cell(results.cells[name], row.condition, row.metric) for name in names))
+        for row in rows
+    )
+    return TextTable("", ("", "", *names), cells).under_heads([row.section for row in rows])
+
+
+def _cell(cells: Mapping[tuple[str, str], Row], condition: str, metric: Metric) -> str:
+    """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
+    row = cells.get((condition, metric.name))
+    if row is None:
+        return "–"
+    sign, digits = "+" if metric.name.endswith("_over_control") else "", 1 if metric.scale == 100 else 2
+    value = _number(row["value"], metric.scale, digits, sign)
+    low, high = (_number(row[key], metric.scale, digits) for key in ("ci_low", "ci_high"))
+    return f"{value} [{low}, {high}]" if is_finite(row["ci_low"]) and is_finite(row["ci_high"]) else value
+
+
+def _number(value: float | None, scale: float, digits: int, sign: str = "") -> str:
+    if value is None or not math.isfinite(value):
+        return "nan"
+    return f"{round(scale * value, digits) + 0.0:{sign}.{digits}f}"  # no -0.0
+
+
+SMALL = 0.1
+"""Where all figures of a row are below, three decimals would not tell them apart."""
+
+
+@dataclass(frozen=True)
+class Among:
+    """A figure of a checkpoint, and the published levels by attention. spreads: standard deviations over trainings, of
+    the levels that have one.
+    """
+
+    row: Row
+    levels: dict[str, float]
+    spreads: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def metric(self) -> Metric:
+        return metric_of(self.row["metric"])
+
+    @property
+    def places(self) -> tuple[int, int] | None:
+        """The best and the worst place among them all that the checkpoint's interval allows, from 1 for the best; None
+        where neither more nor less is better, or the figure is not a number. Levels with a spread are those of another
+        training, within two standard deviations; others are taken as exact.
+        """
+        better, own = self.metric.better, self.row["value"]
+        if not better or not is_finite(own):
+            return None
+        ends = sorted(better * (self.row[end] if is_finite(self.row[end]) else own) for end in ("ci_low", "ci_high"))
+        levels = [(better * level, 2 * self.spreads.get(name, 0.0)) for name, level in self.levels.items()]
+        best = 1 + sum(level - reach > ends[1] for level, reach in levels)
+        return best, 1 + sum(level + reach > ends[0] for level, reach in levels)
+
+
+def found_among(side: Side, reference: Published) -> list[Among]:
+    """Return the figures of a checkpoint that a reference has for some attention, in the order of its results."""
+    resolved = reference.resolved()
+    found = []
+    for row in side.results:
+        condition, metric = row["condition"], row["metric"]
+        levels, spreads = (
+            {name: value for name in resolved.figures if (value := take(name, condition, metric)) is not None}
+            for take in (resolved.figure, resolved.spread)
+        )
+        if levels:
+            found.append(Among(row, levels, spreads))
+    return found
+
+
+def sides_of(runs: Sequence[RunFolder], checkpoints: Collection[str] = ()) -> list[Side]:
+    """Return the checkpoints of all runs, or those named."""
+    kept = ((run, name) for run in runs for name in run.manifest.names)
+    return [Side(run, name) for run, name in kept if not checkpoints or name in checkpoints]
+
+
+def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]:
+    """Return a table for each checkpoint that has figures of the reference."""
+    note = (
+        f"{reference.name}: {reference.summary}, on {reference.data} ({reference.source}). Place: 1 is the best; "
+        "it is what the interval allows, and says little on other images."
+    )
+    tables = []
+    for side in sides:
+        found = found_among(side, reference)
+        names = list(dict.fromkeys(name for each in found for name in each.levels))
+        rows = tuple(_among_cells(each, names) for each in found)
+        tag = side.manifest.protocol.tag
+        doubt = f"published under {reference.protocol}, here {tag.partition('@')[0]}"
+        own = f"{side.checkpoint} ({side.described.attention}) on {side.manifest.data.name}"
+        title = f"{own}, among {reference.name} on {reference.data}"
+        spread = any(each.spreads for each in found)
+        more = " ±: standard deviation over trainings, of which the place allows two." if spread else ""
+        if rows:
+            headings = ("condition", "figure", "n", "here [95 %]", *names, "place")
+            flags = () if reference.is_of(tag) else (doubt,)
+            tables.append(TextTable(title, headings, rows, flags, note + more, side.checkpoint, ("n",)))
+    return tables
+
+
+def _among_cells(each: Among, names: Sequence[str]) -> tuple[str, ...]:
+    row, metric = each.row, each.metric
+    figures = [row["value"], *each.levels.values()]
+    small = all(abs(value) < SMALL for value in figures if is_finite(value))  # such as distances in linf
+    digits = 2 if metric.scale == 100 else 5 if small else 3
+
+    def cell(value: float | None) -> str:
+        return f"{metric.scale * value:.{digits}f}" if value is not None and math.isfinite(value) else "–"
+
+    bounds = f" [{cell(row['ci_low'])}, {cell(row['ci_high'])}]" if is_finite(row["ci_low"]) else ""
+    place = ""
+    if each.places:
+        best, worst = each.places
+        place = f"{best}{f' to {worst}' if worst > best else ''} of {len(each.levels) + 1}"
+    spreads = {name: f" ± {cell(value)}" for name, value in each.spreads.items()}
+    levels = (cell(each.levels.get(name)) + spreads.get(name, "") for name in names)
+    return (row["condition"], metric.label, str(row["n"]), cell(row["value"]) + bounds, *levels, place)
+
 
 HEADINGS = ("condition", "figure", "n", "baseline", "value", "difference [95 %]", "p", "p (Holm)", "at 0.05")
 
@@ -80,3 +244,39 @@ def _cells(row: ComparisonRow, beside: bool) -> tuple[str, ...]:
 def p_text(value: float) -> str:
     """Return a p-value as text."""
     return "nan" if not math.isfinite(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+_KEYS = 2  # condition and figure
+_DIFFERENCE, _VERDICT, _BASE = (HEADINGS.index(name) for name in ("difference [95 %]", "at 0.05", "baseline"))
+
+
+def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
+    """Return all differences from the baseline side by side: those that are significant, then, folded, the others.
+
+    tables: one per checkpoint compared, from `report_tables`. baseline: the name of what they are compared with.
+    """
+    if not tables:
+        return []
+    flags = tuple(dict.fromkeys(flag for table in tables for flag in table.flags))
+    pairs = [(table, {row[:_KEYS]: row for row in table.rows}) for table in tables]
+    order = dict.fromkeys(key for _, rows in pairs for key in rows)
+    headings = (*HEADINGS[:_KEYS], baseline, *(table.checkpoint for table in tables))
+    tell, cannot = list[tuple[str, ...]](), list[tuple[str, ...]]()
+    for key in order:
+        found = [rows.get(key) for _, rows in pairs]
+        base = next(row[_BASE] for row in found if row is not None)
+        cells = ("–" if row is None else f"{row[_DIFFERENCE]} {row[_VERDICT]}".strip() for row in found)
+        told = any(row is not None and row[_VERDICT] for row in found)
+        (tell if told else cannot).append((*key, base, *cells))
+    grids = [
+        Grid(
+            f"Differs from {baseline} beyond chance: {len(tell)} of {len(order)} figures", headings, tuple(tell), _KEYS
+        ),
+        Grid(f"Cannot tell: {len(cannot)} of {len(order)} figures", headings, tuple(cannot), _KEYS, folded=True),
+    ]
+    grids = [grid for grid in grids if grid.rows]
+    parts = [Part(table.checkpoint, table.headings, table.rows) for table in tables]
+    title = f"Differences from {baseline}, with p-values"
+    grids += (replace(grid, folded=True) for grid in side_by_side(title, parts, keys=_KEYS))
+    titles = " ".join(f"{table.title}." for table in tables)
+    return [replace(grids[0], note=f"{titles} {tables[0].note}", flags=flags), *grids[1:]]

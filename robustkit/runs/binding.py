@@ -1,4 +1,4 @@
-"""What decides a record, as run.json and the record itself state it, and where the two disagree.
+"""Turn tables into the bytes of a file.
 
 A record names the run, the checkpoint, the condition and the shard that it belongs to, and holds digests of its sample
 ids and of its pages. So a file that was copied, renamed or rewritten is distinguished from one that the run made,
@@ -7,14 +7,33 @@ whatever lies next to it. It is not a defence against deliberate forgery.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RunError
-from .digests import digest_of, digest_of_pages
+from .digests import digest_of, digest_of_ids, digest_of_pages
 from .manifest import CheckpointEntry, Manifest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """Return a table as Parquet, the same for the same table, with digests of its ids and pages in its metadata."""
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, table.schema, compression="zstd") as writer:
+        writer.write_table(table)
+        pages = hashlib.sha256(buffer.getbuffer()).hexdigest()
+        samples = digest_of_ids(table["sample_id"].to_pylist())
+        writer.add_key_value_metadata({SAMPLES: samples.encode(), PAGES: pages.encode()})
+    return buffer.getvalue()
+
 
 OF_CHECKPOINT = (
     *("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows"),

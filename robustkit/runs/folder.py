@@ -1,4 +1,4 @@
-"""The run folder: records, each the rows of one unit of work as a Parquet file, and what lies next to them.
+"""Rows of samples that a condition is not evaluated on: they are in its records, and nobody reads them.
 
 run.json                                         what was asked, on which data, with which versions
 records/<checkpoint>/<condition>/<shard>.parquet one row per sample
@@ -19,24 +19,38 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.files import json_in
 from ..errors import DamagedRecord, RunError
-from .binding import PROVENANCE, Unit, digest_of_run, misfit, shard_number
+from .binding import PROVENANCE, Unit, digest_of_run, misfit, parquet_bytes, shard_number
 from .digests import digest_of
-from .files import RunFiles, folder_name
-from .links import refuse_link
+from .files import RunFiles, folder_name, refuse_link
 from .manifest import made_with
-from .part import Columns, only_taken, with_taken
 from .untrusted import metadata_of, read_rows
-from .writing import parquet_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+TAKEN = "taken"
+"""The column that says whether a sample was drawn for a condition that is evaluated on a part of them."""
+Columns = Collection[str] | Callable[[str], bool] | None
+
+
+def with_taken(columns: Columns) -> Columns:
+    """Return a choice of columns that has the one which `only_taken` needs, too."""
+    if columns is None or callable(columns):
+        return columns and (lambda name: name == TAKEN or columns(name))
+    return {*columns, TAKEN}
+
+
+def only_taken(table: pa.Table) -> pa.Table:
+    """Return the rows of the samples that were drawn, without the column that says so; all rows where none does."""
+    return table.filter(table[TAKEN]).drop_columns([TAKEN]) if TAKEN in table.column_names else table
+
 
 _REMEDY = "the same command of the audit computes it again"
 SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.registry import Registry
+from ..common.plugins import Registry
 from ..protocol.card import TASKS as NAMES
 
 

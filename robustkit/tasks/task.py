@@ -18,8 +18,7 @@ from .registry import EVERY_TASK, TASKS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..display.section import CardPart, Section
-    from ..display.table import TextTable
+    from ..display.table import CardPart, Section, TextTable
     from ..evaluations.cells import Cells, Row
     from ..evaluations.family import Looks
     from ..evaluations.results import Results

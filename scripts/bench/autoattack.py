@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 import robustkit
 from attacks import AutoAttack, StagedResult, ThreatModel
-from attacks.frozen import Oracle
+from attacks.model_access import Oracle
 from robustkit.common.randomness import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels, unit

@@ -26,7 +26,7 @@ from cam.explainer import held
 from robustkit.data.images import to_pixels, unit
 from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
-from robustkit.pipeline.data import labelled_data
+from robustkit.pipeline.inputs import labelled_data
 
 from .cam_pairs import Pair, pairs
 

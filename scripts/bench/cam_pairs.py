@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import cam
-from cam.watch import Transformer
+from cam.vit import Transformer
 from robustkit.common.randomness import SampleRng
 
 from . import cam_peers as peers

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import cam
-from cam.rng import Rng
+from cam.explainer import Rng
 from robustkit.attention import capture
 
 Peer = Callable[[Tensor, Tensor], Tensor]
@@ -51,7 +51,7 @@ def pytorch_grad_cam(kind: str, net: nn.Module, layer: nn.Module, corners: bool 
     package = importlib.import_module("pytorch_grad_cam")
     target = importlib.import_module("pytorch_grad_cam.utils.model_targets").ClassifierOutputTarget
     options = {}
-    if cam.watch.Transformer.find(net) is not None:
+    if cam.vit.Transformer.find(net) is not None:
         vit: Any = net
 
         def reshape(tokens: Tensor) -> Tensor:

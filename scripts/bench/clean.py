@@ -22,12 +22,12 @@ from robustkit.evaluations.subject import Settings
 from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
 from robustkit.models.identity import Classifier
-from robustkit.pipeline.data import labelled_data
-from robustkit.pipeline.outstanding import Piece
-from robustkit.pipeline.runner import run_units
+from robustkit.pipeline.inputs import labelled_data
+from robustkit.pipeline.pending import Piece
+from robustkit.pipeline.units import run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.tasks.classification.images import Images
 from robustkit.tasks.classification.subject import ClassifierSubject
 

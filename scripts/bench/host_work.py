@@ -52,7 +52,7 @@ def main() -> None:
 
     if reason := stand_in.why_not():
         sys.exit(reason)
-    import robustkit.pipeline.schedule  # noqa: F401 - before there are devices
+    import robustkit.pipeline.scheduler  # noqa: F401 - before there are devices
 
     stand_in.prepare()
     with tempfile.TemporaryDirectory() as folder, stand_in.devices():
@@ -66,7 +66,7 @@ def _measured(folder: Path, options: argparse.Namespace) -> str:
     from PIL import Image
 
     import robustkit
-    from robustkit.pipeline import schedule
+    from robustkit.pipeline import scheduler
 
     (folder / "net.py").write_text(NETWORK % (options.side, options.side))
     torch.save(
@@ -81,13 +81,13 @@ def _measured(folder: Path, options: argparse.Namespace) -> str:
     for label in range(1000):
         (folder / "images" / f"{label:04d}").mkdir(exist_ok=True)
     sampler = Sampler(Path(stand_in.__file__).parent)
-    run_units = schedule.run_units
+    run_units = scheduler.run_units
 
     def watched(*arguments: Any, **named: Any) -> None:
         with sampler:
             run_units(*arguments, **named)
 
-    schedule.run_units = watched
+    scheduler.run_units = watched
     robustkit.audit(
         [folder / "net.pth"],
         data_dir=folder / "images",

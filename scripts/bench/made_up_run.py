@@ -21,11 +21,11 @@ from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.protocol.card import Card, load_card
 from robustkit.protocol.condition import CLEAN, Condition
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.runs.binding import provenance_metadata, provenance_of
 from robustkit.runs.digests import digests_of_shards
+from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import Manifest
-from robustkit.runs.pictures import Picture, write_pictures
 from robustkit.tasks.labelled.columns import CLASSIFICATION
 
 SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4

@@ -29,10 +29,10 @@ from robustkit.data.dataset import Dataset
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.corruptions.family import Corruptions
 from robustkit.pipeline import classification as pipeline
-from robustkit.pipeline import runner, shards
-from robustkit.pipeline import schedule as computing
-from robustkit.results.run import Run
-from robustkit.runs.writer import Writer
+from robustkit.pipeline import scheduler as computing
+from robustkit.pipeline import units
+from robustkit.pipeline.units import Writer
+from robustkit.results.summary import Run
 from robustkit.tasks.classification.subject import ClassifierSubject
 
 PARTS = {
@@ -122,8 +122,8 @@ def profiled(clock: Clock, checkpoint: str, options: argparse.Namespace, out: Pa
         (torch.autograd, "grad", clock.around(torch.autograd.grad, "model")),
         (Corruptions, "show", clock.around(Corruptions.show, "corruption")),
         (ClassifierSubject, "score", clock.around(ClassifierSubject.score, "metrics")),
-        (shards, "wait", clock.around(shards.wait, "decode")),
-        (runner, "_unit", clock.units(runner._unit)),
+        (units, "wait", clock.around(units.wait, "decode")),
+        (units, "_unit", clock.units(units._unit)),
         (Writer, "submit", clock.around(Writer.submit, "records")),
         (Writer, "__exit__", clock.around(Writer.__exit__, "records")),
         (Dataset, "digest", clock.around(Dataset.digest, "digest")),

@@ -26,7 +26,7 @@ import numpy as np
 from robustkit.report import page
 from robustkit.report import refresh as report
 from robustkit.results import comparison
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.results.tables import tables
 
 from .made_up_run import write

@@ -18,9 +18,8 @@ from collections.abc import Callable
 
 import torch
 
-from robustkit.models.dense import Dense
+from robustkit.models.dense import Dense, build_segmenter
 from robustkit.models.device import pick_device
-from robustkit.models.segmenter_network import build_segmenter
 from robustkit.models.windows import Windows
 
 

@@ -37,13 +37,13 @@ def main() -> int:
         return around
 
     began = time.process_time()
-    from robustkit.pipeline import schedule
+    from robustkit.pipeline import scheduler
     from robustkit.pipeline.audit import audit
     from robustkit.report import page, refresh
 
     spent["imports"], calls["imports"] = time.process_time() - began, 1
     patches = [
-        mock.patch.object(schedule, "compute", timed("units of work", schedule.compute)),
+        mock.patch.object(scheduler, "compute", timed("units of work", scheduler.compute)),
         mock.patch.object(refresh, "survey", timed("summary", refresh.survey)),
         mock.patch.object(page, "write_report", timed("page", page.write_report)),
     ]

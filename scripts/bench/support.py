@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from robustkit.common.intervals import Z, wilson
 from robustkit.common.prediction_powered import supported_mean
 from robustkit.errors import RunError
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from scripts.pages.writing import deliver, markdown
 
 Floats = NDArray[np.float64]

@@ -23,7 +23,7 @@ import robustkit
 from robustkit.common.double_sampling import two_phase_share
 from robustkit.common.randomness import drawn
 from robustkit.evaluations.rows import readable
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from scripts.pages.writing import deliver, markdown
 
 

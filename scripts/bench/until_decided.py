@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import norm
 
-from robustkit.common.betting import BETS, SHARES, SequentialTest
 from robustkit.common.intervals import Floats, Z
-from robustkit.results.paired import Side
-from robustkit.results.run import Run
+from robustkit.gate.sequential import BETS, SHARES, SequentialTest
+from robustkit.results.pairing import Side
+from robustkit.results.summary import Run
 from robustkit.tasks.task import task_of
 from scripts.pages.writing import markdown
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from robustkit.data.brown import SPLITS, brown, split_of
-from robustkit.data.words import UNKNOWN, Words
+from robustkit.data.documents import SPLITS, UNKNOWN, Words, brown, split_of
 from robustkit.models.checkpoint import sha256
 
 from ..zoo.recipe import seed_of

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from robustkit.models.word_model import Sizes
+from robustkit.models.language_model import Sizes
 
 from .grid import Trial, main
 from .run import Recipe

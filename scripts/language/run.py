@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustkit.attention.apply import capture, set_attention
-from robustkit.attention.latent import LatentAttention
+from robustkit.attention.layers import LatentAttention
 from robustkit.attention.optim.stabilisers import NONE, Stabiliser
-from robustkit.models.word_model import Sizes, WordModel
+from robustkit.models.language_model import Sizes, WordModel
 
 from ..zoo.recipe import parameter_groups, rate_at, seed_of
 from ..zoo.run import DivergedError

@@ -14,7 +14,7 @@ import math
 import sys
 from dataclasses import dataclass, replace
 
-from robustkit.models.word_model import Sizes
+from robustkit.models.language_model import Sizes
 
 from .grid import Trial, main
 from .run import Recipe

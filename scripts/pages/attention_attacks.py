@@ -20,8 +20,8 @@ from robustkit.common.intervals import Floats, wilson
 from robustkit.evaluations.attacks.gradient_masking import findings
 from robustkit.evaluations.kinds import words_of
 from robustkit.evaluations.ledger.measures import BACK, SHARES
-from robustkit.results.paired import Side, paired_difference
-from robustkit.results.run import Run
+from robustkit.results.pairing import Side, paired_difference
+from robustkit.results.summary import Run
 
 from .writing import markdown
 

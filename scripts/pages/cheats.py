@@ -20,7 +20,7 @@ from torch import Tensor
 
 import robustkit
 from attacks import PGD, AutoAttack, ThreatModel
-from attacks.frozen import Model
+from attacks.model_access import Model
 from robustkit.common.randomness import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from robustkit.display.numbers import pixels
+from robustkit.display.text import pixels
 from robustkit.errors import RunError
 from robustkit.evaluations.recorded import common_ids
 from robustkit.evaluations.rows import FEWEST
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.tasks.segmentation.counts import COLUMNS, Counts
 from robustkit.tasks.segmentation.paired import scene_difference
 from robustkit.tasks.segmentation.worst import counts_of_runs, of_runs, worst_case

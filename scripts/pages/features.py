@@ -26,7 +26,7 @@ import robustkit
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
 from robustkit.evaluations.cells import is_finite, is_whole
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.runs.files import folder_name
 from robustkit.runs.manifest import CheckpointEntry
 from robustkit.tasks.features.heads import Asked

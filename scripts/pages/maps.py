@@ -29,7 +29,7 @@ from robustkit.evaluations.flags import flag_lines
 from robustkit.evaluations.maps.tables import is_of_maps, map_tables
 from robustkit.evaluations.results import Results
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 from .maps_text import behind, in_short, leads, plot, side_by_side, source, winners
 from .writing import deliver, markdown

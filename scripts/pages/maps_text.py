@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from robustkit.evaluations.maps.condition import parts_of
 from robustkit.evaluations.maps.tables import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 from .writing import markdown
 

@@ -30,7 +30,7 @@ from robustkit.evaluations.regions.tables import REGIONS
 from robustkit.evaluations.results import Results
 from robustkit.evaluations.two_objects.tables import TWO_OBJECTS
 from robustkit.results.comparison import compare_with_first
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.tasks.measures import metric_of
 
 from .needs_pictures import pictures

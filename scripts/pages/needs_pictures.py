@@ -25,7 +25,7 @@ from robustkit.evaluations.two_objects.vocabulary import two_object_condition
 from robustkit.models.classifier import load
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.tasks.classification.subject import ClassifierSubject
 
 SHOWN = {"shapes-vit-standard": "standard", "shapes-vit-quest": "QUEST"}

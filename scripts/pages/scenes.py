@@ -15,7 +15,7 @@ from robustkit.display.table import HeatTable, TextTable
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.flags import flag_lines
 from robustkit.evaluations.results import Results
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.results.tables import report_tables
 from robustkit.runs.manifest import Manifest
 from robustkit.tasks.segmentation.sheet import FILE

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from robustkit.evaluations.cells import is_finite
 from robustkit.evaluations.kinds import words_of
-from robustkit.results.run import Run
-from robustkit.runs.inputs import shown_as
+from robustkit.results.summary import Run
+from robustkit.runs.description import shown_as
 
 from .writing import markdown
 

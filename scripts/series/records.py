@@ -12,7 +12,7 @@ from typing import Any
 
 from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
-from robustkit.pipeline.run import run
+from robustkit.pipeline.scheduler import run
 from robustkit.pipeline.series import SeriesRequest
 
 GRID: Mapping[str, tuple[str, Sequence[str]]] = {

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from robustkit.attention.formula import LAYER_NORM_EPS, Formula
+from robustkit.attention.formulas import LAYER_NORM_EPS, Formula
 
 from .data import CLASSES, WIDTH
 

@@ -23,13 +23,13 @@ from safetensors import safe_open
 import robustkit
 from robustkit.attention import set_attention
 from robustkit.attention.fingerprint import Fingerprint, judge
-from robustkit.attention.formula import PLAIN
+from robustkit.attention.formulas import PLAIN
 from robustkit.attention.registry import find_formula
 from robustkit.common.intervals import wilson
 from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded, embedded_file
-from robustkit.pipeline.data import labelled_data
+from robustkit.pipeline.inputs import labelled_data
 
 from ..pages.writing import markdown, shortcut
 from .endings import endings

@@ -33,8 +33,8 @@ from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.recorded import Recorded
 from robustkit.models.identity import Classifier
-from robustkit.pipeline.data import labelled_data
-from robustkit.results.run import Run
+from robustkit.pipeline.inputs import labelled_data
+from robustkit.results.summary import Run
 
 Line = dict[str, Any]
 EPS = "2/255"

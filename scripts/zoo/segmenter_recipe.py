@@ -21,7 +21,7 @@ from robustkit.attention import attention_layers, set_attention
 from robustkit.data.images import unit
 from robustkit.data.scenes import LabelledScenes
 from robustkit.models.architecture import resample_positions
-from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
+from robustkit.models.dense import SegmenterNetwork, build_segmenter
 
 from .recipe import seed_of
 

@@ -31,8 +31,8 @@ from robustkit.attention.registry import find_formula
 from robustkit.common.files import write_whole
 from robustkit.data.scenes import LabelledScenes, open_scenes
 from robustkit.errors import RobustkitError
+from robustkit.models.dense import SegmenterNetwork, build_segmenter
 from robustkit.models.device import pick_device
-from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
 from robustkit.models.windows import Windows
 from robustkit.tasks.segmentation.counts import class_counts
 

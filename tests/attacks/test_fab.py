@@ -11,7 +11,7 @@ from attack_oracles import Draws, Tagged, random_images, tagged, tiny_cnn
 from torch import Tensor, nn
 
 from attacks import FAB, ThreatModel
-from attacks.hyperplane import step_to_hyperplane
+from attacks.threat import step_to_hyperplane
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

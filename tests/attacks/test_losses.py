@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attacks import LOSSES, SPSA, cross_entropy, dlr, dlr_targeted, margin
-from attacks.losses import margin_targeted
+from attacks.model_access import margin_targeted
 
 LOGITS = torch.tensor([[4.0, 1.0, 3.0, 0.0], [4.0, 1.0, 3.0, 0.0]])
 LABELS = torch.tensor([0, 1])

@@ -11,8 +11,7 @@ from attack_oracles import Draws, Tagged, minimal_slowly, onto_ball_slowly, rand
 from torch import Tensor, nn
 
 from attacks import DDN, FMN, PGD, ThreatModel
-from attacks.projection import onto_ball
-from attacks.threat import Norm, distance
+from attacks.threat import Norm, distance, onto_ball
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NORMS: tuple[Norm, ...] = ("linf", "l2", "l1", "l0")

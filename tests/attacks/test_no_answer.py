@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import robustkit
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, DensePGD, Square, StagedResult, ThreatModel
-from attacks.labels import OFF, missed
+from attacks.model_access import OFF, missed
 from robustkit.data.layouts import Sample
 from robustkit.evaluations.attacks.condition import parse_condition
 from robustkit.evaluations.subject import Batch, Settings

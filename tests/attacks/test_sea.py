@@ -11,7 +11,7 @@ from attack_oracles import Draws
 from torch import Tensor, nn
 
 from attacks import SEA, DensePGD, ThreatModel
-from attacks.sea import _accuracy, _iou, balanced, jensen_shannon, masked
+from attacks.dense import _accuracy, _iou, balanced, jensen_shannon, masked
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

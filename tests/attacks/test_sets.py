@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 import robustkit
 from attacks import APGD, FAB, FGSM, LOSSES, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel, dlr, dlr_targeted
-from attacks.labels import INTEGERS, check_labels, settled
-from attacks.losses import margin_targeted
+from attacks.model_access import INTEGERS, check_labels, margin_targeted, settled
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.layouts import Sample

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from robustkit.attention import Formula, MultiheadAttention, Watcher, capture, set_attention
 from robustkit.attention.apply import watching
-from robustkit.attention.formula_options import FAMILIES
-from robustkit.attention.latent import LatentAttention
+from robustkit.attention.formulas import FAMILIES
+from robustkit.attention.layers import LatentAttention
 from robustkit.attention.optim.stabilisers import sigma_reparam
 from robustkit.attention.registry import EVERY_FORMULA, FORMULAS, find_formula
 from robustkit.attention.surrogates import FixedAttention, FixedValues, LogitMargins, Softened
-from robustkit.common.registry import Registry, instance_of
+from robustkit.common.plugins import Registry, instance_of
 from robustkit.errors import ModelError
-from robustkit.models.word_model import Block, Sizes, WordModel
+from robustkit.models.language_model import Block, Sizes, WordModel
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -179,7 +179,7 @@ def test_a_formula_that_averages_over_all_tokens_is_refused(name: str, model: st
 
 
 def test_the_test_sees_what_the_elliptical_ones_would_leak(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robustkit.attention.layer._check_sees_all", lambda *_: None)
+    monkeypatch.setattr("robustkit.attention.layers._check_sees_all", lambda *_: None)
     for model in ("timm, is_causal", "torch, bool"):
         _, ask = MODELS[model]("elliptical")
         with pytest.raises(AssertionError), torch.no_grad():

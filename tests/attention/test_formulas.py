@@ -23,7 +23,7 @@ from torchvision.models import VisionTransformer
 
 from robustkit import audit, load
 from robustkit.attention import MultiheadAttention, get_attention, scores, set_attention
-from robustkit.attention.qana import Network, rotate
+from robustkit.attention.formulas import Network, rotate
 from robustkit.attention.registry import find_formula
 from robustkit.errors import CheckpointError, ModelError
 

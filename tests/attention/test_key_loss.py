@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attacks import Patch, ThreatModel
 from robustkit.attention import set_attention
-from robustkit.attention.key_loss import grid_of, key_loss
+from robustkit.attention.surrogates import grid_of, key_loss
 from robustkit.errors import ModelError
 
 BOXES = torch.tensor([[0, 0, 8], [8, 8, 8], [4, 12, 8]])

@@ -12,9 +12,9 @@ from quack_layers import WIDTH, inputs, latent, vit
 from torch import Tensor, nn
 
 from robustkit.attention import FORMULAS, capture, get_attention, scores, set_attention
-from robustkit.attention.latent import LatentAttention, rotate
+from robustkit.attention.layers import LatentAttention, rotate
 from robustkit.attention.optim.projections import projections
-from robustkit.attention.optim.quack import QuacK
+from robustkit.attention.optim.stabilisers import QuacK
 from robustkit.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

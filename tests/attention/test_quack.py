@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from robustkit.attention.optim.projections import projections
-from robustkit.attention.optim.quack import QuacK, mla_factors
+from robustkit.attention.optim.stabilisers import QuacK, mla_factors
 from robustkit.errors import CheckpointError, ModelError, ProtocolError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

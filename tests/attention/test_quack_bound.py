@@ -10,7 +10,7 @@ from quack_layers import HEADS, SIZE, WIDTH, attention
 from torch import Tensor
 
 from robustkit.attention.optim.projections import projections
-from robustkit.attention.optim.quack import QuacK
+from robustkit.attention.optim.stabilisers import QuacK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SPECTRAL_OR_NOT = pytest.mark.parametrize("norm", ["frobenius", "spectral"])

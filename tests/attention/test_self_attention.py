@@ -10,10 +10,9 @@ from quack_layers import inputs
 from torch import Tensor, nn
 
 from robustkit.attention import set_attention
+from robustkit.attention.layers import SelfAttention
 from robustkit.attention.optim.projections import projections
-from robustkit.attention.optim.quack import QuacK
-from robustkit.attention.optim.stabilisers import QKClip
-from robustkit.attention.self_attention import SelfAttention
+from robustkit.attention.optim.stabilisers import QKClip, QuacK
 from robustkit.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

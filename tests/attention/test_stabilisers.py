@@ -11,10 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from robustkit.attention import capture, set_attention
-from robustkit.attention.latent import LatentAttention
+from robustkit.attention.layers import LatentAttention
 from robustkit.attention.optim.projections import projections
-from robustkit.attention.optim.quack import QuacK
-from robustkit.attention.optim.stabilisers import FixedRates, QKClip, remove_sigma_reparam, sigma_reparam, stabiliser
+from robustkit.attention.optim.stabilisers import (
+    FixedRates,
+    QKClip,
+    QuacK,
+    remove_sigma_reparam,
+    sigma_reparam,
+    stabiliser,
+)
 from robustkit.errors import ModelError, ProtocolError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -33,7 +33,7 @@ from cam.explainer import upright
 from cam.rollout import roll
 from robustkit.attention import FORMULAS, capture, set_attention
 from robustkit.attention.multihead import MultiheadAttention
-from robustkit.models.segmenter_network import build_segmenter
+from robustkit.models.dense import build_segmenter
 
 VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,26 +17,22 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from cam import AGCAM, InputGradient, Rollout
-from cam.boxes import (
-    boxes_of,
-    mask_of,
-    read_csv,
-    resize_crop_boxes,
-)
+from cam.boxes import boxes_of, mask_of, read_csv, resize_crop_boxes
 from cam.faithfulness import abpc, blurred, ends_of, insertion_deletion
 from cam.localisation import (
     MaxBoxAcc,
     PxAP,
     box_hits,
     energy_inside,
+    iou_at,
     max_box_acc,
     pixel_counts,
     pointing_game,
     pxap,
+    rank_correlation,
     score,
 )
-from cam.sanity import head_correlation, redrawn_head
-from cam.similarity import iou_at, rank_correlation
+from cam.sensitivity import head_correlation, redrawn_head
 
 NAMES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -19,8 +19,7 @@ from cam_oracles import some_images, tiny_vit
 from cam_score_oracles import smooth_maps
 from torch import Tensor
 
-from cam.faithfulness import road
-from cam.imputation import imputed
+from cam.faithfulness import imputed, road
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -70,7 +69,7 @@ def test_an_image_of_which_nothing_is_left_becomes_0_and_does_not_disturb_others
 
 def test_few_steps_are_enough_for_any_hole(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hole as large as a photograph takes hardly more steps than a small one: what multigrid is for."""
-    monkeypatch.setattr("cam.imputation._STEPS", 20)
+    monkeypatch.setattr("cam.faithfulness._STEPS", 20)
     images = smooth_maps(3, 224, 224, seed=2)[:, None]
     removed = torch.ones(3, 224, 224, dtype=torch.bool)
     removed[0, :5], removed[1, 100:103, 50:60], removed[2, ::40, ::40] = False, False, False

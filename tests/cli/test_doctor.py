@@ -117,7 +117,7 @@ def scaled_quest(monkeypatch: Patch) -> str:
 
 
 def metric_of_the_sum(monkeypatch: Patch) -> str:
-    monkeypatch.setattr("robustkit.attention.layer.elliptical_metric", lambda v, before: torch.ones_like(v[:, :, :1]))
+    monkeypatch.setattr("robustkit.attention.layers.elliptical_metric", lambda v, before: torch.ones_like(v[:, :, :1]))
     return "elliptical: logits "
 
 
@@ -387,7 +387,7 @@ def test_files_that_another_distribution_overwrote_are_not_ours(monkeypatch: Pat
 
 
 def test_frost_without_photographs_is_no_fault_but_said(monkeypatch: Patch) -> None:
-    monkeypatch.setattr("corruptions.frost.find_spec", lambda name: None)
+    monkeypatch.setattr("corruptions.weather.find_spec", lambda name: None)
     frost = finding("frost", monkeypatch)
     assert (
         frost.state == "warn"

@@ -20,12 +20,12 @@ from robustkit.cli.help import SECTIONS
 from robustkit.cli.listing import LISTINGS
 from robustkit.cli.setup_fit import setup_table
 from robustkit.common.preprocessing import Preprocessing
-from robustkit.display.layout import laid_out
+from robustkit.display.console import laid_out
 from robustkit.models.setup_check import FITS, PartFit, SetupFit
 from robustkit.models.setups import Setup
 from robustkit.models.specs import embedded_file
 from robustkit.report.refresh import refresh
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.runs.folder import RunFolder
 from robustkit.tasks.labelled.tables import table_rows
 

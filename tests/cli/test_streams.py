@@ -14,7 +14,7 @@ import pytest
 from gate_runs import make, right
 
 from robustkit.cli import streams
-from robustkit.display.neutral import no_commands
+from robustkit.display.text import no_commands
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KIT = f"{sys.executable} -m robustkit"

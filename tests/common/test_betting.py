@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from betting_oracles import capitals, verdict
 
-from robustkit.common.betting import BETS, SHARES, Capital, SequentialTest
 from robustkit.common.intervals import Floats, wilson
+from robustkit.gate.sequential import BETS, SHARES, Capital, SequentialTest
 from scripts.bench.until_decided import Taken, changes, decided, ends, fixed, peeked
 
 MADE = np.random.default_rng(3)

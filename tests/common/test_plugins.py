@@ -13,8 +13,7 @@ import pytest
 from plugin_package import metadata
 
 from robustkit.common import plugins
-from robustkit.common.plugins import declared, load_plugin
-from robustkit.common.registry import Registry, instance_of, subclass_of
+from robustkit.common.plugins import Registry, declared, instance_of, load_plugin, subclass_of
 from robustkit.errors import PluginError
 
 

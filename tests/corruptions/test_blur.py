@@ -10,9 +10,9 @@ from torch import Tensor
 
 from corruptions.blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, ZoomBlur, disk, fast_length, glass_walk
 from corruptions.corruption import Corruption, Draws
-from corruptions.elastic import ElasticTransform, pixels
+from corruptions.digital import ElasticTransform, pixels
 from corruptions.filters import smooth
-from corruptions.snow import Snow
+from corruptions.weather import Snow
 from robustkit.common.randomness import SampleRng
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -21,9 +21,7 @@ from weather_oracles import (
 )
 
 from corruptions.corruption import Draws
-from corruptions.fog import Fog
-from corruptions.frost import PHOTOGRAPHS, Frost, find_photographs
-from corruptions.spatter import Spatter, _stain
+from corruptions.weather import PHOTOGRAPHS, Fog, Frost, Spatter, _stain, find_photographs
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +133,7 @@ def test_photographs_are_those_of_the_package_which_is_not_imported(
 
 
 def test_without_photographs_the_remedies_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corruptions.frost.find_spec", lambda name: None)
+    monkeypatch.setattr("corruptions.weather.find_spec", lambda name: None)
     message = (
         "frost needs its six photographs: `pip install --no-deps imagecorruptions` (only files of it are read), "
         "or name a folder that has them: --frost-dir on the command line, frost_dir in Python; "

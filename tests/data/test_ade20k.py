@@ -16,7 +16,7 @@ from label_files import (
 )
 from PIL import Image
 
-from robustkit.data import ade20k
+from robustkit.data import scenes
 from robustkit.data.scenes import open_scenes
 from robustkit.errors import BadImageError
 
@@ -84,8 +84,8 @@ def test_ade20k_misunderstood(tmp_path: Path) -> None:
 
 def test_the_names_of_ade20k() -> None:
     """The digest is of the first nouns in objectInfo150.txt, and of the names that mmsegmentation gives."""
-    assert len(set(ade20k.CLASSES)) == 150
+    assert len(set(scenes.CLASSES)) == 150
     places = {0: "wall", 12: "person", 44: "chest of drawers", 89: "television receiver", 130: "screen", 149: "flag"}
-    assert {place: ade20k.CLASSES[place] for place in places} == places
-    digest = hashlib.sha256("\n".join(ade20k.CLASSES).encode()).hexdigest()
+    assert {place: scenes.CLASSES[place] for place in places} == places
+    digest = hashlib.sha256("\n".join(scenes.CLASSES).encode()).hexdigest()
     assert digest == "f9dbd8a75a0722c971d8c82db76dc205e06cb422d98153f4e5bbf90408ef5438"

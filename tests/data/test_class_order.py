@@ -12,7 +12,7 @@ from row_runs import make_run, row
 from timm.data.readers.reader_image_folder import find_images_and_targets
 from torchvision.datasets import ImageFolder
 
-from robustkit.data.class_lists import CIFAR10, STL10, synsets, timm_list
+from robustkit.data.class_names import CIFAR10, STL10, synsets, timm_list
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import encode_png
 from robustkit.errors import DataError

@@ -22,7 +22,7 @@ from PIL import Image
 from places import SHARED
 from row_runs import make_run, row
 
-from robustkit.data.class_lists import timm_list
+from robustkit.data.class_names import timm_list
 from robustkit.data.dataset import Dataset, Sample, open_dataset
 from robustkit.data.images import encode_png
 from robustkit.data.layouts import LAYOUTS, RULES
@@ -30,8 +30,7 @@ from robustkit.errors import BadImageError, DataError
 from robustkit.evaluations.flags import raised
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
-from robustkit.results.paired import Side
-from robustkit.results.pairing import flagged
+from robustkit.results.pairing import Side, flagged
 from robustkit.results.summary import write_summary
 
 DATA = SHARED / "data"

@@ -12,8 +12,7 @@ import pytest
 import torch
 from places import SHARED
 
-from robustkit.data.brown import SPLITS, brown, brown_split, split_of
-from robustkit.data.words import MOST_WORDS, Words
+from robustkit.data.documents import MOST_WORDS, SPLITS, Words, brown, brown_split, split_of
 from robustkit.errors import DataError
 
 CA01 = "\n\n\tThe/at ``/`` jury/nn ''/'' said/vbd 1/2/cd it/pps's/x ./.\n\n"

@@ -13,7 +13,7 @@ from small_audit import pages
 
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.common.cores import usual_workers
+from robustkit.common.environment import usual_workers
 from robustkit.models.device import has_float64
 from robustkit.pipeline.manifest import shard_size
 from robustkit.pipeline.plan import plan_of
@@ -104,8 +104,13 @@ def test_a_shard_is_uploaded_once_for_clean_and_all_corruptions(tmp_path: Path) 
     inputs = {shape[0]: count for (shape, line), count in pictures.items() if line.startswith("robustkit/")}
     assert inputs == {4: 1, 2: 1}  # two shards
     lines = {line.partition(":")[0] for (_, line) in pictures}
-    assert lines == {"robustkit/common/uploads.py", "corruptions/filters.py"}  # JPEG and pixelate are made on the host
-    assert not any(line.startswith("robustkit/common/uploads.py:") and len(shape) == 4 for shape, line in seen.staged)
+    assert lines == {
+        "robustkit/common/randomness.py",
+        "corruptions/filters.py",
+    }  # JPEG and pixelate are made on the host
+    assert not any(
+        line.startswith("robustkit/common/randomness.py:") and len(shape) == 4 for shape, line in seen.staged
+    )
     assert len(list((tmp_path / "run" / "records").rglob("*.parquet"))) == 2 * 30
 
 

@@ -19,7 +19,7 @@ from stand_in import devices, why_not
 from torch import Tensor, nn
 
 import robustkit
-from robustkit.common.steady import lacks_order, ordered, seeded
+from robustkit.common.determinism import lacks_order, ordered, seeded
 from robustkit.errors import ModelError
 from robustkit.evaluations.lens import Lens
 from robustkit.models.batch_size import out_of_memory
@@ -40,7 +40,7 @@ USERS = (
 )
 LOOK = """
 import os, sys, torch
-from robustkit.common.steady import _newer, float32
+from robustkit.common.determinism import _newer, float32
 def state():
     seen = [precision for _, precision in _newer()]
     for ask in (torch.get_float32_matmul_precision, lambda: torch.backends.cudnn.allow_tf32):

@@ -8,10 +8,9 @@ import re
 import pytest
 from rich.console import Console
 
-from robustkit.display.console import print_tables
-from robustkit.display.layout import laid_out, wide, wrapped
-from robustkit.display.numbers import pixels
+from robustkit.display.console import laid_out, print_tables, wide, wrapped
 from robustkit.display.table import TextTable
+from robustkit.display.text import pixels
 
 NUMBER = re.compile(r"[-+−]?\d[\d.,]*(?:e[-+]?\d+)?")
 LONG = "resnet_with_a_checkpoint_name_of_far_more_than_sixty_characters_v2"

@@ -7,7 +7,7 @@ from explained import FGSM, MODEL
 
 import robustkit
 from robustkit.report import page
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 WRITE_REPORT = page.write_report
 

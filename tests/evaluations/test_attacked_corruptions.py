@@ -26,7 +26,7 @@ from robustkit.evaluations.attacks.sentence import called, title
 from robustkit.evaluations.pattern import check_condition, fits, pattern_of
 from robustkit.evaluations.right import Right
 from robustkit.protocol.card import load_card
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CARD = load_card("standard")

@@ -19,9 +19,7 @@ from vits import small_vit
 from robustkit.attention import FORMULAS, set_attention
 from robustkit.evaluations.attention.evaluate import watch
 from robustkit.evaluations.attention.layer import LISTS
-from robustkit.evaluations.attention.metrics import (
-    HeadSums,
-)
+from robustkit.evaluations.attention.metrics import HeadSums
 from robustkit.evaluations.layers import Layer
 
 pytestmark = pytest.mark.usefixtures("one_thread")

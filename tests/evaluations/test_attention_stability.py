@@ -50,8 +50,8 @@ from robustkit.evaluations.pattern import check_condition, fits, pattern_of
 from robustkit.evaluations.subject import Batch, Shown, Subject
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
-from robustkit.results.paired import Side, paired_difference
-from robustkit.results.run import Run
+from robustkit.results.pairing import Side, paired_difference
+from robustkit.results.summary import Run
 from robustkit.runs import untrusted as foreign
 from robustkit.tasks.classification.subject import ClassifierSubject
 

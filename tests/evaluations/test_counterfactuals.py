@@ -13,7 +13,7 @@ from small_audit import files
 import robustkit
 from cam import AGCAM
 from cam.localisation import energy_inside
-from robustkit.data import shape_sets
+from robustkit.data import shapes
 from robustkit.data.dataset import open_dataset
 from robustkit.data.shapes import CLASSES, OWN, label, rendered
 from robustkit.errors import DataError, ProtocolError
@@ -21,7 +21,7 @@ from robustkit.evaluations.counterfactuals.paired import per_sample
 from robustkit.evaluations.counterfactuals.vocabulary import CHANGES, VOCABULARY
 from robustkit.evaluations.pattern import check_condition
 from robustkit.evaluations.recorded import Recorded
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 NAME = "shapes-vit-standard"
@@ -31,12 +31,12 @@ OPTIONS |= {"limit": 24, "browse": 0, "device": "cpu", "setup_check": False, "sh
 
 
 def test_one_thing_changes_and_all_else_stays() -> None:
-    assert shape_sets.CHANGES == CHANGES
-    for index in shape_sets.changeable()[::60]:
-        before, other = rendered("test", index), shape_sets.other_label(index)
-        colour, shape, background = (shape_sets.changed(index, change).shape for change in CHANGES)
+    assert shapes.CHANGES == CHANGES
+    for index in shapes.changeable()[::60]:
+        before, other = rendered("test", index), shapes.other_label(index)
+        colour, shape, background = (shapes.changed(index, change).shape for change in CHANGES)
         assert [made.label for made in (colour, shape, background)] == [label(index), other, label(index)]
-        assert [shape_sets.changed(index, change).other for change in CHANGES] == [other, other, -1]
+        assert [shapes.changed(index, change).other for change in CHANGES] == [other, other, -1]
         for same in (colour, background):
             assert np.array_equal(same.mask, before.mask) and same.box == before.box
         near = _grown(before.mask, 1)
@@ -56,14 +56,14 @@ def _grown(mask: np.ndarray[Any, np.dtype[np.uint8]], by: int) -> np.ndarray[Any
 
 def test_the_colour_that_is_put_in_is_that_of_the_other_class() -> None:
     near = 0
-    for index in shape_sets.changeable()[:120]:
-        made = shape_sets.changed(index, "colour").shape
+    for index in shapes.changeable()[:120]:
+        made = shapes.changed(index, "colour").shape
         mean = np.median(made.pixels[made.mask > 0], axis=0)  # the first of two related colours has most pixels
         distances = {name: float(np.abs(mean - OWN[name]).sum()) for name in CLASSES}
-        near += distances[CLASSES[shape_sets.other_label(index)]] < distances[CLASSES[label(index)]]
+        near += distances[CLASSES[shapes.other_label(index)]] < distances[CLASSES[label(index)]]
     assert near > 110
-    labels = [shape_sets.other_label(index) for index in shape_sets.changeable()]
-    assert all(a != label(i) for a, i in zip(labels, shape_sets.changeable(), strict=True))
+    labels = [shapes.other_label(index) for index in shapes.changeable()]
+    assert all(a != label(i) for a, i in zip(labels, shapes.changeable(), strict=True))
     assert np.bincount(labels, minlength=10).min() > 60
 
 
@@ -72,11 +72,11 @@ def test_the_set_is_the_test_split_where_shapes_wear_their_colour() -> None:
     assert len(dataset) == 892
     for sample in dataset.samples[::200]:
         assert dataset.read(sample) == plain.read(sample) and plain.changed(sample, "colour") is None
-    one = [shape_sets.changed(shape_sets.changeable()[7], change).shape.pixels.tobytes() for change in CHANGES]
+    one = [shapes.changed(shapes.changeable()[7], change).shape.pixels.tobytes() for change in CHANGES]
     assert [hash_of(pixels) for pixels in one] == ["9229f2dff6795931", "e2c278547cfe0c6b", "f678923b05b106fa"]
     for index, change in ((0, "size"), (-1, "colour"), (1000, "colour"), (_unusual(), "shape")):
         with pytest.raises(DataError, match=f"embedded shapes have no change {change} of test/{index}"):
-            shape_sets.changed(index, change)
+            shapes.changed(index, change)
 
 
 def hash_of(content: bytes) -> str:
@@ -86,7 +86,7 @@ def hash_of(content: bytes) -> str:
 
 
 def _unusual() -> int:
-    return min(set(range(1000)) - set(shape_sets.changeable()))
+    return min(set(range(1000)) - set(shapes.changeable()))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_records_are_those_of_a_slow_replica(run: Run) -> None:
     for change, text in TEXTS.items():
         for name, row in list(_rows(run, text).items())[::8]:
             index = int(name.partition("/")[2])
-            made, before = shape_sets.changed(index, change), rendered("test", index)
+            made, before = shapes.changed(index, change), rendered("test", index)
             said, masses = [], []
             for shape in (before, made.shape):
                 image = torch.from_numpy(shape.pixels.copy()).permute(2, 0, 1)[None] / 255

@@ -18,7 +18,7 @@ from robustkit.evaluations.corruptions.sets import SETS
 from robustkit.evaluations.disturbances.vocabulary import USUAL as DISTURBED
 from robustkit.evaluations.family import Family, families, families_of, family_of
 from robustkit.evaluations.kinds import ATTACK_NAMES, FOLDERS, kind_of, vocabulary_of
-from robustkit.report.figures import SECTIONS, sections_of
+from robustkit.report.page import SECTIONS, sections_of
 from robustkit.report.refresh import refresh
 from robustkit.tasks.task import task_of
 

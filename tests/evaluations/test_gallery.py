@@ -38,9 +38,9 @@ from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, draw, 
 from robustkit.evaluations.maps.gallery_page import write_page
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.models.specs import find
-from robustkit.pipeline.data import labelled_data
+from robustkit.pipeline.inputs import labelled_data
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 
@@ -413,7 +413,7 @@ ONLY = "only for a data set, and pictures of your own are given; leave out, or g
 def test_commands_that_make_no_sense_compute_nothing(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("robustkit.pipeline.run.run", lambda *_, **__: pytest.fail("an audit was made"))
+    monkeypatch.setattr("robustkit.pipeline.scheduler.run", lambda *_, **__: pytest.fail("an audit was made"))
     done = CliRunner().invoke(cli, ["cam", *words, "--out", str(tmp_path / "run.png")])
     assert str(done.exception) == message
     assert not list(tmp_path.iterdir())

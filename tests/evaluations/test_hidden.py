@@ -11,7 +11,7 @@ from torch import Tensor
 
 import robustkit
 from attacks import ThreatModel
-from attacks.frozen import frozen
+from attacks.model_access import frozen
 from robustkit.attention.surrogates import surrogates
 from robustkit.common.randomness import SampleRng
 from robustkit.data import open_dataset

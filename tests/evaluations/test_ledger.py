@@ -14,7 +14,7 @@ import torch
 from sealing import put, seal
 
 import robustkit
-from robustkit.attention.ledger import SWAPS, LayerLedger, Ledger
+from robustkit.attention.logit_decomposition import SWAPS, LayerLedger, Ledger
 from robustkit.common.intervals import wilson
 from robustkit.errors import DamagedRecord, ProtocolError, RunError
 from robustkit.evaluations.family import family_of
@@ -23,8 +23,8 @@ from robustkit.evaluations.ledger.measures import LISTS, METRICS
 from robustkit.evaluations.ledger.summary import books_of
 from robustkit.evaluations.pattern import check_condition, pattern_of
 from robustkit.evaluations.recorded import Compared
-from robustkit.results.paired import Side, paired_difference
-from robustkit.results.run import Run
+from robustkit.results.pairing import Side, paired_difference
+from robustkit.results.summary import Run
 from scripts.pages.attention_attacks import hidden, ledger, patches, without_folders
 
 pytestmark = pytest.mark.usefixtures("one_thread")

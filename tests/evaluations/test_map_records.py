@@ -25,7 +25,7 @@ from robustkit.evaluations.maps.cost import map_cost
 from robustkit.evaluations.maps.truth import Located
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.tasks.classification.subject import ClassifierSubject
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")

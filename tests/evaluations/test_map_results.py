@@ -15,9 +15,8 @@ from manifests import whole
 import cam
 import robustkit
 from cam.faithfulness import abpc
-from cam.localisation import MaxBoxAcc, PxAP, score
-from cam.sanity import redrawn_head
-from cam.similarity import iou_at, rank_correlation
+from cam.localisation import MaxBoxAcc, PxAP, iou_at, rank_correlation, score
+from cam.sensitivity import redrawn_head
 from robustkit.cli.cam.choice import Choice
 from robustkit.common.intervals import percentiles, wilson
 from robustkit.data.dataset import open_dataset
@@ -33,7 +32,7 @@ from robustkit.evaluations.maps.metrics import Figures, map_rows
 from robustkit.evaluations.maps.pooled import Counted
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.evaluations.results import Results
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.runs.manifest import Manifest
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -21,11 +21,10 @@ from robustkit.evaluations.needed import check_plugins
 from robustkit.evaluations.vocabulary import Vocabulary
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.condition import CLEAN, Condition
-from robustkit.results.paired import Side
-from robustkit.results.pairing import doubts
+from robustkit.results.pairing import Side, doubts
 from robustkit.runs.binding import misfit
-from robustkit.runs.joining import plugin_differences
 from robustkit.runs.manifest import PluginEntry
+from robustkit.runs.merging import plugin_differences
 from robustkit.tasks.labelled.metrics import checked_numbers
 
 READ = pa.table({"kept": [True]})
@@ -123,6 +122,6 @@ def test_runs_of_two_versions_of_a_plug_in_are_compared_with_a_doubt(monkeypatch
     sides = []
     for source in ("aa", "bb"):
         made = replace(run, plugins=(plug(monkeypatch, Turns(), source),))
-        sides.append(cast(Side, SimpleNamespace(manifest=made, described=made.checkpoints[0])))
+        sides.append(cast("Side", SimpleNamespace(manifest=made, described=made.checkpoints[0])))
     assert list(doubts(*sides, ["turn"])) == ["source of plug-in turn differs: aa… and bb…"]
     assert list(doubts(sides[0], sides[0], ["turn"])) == []

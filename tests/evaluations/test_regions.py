@@ -23,7 +23,7 @@ from robustkit.evaluations.recorded import Recorded
 from robustkit.evaluations.regions.drown import elsewhere, extreme, noised
 from robustkit.evaluations.regions.paired import per_sample
 from robustkit.evaluations.regions.vocabulary import VOCABULARY, parse_regions
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 MODEL = NAME = "shapes-vit-quest"

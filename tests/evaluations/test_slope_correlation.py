@@ -22,7 +22,7 @@ from robustkit.evaluations.distances.tables import distance_tables
 from robustkit.evaluations.kinds import words_of
 from robustkit.evaluations.layers import Layer
 from robustkit.evaluations.rows import Reading
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 stats = pytest.importorskip("scipy.stats")
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -20,8 +20,7 @@ from robustkit.evaluations.attacks.vocabulary import supporting
 from robustkit.evaluations.maps.condition import parse_cams
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import part_of
-from robustkit.results.run import Run
-from robustkit.results.summary import summarise
+from robustkit.results.summary import Run, summarise
 
 SPSA = "spsa(eps=8/255,steps=2,directions=4{})"
 WHOLE, SOME, FEWER = SPSA.format(""), SPSA.format(",on=12"), SPSA.format(",on=5")

@@ -26,17 +26,12 @@ from robustkit.errors import DamagedRecord, ProtocolError, RobustkitError
 from robustkit.evaluations.attacks.condition import parse_condition
 from robustkit.evaluations.pattern import check_condition, fits, pattern_of
 from robustkit.evaluations.transfer.condition import Passed, passed_of, transfer_condition
-from robustkit.gate.grammar import parse_statement
+from robustkit.gate.policy import parse_statement
+from robustkit.pipeline.classification import plan_transfer
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.pipeline.transfer import plan_transfer
 from robustkit.protocol.card import load_card
-from robustkit.results.run import Run
-from robustkit.runs.adversarials import (
-    adversarials_path,
-    digest_of_differences,
-    read_adversarials,
-    write_adversarials,
-)
+from robustkit.results.summary import Run
+from robustkit.runs.kept_images import adversarials_path, digest_of_differences, read_adversarials, write_adversarials
 from robustkit.runs.manifest import PreprocessingEntry
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,12 +15,12 @@ from small_audit import UNCHECKED, audit, files
 import robustkit
 from cam import AGCAM
 from robustkit.data.dataset import Dataset, open_dataset
-from robustkit.data.shape_sets import PAIRS, pair_labels, rendered_pair
+from robustkit.data.shapes import PAIRS, pair_labels, rendered_pair
 from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.pattern import check_condition
 from robustkit.evaluations.two_objects.evaluate import masses
 from robustkit.evaluations.two_objects.vocabulary import VOCABULARY, chosen_of
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 NAME = "shapes-vit-quest"

@@ -36,11 +36,11 @@ from robustkit.evaluations.two_phase.measures import ESTIMATE, KEPT
 from robustkit.evaluations.two_phase.summary import TwoPhaseSummary
 from robustkit.evaluations.two_phase.tables import two_phase_tables
 from robustkit.gate.draft import draft
-from robustkit.gate.grammar import parse_statement
+from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
-from robustkit.pipeline.two_phase import in_two_phases
+from robustkit.pipeline.request import in_two_phases
 from robustkit.protocol.card import load_card
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from scripts.bench import two_phase as bench
 
 pytestmark = pytest.mark.usefixtures("one_thread")

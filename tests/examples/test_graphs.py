@@ -170,7 +170,7 @@ MAKE = """
 import sys
 import robustkit
 from robustkit.cli.app import main
-from robustkit.pipeline.run import run
+from robustkit.pipeline.scheduler import run
 from robustkit.tasks.task import task_named
 
 robustkit.load_plugin({plugin!r})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gate_runs import PGD, make, right
 
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from robustkit.gate.attestation import as_statement
 from robustkit.gate.policy import parse_policy, read_policy
 from robustkit.gate.verdicts import judge
 from robustkit.models.file_digests import file_digests
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 RULES = {
     "passes": "top1 under clean >= 0.5",

@@ -12,11 +12,9 @@ from gate_runs import PGD, make, right, verdict
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.measures import MOST_CE
 from robustkit.evaluations.corruptions.metrics import ALEXNET
-from robustkit.gate.grammar import parse_statement
-from robustkit.gate.policy import parse_policy
-from robustkit.gate.statements import Change, Value
+from robustkit.gate.policy import Change, Value, parse_policy, parse_statement
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.tasks.measures import metrics
 
 IDLE = [

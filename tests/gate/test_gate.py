@@ -16,13 +16,11 @@ from robustkit.cli import app as cli
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.pattern import pattern_of
-from robustkit.gate.advice import advice
 from robustkit.gate.measured import Measured
-from robustkit.gate.output import sentence
-from robustkit.gate.policy import parse_policy
-from robustkit.gate.statements import Value
+from robustkit.gate.output import advice, sentence
+from robustkit.gate.policy import Value, parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide, judge
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("pageless")
 

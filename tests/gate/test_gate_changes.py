@@ -15,9 +15,9 @@ from paired_oracles import interval_of
 from robustkit.common.differences import of_outcomes, unseen
 from robustkit.evaluations.pattern import pattern_of
 from robustkit.gate.measured import Measured, figure_of
-from robustkit.gate.statements import Change, Value
+from robustkit.gate.policy import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 
 def test_a_drop_is_paired_and_positive_where_the_run_is_worse(tmp_path: Path) -> None:

@@ -15,13 +15,11 @@ from row_runs import make_run, row
 
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.maps.measures import CONTROLLED
-from robustkit.gate.grammar import parse_statement
 from robustkit.gate.measured import Measured, MeasuredRun, change_of, figure_of
-from robustkit.gate.policy import Policy, Rule, parse_policy
-from robustkit.gate.statements import Change, Value
+from robustkit.gate.policy import Change, Policy, Rule, Value, parse_policy, parse_statement
 from robustkit.gate.verdicts import FAIL, PASS, SLACK, UNDECIDED, Outcome, Verdict, decide, judge
-from robustkit.results.paired import Side
-from robustkit.results.run import Run
+from robustkit.results.pairing import Side
+from robustkit.results.summary import Run
 from robustkit.tasks.measures import find_metric, metrics
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")

@@ -12,10 +12,8 @@ from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.sets import SETS
 from robustkit.evaluations.pattern import check_condition, fits, is_exactly, pattern_of
-from robustkit.gate.grammar import parse_statement
-from robustkit.gate.policy import parse_policy, read_policy
-from robustkit.gate.statements import Change, Identity, NoFlags, Value
-from robustkit.protocol.pattern import ConditionPattern
+from robustkit.gate.policy import Change, Identity, NoFlags, Value, parse_policy, parse_statement, read_policy
+from robustkit.protocol.condition import ConditionPattern
 from robustkit.tasks.measures import metrics
 
 CLEAN, PGD = ConditionPattern("clean", "clean"), ConditionPattern("pgd(eps=1/255)", "pgd", "", (("eps", "1/255"),))

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from robustkit.errors import ProtocolError, RunError
 from robustkit.gate.policy import Policy, parse_policy
-from robustkit.gate.questions import baseline_of, options_asked, trial_of
-from robustkit.gate.sequential import Trial
+from robustkit.gate.sequential import Trial, baseline_of, options_asked, trial_of
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.tasks.task import task_named
 

@@ -128,7 +128,7 @@ def test_nor_can_shapes_without_numbers_and_names_of_blocks(tmp_path: Path) -> N
 
 
 def test_segmenters_are_bounded_likewise(tmp_path: Path) -> None:
-    from robustkit.models.segmenter_network import build_segmenter
+    from robustkit.models.dense import build_segmenter
 
     torch.manual_seed(0)
     shape = {key: value for key, value in SMALL.items() if key != "img_size"}

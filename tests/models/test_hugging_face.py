@@ -24,7 +24,7 @@ from robustkit.cli.app import cli
 from robustkit.data.images import to_pixels
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models.segmenter import is_segmenter, load_segmenter
-from robustkit.models.transformers_pixels import drawn
+from robustkit.models.transformers_load import drawn
 from scripts.hf.convert_vit import write
 
 transformers = pytest.importorskip("transformers", reason='transformers is an extra: pip install ".[hf]"')

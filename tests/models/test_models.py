@@ -18,8 +18,8 @@ from torchvision.transforms import Normalize
 from robustkit.attention import get_attention, set_attention
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
+from robustkit.models.claims import guess, renamed
 from robustkit.models.classifier import load
-from robustkit.models.guess import guess, renamed
 
 VIT = "vit_tiny_patch16_224"
 SMALL = {"img_size": 32, "patch_size": 16, "depth": 1, "num_classes": 4}
@@ -383,7 +383,7 @@ def test_offline_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", no_network)
     monkeypatch.setattr("robustkit.models.specs.answers", lambda address: True)
-    monkeypatch.setattr("robustkit.models.published_weights.answers", lambda address: True)
+    monkeypatch.setattr("robustkit.models.architecture.answers", lambda address: True)
     with pytest.raises(ModelError, match=r"hf-hub:timm/x could not be fetched \(no route to host\); check the name"):
         load("hf-hub:timm/x")
     monkeypatch.setattr("timm.create_model", no_network)

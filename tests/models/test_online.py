@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 from robustkit.errors import ModelError
-from robustkit.models import load, online, published_weights
+from robustkit.models import architecture, load, specs
 
 NAME = "test_vit.r160_in1k"
 
@@ -35,7 +35,7 @@ def mute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
             monkeypatch.setenv(name, "")
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(online, "ANSWER", 0.3)
+        monkeypatch.setattr(specs, "ANSWER", 0.3)
         yield proxy
 
 
@@ -52,8 +52,8 @@ def test_without_a_network_there_is_one_line_at_once(mute: str, spec: str, arch:
 
 def test_looking_up_a_name_that_hangs_is_not_waited_for(mute: str, monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
-    monkeypatch.setattr(online, "WAIT", 0.2)
-    monkeypatch.setattr(online, "_asked", lambda address: over.wait(20))
+    monkeypatch.setattr(specs, "WAIT", 0.2)
+    monkeypatch.setattr(specs, "_asked", lambda address: over.wait(20))
     began = time.monotonic()
     with pytest.raises(ModelError, match="gives no answer"):
         load(f"timm:{NAME}")
@@ -86,11 +86,11 @@ def test_any_answer_is_one_and_being_offline_on_purpose_asks_nobody(monkeypatch:
         thread.start()
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        assert online.answers(f"http://127.0.0.1:{server.server_port}")
+        assert specs.answers(f"http://127.0.0.1:{server.server_port}")
         thread.join()
-    assert not online.answers(f"http://127.0.0.1:{server.server_port}")
+    assert not specs.answers(f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert online.hub() == "" and published_weights.held_weights(NAME) is None
+    assert specs.hub() == "" and architecture.held_weights(NAME) is None
 
 
 class Hub(BaseHTTPRequestHandler):

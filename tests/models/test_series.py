@@ -11,8 +11,7 @@ from series_files import CHANNELS, MEAN, STD, furnish
 
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models.classifier import load
-from robustkit.models.series import load_series
-from robustkit.models.series_network import ARCH, SeriesTransformer, positions
+from robustkit.models.series import ARCH, SeriesTransformer, load_series, positions
 
 SMALL: dict[str, Any] = {"channels": 2, "num_classes": 3, "dim": 16, "depth": 2, "heads": 2, "hidden": 8}
 

@@ -17,10 +17,9 @@ from torch.nn import functional
 
 import robustkit
 from robustkit.attention import FORMULAS, capture, get_attention, scores, set_attention
-from robustkit.data.words import Words
+from robustkit.data.documents import Words
 from robustkit.errors import CheckpointError, ModelError, RobustkitError
-from robustkit.models.language_model import load_language_model
-from robustkit.models.word_model import Sizes, WordModel, load_word_model, save_word_model
+from robustkit.models.language_model import Sizes, WordModel, load_language_model, load_word_model, save_word_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WORDS = Words(["<unk>", "the", "dog", "barks", "."])

@@ -19,11 +19,11 @@ from robustkit.evaluations.attacks.condition import parse_condition
 from robustkit.evaluations.attacks.stages import dossier, stages
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.subject import Batch, Evaluation, Subject
-from robustkit.pipeline.runner import evaluate
+from robustkit.pipeline.units import evaluate
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 SMALL = "autoattack(steps=5,targets=2,queries=20)"
 TEXT = "autoattack(eps=4/255,version=standard,steps=5,targets=2,queries=20)"
@@ -96,7 +96,7 @@ def test_batch_size_changes_no_flag(
         sizes.append((condition.name, len(batch)))
         return evaluate(family, subject, batch, condition)
 
-    monkeypatch.setattr("robustkit.pipeline.runner.evaluate", watched)
+    monkeypatch.setattr("robustkit.pipeline.units.evaluate", watched)
     other = audit(place, tmp_path / "other", attacks=SMALL, eps="4/255", batch_size=3)
     # AutoAttack fills its batches from the whole shard.
     assert max(size for what, size in sizes if what == "clean") == 3

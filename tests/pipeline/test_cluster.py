@@ -16,14 +16,14 @@ from processes import called, everything
 
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.setup import CHECK
-from robustkit.pipeline import cluster
-from robustkit.pipeline.outstanding import outstanding
+from robustkit.pipeline import scheduler
+from robustkit.pipeline.pending import outstanding
 from robustkit.pipeline.plan import Plan
 from robustkit.pipeline.processes import Ranks
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.pipeline.run import Silent
+from robustkit.pipeline.scheduler import Silent
+from robustkit.runs.description import repeat_of
 from robustkit.runs.progress import Progress
-from robustkit.runs.repeating import repeat_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,24 +71,24 @@ def test_tasks_in_a_process_of_their_own_make_the_bytes_of_one(
 ) -> None:
     """All of it without Ray: what it would send to workers is carried out here, last task first."""
     monkeypatch.chdir(tmp_path)
-    done: list[cluster.Task] = []
+    done: list[scheduler.Task] = []
     lines: list[str] = []
 
     def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Any) -> Any:
         every = outstanding(plan, 2)
-        reporter = cluster.announced(plan, Ranks(), progress, say, every)
-        order = cluster._Order(plan.request, plan.run.manifest.to_plain(), str(mortal), (), 1, "cpu")
+        reporter = scheduler.announced(plan, Ranks(), progress, say, every)
+        order = scheduler._Order(plan.request, plan.run.manifest.to_plain(), str(mortal), (), 1, "cpu")
         by_text = {condition.text: condition for condition in plan.conditions}
-        for tasks in cluster._rounds(plan, every):
+        for tasks in scheduler._rounds(plan, every):
             for task in tasks[::-1]:
-                said, heard = cluster.carry_out_task(order, task)
+                said, heard = scheduler.carry_out_task(order, task)
                 done.append(task)
                 lines.extend(said)
                 for name, samples, seconds in heard:
                     reporter.elsewhere(task.checkpoint, name, by_text.get(name), samples, seconds)
         return reporter
 
-    monkeypatch.setattr("robustkit.pipeline.schedule.compute", compute)
+    monkeypatch.setattr("robustkit.pipeline.scheduler.compute", compute)
     run = small_audit.audit(mortal, tmp_path / "run", shard_size=2)
     assert everything(run.path) == everything(alone)
     assert sorted({task.kind for task in done}) == ["evidence", "evidence again", "set-up", "units"]
@@ -96,13 +96,13 @@ def test_tasks_in_a_process_of_their_own_make_the_bytes_of_one(
     assert len(done) == 17 + len(again) and done[-len(again) :] == again
     assert len([line for line in lines if "channels" in line]) == 1  # what the check of the set-up has to say
     assert Path.cwd() == mortal  # where the command was started
-    cluster._kept.clear()
+    scheduler._kept.clear()
 
 
 def test_what_a_task_took_is_told_by_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    ears = cluster._Ears()
+    ears = scheduler._Ears()
     for name, samples, seconds in ((CHECK, 16, 2.0), ("clean", 8, 3.0)):
         ears.start("net", name, samples)
         now[0] += seconds
@@ -117,7 +117,7 @@ def test_a_task_computes_on_the_device_that_it_was_lent(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_gpu_ids=lambda: [lent]))  # type: ignore[arg-type]
-    assert cluster._lent("cuda") == device and cluster._lent("cpu") == "cpu"
+    assert scheduler._lent("cuda") == device and scheduler._lent("cpu") == "cpu"
 
 
 def test_what_is_no_address_is_refused_and_a_foreign_one_is_not_repeated(place: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from robustkit.evaluations.attacks.cost import attack_cost
 from robustkit.evaluations.cost import Cost
 from robustkit.evaluations.maps.condition import map_condition, parse_cams
 from robustkit.evaluations.maps.cost import map_cost
-from robustkit.pipeline.announcement import estimate_line, jobs_of, work_lines
 from robustkit.pipeline.estimate import Estimate, Job, about, clock_time
+from robustkit.pipeline.progress import estimate_line, jobs_of, work_lines
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 

@@ -16,8 +16,8 @@ from robustkit.data.dataset import Dataset, Sample
 from robustkit.errors import BadImageError
 from robustkit.evaluations.subject import Batch, Settings, Subject
 from robustkit.models.identity import Classifier, ModelIdentity
-from robustkit.pipeline.outstanding import pieces
-from robustkit.pipeline.runner import run_units
+from robustkit.pipeline.pending import pieces
+from robustkit.pipeline.units import run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.runs.binding import Unit, provenance_of

@@ -23,10 +23,10 @@ from msgspec import UNSET
 from processes import CONDITIONS, called, everything
 
 import robustkit
-from robustkit.common.lock import in_turn, locked
+from robustkit.common.files import in_turn, locked
 from robustkit.errors import DamagedRecord, ProtocolError, RunError
 from robustkit.evaluations.parts import Part, part_of
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.runs.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -218,7 +218,7 @@ from pathlib import Path
 import robustkit
 from robustkit.pipeline.classification import plan as plan_classification
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.pipeline.run import run
+from robustkit.pipeline.scheduler import run
 from robustkit.tasks.classification.task import Classification
 
 

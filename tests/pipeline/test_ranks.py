@@ -18,7 +18,7 @@ from torch.distributed import HashStore
 
 from robustkit.errors import RunError
 from robustkit.pipeline.processes import LedError, Ranks, follows, is_own, speaker
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 
 def together(count: int, silence: float = 30.0) -> list[Ranks]:

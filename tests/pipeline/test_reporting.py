@@ -19,9 +19,9 @@ from robustkit.evaluations.corruptions.condition import Corrupted, corruption_co
 from robustkit.evaluations.cost import Cost
 from robustkit.pipeline.estimate import Estimate, Job, clock_time
 from robustkit.pipeline.processes import Ranks
-from robustkit.pipeline.reporting import Reporter
+from robustkit.pipeline.progress import Reporter
 from robustkit.protocol.condition import CLEAN, Condition
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 LINE = re.compile(
     r"\[(\d+)/(\d+)\] net (.*): (\d+(?: of \d+)?) samples"

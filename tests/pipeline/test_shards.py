@@ -13,9 +13,8 @@ from torch import Tensor
 from robustkit.data.dataset import Sample
 from robustkit.errors import ModelError
 from robustkit.evaluations.subject import Evaluation
-from robustkit.pipeline import runner, shards
-from robustkit.pipeline.runner import _Computed
-from robustkit.pipeline.shards import Shard
+from robustkit.pipeline import units
+from robustkit.pipeline.units import Shard, _Computed
 from robustkit.tasks.labelled.columns import CLASSIFICATION
 
 
@@ -39,7 +38,7 @@ def test_inputs_are_those_asked_for_whatever_was_written_to_them(
 ) -> None:
     if device == "cuda" and (reason := why_not()):
         pytest.skip(reason)
-    monkeypatch.setattr(shards, "_LARGE", 10 if large else 1 << 30)
+    monkeypatch.setattr(units, "_LARGE", 10 if large else 1 << 30)
     first, second, third = images(1, 2, 3)
     other = images(9, size=6)[0]
     with devices() as seen:
@@ -68,14 +67,14 @@ def test_rows_of_batches_are_sorted_together_and_lack_what_a_batch_does_not_have
 def test_a_column_of_another_length_is_refused(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surplus: int
 ) -> None:
-    evaluate = runner.evaluate
+    evaluate = units.evaluate
 
     def wrong(*given: Any) -> Evaluation:
         done = evaluate(*given)
         done.columns["nll"] = [*done.columns["nll"], 0.5][: len(done.columns["nll"]) + surplus]
         return done
 
-    monkeypatch.setattr(runner, "evaluate", wrong)
+    monkeypatch.setattr(units, "evaluate", wrong)
     with pytest.raises(ModelError, match=rf"column 'nll' has {16 + surplus} values; expected one for each sample"):
         small_audit.audit(place, tmp_path / "run", attacks="none", shard_size=16)
     assert not list((tmp_path / "run" / "records").rglob("*.parquet"))

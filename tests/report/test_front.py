@@ -16,11 +16,10 @@ from robustkit.cli.app import cli
 from robustkit.evaluations.flags import flags_of
 from robustkit.evaluations.gaps import Gap, gaps_of, unfinished
 from robustkit.evaluations.results import Results
-from robustkit.report.figures import looks_of
 from robustkit.report.front import Front, Line, front_of
+from robustkit.report.page import looks_of
 from robustkit.report.refresh import refresh
-from robustkit.results.run import Run
-from robustkit.results.summary import survey
+from robustkit.results.summary import Run, survey
 
 
 def right(n: int) -> Rows:

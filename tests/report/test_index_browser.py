@@ -6,7 +6,7 @@ import pytest
 from browsing import axe, chromium, complaints, opened
 from index_runs import furnished
 
-from robustkit.report.index.index import write_index
+from robustkit.report.index.page import write_index
 from robustkit.report.pages import breakable
 
 pytestmark = pytest.mark.usefixtures("whole_figures")

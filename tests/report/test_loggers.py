@@ -16,8 +16,8 @@ from manifests import whole
 from msgspec.structs import replace
 
 from robustkit.errors import ProtocolError, RunError
-from robustkit.report.release.loggers import LOGGERS, Logger, entry_name, legal_names, log_run, parse_loggers
-from robustkit.results.run import Run
+from robustkit.report.loggers import LOGGERS, Logger, entry_name, legal_names, log_run, parse_loggers
+from robustkit.results.summary import Run
 
 PGD = "pgd(eps=1/255,steps=20)"
 
@@ -155,7 +155,7 @@ def test_no_library_is_imported_before_it_is_used() -> None:
     import subprocess
 
     code = (
-        "import sys, robustkit.report.release.loggers as l; l.LOGGERS['wandb']('', ''); "
+        "import sys, robustkit.report.loggers as l; l.LOGGERS['wandb']('', ''); "
         f"bad = {set(LOGGERS)!r} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", f"{code}; assert not bad and 'torch' not in sys.modules, bad"], check=True)

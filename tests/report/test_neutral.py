@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from sealing import seal
 
-from robustkit.display.neutral import no_controls, no_formula
+from robustkit.display.text import no_controls, no_formula
 from robustkit.report.refresh import refresh
 
 FORMULAS = ("=1+1", '=HYPERLINK("http://x")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1")

@@ -16,15 +16,14 @@ from manifests import whole
 from sealing import put, seal
 
 from robustkit.common.intervals import calibration_error, wilson
-from robustkit.display.panels import dots, panels
-from robustkit.display.svg import INK, PALETTE, Figure, Point, draw, labels, listed, plain, style
+from robustkit.display.svg import INK, PALETTE, Figure, Point, dots, draw, labels, listed, panels, plain, style
 from robustkit.evaluations.attacks.figures import Curve, curves, standings
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
 from robustkit.evaluations.maps.figures import scores
 from robustkit.evaluations.results import Results
 from robustkit.evaluations.rows import readable
-from robustkit.report.figures import figures
-from robustkit.results.run import Run
+from robustkit.report.page import figures
+from robustkit.results.summary import Run
 from robustkit.runs.manifest import Claim
 from robustkit.tasks.labelled.calibration import reliabilities, reliability
 from robustkit.tasks.labelled.columns import CLASSIFICATION

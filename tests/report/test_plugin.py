@@ -24,16 +24,15 @@ from robustkit.errors import ProtocolError
 from robustkit.evaluations.family import families_of
 from robustkit.evaluations.pattern import check_condition
 from robustkit.gate.draft import draft
-from robustkit.report.headline import verdicts
+from robustkit.report.card import write_cards
+from robustkit.report.page import verdicts
 from robustkit.report.refresh import refresh
-from robustkit.report.release.card import write_cards
-from robustkit.report.sample_browser import Browser
+from robustkit.report.samples import Browser
 from robustkit.results.comparison import compare, pairs
-from robustkit.results.run import Run
-from robustkit.results.summary import write_summary
+from robustkit.results.summary import Run, write_summary
 from robustkit.results.tables import tables
+from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import PluginEntry
-from robustkit.runs.pictures import Picture, write_pictures
 from robustkit.tasks.labelled.tables import table_rows
 from robustkit.tasks.task import task_of
 

@@ -14,11 +14,10 @@ from markdown_it import MarkdownIt
 from sealing import seal
 
 from robustkit.cli import app as cli
-from robustkit.display.markdown import code, plain, table
+from robustkit.display.text import code, plain, table
 from robustkit.errors import NothingEvaluated, RunError
-from robustkit.report.release.badge import HEIGHT, PADDING, badge, headline
-from robustkit.report.release.card import facts, model_index, write_cards
-from robustkit.results.run import Run
+from robustkit.report.card import HEIGHT, PADDING, badge, facts, headline, model_index, write_cards
+from robustkit.results.summary import Run
 from robustkit.runs.digests import digest_of
 
 HOSTILE = [

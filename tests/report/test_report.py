@@ -17,14 +17,13 @@ from sealing import seal
 from robustkit.display.table import TextTable, numeric_columns
 from robustkit.evaluations.maps.thumbnail import gallery_uri
 from robustkit.protocol.card import load_card
-from robustkit.report import kept_pictures
 from robustkit.report import page as report_page
-from robustkit.report import sample_browser as browser
-from robustkit.report.figures import SECTIONS
+from robustkit.report import samples
+from robustkit.report import samples as browser
+from robustkit.report.page import SECTIONS
 from robustkit.report.refresh import refresh
-from robustkit.report.sample_browser import Browser, Cell
-from robustkit.results.run import Run
-from robustkit.results.summary import write_summary
+from robustkit.report.samples import Browser, Cell
+from robustkit.results.summary import Run, write_summary
 from robustkit.tasks.labelled.columns import CLASSIFICATION
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
@@ -150,7 +149,7 @@ def test_as_many_samples_as_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(report_page, "LARGEST", limit)
         report_page.write_report(run, rows)
         assert f"{said} shown" in page_of(run).text()
-    monkeypatch.setattr(kept_pictures, "_HELD", 1)  # the first is kept, whatever it takes
+    monkeypatch.setattr(samples, "_HELD", 1)  # the first is kept, whatever it takes
     assert [view.sample_id for view in Browser(run).samples()] == ["a.png"]
 
 

@@ -3,8 +3,8 @@
 from page_runs import HOSTILE
 
 from robustkit.evaluations.kinds import vocabularies
+from robustkit.report.page import Terms, anchor
 from robustkit.report.pages import breakable
-from robustkit.report.terms import Terms, anchor
 from robustkit.tasks.classification.task import TASK as CLASSIFICATION
 from robustkit.tasks.features.task import TASK as FEATURES
 from robustkit.tasks.glossary import glossary

@@ -13,8 +13,8 @@ from sealing import put, seal
 
 from robustkit.common.intervals import wilson
 from robustkit.evaluations.results import Results
-from robustkit.report.headline import Headline, verdicts
-from robustkit.results.run import Run
+from robustkit.report.page import Headline, verdicts
+from robustkit.results.summary import Run
 from robustkit.tasks.labelled.columns import CLASSIFICATION
 from robustkit.tasks.labelled.weak_classes import weak_spots
 

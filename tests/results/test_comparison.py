@@ -34,10 +34,9 @@ from robustkit.common.differences import holm
 from robustkit.errors import RunError
 from robustkit.evaluations.results import Results
 from robustkit.results.comparison import Comparison, own_flags, pairs, unpaired
-from robustkit.results.findings import sentences
-from robustkit.results.paired import Side
-from robustkit.results.run import Run
-from robustkit.results.summary import survey
+from robustkit.results.pairing import Side
+from robustkit.results.summary import Run, survey
+from robustkit.results.summary_text import sentences
 from robustkit.results.tables import HEADINGS, report_tables, tables
 
 # rows

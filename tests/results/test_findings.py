@@ -12,9 +12,8 @@ from robustkit.common.differences import Difference
 from robustkit.evaluations.results import Results
 from robustkit.results.comparison import compare, pair_tests
 from robustkit.results.comparison import pairs as pairs_of
-from robustkit.results.findings import detectable, findings, sentences
-from robustkit.results.run import Run
-from robustkit.results.summary import survey, write_summary
+from robustkit.results.summary import Run, survey, write_summary
+from robustkit.results.summary_text import detectable, findings, sentences
 from robustkit.results.tables import report_tables
 
 HOSTILE = "<b>\u202ered\n" + "x" * 90
@@ -88,7 +87,7 @@ def test_where_nothing_differs_that_is_said_with_what_could_have_shown(tmp_path:
 def test_what_is_neither_better_nor_worse_is_not_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as how many predictions flip with a colour: no sentence is about it, but it differs."""
     run = run_of(tmp_path, everywhere(36, 36, 20))
-    monkeypatch.setattr("robustkit.results.findings._ranked", lambda results, tests: [])
+    monkeypatch.setattr("robustkit.results.summary_text._ranked", lambda results, tests: [])
     said = sentences(of(run))
     assert said[0] == (
         "1 of 3 paired tests between plain and other shows a difference beyond chance, of figures of which neither "

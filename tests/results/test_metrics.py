@@ -14,8 +14,7 @@ from robustkit.common.files import write_whole
 from robustkit.common.intervals import bootstrap, calibration_error, calibration_interval, percentiles, wilson
 from robustkit.errors import RunError
 from robustkit.report.refresh import refresh
-from robustkit.results.run import Run
-from robustkit.results.summary import summarise, write_summary
+from robustkit.results.summary import Run, summarise, write_summary
 from robustkit.runs.files import folder_name
 
 

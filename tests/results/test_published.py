@@ -22,10 +22,9 @@ from rich.console import Console
 
 from robustkit.cli.compare import compare_runs
 from robustkit.errors import RunError
-from robustkit.results.among import Among, among_tables, found_among, sides_of
 from robustkit.results.comparison import compare, pairs
 from robustkit.results.published import read_published, reference_names
-from robustkit.results.tables import tables
+from robustkit.results.tables import Among, among_tables, found_among, sides_of, tables
 
 PAPER = 'summary = "s"\nsource = "t"\ndata = "d"\nprotocol = "quest-paper"\n'
 OWN = {"top1": 0.6, "nll": 0.8}

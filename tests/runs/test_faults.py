@@ -18,20 +18,20 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from robustkit.cli.app import cli
-from robustkit.common.lock import locked
+from robustkit.common.files import locked
 from robustkit.errors import ModelError, RunError
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.subject import Batch, Evaluation, Subject
-from robustkit.pipeline.runner import evaluate
+from robustkit.pipeline.units import evaluate
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HOLD = """
 import sys, time
 from pathlib import Path
-from robustkit.common.lock import locked
+from robustkit.common.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -180,7 +180,7 @@ def test_a_lack_of_memory_halves_the_batch_and_changes_no_result(
 ) -> None:
     whole = small_audit.audit(place, tmp_path / "whole", attacks="fgsm", batch_size=2)
     small, lines = Small(3), list[str]()
-    monkeypatch.setattr("robustkit.pipeline.runner.evaluate", small)
+    monkeypatch.setattr("robustkit.pipeline.units.evaluate", small)
     halved = small_audit.audit(place, tmp_path / "halved", attacks="fgsm", batch_size=8, say=lines.append)
     assert small.sizes[:3] == [8, 4, 2] and max(small.sizes[2:]) == 2
     assert [line for line in lines if "memory" in line] == ["net: out of memory with batches of 8; continuing with 2"]

@@ -17,8 +17,8 @@ from attacks import FGSM, ThreatModel
 from corruptions import corrupt
 from robustkit.data.dataset import open_dataset
 from robustkit.evaluations.images import SIDE, picture
-from robustkit.results.run import Run
-from robustkit.runs.pictures import Picture, read_pictures
+from robustkit.results.summary import Run
+from robustkit.runs.kept_images import Picture, read_pictures
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAME = "shapes-vit-standard"

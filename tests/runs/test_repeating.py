@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from robustkit.cli.app import cli
-from robustkit.runs.repeating import COMMANDS, repeat_of
+from robustkit.runs.description import COMMANDS, repeat_of
 
 AUDIT = "robustkit audit vit.pth --data-dir val"
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from robustkit.runs.writer import Writer
+from robustkit.pipeline.units import Writer
 
 
 def test_in_order_in_another_thread_and_all_before_the_end() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from robustkit.data.words import Words
+from robustkit.data.documents import Words
 from robustkit.errors import RunError
-from robustkit.models.word_model import Sizes, load_word_model
+from robustkit.models.language_model import Sizes, load_word_model
 from scripts.language import grid, keys, stability, train
 from scripts.language.corpus import Corpus, batches, windows
 from scripts.language.run import Recipe, Run, attention_logits, loss_of

@@ -18,9 +18,8 @@ from robustkit.evaluations.corruptions.metrics import CorruptionSample
 from robustkit.evaluations.maps.pooled import Counted, Pooled
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare, compare_with_first, pairs
-from robustkit.results.paired import Side
-from robustkit.results.run import Run
-from robustkit.results.summary import summarise, survey
+from robustkit.results.pairing import Side
+from robustkit.results.summary import Run, summarise, survey
 from scripts.bench import made_up_run, scale
 
 Make = Callable[..., Run]

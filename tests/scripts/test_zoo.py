@@ -20,10 +20,10 @@ import robustkit.embedded
 from robustkit.attention import get_attention, set_attention
 from robustkit.cli.app import cli
 from robustkit.data import shapes
-from robustkit.data.brown import brown_split
+from robustkit.data.documents import brown_split
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
-from robustkit.models.word_model import load_word_model
+from robustkit.models.language_model import load_word_model
 from scripts.language.corpus import windows
 from scripts.language.run import loss_of
 from scripts.zoo import card as zoo_card

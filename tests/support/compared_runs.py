@@ -14,7 +14,7 @@ from sealing import seal
 
 from robustkit.cli.app import cli
 from robustkit.results.comparison import Comparison, compare, pairs
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 
 PGD, ENDED = "pgd(eps=1/255,steps=20)", "autoattack(eps=1/255,version=standard)"
 FOG = [f"corruption(fog,severity={severity})" for severity in (1, 2, 3, 4, 5)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.subject import Batch, Evaluation, Subject
-from robustkit.pipeline import runner
+from robustkit.pipeline import units
 from robustkit.protocol.condition import Condition
 
 
 def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
     """Return the columns of a batch, as the runner has them made."""
-    return runner.evaluate(family_of(condition.name), subject, batch, condition)
+    return units.evaluate(family_of(condition.name), subject, batch, condition)

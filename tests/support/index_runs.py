@@ -10,8 +10,7 @@ from typing import Any
 from gate_runs import PGD, make, right
 from page_runs import HOSTILE
 
-from robustkit.results.run import Run
-from robustkit.results.summary import write_summary
+from robustkit.results.summary import Run, write_summary
 from robustkit.runs.binding import digest_of_run
 from robustkit.runs.digests import digest_of
 

@@ -12,8 +12,8 @@ from PIL import Image
 from sealing import seal
 
 from robustkit.protocol.card import load_card
-from robustkit.results.run import Run
-from robustkit.runs.pictures import Picture, write_pictures
+from robustkit.results.summary import Run
+from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.tasks.labelled.columns import CLASSIFICATION
 
 PGD = "pgd(eps=1/255,steps=20)"

@@ -8,7 +8,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from robustkit.attention.latent import LatentAttention
+from robustkit.attention.layers import LatentAttention
 
 WIDTH, HEADS, SIZE = 12, 3, 4
 

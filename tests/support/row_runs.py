@@ -7,7 +7,7 @@ import pyarrow as pa
 from manifests import whole
 from sealing import seal
 
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.tasks.labelled.columns import CLASSIFICATION
 
 PGD = "pgd(eps=1/255,steps=20)"

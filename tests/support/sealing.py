@@ -8,12 +8,11 @@ import pyarrow.parquet as pq
 from manifests import UNGIVEN
 from msgspec.structs import replace
 
-from robustkit.results.run import Run
-from robustkit.runs.binding import PROVENANCE, provenance_metadata, provenance_of
+from robustkit.results.summary import Run
+from robustkit.runs.binding import PROVENANCE, parquet_bytes, provenance_metadata, provenance_of
 from robustkit.runs.digests import digest_of_ids
 from robustkit.runs.files import folder_name
 from robustkit.runs.manifest import Manifest
-from robustkit.runs.writing import parquet_bytes
 
 
 def put(run: Run, checkpoint: str, condition: str, table: pa.Table, shard: int = 0) -> None:

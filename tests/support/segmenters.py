@@ -9,7 +9,7 @@ from segmenter_oracles import randomised
 from torch import Tensor
 
 from robustkit.attention import set_attention
-from robustkit.models.segmenter_network import SegmenterNetwork, build_segmenter
+from robustkit.models.dense import SegmenterNetwork, build_segmenter
 
 VIT = "vit_tiny_patch16_224"
 SMALL = {"embed_dim": 32, "num_heads": 4, "depth": 2, "patch_size": 8}

@@ -20,7 +20,7 @@ from robustkit.common.intervals import draws_interval
 from robustkit.errors import ModelError
 from robustkit.evaluations.recorded import Recorded
 from robustkit.results.comparison import compare_with_first
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.runs.folder import RunFolder
 from robustkit.tasks.features.logistic import best_strength, draws, fit, folds, logits, shuffled
 from robustkit.tasks.features.metrics import recorded_difference

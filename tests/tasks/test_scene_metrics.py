@@ -20,7 +20,7 @@ from robustkit.common.differences import Difference
 from robustkit.common.intervals import percentiles
 from robustkit.errors import DataError, ModelError, RunError
 from robustkit.evaluations.corruptions.shares import shares_of
-from robustkit.results.paired import Side, paired_difference
+from robustkit.results.pairing import Side, paired_difference
 from robustkit.runs.manifest import Manifest
 from robustkit.tasks.segmentation.counts import Counts, biased, class_counts
 from robustkit.tasks.segmentation.metrics import scene_mean_rows, scene_rows

@@ -33,10 +33,10 @@ from robustkit.errors import (
     ProtocolError,
     RunError,
 )
-from robustkit.models.segmenter_network import build_segmenter
+from robustkit.models.dense import build_segmenter
 from robustkit.models.windows import Windows
 from robustkit.report import page
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.tasks.segmentation.columns import SCENES
 from robustkit.tasks.segmentation.images import SceneImages
 from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
@@ -333,7 +333,7 @@ def test_bad_masks_are_named_left_out_and_counted(run: Run, folder: Path, tmp_pa
 @pytest.mark.parametrize(("options", "size"), [({}, (16, 40_000)), ({"resize": "ade20k"}, (1, 100_000))])
 def test_a_picture_too_thin_for_windows_is_one_that_cannot_be_read(options: Any, size: tuple[int, int]) -> None:
     """Enlarged until its short side is a window's, it would fill the memory."""
-    images = SceneImages(cast(Any, None), Windows((512, 512), (480, 480), **options))
+    images = SceneImages(cast("Any", None), Windows((512, 512), (480, 480), **options))
     with pytest.raises(
         BadImageError, match=rf"a.png: {size[1]} x {size[0]} pixels are too thin: for windows they would"
     ):

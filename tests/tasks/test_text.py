@@ -28,13 +28,13 @@ from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
 from robustkit.models.language_model import load_language_model
-from robustkit.pipeline.run import run
+from robustkit.pipeline.scheduler import run
 from robustkit.pipeline.text import TextRequest
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
-from robustkit.report.release.badge import headline
+from robustkit.report.card import headline
 from robustkit.results.comparison import compare_with_first
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from robustkit.tasks.text.subject import TextSubject, Windows
 from robustkit.tasks.text.supply import Documents
 

@@ -20,7 +20,7 @@ from ...evaluations.maps.gallery import pick
 from ...evaluations.subject import Subject
 from ...models.classifier import load
 from ...models.identity import ModelIdentity
-from ...pipeline.data import labelled_data
+from ...pipeline.inputs import labelled_data
 from ...pipeline.request import ClassificationRequest
 from ...runs.folder import RunFolder
 

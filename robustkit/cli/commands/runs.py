@@ -45,8 +45,8 @@ def report(run: Path, details: bool, logs: tuple[str, ...]) -> None:
     robustkit report runs/vit --details
     robustkit report runs/vit --log tensorboard:logs --log mlflow:http://localhost:5000
     """
+    from ...report.loggers import log_run, parse_loggers
     from ...report.refresh import refresh
-    from ...report.release.loggers import log_run, parse_loggers
     from ...runs.folder import RunFolder
 
     existing, wanted = RunFolder.existing(run), parse_loggers(logs)
@@ -72,7 +72,7 @@ def merge(runs: tuple[Path, ...], out: Path | None, details: bool) -> None:
     robustkit merge runs/vit
     robustkit merge runs/vit-part-* --out runs/vit
     """
-    from ...report.merge import merge as merge_runs
+    from ...report.refresh import merge as merge_runs
 
     with usable(*runs):
         run = merge_runs(runs, out)
@@ -196,7 +196,7 @@ def card(run: Path, **options: Any) -> None:
     \b
     robustkit card runs/vit --out release
     """
-    from ...report.release.card import write_cards
+    from ...report.card import write_cards
 
     with usable(run):
         paths = write_cards(run, **options)

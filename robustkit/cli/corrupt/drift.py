@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...common.cores import usual_workers
+from ...common.environment import usual_workers
 from ...data.dataset import Dataset, Sample
 from ...data.images import read_image
 from ...display.table import TextTable

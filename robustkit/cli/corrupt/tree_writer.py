@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...common.cores import usual_workers
+from ...common.environment import usual_workers
 from ...common.files import check_plain, json_of, reason, write_whole
 from ...data.dataset import Dataset, Sample
 from ...errors import BadImageError, DataError, RunError

@@ -18,8 +18,8 @@ from cam import AGCAM, AGCAMFull
 
 from ...attention.apply import set_attention
 from ...attention.registry import FORMULAS
+from ...common.determinism import float32
 from ...common.randomness import SampleRng
-from ...common.steady import float32
 from ...data import shapes
 from ...data.images import unit
 from ...models.classifier import load

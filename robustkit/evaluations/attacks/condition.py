@@ -20,11 +20,10 @@ import attacks
 from attacks.pgd import STEP_SHARES
 from attacks.registry import FEATURE_ATTACKS
 
-from ...common.registry import Registry
+from ...common.plugins import Registry
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, number
-from ...protocol.condition import CLEAN, ON, Condition, Value
-from ...protocol.parameters import show, split_arguments, split_condition, typed
+from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, typed
 from .build import build_attack
 from .engines import ENGINES
 from .on_corrupted import on_corrupted, parted
@@ -143,7 +142,7 @@ def defaults_of(name: str, card: Card, norm: str | None = None) -> dict[str, Val
     for field in dataclasses.fields(attack):
         if field.init and field.name not in ("threat", "chunk"):
             defaults[field.name] = (
-                f"{share}*eps" if field.name == "step_size" and in_radius else cast(Value, field.default)
+                f"{share}*eps" if field.name == "step_size" and in_radius else cast("Value", field.default)
             )
     for key, value in stated.items():
         if key not in _OF_CARD:

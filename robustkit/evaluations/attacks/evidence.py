@@ -15,7 +15,6 @@ from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import BadImageError
-from ...evaluations.attacks.build import build_attack
 from ...models.batch_size import out_of_memory
 from ...protocol.card import Card
 from ...protocol.condition import Condition
@@ -23,6 +22,7 @@ from ...runs.folder import RunFolder
 from ...runs.progress import Progress
 from ..subject import Batch, Subject
 from ..under import attacked_inputs
+from .build import build_attack
 from .examining import examine, examine_again
 from .gradient_masking import AFTERWARDS
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attacks import LOSSES, Attack, AutoAttack, Rng, ThreatModel, margin
 from attacks.attack import check_images, check_labels
-from attacks.frozen import Model, frozen, input_gradient
+from attacks.model_access import Model, frozen, input_gradient
 
-from ...common.steady import float32, lacks_order
+from ...common.determinism import float32, lacks_order
 from ...models.batch_size import out_of_memory
 from .figures_of_probes import plain, reduced
 from .gradient_masking import AFTERWARDS, RANDOM

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ...display.section import Section
     from ...display.svg import Figure
-    from ...display.table import TextTable
+    from ...display.table import Section, TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
@@ -101,7 +100,7 @@ class Attacks(Family):
         return terminal_stages(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.section import Section
+        from ...display.table import Section
         from .figures import curve_figures, curves, stage_figures, standings
         from .grids import dossier_grids, stage_grids, strength_grids
 

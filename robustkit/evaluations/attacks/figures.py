@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ...display.numbers import amount
-from ...display.panels import dots, legend, panels, spread
-from ...display.svg import Figure, Point, Style, draw, labels, listed, percent, plain
+from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, percent, plain, spread
+from ...display.text import amount
 from .on_corrupted import UNDER, starts_from
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks import PGD, Rng
-from attacks.frozen import Model
+from attacks.model_access import Model
 
 from .gradient_masking import AROUND, HIDES, chance_of
 from .probes import Asker, Columns

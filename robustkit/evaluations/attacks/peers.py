@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from attacks import Attack, AttackResult, Rng, StagedResult
 from attacks.attack import Tally, Tell
-from attacks.frozen import Oracle
-from attacks.labels import missed
+from attacks.model_access import Oracle, missed
 from attacks.threat import round_towards
 
-from ...common.steady import seeded
+from ...common.determinism import seeded
 from .peer_libraries import PeerStage, make_perturb
 
 _LEAST_CLASSES = {"dlr": 3, "dlr-targeted": 4}

@@ -20,8 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from attacks import PGD, Attack, Rng, ThreatModel, TorchRng, margin
-from attacks.frozen import Model, Oracle
-from attacks.labels import with_all_classes
+from attacks.model_access import Model, Oracle, with_all_classes
 
 GREY = 1 / 255
 TINY = 0.05 * GREY  # off the 8-bit grid, and far too little to see: an attack of this size moves logits by a per cent

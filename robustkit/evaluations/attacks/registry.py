@@ -5,7 +5,7 @@ from __future__ import annotations
 import attacks
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 
-from ...common.registry import Registry, subclass_of
+from ...common.plugins import Registry, subclass_of
 from ..kinds import ATTACK_NAMES, FOLDERS
 
 EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(

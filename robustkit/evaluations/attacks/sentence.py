@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...display.numbers import amount
+from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.manifest import Manifest
 from ..cells import Cells, is_whole

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
-from ...protocol.condition import CLEAN, ON, part_of
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import CLEAN, ON, ConditionPattern, part_of
 from ..kinds import EVERY_FAMILY, words_of
 from ..metric import Metric
 from ..pattern import pattern_of

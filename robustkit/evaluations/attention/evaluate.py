@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...attention.apply import attention_kind, attention_layers, capturable_layers, capture
-from ...attention.sensitivity import softmax_slope
+from ...attention.logit_decomposition import softmax_slope
 from ...errors import ModelError
 from ...protocol.condition import Condition
 from ..layers import Layer, encode_layers

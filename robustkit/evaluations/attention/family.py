@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ...display.section import CardPart, Section
-    from ...display.table import TextTable
+    from ...display.table import CardPart, Section, TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
@@ -79,7 +78,7 @@ class Attention(Family):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import grid_of, together, with_flags
-        from ...display.section import Section
+        from ...display.table import Section
         from ..flags import flag_lines, of_family
         from .figures import attention_figures, watched
         from .tables import layer_table

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import Floats
-from ...display.panels import legend, roomy
-from ...display.svg import INK, Figure, Style, draw, labels, plain, style
+from ...display.svg import INK, Figure, Style, draw, labels, legend, plain, roomy, style
 from ..kinds import words_of
 from ..results import Results
 from .condition import under_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ...errors import ProtocolError
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import ConditionPattern
 from ..kinds import vocabulary_of
 from ..vocabulary import Vocabulary
 from .condition import attention_text, under_of

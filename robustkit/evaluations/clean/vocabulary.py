@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ...errors import ProtocolError
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import ConditionPattern
 from ..vocabulary import Vocabulary
 
 

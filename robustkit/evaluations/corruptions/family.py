@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ...display.section import CardPart, Section
     from ...display.svg import Figure
-    from ...display.table import HeatTable, TextTable
+    from ...display.table import CardPart, HeatTable, Section, TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
@@ -107,7 +106,7 @@ class Corruptions(Family):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import with_flags
-        from ...display.section import Section
+        from ...display.table import Section
         from ..flags import flag_lines, of_family
         from ..gaps import left_out_lines
         from .figures import accuracy_bars, bar_figures

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...display.panels import panels
-from ...display.svg import Figure, Point, Style, draw, labels, listed, percent
+from ...display.svg import Figure, Point, Style, draw, labels, listed, panels, percent
 from .condition import parse_corrupted
 from .sets import categories, span
 

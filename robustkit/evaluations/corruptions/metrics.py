@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..rows import Row
 from ...common.intervals import Floats, bootstrap, calibration_error
 from .condition import Corrupted
 from .sets import SETS, corruption_names, set_of, sets_at
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from ...runs.manifest import Manifest
 
-
-Row = tuple[str, str, float, int, float, float, list[str]]
 
 ALEXNET: dict[str, float] = {
     "gaussian_noise": 0.886428,

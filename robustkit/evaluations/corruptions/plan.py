@@ -13,9 +13,8 @@ from corruptions.corruption import SMALLEST
 from ...data.dataset import Dataset, Sample
 from ...data.images import image_size
 from ...errors import BadImageError, DataError, ProtocolError, unknown
-from ...evaluations.corruptions.condition import corruption_condition
 from ...protocol.condition import Condition
-from .condition import PRESETS, VARIANTS, Corrupted
+from .condition import PRESETS, VARIANTS, Corrupted, corruption_condition
 from .frost import choose_texture, texture_digest
 from .sets import FROST, asked_texture, expand
 from .tree import CorruptedTree

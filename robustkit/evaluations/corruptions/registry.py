@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import corruptions
 
-from ...common.registry import Registry, subclass_of
+from ...common.plugins import Registry, subclass_of
 from .sets import SETS
 
 EVERY_CORRUPTION: Registry[type[corruptions.Corruption]] = Registry(

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...display.section import CardPart
-from ...display.table import TextTable
+from ...display.table import CardPart, TextTable
 from ..cells import percent_cell
 from ..metric import Metric, named
 from ..short_row import ShortRow

@@ -8,8 +8,7 @@ from itertools import chain
 from typing import ClassVar
 
 from ...errors import ProtocolError
-from ...protocol.condition import Condition
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import Condition, ConditionPattern
 from ..vocabulary import View, Vocabulary
 from .condition import corruption_condition, parse_corrupted
 from .measures import BENCHMARK, METRICS, TERMS

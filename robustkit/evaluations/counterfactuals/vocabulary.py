@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar, cast
 
 from ...errors import ProtocolError, unknown
-from ...protocol.condition import Condition, Value
-from ...protocol.parameters import parse_parameters
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import Condition, ConditionPattern, Value, parse_parameters
 from ..map_methods import Chosen, check_method, method_text, shown, split_options, with_options
 from ..vocabulary import View, Vocabulary
 from .measures import FLIPPED, METRICS, TERMS
@@ -68,4 +66,4 @@ def counterfactual_conditions(method: str = "", options: Chosen = ()) -> tuple[C
 
 def chosen_of(condition: Condition) -> Chosen:
     """Return the method's own options."""
-    return cast(Chosen, condition.payload)
+    return cast("Chosen", condition.payload)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import Floats
-from ...display.numbers import amount
+from ...display.text import amount
 from ...errors import RunError
 from ...protocol.condition import CLEAN
 from ..family import Overview

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ...common.randomness import SampleRng
-    from ...display.section import Section
-    from ...display.table import TextTable
+    from ...display.table import Section, TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
@@ -91,7 +90,7 @@ class Distances(Family):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import with_flags
-        from ...display.section import Section
+        from ...display.table import Section
         from ..flags import flag_lines, of_family
         from .figures import distance_figures
         from .tables import distance_grids

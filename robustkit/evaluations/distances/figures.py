@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...display.panels import legend, panels
-from ...display.svg import Figure, Point, Style, draw, labels, listed, percent, plain
+from ...display.svg import Figure, Point, Style, draw, labels, legend, listed, panels, percent, plain
 from ...protocol.card import number
 from .vocabulary import VOCABULARY, norm_of
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...display.grid import Grid, part_of, side_by_side
-from ...display.numbers import pixels
 from ...display.table import TextTable
+from ...display.text import pixels
 from .measures import BY_CHANCE, CORRELATION, FURTHEST, OF_HEAD, OPTIMALITY
 from .vocabulary import VOCABULARY, norm_of
 

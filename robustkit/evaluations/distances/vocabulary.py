@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
-from ...protocol.condition import CLEAN, Value
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import CLEAN, ConditionPattern, Value
 from ..vocabulary import Vocabulary
 from .measures import CORRELATION, METRICS, TERMS
 

@@ -8,9 +8,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
-from ...protocol.condition import Condition
-from ...protocol.parameters import parse_parameters, show, split_condition
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import Condition, ConditionPattern, parse_parameters, show, split_condition
 from ..term import Term
 from ..vocabulary import Vocabulary
 

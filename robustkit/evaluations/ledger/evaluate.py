@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...attention.ledger import FACTORS, STREAMS, SWAPS, Ledger, ledger
+from ...attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Ledger, ledger
 from ...protocol.condition import Condition
 from ..layers import Layer, encode_layers
 from ..subject import Batch, Evaluation, Subject

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ...display.section import CardPart, Section
-    from ...display.table import TextTable
+    from ...display.table import CardPart, Section, TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ..cost import Cost
@@ -72,7 +71,7 @@ class LogitLedger(Family):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import grid_of, together, with_flags
-        from ...display.section import Section
+        from ...display.table import Section
         from ..flags import flag_lines, of_family
         from .figures import ledger_figures
         from .summary import LedgerHeads

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import Floats
-from ...display.panels import legend, roomy
-from ...display.svg import Figure, draw, labels, plain, style
+from ...display.svg import Figure, draw, labels, legend, plain, roomy, style
 from ..kinds import words_of
 from .measures import LISTS, SHARES
 from .summary import Books

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cam.faithfulness import Ends, blurred
-from cam.steadiness import Squares, hide_squares
+from cam.sensitivity import Squares, hide_squares
 
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample

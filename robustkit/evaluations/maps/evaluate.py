@@ -14,21 +14,28 @@ import torch
 from torch import Tensor
 
 import cam
-from cam.complexity import entropy, gini
 from cam.controls import Control
 from cam.faithfulness import abpc, insertion_deletion, road
-from cam.localisation import box_hits, energy_inside, pixel_counts, pointing_game, score
-from cam.sanity import cascade, head_correlation
-from cam.similarity import iou_at, rank_correlation
-from cam.steadiness import Squares, infidelity, sensitivity
+from cam.localisation import (
+    box_hits,
+    energy_inside,
+    entropy,
+    gini,
+    iou_at,
+    pixel_counts,
+    pointing_game,
+    rank_correlation,
+    score,
+)
+from cam.sensitivity import Squares, cascade, head_correlation, infidelity, sensitivity
 
+from ...common.determinism import seeded
 from ...common.randomness import SampleRng
-from ...common.steady import seeded
 from ...data.dataset import Sample
 from ...errors import ModelError
 from ...models.identity import Classifier
 from ...protocol.condition import Condition
-from ...runs.pictures import Picture
+from ...runs.kept_images import Picture
 from ..explainers import EVERY_EXPLAINER, explainer_of
 from ..map_methods import FULL, as_numbers
 from ..subject import Batch, Evaluation, Subject
@@ -73,7 +80,7 @@ target: the class explained. degenerate: whether the map was constant or not fin
 mask_… and box_…: scores at the condition's threshold, in both modes.
 pixel_counts: `cam.localisation.pixel_counts` at LEVELS levels, flat. box_hits: `box_hits`, packed to bits.
 head_correlation: with the maps of the same class after the head is drawn again; null for controls. So is the mean over
-the stages of `cam.sanity.cascade`, its entropy_rise, and sensitivity.
+the stages of `cam.sensitivity.cascade`, its entropy_rise, and sensitivity.
 clean_correct: whether the clean image is predicted right; null without a label.
 held: whether the prediction under the condition is that of the clean image. map_iou: of the two thresholded maps.
 """

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...display.panels import dots, legend, panels, spread
-from ...display.svg import Figure, Point, Style, draw, labels, listed
+from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, spread
 from ..map_methods import CONTROLS, method_names
 from .condition import parts_of
 

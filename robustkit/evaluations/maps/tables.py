@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...display.section import CardPart
-from ...display.table import TextTable
+from ...display.table import CardPart, TextTable
 from ..map_methods import CONTROLS
 from .condition import MODES, MapSpec, parts_of
 

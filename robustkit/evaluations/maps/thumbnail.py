@@ -9,8 +9,8 @@ from PIL import Image
 
 from ...data.picture_files import open_picture
 from ...errors import RunError
+from ...runs.files import refuse_link
 from ...runs.folder import RunFolder
-from ...runs.links import refuse_link
 
 
 def gallery_uri(run: RunFolder) -> str | None:

@@ -33,11 +33,11 @@ from cam.boxes import (
 
 from ...common.files import bytes_of, check_plain, lines_of, reason
 from ...common.preprocessing import Preprocessing
-from ...data.class_lists import few
+from ...data.class_names import few
 from ...data.dataset import Dataset, Sample
 from ...data.images import ObjectMask, Sizes, check_turn, image_sizes, object_mask, read_mask, to_pixels
-from ...data.matching import bare_path, match_names
-from ...data.shape_sets import CHANGES
+from ...data.mask_files import bare_path, match_names
+from ...data.shapes import CHANGES
 from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
 from ...errors import BadImageError, DataError
 from .condition import ASSUMED_BOXES, BOXES_GIVEN

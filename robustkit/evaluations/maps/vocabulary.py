@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
-from ...protocol.condition import CLEAN, ON
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import CLEAN, ON, ConditionPattern
 from ..kinds import vocabulary_of
 from ..map_methods import METHODS
 from ..metric import Metric, named

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
-from ...protocol.condition import Value
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import ConditionPattern, Value
 from ..term import Term
 from ..vocabulary import Vocabulary
 

@@ -8,8 +8,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from ...errors import ProtocolError
-from ...protocol.condition import Condition, Value
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import Condition, ConditionPattern, Value
 from ..term import Term
 from ..vocabulary import Vocabulary
 

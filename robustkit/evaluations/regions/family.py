@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ...display.section import Section
-    from ...display.table import TextTable
+    from ...display.table import Section, TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
@@ -72,7 +71,7 @@ class Regions(Family):
 
     def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
         from ...display.grid import with_flags
-        from ...display.section import Section
+        from ...display.table import Section
         from ..flags import flag_lines, of_family
         from .tables import REGIONS
 

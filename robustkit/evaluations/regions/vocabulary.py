@@ -8,9 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from ...errors import ProtocolError, unknown
-from ...protocol.condition import Condition, Value
-from ...protocol.parameters import parse_parameters, show, split_condition
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import Condition, ConditionPattern, Value, parse_parameters, show, split_condition
 from ..map_methods import Chosen, check_method, split_options, with_options
 from ..vocabulary import View, Vocabulary
 from .measures import LEAD, METRICS, TERMS
@@ -96,7 +94,7 @@ VOCABULARY = RegionWords()
 
 def chosen_of(condition: Condition) -> Chosen:
     """Return the map's own options."""
-    return cast(Chosen, condition.payload)
+    return cast("Chosen", condition.payload)
 
 
 def given_of(text: str) -> dict[str, str]:

@@ -15,8 +15,7 @@ from .vocabulary import VOCABULARY
 if TYPE_CHECKING:
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ...display.section import Section
-    from ...display.table import TextTable
+    from ...display.table import Section, TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
@@ -80,7 +79,7 @@ class Transfer(Family):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import with_flags
-        from ...display.section import Section
+        from ...display.table import Section
         from ..flags import flags_of, of_family
         from .masked import CHECK
         from .tables import transfer_grids

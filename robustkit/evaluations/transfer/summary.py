@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ...common.intervals import wilson
 from ...errors import RunError
-from ...runs.adversarials import DIGEST
 from ...runs.binding import PROVENANCE
+from ...runs.kept_images import DIGEST
 from ..family import Summary
 from ..right import Right, aligned
 from ..rows import Reading, Row, readable

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ...errors import ProtocolError
-from ...protocol.condition import Condition
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import Condition, ConditionPattern
 from ..kinds import is_attack, kind_of, vocabulary_of
 from ..vocabulary import View, Vocabulary
 from .condition import group_text, passed_of

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar, cast
 
-from ...protocol.condition import Condition, Value
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import Condition, ConditionPattern, Value
 from ..map_methods import Chosen, check_method, shown, split_options, with_options
 from ..vocabulary import Vocabulary
 from .measures import ASKED, METRICS, SHARE, TERMS
@@ -54,4 +53,4 @@ def two_object_condition(method: str, options: Chosen = ()) -> Condition:
 
 def chosen_of(condition: Condition) -> Chosen:
     """Return the method's own options."""
-    return cast(Chosen, condition.payload)
+    return cast("Chosen", condition.payload)

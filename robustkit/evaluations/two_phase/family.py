@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ...display.section import Section
-    from ...display.table import TextTable
+    from ...display.table import Section, TextTable
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
@@ -87,7 +86,7 @@ class TwoPhase(Family):
         return two_phase_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.section import of_tables
+        from ...display.table import of_tables
 
         if tables := self.tables(results):
             yield of_tables("two-phases", "Attacks in two phases", tuple(tables))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...errors import ProtocolError
-from ...protocol.condition import Condition
-from ...protocol.pattern import ConditionPattern
+from ...protocol.condition import Condition, ConditionPattern
 from ..kinds import kind_of, vocabulary_of
 from ..vocabulary import View, Vocabulary
 from .condition import phases_of

@@ -1,25 +1,225 @@
-"""Render the pages of an index: self-contained, fetching nothing, all text escaped."""
+"""Render the pages of an index of runs: self-contained, fetching nothing."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from markupsafe import Markup
 
+from ...display.svg import INK, Figure, Point, dots, draw, labels, legend, plain, spread, style
 from ...display.table import TextTable
+from ...errors import RunError
+from ...results.comparison import compare, pairs, unpaired
+from ...results.pairing import checkpoint_changes, run_changes
+from ...results.tables import tables
+from ...runs.folder import RunFolder
+from ...tasks.measures import find_metric
 from ..pages import environment, rendered
-from .history import Pairs, histories
-from .own_files import MARK
-from .reading import IndexRun
-from .words import figure_name, figure_text
+from .scan import (
+    FOLDER,
+    MARK,
+    PAGE,
+    VERSION,
+    IndexCheckpoint,
+    IndexFigure,
+    IndexRun,
+    Listed,
+    is_own,
+    keep,
+    list_runs,
+    place_of,
+    put,
+)
 
 if TYPE_CHECKING:
-    from .runs import Listed
+    from matplotlib.figure import Figure as Canvas
+
+
+def figure_name(condition: str, metric: str) -> str:
+    """Return `top-1 %, pgd(eps=1/255,steps=20)`."""
+    definition = find_metric(metric)
+    return f"{definition.label if definition and definition.label else metric}, {condition}"
+
+
+def figure_text(figure: IndexFigure) -> str:
+    """Return `86.7 [75.8, 93.1]` under the metric's label."""
+    definition = find_metric(figure.metric)
+    scale = definition.scale if definition else 1.0
+    digits = 1 if scale == 100 else 3
+    value = f"{scale * figure.value:.{digits}f}"
+    if figure.low is None or figure.high is None:
+        return value
+    return f"{value} [{scale * figure.low:.{digits}f}, {scale * figure.high:.{digits}f}]"
+
+
+SERIES = 4  # in a chart
+TICKS = 5  # at most, so that none touches another
+CHARTS = 24  # drawn, of the names with the newest runs; the others have their tables
+
+_CAPTION = "Each mark is a run, its bar the 95 % interval; runs are in the order in which they began."
+_OTHERS = "A dotted line stands where the set-up changes: what differs across it is not the checkpoint's doing alone."
+Key = tuple[str, str]
+"""Condition and metric."""
+Entry = tuple[str, IndexRun, IndexCheckpoint]
+"""A run by its path, and what a checkpoint's name was there."""
+
+
+@dataclass(frozen=True)
+class History:
+    """A checkpoint's name on one data set under one card. runs: the oldest first.
+
+    changes: of each run, what was asked otherwise than in the run before it, so that its figures and the earlier ones
+    are not those of one checkpoint over time. keys: of the figures shown. chart: None where no figure is in percent.
+    """
+
+    name: str
+    data: str
+    card: str
+    runs: tuple[Entry, ...]
+    changes: tuple[tuple[str, ...], ...]
+    keys: tuple[Key, ...]
+    chart: Figure | None = None
+
+    @property
+    def headings(self) -> list[str]:
+        """The names of the figures."""
+        return [figure_name(*key) for key in self.keys]
+
+    def cells(self, checkpoint: IndexCheckpoint) -> list[str]:
+        """Return the figures of one run as texts; a dash where it has none."""
+        there = _by_key(checkpoint)
+        return [figure_text(there[key]) if key in there else "–" for key in self.keys]
+
+
+@dataclass
+class Pairs:
+    """Comparisons of consecutive runs of a name, by (older, newer).
+
+    pages: where those that were computed lie. failed: why some cannot be. waiting: those for which there was no time.
+    changes: what was asked otherwise in the newer run.
+    """
+
+    pages: dict[tuple[str, str], str] = field(default_factory=dict)
+    failed: dict[tuple[str, str], str] = field(default_factory=dict)
+    waiting: list[tuple[str, str]] = field(default_factory=list)
+    changes: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+
+def histories(runs: Mapping[str, IndexRun]) -> list[History]:
+    """Return the history of each name that several runs have, with charts for the first of them. runs: newest first."""
+    result = list[History]()
+    for newest_first in _by_name(runs):
+        if len(newest_first) < 2:
+            continue
+        _, run, checkpoint = newest_first[0]
+        keys, entries = tuple((f.condition, f.metric) for f in checkpoint.figures if f.chief), newest_first[::-1]
+        changes = ((), *(tuple(_changes(older, newer)) for older, newer in pairwise(entries)))
+        data = f"{run.n} samples of {run.data}"
+        history = History(checkpoint.name, data, run.card, tuple(entries), changes, keys)
+        result.append(replace(history, chart=_chart(history)) if len(result) < CHARTS else history)
+    return result
+
+
+def consecutive(runs: Mapping[str, IndexRun]) -> dict[tuple[str, str], list[str]]:
+    """Return (older, newer) paths of runs that follow each other in the history of a name, the newest first, each with
+    what was asked otherwise.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for group in _by_name(runs):
+        for newer, older in pairwise(group):
+            changes = found.setdefault((older[0], newer[0]), [])
+            changes += [change for change in _changes(older, newer) if change not in changes]
+    place = {path: number for number, path in enumerate(runs)}
+    return dict(sorted(found.items(), key=lambda item: (place[item[0][1]], place[item[0][0]])))
+
+
+def _by_name(runs: Mapping[str, IndexRun]) -> list[list[Entry]]:
+    """Return the entries of each name with figures on one data set under one card, in the order of the runs."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for path, run in runs.items():
+        for checkpoint in run.checkpoints:
+            if checkpoint.figures:
+                key = (checkpoint.name, run.data_digest, run.card, run.task)
+                groups.setdefault(key, []).append((path, run, checkpoint))
+    return list(groups.values())
+
+
+def _changes(older: Entry, newer: Entry) -> list[str]:
+    """Return what was asked otherwise: how the checkpoint was built and is shown images, seed, precision, files."""
+    asked = [*checkpoint_changes(older[2].setup, newer[2].setup), *run_changes(older[1].setup, newer[1].setup)]
+    return [plain(line, 120) for line in asked]
+
+
+def _by_key(checkpoint: IndexCheckpoint) -> dict[Key, IndexFigure]:
+    return {(figure.condition, figure.metric): figure for figure in checkpoint.figures}
+
+
+def _chart(history: History) -> Figure | None:
+    """Draw the figures in percent over the runs, with their intervals. A line ends where another set-up begins."""
+    shown = [key for key in history.keys if (metric := find_metric(key[1])) and metric.scale == 100][:SERIES]
+    if not shown:
+        return None
+    entries = history.runs
+    series = {key: [_by_key(checkpoint).get(key) for _, _, checkpoint in entries] for key in shown}
+    named = labels((figure_name(*key) for key in shown), 56)
+    looks = {named[figure_name(*key)]: style(place) for place, key in enumerate(shown)}
+    points = [_point(figure) for key in shown for figure in series[key] if figure is not None]
+    ends = [100 * end for point in points for end in (point.low, point.high)]
+    others = [place for place, changes in enumerate(history.changes) if changes]
+
+    def paint(canvas: Canvas) -> None:
+        axes = canvas.subplots()
+        for place, (key, look) in enumerate(zip(shown, looks.values(), strict=True)):
+            for first, end in pairwise([0, *others, len(entries)]):
+                there = [(at, figure) for at in range(first, end) if (figure := series[key][at]) is not None]
+                marks = [_point(figure) for _, figure in there]
+                dots(axes, [at for at, _ in there], marks, look, shift=spread(place, len(shown), 5))
+        for place in others:
+            axes.axvline(place - 0.5, color=INK, linewidth=1, linestyle=":")
+        axes.set_xlim(-0.5, len(entries) - 0.5)
+        axes.set_ylim(min(0, *ends) - 3, max(ends) + 3)
+        places = range(0, len(entries), -(-len(entries) // TICKS))
+        axes.set_xticks(places, _times([entries[at][1].started for at in places]))
+        axes.set_ylabel("%")
+        axes.tick_params(length=0)
+        legend(canvas, looks, columns=1)
+
+    said = [
+        f"{figure_name(*key)}: {', '.join('none' if figure is None else figure_text(figure) for figure in series[key])}"
+        for key in shown
+    ]
+    said += [f"from run {place + 1} on, {', '.join(history.changes[place])}" for place in others]
+    alt = f"{history.name} over {len(entries)} runs, the oldest first. {'; '.join(said)}"
+    return draw(
+        *("history", f"{history.name} over {len(entries)} runs", 205 + 16 * len(shown), paint),
+        alt=alt[:4000],
+        caption=f"{_CAPTION} {_OTHERS}" if others else _CAPTION,
+        name="\n".join(path for path, _, _ in entries),
+    )
+
+
+def _times(started: Sequence[str]) -> list[str]:
+    """Return when runs began as ticks: the date; where dates coincide the time, and below it each date once."""
+    dates = [text[:10] for text in started]
+    if len(set(dates)) == len(dates):
+        return dates
+    end = 16 if len({text[:16] for text in started}) == len(started) else 19
+    news = [date if date != before else "" for date, before in zip(dates, ["", *dates], strict=False)]
+    return [f"{text[11:end]}\n{date}" for text, date in zip(started, news, strict=True)]
+
+
+def _point(figure: IndexFigure) -> Point:
+    low, high = (figure.value if end is None else end for end in (figure.low, figure.high))
+    return Point(figure.value, low, high, figure.n)
 
 
 def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False) -> str:
@@ -77,3 +277,80 @@ def address(path: str) -> Markup:
 def _words(run: IndexRun) -> str:
     """Return what a filter looks for in a run, lower case."""
     return " ".join((run.card, run.data, run.started)).lower()
+
+
+COMPARED = 8
+"""New comparisons that an index computes at most; each reads the records of two runs."""
+
+
+def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
+    """Write the comparisons that are not there yet, the newest first and `most` of them; delete those out of date.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
+    asked = consecutive(listed.runs)
+    written, left = Pairs(changes=asked), most
+    for pair in asked:
+        name = f"{FOLDER}/compare-{_digest(listed, pair)}.html"
+        if is_own(folder / name):
+            written.pages[pair] = name
+        elif left <= 0:
+            written.waiting.append(pair)
+        else:
+            left -= 1
+            try:
+                page = compared(folder, *pair)
+            except Exception as fault:  # records of someone else spoil their own comparison only
+                written.failed[pair] = str(fault) or type(fault).__name__
+                continue
+            put(folder, name, page)
+            written.pages[pair] = name
+    current = set(written.pages.values())
+    for path in (folder / FOLDER).glob("compare-*.html"):
+        if f"{FOLDER}/{path.name}" not in current and is_own(path):
+            path.unlink(missing_ok=True)
+    return written
+
+
+def compared(folder: Path, first: str, second: str) -> str:
+    """Return the page that compares two runs; the difference is the second's figure less that of the first.
+
+    Raises:
+        RobustkitError: they cannot be compared.
+    """
+    opened = [RunFolder.existing(folder / name) for name in (first, second)]
+    chosen = pairs(opened)
+    shown: list[TextTable] = tables(compare(chosen))
+    return comparison_page(first, second, shown, unpaired(opened))
+
+
+def _digest(listed: Listed, pair: tuple[str, str]) -> str:
+    stamps: Mapping[str, object] = {name: listed.stamps[name] for name in pair}
+    return hashlib.sha256(json.dumps([VERSION, pair, stamps]).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index that was written: where, and what is on it."""
+
+    path: Path
+    listed: Listed
+    pairs: Pairs
+
+
+def write_index(folder: Path, compared: int = COMPARED) -> Index:
+    """Write the index of all runs beneath a folder; return what is on it.
+
+    compared: new comparisons of consecutive runs that are computed at most.
+
+    Raises:
+        RunError: there is no such folder, it cannot be written, or another program's file is in the place of one.
+    """
+    if not folder.is_dir():
+        raise RunError(f"{folder}: there is no such folder; give the one that holds your runs, such as runs")
+    place_of(folder, PAGE)  # before anything is written
+    listed = list_runs(folder)
+    keep(folder, listed)
+    pairs = write_pairs(folder, listed, compared)
+    return Index(put(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)

@@ -13,12 +13,10 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 
-from ...display.neutral import no_controls
+from ...display.text import no_controls
 from ...runs.files import RunFiles
-from .own_files import FOLDER, is_own
-from .page import index_page
-from .pairs import compared, write_pairs
-from .runs import Listed, keep, list_runs
+from .page import compared, index_page, write_pairs
+from .scan import FOLDER, Listed, is_own, keep, list_runs
 
 KEPT = 16
 """The comparisons that are kept; those that were asked for longest ago go first."""

@@ -10,7 +10,7 @@ from ..labelled.task import Labelled
 from .measures import TERMS
 
 if TYPE_CHECKING:
-    from ...display.section import Section
+    from ...display.table import Section
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
 
@@ -27,7 +27,7 @@ class Classification(Labelled):
     command, card, hub = "audit", "standard", "image-classification"
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.section import Section
+        from ...display.table import Section
         from ...evaluations.gaps import left_out_lines
 
         shown = list(super().sections(results, looks))

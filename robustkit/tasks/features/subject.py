@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks import AttackResult, FeaturePGD
-from attacks.features import DISTANCES
+from attacks.pgd import DISTANCES
 
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample

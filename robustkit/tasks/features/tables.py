@@ -6,10 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.markdown import Made, code
-from ...display.numbers import amount
-from ...display.section import CardPart
-from ...display.table import TextTable
+from ...display.table import CardPart, TextTable
+from ...display.text import Made, amount, code
 from ...evaluations.cells import Cells, finite, interval_cell, is_finite
 from ...evaluations.flags import flag_lines
 from ...evaluations.kinds import is_over_groups, shares_of, words_of

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import calibration_error, calibration_gaps, wilson
-from ...display.panels import dots, roomy
-from ...display.svg import INK, Figure, Point, Style, draw, percent, plain
+from ...display.svg import INK, Figure, Point, Style, dots, draw, percent, plain, roomy
 from ...evaluations.results import Results
 from ...evaluations.rows import Gatherer
 from ...protocol.condition import CLEAN

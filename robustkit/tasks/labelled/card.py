@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...display.markdown import Made, code
-from ...display.numbers import amount
-from ...display.section import CardPart
+from ...display.table import CardPart
+from ...display.text import Made, amount, code
 from ...evaluations.kinds import words_of
 from ...evaluations.results import Results
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from attacks import AttackResult, DenseAttack
-from attacks.labels import answered, members
+from attacks.model_access import answered, members
 
-from ...common.randomness import SampleRng
-from ...common.uploads import upload
+from ...common.randomness import SampleRng, upload
 from ...data.dataset import Sample
 from ...evaluations.attacks.build import attacked_labels, build_attack
 from ...evaluations.subject import Batch, Subject

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...display.numbers import amount
 from ...display.table import TextTable
+from ...display.text import amount
 from ...evaluations.kinds import words_of
 from ...evaluations.results import Results
 

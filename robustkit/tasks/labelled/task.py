@@ -15,8 +15,7 @@ from .measures import METRICS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...display.section import CardPart, Section
-    from ...display.table import TextTable
+    from ...display.table import CardPart, Section, TextTable
     from ...evaluations.cells import Row
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
@@ -85,7 +84,7 @@ class Labelled(Task):
             yield from family.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.section import Section
+        from ...display.table import Section
         from .calibration import calibration_figures, reliabilities
         from .grids import class_grids, result_grids
         from .weak_classes import weak_spots

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...display.markdown import code
-from ...display.section import CardPart
+from ...display.table import CardPart
+from ...display.text import code
 from ...evaluations.results import Results
 from .tables import LONGEST, scene_tables
 

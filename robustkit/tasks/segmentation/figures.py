@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...display.panels import dots, legend, panels
-from ...display.svg import Figure, Point, draw, labels, listed, percent, plain, style
+from ...display.svg import Figure, Point, dots, draw, labels, legend, listed, panels, percent, plain, style
 from ...evaluations.kinds import is_over_groups, kind_of, words_of
 from ...protocol.condition import CLEAN
 

@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw
 
 from ...common.files import bytes_of
 from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ...runs.files import refuse_link
 from ...runs.folder import RunFolder
-from ...runs.links import refuse_link
 
 Pixels = NDArray[np.uint8]
 LabelMap = NDArray[np.int16]

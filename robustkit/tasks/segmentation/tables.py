@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...display.numbers import pixels
 from ...display.table import HeatTable, TextTable
+from ...display.text import pixels
 from ...evaluations.cells import Cells, Row, finite, interval_cell, loss_cell, percent_cell
 from ...evaluations.family import families_of
 from ...evaluations.kinds import is_over_groups, words_of

@@ -16,8 +16,7 @@ from .measures import METRICS, TERMS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...display.section import CardPart, Section
-    from ...display.table import TextTable
+    from ...display.table import CardPart, Section, TextTable
     from ...evaluations.cells import Cells, Row
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
@@ -100,7 +99,7 @@ class Segmentation(Task):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import with_flags
-        from ...display.section import Section, of_tables
+        from ...display.table import Section, of_tables
         from ...evaluations.flags import flag_lines, of_family
         from ...evaluations.gaps import left_out_lines
         from .figures import class_figures, class_ious

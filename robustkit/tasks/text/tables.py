@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.markdown import Made, code
-from ...display.section import CardPart
-from ...display.table import TextTable
+from ...display.table import CardPart, TextTable
+from ...display.text import Made, code
 from ...evaluations.cells import Cells, is_finite
 from ...evaluations.flags import flag_lines
 from ...evaluations.kinds import words_of
 from ...evaluations.results import Results
-from ...runs.inputs import shown_as
+from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry
 
 _COLUMNS = (

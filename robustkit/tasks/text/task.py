@@ -13,8 +13,7 @@ from .measures import METRICS, TERMS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...display.section import CardPart, Section
-    from ...display.table import TextTable
+    from ...display.table import CardPart, Section, TextTable
     from ...evaluations.cells import Row
     from ...evaluations.family import Looks
     from ...evaluations.results import Results
@@ -76,7 +75,7 @@ class Text(Task):
         yield from [table] if table.rows else []
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.section import Section
+        from ...display.table import Section
         from .tables import result_grids
 
         yield Section("results", "Results", lambda: {"grids": result_grids(results)}, template="texts")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from robustkit.common.intervals import bootstrap
-from robustkit.display.section import Section, of_tables
 from robustkit.display.svg import Figure, draw
-from robustkit.display.table import TextTable
+from robustkit.display.table import Section, TextTable, of_tables
 from robustkit.evaluations.cells import Cells, percent_cell
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.metric import Metric

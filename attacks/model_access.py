@@ -1,0 +1,386 @@
+"""What attacks ask a model: which answers count as right, losses to maximise, and checked logits of a model held still.
+
+Labels are (B,) integers, a class for each sample, or (B, L) integers, a set for each: its classes in any order, and -1
+in the remaining places. Attacks fill these places with a class of the set (`settled`), and treat a set as one class
+whose logit is its largest, or whose probability is the sum. A set of one class is that class, to the bit.
+
+Labels are (B,) int64, or (B, L) where each sample has a set of classes that count as right (`labels.settled`). A set is
+treated as one class: its probability is the sum, its logit the largest, so that an attack leads away from whichever
+valid class is ahead. The other classes of a set are not part of the margin or of DLR's scale: two valid classes on top
+would make DLR -1 wherever the sample stands, without a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+OFF = 100.0
+"""How far below the lowest finite logit a class lies that the model switched off with -inf."""
+_ONE_HOT = (
+    "labels look one-hot: {}; expected class indices, (B,) integers (labels.argmax(dim=1)), or sets of them, padded "
+    "with -1"
+)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_labels(labels: Tensor, batch: int) -> int:
+    """Return the largest label (-1 for none); raise unless `labels` are integers as above for `batch` samples."""
+    if not isinstance(labels, Tensor) or labels.dtype not in INTEGERS:
+        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        rows = isinstance(labels, Tensor) and labels.ndim == 2
+        remedy = " (for one-hot rows or probabilities: labels.argmax(dim=1))" if rows else ""
+        raise TypeError(f"labels are {kind}; expected a tensor of integer class indices{remedy}")
+    sets = labels.ndim == 2
+    if labels.shape[:1] != (batch,) or labels.ndim != 1 + sets or 0 in labels.shape[1:]:
+        shape = tuple(labels.shape)
+        raise ValueError(f"labels have shape {shape} for {batch} images; expected ({batch},), or ({batch}, n) for sets")
+    if batch == 0:
+        return -1
+    low, high = map(int, torch.stack(labels.aminmax()).tolist())
+    if low < -sets:
+        fill = ", and -1 where a set has fewer classes" * sets
+        raise ValueError(f"labels go down to {low}; expected class indices, 0 or more{fill}")
+    if sets and bool((empty := labels.amax(dim=1) < 0).any()):
+        raise ValueError(f"the set of labels of image {int(empty.long().argmax())} is empty; expected a class or more")
+    # A set repeats one of its classes or ends with -1, so a single 1 among zeros stands in its first two places.
+    if sets and low == 0 and high == 1 and bool((labels.sum(dim=1) == 1).all() and labels[:, 2:].any()):
+        raise ValueError(_ONE_HOT.format(f"each of the {batch} rows has a single 1 and otherwise 0"))
+    return high
+
+
+def check_places(labels: Tensor, classes: int) -> None:
+    """Raise ValueError for labels beyond the last class, and for rows as long as there are classes that hold nothing
+    but 0 and 1, or -1 and 1, in turn: sets have other members, so they are one-hot or multi-hot.
+    """
+    if not labels.numel():
+        return
+    low, high = map(int, torch.stack(labels.aminmax()).tolist())
+    if high >= classes:
+        raise ValueError(
+            f"labels go up to {high}, the model has {classes} classes (0 to {classes - 1}); map the labels to the "
+            "model's classes"
+        )
+    if labels.ndim == 2 and labels.shape[1] == classes and high == 1 and low < 1:
+        ones, others = labels == 1, labels == low
+        if bool((ones | others).all() and (ones.any(dim=1) & others.any(dim=1)).any()):
+            raise ValueError(_ONE_HOT.format(f"rows of {classes}, as many as the model has classes, of {low} and 1"))
+
+
+def settled(labels: Tensor, device: torch.device) -> Tensor:
+    """Copy to int64 on the device, with a class of the set in place of -1; (B,) where all sets hold one class."""
+    labels = labels.to(device, torch.int64, copy=True)
+    if labels.ndim == 1:
+        return labels
+    some = labels.amax(dim=1)
+    labels = torch.where(labels < 0, some[:, None], labels)
+    return some if bool((labels == some[:, None]).all()) else labels
+
+
+def as_sets(labels: Tensor) -> Tensor:
+    """Return (B, L), also for (B,) labels, which are sets of one."""
+    return labels if labels.ndim == 2 else labels[:, None]
+
+
+def holds(labels: Tensor, classes: Tensor) -> Tensor:
+    """Whether each class (B,) is the label, or one of the set: (B,)."""
+    return (as_sets(labels) == classes[:, None]).any(dim=1)
+
+
+def members(labels: Tensor, like: Tensor) -> Tensor:
+    """Return (B, K), True at the classes that count as right; `like` are the logits."""
+    return torch.zeros_like(like, dtype=torch.bool).scatter_(1, as_sets(labels), True)
+
+
+def answered(logits: Tensor) -> Tensor:
+    """Whether the logits (B, K) of each sample rank its classes: (B,). None is NaN or +inf; -inf is a class that is
+    switched off, and two or more others are finite.
+    """
+    return with_all_classes(logits.detach()).abs().amax(dim=1) < math.inf
+
+
+def with_all_classes(logits: Tensor) -> Tensor:
+    """Return the logits (B, K) with `OFF` below the lowest finite one in place of -inf, where two or more are finite.
+
+    Other rows stay as they are: a single finite logit among -inf is no ranking that an attack could change.
+    """
+    off = logits.detach() == -math.inf  # whether there is any is not asked: a device would have to wait
+    off &= (~off).sum(dim=1, keepdim=True) >= 2
+    lowest = logits.detach().masked_fill(off, math.inf).amin(dim=1, keepdim=True)
+    return torch.where(off, lowest - OFF, logits)
+
+
+def missed(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether each prediction is wrong, not one of the labels or not an answer at all: (B,).
+
+    Logits with NaN or +inf rank no classes: argmax over them is whatever comes first, a softmax is NaN. A model
+    that gives them has not answered, and an attacker who makes it fail in this way has won. Otherwise a model that
+    answers infinity for its own class on anything but an 8-bit picture would stand under every attack.
+    """
+    return ~(holds(labels, logits.detach().argmax(dim=1)) & answered(logits))
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(B, K) logits and (B,) or (B, L) int64 labels to (B,) losses."""
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the negative log-likelihood of the label, for a set of any of its classes (-log of the summed
+    probability), in nats.
+    """
+    if labels.ndim != 2:
+        return nn.functional.cross_entropy(logits, labels, reduction="none")
+    valid = members(labels, logits)
+    return -logits.log_softmax(dim=1).masked_fill(~valid, float("-inf")).logsumexp(dim=1)
+
+
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the largest other logit minus the label's (Carlini and Wagner 2017): above 0 where the prediction is
+    wrong.
+
+    For a set: the largest logit outside it minus the largest inside.
+
+    Raises ValueError for fewer than two classes.
+    """
+    _need_classes(logits, 2, "margin")
+    return _largest_other(logits, labels) - _of_label(logits, labels)
+
+
+def dlr(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the difference of logits ratio (Croce and Hein 2020, eq. 4): the margin over the gap from the first to the
+    third.
+
+    It does not change when the logits are shifted or scaled, so confident models do not flatten it. First and third
+    are of the classes that compete: those outside a set, and the likeliest inside; if only two do, the plain margin is
+    used. Raises ValueError for fewer than three classes.
+    """
+    _need_classes(logits, 3, "dlr")
+    top = _competing(logits, labels).topk(3, dim=1).values
+    return (_largest_other(logits, labels) - _of_label(logits, labels)) / _scale(top, top[:, 0] - top[:, 2])
+
+
+def dlr_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Return the targeted DLR (Croce and Hein 2020, eq. 6): target minus label, over the gap from the first logit to
+    the mean of the third and fourth; sets as in `dlr`. Raises ValueError for fewer than four classes.
+
+    targets: (B,), classes outside the sets.
+    """
+    _need_classes(logits, 4, "targeted dlr")
+    top = _competing(logits, labels).topk(4, dim=1).values
+    return margin_targeted(logits, labels, targets) / _scale(top, top[:, 0] - 0.5 * (top[:, 2] + top[:, 3]))
+
+
+def margin_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Return the target's logit minus the label's, for a set minus the largest of it."""
+    return _of_label(logits, targets) - _of_label(logits, labels)
+
+
+LOSSES: Mapping[str, Loss] = MappingProxyType({"ce": cross_entropy, "margin": margin, "dlr": dlr})
+"""The losses by the names that attacks take."""
+
+
+def check_loss(name: str) -> None:
+    """Raise ValueError unless `name` is one of `LOSSES`."""
+    if name not in LOSSES:
+        raise ValueError(f"loss is {name!r}; expected one of: {', '.join(LOSSES)}")
+
+
+def _of_label(logits: Tensor, labels: Tensor) -> Tensor:
+    if labels.ndim == 1:
+        return logits.gather(1, labels[:, None]).squeeze(1)
+    return logits.gather(1, labels).max(dim=1).values  # unlike amax's, its gradient has one entry
+
+
+def _largest_other(logits: Tensor, labels: Tensor) -> Tensor:
+    return logits.scatter(1, as_sets(labels), float("-inf")).amax(dim=1)
+
+
+def _competing(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the logits; of a set's classes only the largest remains, the others become -inf."""
+    if labels.ndim == 1:
+        return logits
+    best, place = logits.gather(1, labels).max(dim=1, keepdim=True)
+    return logits.scatter(1, labels, float("-inf")).scatter(1, labels.gather(1, place), best)
+
+
+def _scale(top: Tensor, gap: Tensor) -> Tensor:
+    """Return the divisor of DLR: `gap`, or 1 where fewer classes compete than the (B, n) `top` has places."""
+    return torch.where(top[:, -1] == float("-inf"), 1.0, gap + 1e-12)
+
+
+def _need_classes(logits: Tensor, least: int, name: str) -> None:
+    if logits.shape[1] < least:
+        raise ValueError(f"the {name} loss needs at least {least} classes, the model has {logits.shape[1]}; use 'ce'")
+
+
+Model = Callable[[Tensor], Tensor]
+"""Any nn.Module or function from a batch (B, ...) to logits (B, K)."""
+
+
+@contextmanager
+def frozen(model: Model) -> Iterator[None]:
+    """Hold a model still: evaluation mode, no gradients for parameters, gradients for inputs even in `no_grad`.
+
+    Every module's mode and every parameter's `requires_grad` are restored on leaving, also after an exception;
+    `.grad` and hooks are not touched. A model that is a plain function has no state to hold, and is only called.
+    """
+    module = model if isinstance(model, nn.Module) else nn.Module()
+    modes = [(part, part.training) for part in nn.Module.modules(module)]  # a network may have a list `modules`
+    learning = [parameter for parameter in nn.Module.parameters(module) if parameter.requires_grad]
+    try:
+        if any(training for _, training in modes):
+            module.eval()
+        for parameter in learning:
+            parameter.requires_grad_(False)
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)
+        if modes[0][1]:
+            module.train()  # may do more than set flags, as eval() may
+        for part, training in modes:
+            part.training = training
+
+
+class Oracle:
+    """A frozen model that answers with checked logits, and with gradients.
+
+    dtype: what the model is fed; points of a wider type are cast, and gradients come back in the points' type.
+    labels: those in use, on the host, to be compared with the number of classes once that is known; None: no labels.
+    judge: the model that must agree before a wrong prediction counts; None: `model` is trusted.
+    batch_size: most rows per pass of an attack that makes its own batches; None: all.
+    least_classes: fewer leave an attack nothing to do.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        dtype: torch.dtype,
+        labels: Tensor | None = None,
+        judge: Model | None = None,
+        batch_size: int | None = None,
+        least_classes: int = 2,
+    ) -> None:
+        self._model = model
+        self.dtype = dtype
+        self._labels = labels
+        self._judge = judge
+        self.batch_size = batch_size
+        self._least_classes = least_classes
+        self._known = 0  # classes that the labels were compared with
+
+    @property
+    def judged(self) -> bool:
+        """Whether another model must agree before a wrong prediction counts."""
+        return self._judge is not None
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """Return the logits (B, K), float32 or float64, of `points` (B, ...).
+
+        A logit of -inf is a class that the model switched off. Where two or more of the others are finite, it becomes
+        a number that no loss sees, `OFF` below the lowest of them, so that it has neither rank nor gradient.
+
+        Raises ValueError for anything but one row of logits for each point, for a single class, for labels beyond the
+        last class, and for rows of labels that are one-hot.
+        """
+        logits = self._model(points.to(self.dtype))
+        if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(points)):
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(f"the model returned {got} for {len(points)} images; expected logits (images, classes)")
+        if (classes := logits.shape[1]) < self._least_classes:
+            raise ValueError(
+                f"the model has {classes} class; an attack needs at least {self._least_classes} (for a single logit z: "
+                "the two logits 0 and z)"
+            )
+        if self._labels is not None and self._known != classes:
+            check_places(self._labels, classes)
+            self._known = classes
+        return with_all_classes(logits.to(torch.promote_types(logits.dtype, torch.float32)))
+
+    @property
+    def surrogates(self) -> Mapping[str, Model]:
+        """The model's own `surrogates`: functions with its answers and other gradients, by name; empty without."""
+        found: Mapping[str, Model] = getattr(self._model, "surrogates", {})
+        return found
+
+    def by(self, surrogate: Model) -> Oracle:
+        """Return the same with the gradients of a surrogate; the judge, or the model itself, must agree."""
+        return Oracle(surrogate, self.dtype, self._labels, self._judge or self._model, self.batch_size)
+
+    def drawn_to(self, points: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
+        """Return logits (B, K), and the model's `key_loss` (B,) at `points` for boxes (B, 3). ValueError without one.
+
+        of_class: of the class token's query alone.
+        """
+        if (key_loss := getattr(self._model, "key_loss", None)) is None:
+            raise ValueError(
+                "loss is 'kq', and the model has no key_loss; expected one whose attention is understood, or loss 'ce'"
+            )
+        answers: list[Tensor] = []
+
+        def ask(images: Tensor) -> Tensor:
+            logits, drawn = key_loss(images, boxes, of_class)
+            answers.append(drawn)
+            return logits  # type: ignore[no-any-return]
+
+        asked = Oracle(ask, self.dtype, self._labels)
+        return asked(points), answers[0].to(torch.promote_types(answers[0].dtype, torch.float32))
+
+    def predict(self, points: Tensor) -> Tensor:
+        """Return the logits (B, K) without a graph."""
+        with torch.inference_mode():
+            logits = self(points)
+        return logits.clone()  # an ordinary tensor again
+
+    def confirm(self, points: Tensor, labels: Tensor, wrong: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which of the rows that look `wrong` (B,) the judge finds wrong, too, and which (B,) it was asked."""
+        if self._judge is None or not wrong.any():
+            return wrong, torch.zeros_like(wrong)
+        judge = Oracle(self._judge, self.dtype, self._labels)
+        agreed = missed(judge.predict(points[wrong]), labels[wrong])
+        return wrong.masked_scatter(wrong, agreed), wrong
+
+
+def input_gradient(loss: Tensor, points: Tensor, more: bool = False) -> Tensor:
+    """Return the gradient (B, ...) of the (B,) losses, each with respect to its own point; `more` gradients may follow.
+
+    Raises ValueError where the loss has no path back to the points.
+    """
+    gradient = _gradient(loss.sum(), points, more) if loss.requires_grad else None
+    if gradient is None:
+        raise ValueError(
+            "the model's output has no gradient with respect to its input (is it detached, or computed under no_grad "
+            "or in NumPy?); use an attack without gradients, such as SPSA "
+            "for a classifier"
+        )
+    # That of a sum is one number seen from many places, which cannot be written to.
+    return gradient.clone(memory_format=torch.contiguous_format) if 0 in gradient.stride() else gradient
+
+
+def _gradient(loss: Tensor, points: Tensor, more: bool) -> Tensor | None:
+    """Return the gradient of a sum, None where it has no path back to the points."""
+    if not (points.is_leaf and _is_reentrant(loss)):
+        return torch.autograd.grad(loss, points, allow_unused=True, retain_graph=more)[0]
+    before, points.grad = points.grad, None
+    loss.backward(retain_graph=more)  # type: ignore[no-untyped-call]
+    gradient, points.grad = points.grad, before
+    return gradient
+
+
+def _is_reentrant(loss: Tensor) -> bool:
+    """Whether a loss comes through a reentrant `torch.utils.checkpoint`, which knows `backward` only, not `grad`."""
+    seen, found = {loss.grad_fn}, [loss.grad_fn]
+    for node in found:
+        if node is None:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            return True
+        found += (more := {each for each, _ in node.next_functions} - seen)
+        seen |= more
+    return False

@@ -1,0 +1,413 @@
+"""A vision transformer of timm or transformers from inside: attention of the same pass, tokens as a grid, gradients block by block."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from .explainer import Explainer, held
+
+
+class PatchEmbedding:
+    """The patch embedding as timm's: where images come in, and how many patches they make."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.register_forward_pre_hook = module.register_forward_pre_hook
+
+    def dynamic_feat_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return rows and columns of patches for images of (height, width)."""
+        rows, columns = self.module.projection.stride
+        return size[0] // rows, size[1] // columns
+
+
+class TransformersViT:
+    """What explainers read of a ViT of the library, by timm's names.
+
+    blocks: each with `attn`, `norm1` if it has one, and the module itself as `whole`. num_prefix_tokens: class token,
+    distillation token, registers.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        embeddings = model.embeddings
+        self.patch_embed = PatchEmbedding(embeddings.patch_embeddings)
+        self.cls_token: Tensor | None = embeddings.cls_token
+        extra = (getattr(embeddings, name, None) for name in ("distillation_token", "register_tokens"))
+        self.num_prefix_tokens = int(self.cls_token is not None) + sum(t.shape[1] for t in extra if t is not None)
+        self.global_pool = "avg" if getattr(model.config, "use_mean_pooling", False) else "token"
+        self.blocks = [
+            SimpleNamespace(
+                attn=block.attention,
+                norm1=getattr(block, "layernorm_before", None) or getattr(block, "norm1", None),
+                whole=block,
+            )
+            for block in _blocks(model)
+        ]
+
+    @classmethod
+    def all_in(cls, model: nn.Module) -> list[TransformersViT]:
+        """Return every such ViT in a model."""
+        return [cls(module) for module in nn.Module.modules(model) if _is_vit(module)]
+
+    @contextmanager
+    def unfused(self) -> Iterator[None]:
+        """Let layers call softmax themselves: by the library's plain function, or by a registered one that a layer's
+        `fused_attn` switches.
+        """
+        parts = [part for block in self.blocks for part in nn.Module.modules(block.attn)]
+        configs: dict[int, Any] = {id(part.config): part.config for part in parts if hasattr(part, "config")}
+        before = [(config, config._attn_implementation) for config in configs.values()]
+        try:
+            for part in parts:
+                part.__dict__["fused_attn"] = False
+            for config, used in before:
+                config._attn_implementation = used if ":" in str(used) else "eager"
+            yield
+        finally:
+            for config, used in before:
+                config._attn_implementation = used
+            for part in parts:
+                part.__dict__.pop("fused_attn", None)
+
+
+def _blocks(model: Any) -> Any:
+    """Return a model's row of blocks; None where it has none, or several rows."""
+    inner = getattr(model, "encoder", model)
+    blocks = getattr(inner, "layers", None) or getattr(inner, "layer", None)
+    return (
+        blocks if isinstance(blocks, nn.ModuleList) and all(hasattr(block, "attention") for block in blocks) else None
+    )
+
+
+def _is_vit(module: nn.Module) -> bool:
+    embeddings = getattr(module, "embeddings", None)
+    inner = getattr(embeddings, "patch_embeddings", None)
+    if not (hasattr(embeddings, "cls_token") and hasattr(inner, "projection")):
+        return False
+    blocks = _blocks(module)
+    return bool(blocks) and all(any(map(_asks, nn.Module.modules(block.attention))) for block in blocks)
+
+
+def _asks(layer: nn.Module) -> bool:
+    """Whether a layer looks up its attention function, by which it can be watched; Data2Vec's has its own."""
+    code = getattr(type(layer).forward, "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+
+See = Callable[[int, Tensor, Tensor], Tensor | None]
+"""Called with a block's number, its attention before softmax and after it, each (B, heads, N, N). What it returns
+replaces the latter; None keeps it."""
+
+_SOFTMAXES = (torch.softmax, Tensor.softmax, functional.softmax)
+_PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
+OTHER_METHODS = "use grad-cam or gradient"
+
+
+class Transformer:
+    """What explainers read of a ViT inside a model: the blocks' attention layers and the grid of patch tokens.
+
+    Attention is seen because layers with timm's `fused_attn` switch call softmax themselves once that is off, and those
+    of transformers once their plain function is chosen. What softmax is given and returns while a layer runs is then
+    its attention, whatever the formula.
+
+    vit: of timm, or a `TransformersViT`.
+    """
+
+    def __init__(self, vit: Any) -> None:
+        self.vit = vit
+        self.prefix: int = vit.num_prefix_tokens
+        self._size = (0, 0)
+        self._see: See | None = None
+        self._cut = False
+        self._uncut: set[str] = set()
+        self._mode: _SoftmaxMode | None = None
+
+    @classmethod
+    def find(cls, model: nn.Module) -> Transformer | None:
+        """Find the transformer in `model`, None where there is none. ValueError for several, of which none can speak
+        for all.
+        """
+        parts = ("patch_embed", "blocks", "num_prefix_tokens")
+        modules = [module for module in nn.Module.modules(model) if all(hasattr(module, part) for part in parts)]
+        modules = [m for m in modules if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
+        found = [*modules, *TransformersViT.all_in(model)]
+        if len(found) > 1:
+            raise ValueError(f"{type(model).__name__} holds {len(found)} vision transformers; explain each alone")
+        return cls(found[0]) if found else None
+
+    @classmethod
+    def needed(cls, model: nn.Module, method: str) -> Transformer:
+        """Find the transformer in `model`, for a method that reads attention. ValueError if it has none."""
+        transformer = cls.find(model)
+        if transformer is None:
+            raise ValueError(
+                f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, or of transformers; "
+                f"{type(getattr(model, 'network', model)).__name__} is none; {OTHER_METHODS}"
+            )
+        return transformer
+
+    @classmethod
+    def with_class_token(cls, model: nn.Module, method: str) -> Transformer:
+        """Find the transformer in `model`, for a method that reads the class token's attention. ValueError if it has
+        none.
+        """
+        transformer = cls.needed(model, method)
+        if getattr(transformer.vit, "cls_token", None) is None:
+            raise ValueError(
+                f"{method} reads the attention of a class token, and this {type(transformer.vit).__name__} has none; "
+                f"{OTHER_METHODS}"
+            )
+        return transformer
+
+    @classmethod
+    def read_from(cls, model: nn.Module, method: str) -> Transformer:
+        """Find the transformer in `model`, for a method that begins at what the head reads. ValueError if it has
+        neither a class token nor a pool of patches.
+        """
+        transformer = cls.needed(model, method)
+        return transformer if transformer.pools_patches else cls.with_class_token(model, method)
+
+    def read_row(self, like: Tensor) -> Tensor:
+        """Return what the head reads as a row (B, N) of sum 1: the class token, or the patches alike where it pools."""
+        row = torch.zeros_like(like)
+        row[:, slice(self.prefix, None) if self.pools_patches else slice(0, 1)] = 1
+        return row / row.sum(dim=1, keepdim=True)
+
+    @property
+    def pools_patches(self) -> bool:
+        """Whether its head reads a pool of the patches without the class token, as far as its own options say."""
+        pooled = getattr(self.vit, "global_pool", "token") in ("avg", "avgmax", "max")
+        return pooled and not getattr(self.vit, "pool_include_prefix", False)
+
+    @property
+    def layers(self) -> list[Any]:
+        """The blocks' attention layers, in order; a block without an `attn` stands for itself."""
+        return [getattr(block, "attn", block) for block in self.vit.blocks]
+
+    @property
+    def whole_blocks(self) -> list[nn.Module]:
+        """The blocks as modules, in order."""
+        return [getattr(block, "whole", block) for block in self.vit.blocks]
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Unfuse the layers and put hooks in place."""
+        switched = [layer for layer in self.layers if getattr(layer, "fused_attn", False)]
+        with ExitStack() as stack:
+            stack.enter_context(self.sized())
+            if isinstance(self.vit, TransformersViT):
+                stack.enter_context(self.vit.unfused())
+            for index, layer in enumerate(self.layers):
+                begin = layer.register_forward_pre_hook(self._begin(index), with_kwargs=True)
+                stack.callback(begin.remove)
+                stack.callback(layer.register_forward_hook(self._end).remove)
+            try:
+                for layer in switched:
+                    layer.fused_attn = False
+                yield
+            finally:
+                for layer in switched:
+                    layer.fused_attn = True
+
+    @contextmanager
+    def sized(self) -> Iterator[None]:
+        """Note the size of the images at the patch embedding; a wrapper may have resized them."""
+        handle = self.vit.patch_embed.register_forward_pre_hook(self._note_size)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @contextmanager
+    def showing(self, see: See, cut: bool = False) -> Iterator[None]:
+        """Show `see` the attention of every block while inside `watched`.
+
+        cut: no gradient passes from a layer to its input. Where the block stands for its layer, whose input goes on to
+            the MLP too, none passes to the values; queries and keys are for `see` to cut, at the attention.
+
+        Raises ValueError, with the first such layer, if a layer did not show it exactly once.
+        """
+        seen: Counter[int] = Counter()
+
+        def count(index: int, scores: Tensor, attention: Tensor) -> Tensor | None:
+            seen[index] += 1
+            return see(index, scores, attention)
+
+        self._see, self._cut, self._uncut = count, cut, set()
+        try:
+            yield
+        finally:
+            self._see = None
+            self._end()  # after an exception in a layer
+        for index, layer in enumerate(self.layers):
+            if seen[index] != 1:
+                raise ValueError(
+                    f"the attention of block {index} ({type(layer).__name__}) called softmax {seen[index]} times over "
+                    f"a square of tokens; expected once, as timm's Attention does; {OTHER_METHODS}"
+                )
+        for kind in self._uncut:
+            raise ValueError(
+                f"a {kind} multiplies no attention of tokens by tokens with values, where their gradient is cut; "
+                "expected attn @ v, as in timm's ParallelScalingBlock; use agcam-full, grad-cam or gradient"
+            )
+
+    def to_grid(self, tokens: Tensor) -> Tensor:
+        """Return (..., N) values of tokens as (..., rows, columns) of patches; prefix tokens are dropped."""
+        rows, columns = self.vit.patch_embed.dynamic_feat_size(self._size)
+        if tokens.shape[-1] != self.prefix + rows * columns:
+            raise ValueError(
+                f"{type(self.vit).__name__} has {tokens.shape[-1]} tokens; expected {self.prefix} and a grid of "
+                f"{rows}x{columns} patches; use gradient"
+            )
+        return tokens[..., self.prefix :].reshape(*tokens.shape[:-1], rows, columns)
+
+    def _note_size(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._size = (inputs[0].shape[2], inputs[0].shape[3])
+
+    def _begin(self, index: int) -> Callable[..., Any]:
+        def begin(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            see = self._see
+            if see is None:
+                return None
+            alone = any(module is block for block in self.vit.blocks)
+            show = partial(see, index)
+            self._mode = _SoftmaxMode(show, cut_values=self._cut and alone)
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+            return (inputs, named) if alone or not self._cut else detached(inputs, named)
+
+        return begin
+
+    def _end(self, *call: object) -> None:
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            if mode.square:
+                self._uncut.update(type(module).__name__ for module in call[:1])
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+def detached(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a call's arguments without their graph. What was one tensor stays one: layers ask whether keys are
+    queries.
+    """
+    cut = {id(part): part.detach() for part in (*inputs, *named.values()) if isinstance(part, Tensor)}
+    return tuple(cut.get(id(part), part) for part in inputs), {k: cut.get(id(v), v) for k, v in named.items()}
+
+
+class _SoftmaxMode(TorchFunctionMode):
+    """Shows what goes into and comes out of a softmax over the keys of (B, heads, N, N).
+
+    cut_values: what the attention is multiplied with takes no gradient.
+    """
+
+    def __init__(self, see: Callable[[Tensor, Tensor], Tensor | None], cut_values: bool = False) -> None:
+        super().__init__()
+        self.see = see
+        self.cut_values = cut_values
+        self.square: tuple[int, ...] = ()  # (N, N) from softmax until the values are mixed
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.square and func in _PRODUCTS and len(args) == 2 and tuple(args[0].shape[-2:]) == self.square:
+            args, self.square = (args[0], args[1].detach()), ()
+        result = func(*args, **kwargs)
+        if func in _SOFTMAXES:
+            scores = args[0] if args else kwargs["input"]
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            if scores.ndim == 4 and dim in (-1, 3) and scores.shape[-1] == scores.shape[-2]:
+                self.square = tuple(scores.shape[-2:]) if self.cut_values else ()
+                instead = self.see(scores, result)
+                return result if instead is None else instead
+        return result
+
+
+_HARDLY = 0.01  # of the gradient: a token that has less of it is not what the logits are read from
+
+
+def is_read(of_token: Tensor | float, of_all: Tensor | float) -> bool:
+    """Whether the logits are read from a token, by how much of the gradient of all attention its rows have. Where there
+    is no gradient at all, nothing is known against it.
+    """
+    return not bool(of_token < _HARDLY * of_all)  # numbers that are not finite show nothing either
+
+
+class AttentionExplainer(Explainer):
+    """An explainer that watches the attention of a transformer while it is entered. Its __init__ names the network."""
+
+    _transformer: Transformer
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        with held(self.model), self._transformer.watched():
+            yield
+
+
+Add = Callable[[Tensor, Tensor | None], Tensor]
+"""Called with the gradient (B, heads, N, N) of a block's attention and the sum so far, None at the last block: it
+returns the next sum."""
+Read = Callable[[Tensor, Tensor], Add]
+"""Called in the forward with a block's attention before softmax and after it; what it keeps for the backward is in the
+function that it returns."""
+
+
+class Trail:
+    """Where the graph begins, and the sum that grows while a backward passes the blocks, the last one first.
+
+    cut: each block's attention begins a graph of its own.
+    """
+
+    def __init__(self, read: Read, cut: bool) -> None:
+        self.read = read
+        self.cut = cut
+        self.first: Tensor | None = None
+        self.total: Tensor | None = None
+        self.blocks = 0
+        self.met = 0
+
+    def see(self, index: int, scores: Tensor, attention: Tensor) -> Tensor:
+        """Put a hook at a block's attention; fit for `Transformer.showing`."""
+        add = self.read(scores, attention)
+
+        def meet(gradient: Tensor) -> None:
+            self.total = add(gradient, self.total)
+            self.met += 1
+
+        if self.cut:
+            if self.first is None:
+                self.first = attention.new_zeros(()).requires_grad_()
+            # What the blocks' own graphs share lets one backward pass all of them.
+            attention = attention.detach() + self.first
+        else:
+            attention.requires_grad_()  # frozen weights and plain images: in the first block the graph begins here
+            self.first = attention if self.first is None else self.first
+        attention.register_hook(meet)  # type: ignore[no-untyped-call]
+        self.blocks += 1
+        return attention
+
+    def sum(self, logit: Tensor, more: bool) -> Tensor:
+        """Return the sum (B, N) that a backward from `logit` leaves; `more` backwards may follow."""
+        self.total, self.met = None, 0
+        if logit.requires_grad and self.first is not None:
+            torch.autograd.grad(logit, self.first, retain_graph=more, allow_unused=True)
+        total: Tensor | None = self.total
+        if total is None or self.met != self.blocks:
+            raise ValueError(
+                f"the logit has a gradient for the attention of {self.met} of {self.blocks} blocks; expected all (is "
+                "the model detached somewhere, or are its blocks not in a row?); use grad-cam or gradient"
+            )
+        return total
+
+    def forget(self) -> None:
+        """Let the graph go: its hooks know the trail, a circle that would keep it."""
+        self.first = None

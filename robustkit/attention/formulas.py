@@ -1,0 +1,483 @@
+"""Attention formulas as pure functions of queries and keys: the nine of the papers, and those that take options.
+
+Every formula is reduced to `softmax(C Q' K'ᵀ) V`: it defines how Q' and K' come from Q and K, and whether the constant
+C is 1/sqrt(d) or 1. So one fused kernel serves them all, and scores are one matrix product away. Two of
+`formula_options` do more to the logits: one caps them, one adds the output of each query's own network.
+
+Shapes: q, k, v are (B, H, N, d): batch, heads, tokens, head size. A bar is an l2-normalised row.
+
+    score(q, k) = s̃ᵀ k̃ / sqrt(d) + V σ(Ũ k̃ + b) + c
+
+The query is split into s, of d numbers, which scores as usual, and the weights of a network of h hidden units:
+U (h, d), V (h,), b (h,) and c. With rotary positions (RoPE), a tilde is a rotation by the token's position of keys, s,
+and each row of U by itself, so that scores depend on relative positions only.
+
+Shapes: queries (B, H, N, …), keys (B, H, M, d): batch, heads, tokens, head size.
+
+A name gives only the options that differ from the usual ones, so equal formulas have equal names.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from ..errors import ModelError, unknown
+
+Parameters = Mapping[str, Tensor]
+LAYER_NORM_EPS = 1e-6  # of the LayerNorm that timm puts on queries and keys
+
+
+def unit(x: Tensor) -> Tensor:
+    """Return the rows of x over their l2 norm; a zero row stays zero.
+
+    The norm is held above 1e-12 (above the smallest normal number in float16), far below any row of a trained model.
+    """
+    eps = max(1e-12, torch.finfo(x.dtype).tiny)
+    return functional.normalize(x, dim=-1, eps=eps).to(x.dtype)
+
+
+@torch.no_grad()
+def elliptical_metric(v: Tensor, previous: Tensor) -> Tensor:
+    """Return the diagonal of M (Nielsen 2024, eq. 12; QUEST, A.5.2), (B, H, 1, d), largest entry 1, without gradient.
+
+    v, previous: the values of this block and of the block before it. Each entry is the mean over all tokens of the
+    absolute difference of the two, over the largest of them. Where the two are equal there is no direction to
+    prefer, and M is the identity.
+    """
+    if v.shape != previous.shape:
+        raise ModelError(
+            f"elliptical attention compares the values of neighbouring blocks, but their shapes are {tuple(v.shape)} "
+            f"and {tuple(previous.shape)}; it needs blocks that keep the number of tokens, heads and channels"
+        )
+    change = (v - previous).abs().mean(dim=-2, keepdim=True)
+    largest = change.amax(dim=-1, keepdim=True)
+    return torch.where(largest > 0, change / torch.where(largest > 0, largest, 1.0), torch.ones_like(change))
+
+
+def _plain(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+    return q, k
+
+
+def _unit_keys(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+    return q, unit(k)
+
+
+def _unit_queries(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+    return unit(q), k
+
+
+def _head_scale(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+    return unit(q) * p["qk_scale"].to(q.dtype)[:, None, None], unit(k)
+
+
+def _dimension_scale(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+    scales = (p[name].to(q.dtype) for name in ("q_scale", "k_scale"))  # (d,) for all heads, or (H, d)
+    of_query, of_key = (scale if scale.ndim == 1 else scale[:, None, :] for scale in scales)
+    return unit(q) * of_query, unit(k) * of_key
+
+
+def _layer_norm(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+    def norm(x: Tensor, which: str) -> Tensor:
+        weight, bias = (
+            p[name].to(x.dtype) if (name := f"{which}.{part}") in p else None for part in ("weight", "bias")
+        )
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, LAYER_NORM_EPS)
+
+    return norm(q, "q_norm"), norm(k, "k_norm")
+
+
+def _no_parameters(heads: int, dim: int) -> dict[str, Tensor]:
+    return {}
+
+
+def _initial_head_scale(heads: int, dim: int) -> dict[str, Tensor]:
+    return {"qk_scale": torch.full((heads,), dim**0.5)}
+
+
+def _initial_shared_scales(heads: int, dim: int) -> dict[str, Tensor]:
+    return {name: torch.full((dim,), dim**0.25) for name in ("q_scale", "k_scale")}
+
+
+def _initial_own_scales(heads: int, dim: int) -> dict[str, Tensor]:
+    return {name: torch.full((heads, dim), dim**0.25) for name in ("q_scale", "k_scale")}
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One way to turn queries and keys into attention logits.
+
+    name: with the options that differ from the usual ones, as `formulas.find_formula` reads it.
+    scaled: whether the constant is 1/sqrt(d) (otherwise 1).
+    elliptical: whether queries are multiplied by M; the first block has no M and uses the formula without it.
+    transform: (q, k, parameters) -> (q', k').
+    initial: (heads, head size) -> parameters at the start of training. With them the forms with learned scales begin
+        as sqrt(d) times the cosine, which is standard attention on rows of unit mean square.
+    cap: where given, logits become cap · tanh(logits / cap). network: where given, adds to the logits.
+    mixes_tokens: whether Q' or K' of one token is seen to depend on other tokens.
+    """
+
+    name: str
+    logits: str
+    source: str
+    scaled: bool
+    transform: Callable[[Tensor, Tensor, Parameters], tuple[Tensor, Tensor]]
+    elliptical: bool = False
+    initial: Callable[[int, int], dict[str, Tensor]] = _no_parameters
+    cap: float | None = None
+    network: Network | None = None
+    mixes_tokens: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mixes_tokens", _mixes_tokens(self))
+
+    @property
+    def sees_all(self) -> str:
+        """What it makes of all tokens at once, in words; empty where Q' and K' of a token are of that token alone."""
+        return "compares the values" if self.elliptical else "mixes queries or keys" if self.mixes_tokens else ""
+
+    def reduce(
+        self, q: Tensor, k: Tensor, *, metric: Tensor | None = None, parameters: Parameters | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return q' and K', so that the logits are Q' K'ᵀ, over sqrt(d) where `scaled`."""
+        q, k = self.transform(q, k, parameters or {})
+        return (q if metric is None else q * metric.to(q.dtype)), k
+
+    def constant(self, dim: int) -> float:
+        """Return c in the logits C Q' K'ᵀ for head size `dim`."""
+        return float(dim**-0.5) if self.scaled else 1.0
+
+    def bend(self, logits: Tensor) -> Tensor:
+        """Return the logits C Q' K'ᵀ after the formula's cap; without one, as they are."""
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+
+
+def _mixes_tokens(formula: Formula) -> bool:
+    """Whether a change of one token changes Q' or K' of another: asked of drawn numbers, of 2 heads of 8 channels. A
+    transform that cannot be asked counts as one that does.
+    """
+    rows = torch.randn(2, 2, 4, 8, generator=torch.Generator().manual_seed(0))
+    try:
+        parameters = formula.initial(2, 8)
+        before = torch.stack(formula.transform(rows[:1], rows[1:], parameters))
+        for token in range(4):
+            changed = rows.clone()
+            changed[:, :, token] += 1
+            after = torch.stack(formula.transform(changed[:1], changed[1:], parameters))
+            others = torch.arange(4) != token
+            if not torch.allclose(after[..., others, :], before[..., others, :], rtol=1e-4, atol=1e-5):
+                return True
+    except Exception:  # the transform of a plug-in may raise anything
+        return True
+    return False
+
+
+PLAIN: dict[str, Formula] = {
+    formula.name: formula
+    for formula in (
+        Formula("standard", "Q Kᵀ / sqrt(d)", "Vaswani 2017", True, _plain),
+        Formula("quest", "Q K̄ᵀ", "QUEST, Alg. A1", False, _unit_keys),
+        Formula("qnorm", "Q̄ Kᵀ", "QUEST, Table 1", False, _unit_queries),
+        Formula("qknorm-hs", "C_h Q̄ K̄ᵀ", "Liu 2022", False, _head_scale, initial=_initial_head_scale),
+        Formula(
+            "qknorm-ds",
+            "(C_q ⊙ Q̄)(C_k ⊙ K̄)ᵀ, shared by the heads",
+            "Dehghani 2023",
+            False,
+            _dimension_scale,
+            initial=_initial_shared_scales,
+        ),
+        Formula(
+            "qknorm",
+            "(C_q ⊙ Q̄)(C_k ⊙ K̄)ᵀ, own for each head",
+            "QUEST, Table 1",
+            False,
+            _dimension_scale,
+            initial=_initial_own_scales,
+        ),
+        Formula("qknorm-ln", "LN(Q) LN(K)ᵀ / sqrt(d)", "Dehghani 2023; timm's qk_norm", True, _layer_norm),
+        Formula("elliptical", "Q M Kᵀ / sqrt(d)", "Nielsen 2024", True, _plain, elliptical=True),
+        Formula("elliptical-quest", "(Q M) K̄ᵀ", "QUEST, A.5.2", False, _unit_keys, elliptical=True),
+    )
+}
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "relu": torch.relu,
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}
+ROTARY_BASE = 10_000.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network that a query is.
+
+    hidden: its width h. activation: σ, a name of ACTIVATIONS. gate: whether a learned α, 0 at first, multiplies what
+    the network adds. rope: whether keys, s and the rows of U are rotated by their tokens' positions. start: `drawn`, or
+    `zero` as the document has it; see `linear`.
+    """
+
+    hidden: int
+    activation: str
+    gate: bool
+    rope: bool
+    start: str = "drawn"
+
+    def rows(self, dim: int) -> int:
+        """Return how many numbers a query of head size `dim` has in addition to s: h·d of U, h of V, h of b, and c."""
+        return self.hidden * dim + 2 * self.hidden + 1
+
+    def linear(self, width: int, heads: int, dim: int) -> nn.Linear:
+        """Return the layer from tokens of `width` channels to the networks of each head's queries, at its initial
+        values.
+
+        The rows of V, b and c are zero, so nothing is added at first; with a gate, its α is zero and V is drawn, too.
+        The document has all rows zero, but then no gradient ever reaches them: that of U and b is a multiple of V, and
+        that of V is σ(b) for all keys alike, to which softmax is blind. `start=zero` is that, with a warning.
+        """
+        made = nn.Linear(width, heads * self.rows(dim))
+        nn.init.zeros_(made.bias)
+        if self.start == "zero":
+            warnings.warn(
+                "qana(start=zero): no gradient reaches networks whose weights are all zero, so they do not learn; "
+                "leave start out to train them",
+                stacklevel=2,
+            )
+            nn.init.zeros_(made.weight)
+            return made
+        _, v, b, c = self.split(made.weight.data.view(heads, -1, width).movedim(1, -1))
+        nn.init.trunc_normal_(made.weight, std=0.02)
+        for rows in (b, c) if self.gate else (v, b, c):
+            rows.zero_()
+        return made
+
+    def split(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Split (…, rows) in the document's order into U (…, h, d), V (…, h), b (…, h) and c (…, 1)."""
+        h = self.hidden
+        dim = (weights.shape[-1] - 2 * h - 1) // h
+        u, v, b, c = torch.split(weights, [h * dim, h, h, 1], dim=-1)
+        return u.reshape(*u.shape[:-1], h, dim), v, b, c
+
+    def logits(self, weights: Tensor, k: Tensor, alpha: Tensor | None = None) -> Tensor:
+        """Return what the network adds to the scores, (B, H, N, M).
+
+        weights: (B, H, N, rows). k: keys, rotated already where there is RoPE. alpha: of the gate.
+
+        One hidden unit is computed at a time, and again in the backward pass, so that no more than a few tensors of
+        (B, H, N, M) are ever held.
+        """
+        u, v, b, c = self.split(weights.to(k.dtype))
+        if self.rope:
+            u = rotate(u.movedim(-2, -3)).movedim(-3, -2)
+        activation = ACTIVATIONS[self.activation]
+
+        def unit(row: Tensor, v: Tensor, b: Tensor, k: Tensor) -> Tensor:
+            return v * activation(row @ k.transpose(-2, -1) + b)
+
+        total = c.expand(*c.shape[:-1], k.shape[-2])
+        for index in range(self.hidden):
+            parts = (u[..., index, :], v[..., index, None], b[..., index, None], k)
+            if torch.is_grad_enabled():
+                total = total + checkpoint(unit, *parts, use_reentrant=False, preserve_rng_state=False)
+            else:
+                total = total + unit(*parts)
+        return total if alpha is None else alpha.to(total.dtype) * total
+
+
+def rotate(x: Tensor) -> Tensor:
+    """Apply RoPE (Su et al. 2021): token i's pairs of channels (j, j + d/2) are turned by i · 10000^(-2j/d).
+
+    x: (…, N, d), positions 0 to N - 1. Raises ModelError for an odd d.
+    """
+    tokens, dim = x.shape[-2:]
+    check_rotary(dim)
+    kind = torch.promote_types(x.dtype, torch.float32)
+    rates = ROTARY_BASE ** (-torch.arange(0, dim, 2, device=x.device, dtype=kind) / dim)
+    angles = torch.arange(tokens, device=x.device, dtype=kind)[:, None] * rates
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def check_rotary(dim: int) -> None:
+    """Raise ModelError where channels cannot be paired."""
+    if dim % 2:
+        raise ModelError(f"RoPE turns pairs of channels, and the head size is {dim}; expected an even number")
+
+
+L2_EPS = 1e-12
+"""Added to the squared norm of a row in qk-l2."""
+PLAIN_LAYER_NORM_EPS = 1e-5
+"""Added to the variance of a row in qk-layer-norm; timm's LayerNorms have another one."""
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a formula. read: text to value; ValueError for an invalid one. expected: in words."""
+
+    usual: Value
+    read: Callable[[str], Value]
+    expected: str
+
+
+@dataclass(frozen=True)
+class BareL2:
+    """Rows over the root of (squared norm + eps), times a temperature: fixed, learned, or sqrt(d)."""
+
+    temperature: float | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+        return self.bar(q) * _temperature(q, p, self.temperature), self.bar(k)
+
+    @staticmethod
+    def bar(x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # the eps is nothing in half precision
+        return (wide / (wide.square().sum(dim=-1, keepdim=True) + L2_EPS).sqrt()).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class BareLayerNorm:
+    """LayerNorm without affine parameters, times a temperature."""
+
+    temperature: float | None = None
+
+    def __call__(self, q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+        q, k = (functional.layer_norm(x, x.shape[-1:], eps=PLAIN_LAYER_NORM_EPS) for x in (q, k))
+        return q * _temperature(q, p, self.temperature), k
+
+
+def _temperature(q: Tensor, p: Parameters, fixed: float | None) -> Tensor | float:
+    if "temperature" in p:
+        return p["temperature"].to(q.dtype)
+    return float(q.shape[-1] ** 0.5) if fixed is None else fixed
+
+
+def _initial_temperature(heads: int, dim: int) -> dict[str, Tensor]:
+    return {"temperature": torch.tensor(dim**0.5)}
+
+
+def _rotated(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+    return rotate(q), rotate(k)
+
+
+def _as_they_are(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+    return q, k
+
+
+def _initial_gate(heads: int, dim: int) -> dict[str, Tensor]:
+    return {"alpha": torch.zeros(())}
+
+
+def _none(heads: int, dim: int) -> dict[str, Tensor]:
+    return {}
+
+
+def _normed(norm: type[BareL2 | BareLayerNorm], sign: str, source: str, text: str, given: Given) -> Formula:
+    value = given["temperature"]
+    fixed = value if isinstance(value, float) else None
+    said = f"{fixed:g}" if fixed is not None else "T" if value == "learned" else "sqrt(d)"
+    initial = _initial_temperature if value == "learned" else _none
+    return Formula(text, f"{said} {sign}(Q) {sign}(K)ᵀ", source, False, norm(fixed), initial=initial)
+
+
+def _qana(text: str, given: Given) -> Formula:
+    hidden, activation, start = int(given["hidden"]), str(given["activation"]), str(given["start"])
+    network = Network(hidden, activation, bool(given["gate"]), bool(given["rope"]), start)
+    return Formula(
+        text,
+        "s̃ K̃ᵀ / sqrt(d) + V σ(Ũ K̃ᵀ + b) + c",
+        "Vermillion 2025",
+        True,
+        _rotated if network.rope else _as_they_are,
+        initial=_initial_gate if network.gate else _none,
+        network=network,
+    )
+
+
+def _softcap(text: str, given: Given) -> Formula:
+    cap = float(given["cap"])
+    return Formula(
+        text, f"{cap:g} tanh(Q Kᵀ / (sqrt(d) · {cap:g}))", "Bello 2016; Gemma 2", True, _as_they_are, cap=cap
+    )
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(text)
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def _temperature_option(text: str) -> Value:
+    return text if text in ("learned", "sqrt(d)") else _positive(text)
+
+
+Given = Mapping[str, Value]
+_SWITCH = Option(False, {"true": True, "false": False}.__getitem__, "true or false")
+_TEMPERATURE = Option("sqrt(d)", _temperature_option, "a number above 0, learned or sqrt(d)")
+_ACTIVATION = Option("gelu", lambda text: {name: name for name in ACTIVATIONS}[text], ", ".join(ACTIVATIONS))
+FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] = {
+    "qk-l2": ({"temperature": _TEMPERATURE}, partial(_normed, BareL2, "l2", "QK-Norm; Henry 2020")),
+    "qk-layer-norm": ({"temperature": _TEMPERATURE}, partial(_normed, BareLayerNorm, "LN", "QK-Norm")),
+    "qana": (
+        {
+            "hidden": Option(4, _count, "a whole number, 1 or more"),
+            "activation": _ACTIVATION,
+            "gate": _SWITCH,
+            "rope": _SWITCH,
+            "start": Option("drawn", {"drawn": "drawn", "zero": "zero"}.__getitem__, "drawn or zero"),
+        },
+        _qana,
+    ),
+    "softcap": ({"cap": Option(50.0, _positive, "a number above 0")}, _softcap),
+}
+
+
+def make(family: str, arguments: str) -> Formula:
+    """Return the formula of a family from the text between the brackets. ModelError for an unknown option."""
+    options, build = FAMILIES[family]
+    given: dict[str, Value] = {key: option.usual for key, option in options.items()}
+    said: set[str] = set()
+    for item in filter(None, map(str.strip, arguments.split(","))):
+        key, equals, text = (part.strip() for part in item.partition("="))
+        if key not in options:
+            raise ModelError(unknown(f"option of attention {family}", key, options))
+        if key in said:
+            raise ModelError(f"attention {family}: {key} is given twice; expected it once")
+        said.add(key)
+        try:
+            given[key] = options[key].read(text)
+        except (ValueError, KeyError):
+            what = repr(text) if equals else "without a value"
+            raise ModelError(f"attention {family}: {key} {what}; expected {options[key].expected}") from None
+    odd = [f"{key}={shown(given[key])}" for key, option in options.items() if given[key] != option.usual]
+    return build(f"{family}({','.join(odd)})" if odd else family, given)
+
+
+def shown(value: Value) -> str:
+    """Return a value as names have it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return repr(value) if isinstance(value, float) and float(short) != value else short

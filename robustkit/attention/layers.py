@@ -1,0 +1,448 @@
+"""The attention layers that compute any formula, hand values from block to block, and can be watched.
+
+    x ──dq──► c_q ──uq──► q_nope        x ──dkv──► c_kv ──uk──► k_nope
+                └───qr──► q_rope                     └────uv──► v            x ──kr──► k_rope, one for all heads
+
+q and k are the two parts side by side; only the rope part is turned by the token's position, so that what is cached at
+inference is c_kv and k_rope. As in the paper's equations there is no norm on the latents and there are no biases.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from timm.models.beit import Attention as BeitAttention
+from timm.models.crossvit import CrossAttention
+from timm.models.swin_transformer import WindowAttention
+from timm.models.vision_transformer import Attention  # type: ignore[attr-defined, unused-ignore]
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..errors import ModelError
+from .formulas import LAYER_NORM_EPS, PLAIN, Formula, elliptical_metric
+from .hooks import Scoring, Watcher
+
+SCALES = ("qk_scale", "q_scale", "k_scale", "temperature", "alpha")
+"""Names of the parameters that formulas add to a layer; qana adds the module `query_network`."""
+
+
+def head_size(layer: Any) -> int:
+    """Return the channels of a head's queries and keys."""
+    if size := int(getattr(layer, "head_dim", 0)):
+        return size
+    rows = layer.qkv.out_features // 3 if hasattr(layer, "qkv") else layer.wq.out_features
+    return int(rows) // head_count(layer)
+
+
+def head_count(layer: Any) -> int:
+    """Return the number of heads."""
+    named = (getattr(layer, name, 0) for name in ("num_heads", "num_attention_heads"))
+    return int(next(filter(None, named), 0) or layer.config.num_attention_heads)
+
+
+def give_parameters(layer: Any, formula: Formula) -> None:
+    """Put the formula's tensors into the layer, and take away those that another formula had put there.
+
+    They are of the layer's device and dtype, and frozen where its weights are.
+    """
+    weight: Tensor = next(nn.Module.parameters(layer))
+    for scale in SCALES:
+        layer._parameters.pop(scale, None)
+    layer._modules.pop("query_network", None)
+    _give_norms(layer, formula, weight)
+    for scale, value in formula.initial(head_count(layer), head_size(layer)).items():
+        value = value.to(weight.device, weight.dtype)
+        layer.register_parameter(scale, nn.Parameter(value, requires_grad=weight.requires_grad))
+    if formula.network is not None:
+        rows = formula.network.linear(_width(layer), head_count(layer), head_size(layer))
+        layer.query_network = rows.to(weight.device, weight.dtype).requires_grad_(weight.requires_grad)
+
+
+def _give_norms(layer: Any, formula: Formula, weight: Tensor) -> None:
+    """Put LayerNorms on queries and keys where the formula has them and the layer does not; remove those that were put
+    here.
+    """
+    norm = getattr(layer, "q_norm", None)
+    if formula.name == "qknorm-ln" and (norm is None or isinstance(norm, nn.Identity)):
+        layer.created_norms = True
+        for which in ("q_norm", "k_norm"):
+            made = nn.LayerNorm(head_size(layer), eps=LAYER_NORM_EPS).to(weight.device, weight.dtype)
+            setattr(layer, which, made.requires_grad_(weight.requires_grad).train(layer.training))
+    elif formula.name != "qknorm-ln" and getattr(layer, "created_norms", False):
+        layer.created_norms = False
+        for which in ("q_norm", "k_norm"):
+            if isinstance(layer, Attention):
+                setattr(layer, which, nn.Identity())
+            else:
+                delattr(layer, which)
+
+
+def _width(layer: Any) -> int:
+    """Return the channels of what queries are projected from."""
+    if isinstance(layer, nn.MultiheadAttention):
+        return int(layer.embed_dim)
+    return int(next(getattr(layer, name) for name in ("qkv", "wq", "dq") if hasattr(layer, name)).in_features)
+
+
+class Handover:
+    """Carries the values of one block to the next one of the same chain, for each thread apart.
+
+    The first block of a chain starts afresh and the last one leaves nothing behind, so a forward that broke off
+    half-way does not reach the next one. Copies and pickles start empty.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self.waiting: dict[int, tuple[int, Tensor]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Handover, (self.blocks,)
+
+    def metric(self, index: int, v: Tensor) -> Tensor | None:
+        """Return m for block `index`, None for the first one; keep v for the block after it."""
+        thread = 0 if torch.compiler.is_compiling() else threading.get_ident()
+        before = self.waiting.pop(thread, None)
+        if index < self.blocks - 1:
+            self.waiting[thread] = (index, v.detach())
+        if index == 0:
+            return None
+        if before is None or before[0] != index - 1:
+            raise ModelError(
+                f"elliptical attention in block {index} needs the values of block {index - 1} from the same forward; "
+                "run the blocks in order, without gradient checkpointing"
+            )
+        return elliptical_metric(v, before[1])
+
+
+class Formulaic:
+    """What layers of every make share: a formula, a place in a chain of blocks, and being watched.
+
+    A layer becomes one by a change of its class, so these are class attributes, and an instance holds only what
+    differs. formula: None for the layer's own code, unfused, under `capture`.
+    """
+
+    formula: Formula | None = None
+    handover: Handover | None = None
+    position: int = 0  # in its chain of blocks
+    sink: Watcher | None = None
+    sink_index: int = 0
+    query_network: nn.Linear  # of qana
+    dropout: float = 0.0
+
+    def _standard(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply what the layer's own code does to queries and keys."""
+        return q, k
+
+    def _drop(self, attention: Tensor) -> Tensor:
+        return functional.dropout(attention, self.dropout, self.training)  # type: ignore[attr-defined]
+
+    def _dropout(self) -> float:
+        """Return the share of attention that is dropped, for fused kernels."""
+        return self.dropout if self.training else 0.0  # type: ignore[attr-defined]
+
+    def _parameters_of(self, formula: Formula) -> dict[str, Tensor]:
+        parameters: dict[str, Tensor | None] = self._parameters  # type: ignore[attr-defined]
+        tensors = {}
+        for name in SCALES:
+            scale = parameters.get(name)
+            if scale is not None:
+                tensors[name] = scale
+        if formula.name == "qknorm-ln":
+            for which in ("q_norm", "k_norm"):
+                norm = getattr(self, which)
+                tensors[f"{which}.weight"], tensors[f"{which}.bias"] = norm.weight, norm.bias
+        return tensors
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        source: Tensor,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        fused: bool = False,
+        factor: float = 1.0,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return (B, H, N, d) of the values, and the attention (B, H, N, M) unless a fused kernel kept it to itself.
+
+        source: what the queries were projected from, (B, N, C). mask: as `scaled_dot_product_attention` takes it.
+        factor: of the logits, for layers that scale them otherwise than by 1/sqrt(d).
+        """
+        formula = self.formula or PLAIN["standard"]
+        metric = None
+        if formula.sees_all:
+            _check_sees_all(formula, k, mask, is_causal)
+        if formula.elliptical and self.handover is not None:
+            metric = self.handover.metric(self.position, v)
+        network = None
+        if formula.network is not None:
+            network = self.query_network(source).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
+        own = self._standard if self.formula is None else None
+        scoring = Scoring(formula, own, metric, self._parameters_of(formula), network, factor)
+        if self.sink is not None:
+            q, k, v = self.sink.projected(self.sink_index, q, k, v, scoring)
+        q, k, extra = scoring.reduce(q, k)
+        if fused and self.sink is None and formula.cap is None:
+            if extra is not None:
+                mask, is_causal = _joined(extra, q, k, mask, is_causal), False
+            mixed = functional.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=mask,
+                dropout_p=self._dropout(),
+                is_causal=is_causal,
+                scale=None if formula.scaled else 1.0,
+            )
+            return mixed, None
+        logits = scoring.logits(q, k, extra)
+        bias = _bias(q, k, mask, is_causal)
+        logits = logits if bias is None else logits + bias
+        attention = logits.softmax(dim=-1)
+        if self.sink is not None:
+            attention = self.sink.attended(self.sink_index, logits, attention, bias)
+        dropped = self._drop(attention)
+        return dropped @ v, dropped
+
+
+class FormulaAttention(Formulaic, Attention):  # type: ignore[misc, unused-ignore]
+    """timm's Attention with another formula, or under `capture`. Made by changing the class of a timm layer."""
+
+    def _standard(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.q_norm(q), self.k_norm(k)
+
+    def _drop(self, attention: Tensor) -> Tensor:
+        return self.attn_drop(attention)  # type: ignore[no-any-return]
+
+    def _dropout(self) -> float:
+        return self.attn_drop.p if self.training else 0.0
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        B, N, _ = x.shape
+        gate = getattr(self, "gate", None)
+        gate = None if gate is None else gate(x).sigmoid()
+        q, k, v = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed, _ = self._attend(q, k, v, source=x, mask=attn_mask, is_causal=is_causal, fused=self.fused_attn)
+        mixed = mixed.transpose(1, 2).reshape(B, N, self.num_heads * self.head_dim)
+        norm = getattr(self, "norm", None)
+        mixed = mixed if norm is None else norm(mixed)
+        mixed = mixed if gate is None else mixed * gate
+        return self.proj_drop(self.proj(mixed))  # type: ignore[no-any-return]
+
+
+class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, unused-ignore]
+    """timm's CrossAttention of CrossViT, in which the class token alone asks all tokens."""
+
+    def _drop(self, attention: Tensor) -> Tensor:
+        return self.attn_drop(attention)  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        asking = x[:, 0:1]
+        q, k, v = (
+            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for part in (self.wq(asking), self.wk(x), self.wv(x))
+        )
+        mixed, _ = self._attend(q, k, v, source=asking)
+        return self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return]
+
+
+def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
+    """Raise ModelError for a mask that hides some key from some query: what a formula makes of all tokens carries what
+    is hidden to the query. k, mask, is_causal: as `scaled_dot_product_attention` takes them.
+    """
+    given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and hides(mask) else ""
+    if given:
+        raise ModelError(
+            f"{formula.name} attention with {given}: it {formula.sees_all} of all tokens, hidden ones too, and would "
+            "leak them; expected no mask that hides keys; leave the mask out, or choose another formula, such as quest"
+        )
+
+
+def hides(mask: Tensor) -> bool:
+    """Whether a key is hidden: by False, or by a bias whose exponential is below float32's normal numbers."""
+    hidden = ~mask if mask.dtype == torch.bool else mask.float().exp() < torch.finfo(torch.float32).tiny
+    return bool(hidden.any())
+
+
+def _bias(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
+    """Return what is added to the logits: 0 where attention may go and -inf elsewhere, or the caller's own numbers."""
+    if is_causal:
+        return q.new_full((q.shape[-2], k.shape[-2]), float("-inf")).triu(1)
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return q.new_zeros(mask.shape).masked_fill(~mask, float("-inf"))
+
+
+def _joined(extra: Tensor, q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+    bias = _bias(q, k, mask, is_causal)
+    return extra if bias is None else extra + bias
+
+
+class FormulaBeitAttention(Formulaic, BeitAttention):  # type: ignore[misc, unused-ignore]
+    """timm's Attention of BEiT: relative positions are added to the logits of every formula."""
+
+    def _drop(self, attention: Tensor) -> Tensor:
+        return self.attn_drop(attention)  # type: ignore[no-any-return]
+
+    def _dropout(self) -> float:
+        return self.attn_drop.p if self.training else 0.0
+
+    def forward(self, x: Tensor, shared_rel_pos_bias: Tensor | None = None) -> Tensor:
+        qkv = self.qkv(x)
+        if self.q_bias is not None:
+            biases: tuple[Any, ...] = (self.q_bias, self.k_bias, self.v_bias)
+            qkv = qkv + torch.cat(biases)
+        q, k, v = qkv.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        bias = None if self.relative_position_bias_table is None else self._get_rel_pos_bias()
+        if shared_rel_pos_bias is not None:
+            bias = shared_rel_pos_bias if bias is None else bias + shared_rel_pos_bias
+        mixed, _ = self._attend(q, k, v, source=x, mask=bias, fused=self.fused_attn)
+        return self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return]
+
+
+class FormulaWindowAttention(Formulaic, WindowAttention):  # type: ignore[misc, unused-ignore]
+    """timm's WindowAttention of Swin: each window of tokens attends to itself, by any formula that needs no other
+    block.
+    """
+
+    def _drop(self, attention: Tensor) -> Tensor:
+        return self.attn_drop(attention)  # type: ignore[no-any-return]
+
+    def _dropout(self) -> float:
+        return self.attn_drop.p if self.training else 0.0
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        bias = self._get_rel_pos_bias()  # (1, H, N, N)
+        if mask is not None:  # (windows of an image, N, N), the same for each image
+            bias = bias + mask[:, None].repeat(len(x) // len(mask), 1, 1, 1)
+        mixed, _ = self._attend(q, k, v, source=x, mask=bias, fused=self.fused_attn)
+        return self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return]
+
+
+class SelfAttention(Formulaic, nn.Module):
+    """Multi-head attention between the tokens of (B, N, dim), with any formula. It is called like timm's Attention.
+
+    key, value: sizes per head of queries and keys, and of values; dim / num_heads where left out. Raises ModelError
+    for an impossible size.
+    """
+
+    def __init__(self, dim: int, num_heads: int, *, key: int | None = None, value: int | None = None) -> None:
+        super().__init__()
+        if num_heads < 1 or (None in (key, value) and dim % num_heads):
+            raise ModelError(f"{num_heads} heads for {dim} channels; expected a number that divides them")
+        self.num_heads = num_heads
+        self.head_dim = dim // num_heads if key is None else key
+        self.value_dim = dim // num_heads if value is None else value
+        for what, size in {"dim": dim, "key": self.head_dim, "value": self.value_dim}.items():
+            if size < 1:
+                raise ModelError(f"{what} {size}: expected a size of 1 or more")
+        self.scale = self.head_dim**-0.5
+        self.fused_attn = True
+        self.wq = nn.Linear(dim, num_heads * self.head_dim)
+        self.wk = nn.Linear(dim, num_heads * self.head_dim)
+        self.wv = nn.Linear(dim, num_heads * self.value_dim)
+        self.proj = nn.Linear(num_heads * self.value_dim, dim)
+
+    def queries_and_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys as projected, (B, H, N, key) each."""
+        return self._heads(self.wq(x)), self._heads(self.wk(x))
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        q, k = self.queries_and_keys(x)
+        v = self._heads(self.wv(x))
+        mixed, _ = self._attend(q, k, v, source=x, mask=attn_mask, is_causal=is_causal, fused=self.fused_attn)
+        return self.proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """Reshape (B, N, H * d) to (B, H, N, d)."""
+        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+
+def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
+    """Turn the pairs (2i, 2i + 1) of the last axis by positions * base^(-2i/d) (Su 2021).
+
+    x: (..., N, d), d even. positions: (N,), in tokens. Norms stay, and the product of a turned query and a turned key
+    depends on the difference of their positions only. Angles are in float32, or float64 where x is.
+    """
+    kind = torch.promote_types(x.dtype, torch.float32)
+    pairs = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=kind)
+    angles = positions.to(x.device, kind)[:, None] * base ** (-pairs / x.shape[-1])
+    sine, cosine = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), dim=-1).flatten(-2)
+
+
+class LatentAttention(Formulaic, nn.Module):
+    """MLA between the tokens of (B, N, dim). It is called like timm's Attention, and can replace it in a block.
+
+    Formulas take the whole of queries and keys, so those that normalise keys need them at inference, where MLA keeps
+    the latents only; in training, and where keys are made anyway, `set_attention` gives it any.
+
+    nope, rope, value: sizes per head: of the parts of queries and keys without and with position, and of values.
+    query_latent, key_latent: sizes of c_q and c_kv. base: of the rotation. Raises ModelError for an impossible size.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        nope: int,
+        rope: int,
+        value: int,
+        query_latent: int,
+        key_latent: int,
+        base: float = 10_000.0,
+    ) -> None:
+        super().__init__()
+        sizes = {"dim": dim, "num_heads": num_heads, "nope": nope, "rope": rope, "value": value}
+        for what, size in {**sizes, "query_latent": query_latent, "key_latent": key_latent}.items():
+            if size < 1:
+                raise ModelError(f"{what} {size}: expected a size of 1 or more")
+        if rope % 2:
+            raise ModelError(
+                f"rope {rope}: expected an even size, as positions turn pairs of channels; give {rope + 1}"
+            )
+        self.num_heads, self.nope, self.rope, self.base = num_heads, nope, rope, base
+        self.head_dim, self.value_dim = nope + rope, value
+        self.scale = self.head_dim**-0.5
+        self.fused_attn = True
+        self.dq = nn.Linear(dim, query_latent, bias=False)
+        self.uq = nn.Linear(query_latent, num_heads * nope, bias=False)
+        self.qr = nn.Linear(query_latent, num_heads * rope, bias=False)
+        self.dkv = nn.Linear(dim, key_latent, bias=False)
+        self.uk = nn.Linear(key_latent, num_heads * nope, bias=False)
+        self.uv = nn.Linear(key_latent, num_heads * value, bias=False)
+        self.kr = nn.Linear(dim, rope, bias=False)
+        self.o = nn.Linear(num_heads * value, dim, bias=False)
+
+    def queries_and_keys(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return queries and keys, (B, H, N, nope + rope) each; their products, times `scale`, are the logits.
+
+        positions: (N,); 0, 1, … if left out.
+        """
+        if positions is None:
+            positions = torch.arange(x.shape[1], device=x.device)
+        latent = self.dq(x)
+        turned = rotate(self._heads(self.qr(latent)), positions, self.base)
+        shared = rotate(self.kr(x)[:, None], positions, self.base).expand_as(turned)
+        q = torch.cat((self._heads(self.uq(latent)), turned), dim=-1)
+        k = torch.cat((self._heads(self.uk(self.dkv(x))), shared), dim=-1)
+        return q, k
+
+    def forward(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, positions: Tensor | None = None
+    ) -> Tensor:
+        q, k = self.queries_and_keys(x, positions)
+        v = self._heads(self.uv(self.dkv(x)))
+        mixed, _ = self._attend(q, k, v, source=x, mask=attn_mask, is_causal=is_causal, fused=self.fused_attn)
+        return self.o(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """Reshape (B, N, H * d) to (B, H, N, d)."""
+        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)

@@ -1,0 +1,115 @@
+"""Write numbers as people read them, and untrusted text so that no program obeys it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+ROUNDING = 3e-5
+"""How far a difference of pixels in float32 may be from the number that it stands for, in units of 1/255."""
+
+
+def amount(value: float, norm: str, space: str) -> str:
+    """Return the size of a perturbation with its unit: `1/255` or `0.5` of pixels; `0.1 σ` where the card's space is
+    `sigma`, whose unit is the standard deviation of a channel.
+    """
+    return f"{value:.4g} σ" if space == "sigma" else pixels(value, norm)
+
+
+def pixels(value: float, norm: str) -> str:
+    """Return a perturbation's size as people say it: `1/255` for linf, `0.5` for l2.
+
+    A number within half a thousandth of a whole one is that one, so that a measured 7.9999/255 reads as the 8/255 that
+    was asked for; any other has three decimals, unless fewer say the same.
+    """
+    if norm != "linf":
+        return f"{value:.4g}"
+    units = 255 * value
+    if not 0.001 <= abs(units) < 1e6:
+        return f"{units:.3g}/255"
+    near = abs(units - round(units, 2)) <= ROUNDING or abs(units - round(units)) < 0.0005
+    text = f"{units:.3f}"
+    return f"{text.rstrip('0').rstrip('.') if near else text}/255"
+
+
+_FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\-− ]*\])?( (better|worse|higher|lower))?)?", re.ASCII)
+
+
+def no_formula(text: str) -> str:
+    """Return a text that a spreadsheet shows and does not compute: an apostrophe stands before what would begin a
+    formula.
+
+    That is `=`, `+`, `-`, `@`, also after white space, tab and carriage return, as OWASP's page on CSV injection lists
+    them; a figure with its sign, interval and verdict stays.
+    """
+    begins = text[:1] in ("\t", "\r") or text.lstrip()[:1] in tuple("=+-@")
+    return f"'{text}" if begins and not _FIGURE.fullmatch(text) else text
+
+
+def no_controls(text: str, kept: str = "") -> str:
+    """Replace control characters but those `kept`: white space by a space, any other by U+FFFD."""
+    if text.isprintable():
+        return text
+    return text.translate(_instead(kept))
+
+
+_OBEYED = re.compile(r"(?m)##(?=\[)|(?:^|(?<=\r))[^\S\r\n]*:(?=:)")
+"""What precedes the second half of a workflow command: `##[` anywhere, `::` where a line begins, as GitHub's runner
+reads them.
+"""
+
+
+def no_commands(text: str) -> str:
+    """Return a text in which GitHub's runner finds no workflow command: a space parts its signs."""
+    return _OBEYED.sub(r"\g<0> ", text)
+
+
+@lru_cache(maxsize=8)
+def _instead(kept: str) -> dict[int, str]:
+    """Return what stands for each control character, Unicode's category Cc, but those kept."""
+    controls = (chr(code) for code in (*range(0x20), *range(0x7F, 0xA0)))
+    return {ord(sign): " " if sign.isspace() else "\ufffd" for sign in controls if sign not in kept}
+
+
+class Made(str):
+    """Markdown that is escaped already."""
+
+    __slots__ = ()
+
+
+def clean(value: object) -> str:
+    """Return a text on one line, without characters that cannot be seen."""
+    shown = "".join(c if c.isprintable() else " " if c.isspace() or ord(c) < 160 else "\ufffd" for c in str(value))
+    return " ".join(shown.split())
+
+
+def plain(value: object) -> Made:
+    """Escape a text so that Markdown shows it literally: no emphasis, link, heading, formula, HTML or cell begins in
+    it.
+    """
+    text = re.sub(r"[&<>`|\\$]", lambda match: f"&#{ord(match[0])};", clean(value))
+    text = re.sub(r"[*~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#\[]|^[-+=](?=[-= ]|$)|\](?=[(\[])", r"\\\g<0>", text)
+    text = re.sub(r"^(\d+)(?=[.)]( |$))", r"\1\\", text)
+    return Made(re.sub(r":(?=//)|(?<=www)\.", lambda match: f"&#{ord(match[0])};", text, flags=re.IGNORECASE))
+
+
+def code(value: object) -> Made:
+    """Return a text as code, or as plain text where a backtick, bar or backslash could end a span or a cell."""
+    text = clean(value)
+    return plain(text) if not text or re.search(r"[`|\\]", text) else Made(f"`{text}`")
+
+
+def fenced(value: object) -> Made:
+    """Return a command as a block, fenced by more backticks than it has in a row."""
+    text = str(value)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return Made(f"{fence}sh\n{text}\n{fence}")
+
+
+def table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> Made:
+    """Return a Markdown table; its first column holds words."""
+    lines = [headings, *rows]
+    shown = [" | ".join(cell if isinstance(cell, Made) else plain(cell) for cell in line) for line in lines]
+    shown.insert(1, " | ".join(["---", *["---:"] * (len(headings) - 1)]))
+    return Made("\n".join(f"| {line} |" for line in shown))

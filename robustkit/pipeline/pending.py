@@ -1,0 +1,270 @@
+"""What a run still lacks, and how computing it begins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..display.text import no_controls
+from ..errors import RunError
+from ..evaluations.attacks.evidence import bearing_evidence, needs_evidence
+from ..evaluations.family import family_of
+from ..evaluations.parts import ENOUGH, Part
+from ..evaluations.setup import unsuited
+from ..protocol.condition import CLEAN, Condition
+from ..runs.binding import shard_number
+from ..runs.folder import RunFolder
+from ..runs.kept_images import adversarials_path, strange_adversarials, strange_pictures
+from ..runs.progress import Progress
+from .estimate import Estimate
+from .plan import Contender, Plan
+from .processes import Ranks
+from .progress import PLAN, Reporter, jobs_of, work_lines
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A shard, by its number, and conditions that use the same files of it, which are decoded once."""
+
+    shard: int
+    conditions: tuple[Condition, ...]
+
+
+def pieces(
+    run: RunFolder,
+    name: str,
+    conditions: Sequence[Condition],
+    shards: int,
+    needed: Callable[[str, int], bool] = lambda text, shard: False,
+    part: Part | None = None,
+) -> list[Piece]:
+    """Return what lacks records, by shard: all conditions on clean inputs together, and each released corruption.
+
+    needed: whether adversarial images are, of a condition on a shard: where they are not there, they are found again.
+    part: the units that count; all of them without one.
+    """
+    units = []
+    for shard in range(shards):
+        lacking = [
+            condition
+            for condition in conditions
+            if (part is None or part.holds(name, condition.text, shard, shards))
+            and (
+                not run.shard_path(name, condition.text, shard).is_file()
+                or (needed(condition.text, shard) and not adversarials_path(run, name, condition.text, shard).is_file())
+            )
+        ]
+        clean = tuple(c for c in lacking if not c.released)
+        units += [Piece(shard, group) for group in (clean, *((c,) for c in lacking if c.released)) if group]
+    return units
+
+
+def lots(plan: Plan) -> list[tuple[Contender, tuple[Condition, ...]]]:
+    """Return each contender with its conditions; then again with those that need what others found."""
+    own = tuple(condition for condition in plan.conditions if not condition.waits)
+    later = tuple(condition for condition in plan.conditions if condition.waits)
+    return [(contender, some) for some in (own, later) if some for contender in plan.contenders]
+
+
+Lacking = tuple[list[tuple[int, list[str]]], list[str], int, list[str], str | None]
+"""Shards with the texts of conditions to compute together; attacks that lack evidence; the number of units that exist;
+lines on files that are not what was written for this run, and are made again; and why the set-up is not checked, as
+`_why_unchecked`."""
+
+
+def outstanding(plan: Plan, processes: int) -> list[Lacking]:
+    """Return what is lacking of each of `lots`. Files that are not what was written for this run are removed."""
+    lines = [_without_strange(plan, contender, conditions) for contender, conditions in lots(plan)]
+    return [_lacking(plan, *lot, some, processes) for lot, some in zip(lots(plan), lines, strict=True)]
+
+
+def _lacking(
+    plan: Plan, contender: Contender, conditions: Sequence[Condition], lines: list[str], processes: int
+) -> Lacking:
+    run, name, part = plan.run, contender.name, plan.request.share
+    shards, able = shards_of(plan), ready(plan, contender.name, conditions)
+    waiting = [condition.text for condition in conditions if condition not in able]
+    told = "waits for the first phase of all parts; then run each part again, on a folder that has it of all"
+    lines += [f"{name}: {text} {told}" for text in waiting]
+    conditions = able
+
+    def needed(text: str, shard: int) -> bool:
+        return text in plan.handed and (run.manifest.keeps_adversarials or _awaited(plan, name, text, shard))
+
+    lacking = pieces(run, name, conditions, shards, needed, part)
+    done = sum(map(len, units_of(plan, name, conditions).values())) - sum(len(piece.conditions) for piece in lacking)
+    if processes > 1 and len(lacking) < ENOUGH * processes:
+        lacking = [Piece(piece.shard, (condition,)) for piece in lacking for condition in piece.conditions]
+    card = plan.request.card
+    bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
+    measured = [each for each in (CLEAN, *bearing) if part is None or part.measures(name, each.text, shards)]
+    doubted = [each.text for each in bearing if each in measured and needs_evidence(run, name, each, card)]
+    checks = CLEAN in measured and not (conditions and conditions[0].waits)
+    unchecked = _why_unchecked(plan, contender) if checks else ""
+    if unchecked and not lacking:
+        unchecked = ""  # a finished run is as it is
+    return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
+
+
+def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:
+    """Whether some checkpoint is still to be scored on the adversarial images of a unit."""
+    return any(
+        not plan.run.shard_path(contender.name, condition.text, shard).is_file()
+        for condition in plan.conditions
+        if condition.source == source and condition.under is not None and condition.under.text == attack
+        for contender in plan.contenders
+    )
+
+
+def _without_strange(plan: Plan, contender: Contender, conditions: Sequence[Condition]) -> list[str]:
+    """Remove files that are not what was written for this run; return a line on each. Those that other parts make are
+    left to them.
+    """
+    run, name, shards, part = plan.run, contender.name, shards_of(plan), plan.request.share
+
+    def dropped(find: Callable[[str], Sequence[tuple[Path, str]]]) -> Iterator[tuple[Path, str]]:
+        for text in (condition.text for condition in conditions):
+            for path, why in find(text):
+                shard = shard_number(path.stem)
+                own = part is None or (
+                    part.measures(name, text, shards) if shard is None else part.holds(name, text, shard, shards)
+                )
+                if own:
+                    path.unlink(missing_ok=True)
+                    yield path, why
+
+    lines = [f"{path}: {why}; computed again" for path, why in dropped(lambda text: run.damaged(name, [text]))]
+    odd = dropped(lambda text: run.strange_evidence(name, [text]))
+    lines += [f"{path}: evidence: {why}; taken again" for path, why in odd]
+    odd = dropped(lambda text: strange_pictures(run, name, [text]))
+    lines += [f"{path}: pictures: {why}; removed, the report goes without" for path, why in odd]
+    odd = dropped(lambda text: strange_adversarials(run, name, [text]) if text in plan.handed else [])
+    return [*lines, *(f"{path}: {why}; removed, found again where it is needed" for path, why in odd)]
+
+
+def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
+    """Return why the set-up of a checkpoint is not checked; empty where that needs no word, None where it is."""
+    if not plan.checks_setup:
+        return ""
+    if CLEAN not in plan.conditions:
+        return "clean images are not evaluated"
+    if plan.run.evidence(contender.name, CLEAN.text) is not None:
+        return "it was done before"
+    return unsuited(plan.dataset, scenes=plan.unjudged is not None) or None
+
+
+def ready(plan: Plan, name: str, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
+    """Return the conditions that can be computed: a part leaves those out that draw from the records of another one
+    until all parts have made these.
+    """
+    if plan.request.share is None:  # who computes all of a run makes these first
+        return tuple(conditions)
+    return tuple(
+        condition
+        for condition in conditions
+        if condition.after is None or not plan.run.missing_units(name, condition.after.text)
+    )
+
+
+def units_of(plan: Plan, name: str, conditions: Sequence[Condition]) -> dict[str, list[int]]:
+    """Return the shards of a checkpoint that this command is about, by the text of a condition."""
+    shards, part = shards_of(plan), plan.request.share
+    return {
+        each.text: [shard for shard in range(shards) if part is None or part.holds(name, each.text, shard, shards)]
+        for each in conditions
+    }
+
+
+def shards_of(plan: Plan) -> int:
+    """Return how many shards the samples of a run have."""
+    return -(-len(plan.dataset.samples) // plan.run.manifest.shard_size)
+
+
+_SEEN = 60.0  # seconds
+
+
+def announced(
+    plan: Plan,
+    ranks: Ranks,
+    progress: Progress,
+    say: Callable[[str], None],
+    every: Sequence[Lacking],
+    at_most: int | None = None,
+) -> Reporter:
+    """Say what was found, what is there, and what is to be done; return what tells how far it is.
+
+    every: what each of `lots` lacks. at_most: the first samples, where no others are asked for.
+    """
+    device = plan.request.settings.device
+    if ranks.leads:
+        for line in (line for _, _, _, lines, _ in every for line in lines):
+            say(line)
+        texts = {text for lacking, *_ in every for _, some in lacking for text in some}
+        conditions = [condition.under or condition for condition in plan.conditions if condition.text in texts]
+        for line in dict.fromkeys(family_of(each.name).elsewhere(each, device) for each in conditions):
+            if line:
+                say(line)
+        if done := sum(there for _, _, there, *_ in every):
+            say(f"{done} units of work were there already and were not computed again")
+    samples = len(plan.dataset.samples[:at_most])
+    return _reporter(plan, ranks, progress, every, samples)
+
+
+def _reporter(plan: Plan, ranks: Ranks, progress: Progress, every: Sequence[Lacking], samples: int) -> Reporter:
+    """Say what is to be done, and return what tells how far it is. every: what each of `lots` lacks."""
+    size, device = plan.run.manifest.shard_size, plan.request.settings.device
+    card, classes = plan.request.card, len(plan.dataset.valid_labels or plan.dataset.class_names)
+    jobs = []
+    for (contender, _), (lacking, doubted, *_, unchecked) in zip(lots(plan), every, strict=True):
+        counts = dict.fromkeys((condition.text for condition in plan.conditions), 0)
+        for shard, texts in lacking:
+            for text in texts:
+                counts[text] += min(size, samples - shard * size)
+        wanted = [(condition, counts[condition.text]) for condition in plan.conditions]
+        jobs += jobs_of(contender.name, wanted, doubted, card, classes, samples, unchecked is None)
+    own = {
+        contender.name: {
+            text: [shard for shard in shards if shard * size < samples]
+            for text, shards in units_of(plan, contender.name, plan.conditions).items()
+        }
+        for contender in plan.contenders
+    }
+    if ranks.leads:
+        units = sum(len(shards) for of_one in own.values() for shards in of_one.values())
+        there = sum(done for _, _, done, *_ in every)
+        evidence = sum(len(texts) for _, texts, *_ in every)
+        whys = [why for *_, why in every]
+        lines = work_lines(
+            plan.conditions,
+            len(own),
+            samples,
+            units,
+            there,
+            evidence,
+            card,
+            classes,
+            whys.count(None),
+            filter(None, whys),
+        )
+        for line in lines:
+            PLAN.info(no_controls(line))
+    estimate = Estimate(jobs, ranks.size)
+    return Reporter(plan.run, plan.conditions, samples, own, estimate, ranks, progress, device.type)
+
+
+def await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
+    """Wait until this process sees the run.json that the first one wrote; a network file system may take a while.
+
+    Raises:
+        RunError: it does not come.
+    """
+    began = time.monotonic()
+    while (seen := run.read_manifest()) is None or seen.to_plain() != manifest:
+        if time.monotonic() - began > _SEEN:
+            raise RunError(
+                f"{run.manifest_path} is not what the first process wrote; give an --out that all processes see"
+            )
+        time.sleep(0.1)

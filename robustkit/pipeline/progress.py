@@ -1,0 +1,368 @@
+"""Say what a run will cost, and how far it is.
+
+`robustkit.plan` says what is to be done and how long it takes, `robustkit.progress` what is done. Both are below the
+logger `robustkit`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..display.text import no_controls
+from ..errors import RobustkitError
+from ..evaluations.attacks.cost import EVIDENCE, evidence_cost
+from ..evaluations.attacks.evidence import SAMPLES
+from ..evaluations.cost import Cost
+from ..evaluations.family import Family, family_of
+from ..evaluations.kinds import vocabulary_of
+from ..evaluations.setup import CHECK, COST, FIRST
+from ..protocol.card import Card
+from ..protocol.condition import Condition
+from ..runs.folder import RunFolder
+from ..runs.progress import Follower, Progress
+from ..tasks.task import task_of
+from .estimate import Estimate, Job, about, clock_time
+from .processes import Ranks
+
+_EVIDENCE = "evidence"
+_BEFORE = (_EVIDENCE, CHECK)
+"""Kinds of what is measured before the conditions."""
+_NOTABLE = 0.3  # share of the whole from which a kind of condition is named
+
+
+def jobs_of(
+    checkpoint: str,
+    lacking: Sequence[tuple[Condition, int]],
+    doubted: Sequence[str],
+    card: Card,
+    classes: int,
+    every: int,
+    checked: bool = False,
+) -> list[Job]:
+    """Return what is to be done for a checkpoint. lacking: conditions, each with its samples without a record.
+
+    doubted: texts of the attacks on which evidence is taken. classes: of the model. every: samples of the run.
+    checked: whether its set-up is to be checked.
+    """
+    jobs = [
+        Job(
+            checkpoint,
+            condition.text,
+            condition.name,
+            condition.group,
+            min(samples, -(-samples * condition.on // every)) if condition.on else samples,
+            family_of(condition.name).cost(condition, card, classes),
+        )
+        for condition, samples in lacking
+        if samples
+    ]
+    check = [Job(checkpoint, CHECK, CHECK, "", min(FIRST, every), COST)] if checked else []
+    evidence = (
+        Job(checkpoint, f"evidence on {text}", _EVIDENCE, "", min(SAMPLES, every), evidence_cost(text))
+        for text in doubted
+    )
+    return [*check, *evidence, *jobs]
+
+
+def work_lines(
+    conditions: Sequence[Condition],
+    checkpoints: int,
+    samples: int,
+    units: int,
+    there: int,
+    doubted: int,
+    card: Card,
+    classes: int,
+    checked: int = 0,
+    unchecked: Iterable[str] = (),
+) -> list[str]:
+    """Return lines on what is to be done. units: of work; there: how many of them have a record already. doubted: on
+    how many attacks evidence is to be taken, for all checkpoints. checked: of how many checkpoints the set-up is
+    checked; unchecked: why it is not of others.
+    """
+    what = (
+        f"to do: {_count(checkpoints, 'checkpoint')}, {_count(len(conditions), 'condition')}, "
+        f"{_count(samples, 'sample')}: {_count(units, 'unit')} of work"
+    )
+    if there:
+        what += f", of which {there} {'is' if there == 1 else 'are'} there already"
+    if there == units:
+        return [what]
+    costs = {
+        each: family_of(each.name).cost(each, card, classes) * (min(each.on or samples, samples) / max(samples, 1))
+        for each in conditions
+    }
+    total = sum(costs.values(), Cost(0))
+    groups = {family.name: sum(some.values(), Cost(0)) for family, some in _by_family(costs).items()}
+    parts = [f"{name} {cost}" for name, cost in groups.items()] if len(groups) > 1 else []
+    lines = [
+        what,
+        f"passes for each sample and checkpoint, forward + backward: {total}"
+        + (f"; of these {', '.join(parts)}" if parts else ""),
+    ]
+    lines += (line for family, some in _by_family(costs).items() for line in family.cost_lines(some))
+    if checked:
+        lines.append(f"{CHECK}: {_count(checked, 'time')} {COST} or more, for {_count(min(FIRST, samples), 'sample')}")
+    lines += (f"{CHECK} left out: {why}" for why in dict.fromkeys(unchecked))
+    if doubted:
+        few = _count(min(SAMPLES, samples), "sample")
+        lines.append(f"evidence on attacks: {_count(doubted, 'time')} {EVIDENCE} or more, for {few}")
+    return lines
+
+
+def estimate_line(estimate: Estimate, where: str) -> str:
+    """Return a line on the time that all takes; empty where too little was measured."""
+    measured = estimate.measured
+    steep = any(job.cost.backwards for job in estimate.jobs.values())
+    first = next((job for job in estimate.jobs.values() if job.kind not in _BEFORE), None)
+    if first is None or not any(job.kind not in _BEFORE for job in measured):
+        return ""
+    if steep and not any(job.cost.backwards for job in measured) and len(measured) < 2:
+        return ""
+    usual, most = estimate.total(), estimate.most()
+    if usual is None or most is None:
+        return ""
+    line = f"about {about(usual)} on {where}"
+    if most > 1.2 * usual:
+        line += f", at most {about(most)}"
+    kinds = dict.fromkeys(job.kind for job in estimate.jobs.values() if job.kind not in _BEFORE)
+    shares = {kind: estimate.most(kind) for kind in kinds}
+    kind, largest = max(((kind, share or 0.0) for kind, share in shares.items()), key=lambda item: item[1])
+    if len(kinds) > 1 and largest >= _NOTABLE * most:
+        bound = any(job.cost.at_most for job in estimate.jobs.values() if job.kind == kind)
+        line += f"; {kind} is {'at most' if bound else 'about'} {min(largest / most, 1):.0%} of it".replace("%", " %")
+    return line
+
+
+def _by_family(costs: Mapping[Condition, Cost]) -> dict[Family, dict[Condition, Cost]]:
+    groups: dict[Family, dict[Condition, Cost]] = {}
+    for condition, cost in costs.items():
+        groups.setdefault(family_of(condition.name), {})[condition] = cost
+    return groups
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+PLAN, PROGRESS = logging.getLogger("robustkit.plan"), logging.getLogger("robustkit.progress")
+_QUIET = 60.0
+"""Seconds after which a line says how far the current condition is."""
+_OFTEN = 1.0
+"""Seconds for which what is said about the whole run is kept."""
+
+
+@dataclass
+class _Entry:
+    """What is told in one line when it is done: a condition of a checkpoint, or a group of them.
+
+    waiting: the files of its records, in their order; those that are there leave. had: whether all were there before.
+    """
+
+    checkpoint: str
+    title: str
+    conditions: list[Condition] = field(default_factory=list)
+    waiting: deque[Path] = field(default_factory=deque)
+
+    @property
+    def over(self) -> bool:
+        """Whether all records are there."""
+        while self.waiting and self.waiting[0].is_file():
+            self.waiting.popleft()
+        return not self.waiting
+
+
+class Reporter:
+    """A `Progress` that also gives signs of life to the other processes, and reports a run to the loggers.
+
+    conditions: of each checkpoint. own: the shards that this command is about, by checkpoint and text of a condition.
+    where: the device. The first process alone tells.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        conditions: Sequence[Condition],
+        samples: int,
+        own: Mapping[str, Mapping[str, Sequence[int]]],
+        estimate: Estimate,
+        ranks: Ranks,
+        inner: Progress,
+        where: str = "cpu",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.run, self.estimate, self.ranks, self.inner, self.where = run, estimate, ranks, inner, where
+        self._samples = samples
+        self._clock, self._last = clock, clock()
+        self._lock = threading.RLock()  # records are written in a thread of their own
+        self._announced = not estimate.jobs
+        self._entries: dict[tuple[str, str], _Entry] = {}
+        groups = Counter(condition.group for condition in conditions if condition.group)
+        self._several = {group for group, count in groups.items() if count > 1}
+        for checkpoint, shards in own.items():
+            for condition in (each for each in conditions if shards[each.text]):
+                title = self._title(condition)
+                entry = self._entries.setdefault((checkpoint, title), _Entry(checkpoint, title))
+                entry.conditions.append(condition)
+                entry.waiting += (run.shard_path(checkpoint, condition.text, shard) for shard in shards[condition.text])
+        self._open = [entry for entry in self._entries.values() if not entry.over]
+        self._finished = len(self._entries) - len(self._open)
+        self._current = self._stage = ""
+        self._overall = "", -math.inf
+        self._apart = False  # records may be there before it is told that they are
+        if estimate.jobs and isinstance(inner, Follower):
+            inner.follow(self.overall)
+
+    # A listener
+
+    def begin(self, checkpoint: str, condition: Condition, samples: int) -> None:
+        """Begin a unit of work."""
+        self._begin(checkpoint, condition.text, self._title(condition), samples)
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None:
+        """Begin what is measured besides conditions, by its name."""
+        self._begin(checkpoint, condition, condition, samples)
+
+    def _begin(self, checkpoint: str, name: str, title: str, samples: int) -> None:
+        self.ranks.beat()
+        with self._lock:
+            self._announce()
+            self.estimate.start(checkpoint, name)
+            self._current, self._stage = f"{checkpoint} {name}", ""
+        self.inner.start(checkpoint, title, samples)
+
+    def advance(self, samples: int) -> None:
+        self.ranks.beat()
+        with self._lock:
+            self.estimate.advance(samples)
+            self._sign()
+        self.inner.advance(samples)
+
+    def stage(self, name: str, standing: int, share: float) -> None:
+        self.ranks.beat()
+        with self._lock:
+            self._stage = f", {name}: {standing} stand"
+            self._sign()
+        self.inner.stage(name, standing, share)
+
+    def elsewhere(self, checkpoint: str, name: str, condition: Condition | None, samples: int, seconds: float) -> None:
+        """Report what was computed in another process. name: of the condition, or of what is measured before them.
+
+        seconds: that it took, over how many work at once.
+        """
+        with self._lock:
+            self.estimate.add(checkpoint, name, samples, seconds)
+            self._apart = True
+            self._current, self._stage = f"{checkpoint} {name}", ""
+            self._announce()
+        self.inner.start(checkpoint, name if condition is None else self._title(condition), samples)
+        self.inner.advance(samples)
+        if condition is not None:
+            self.written(checkpoint, condition)
+
+    # Lines
+
+    def overall(self) -> str:
+        """Return how far the run is and how long it still takes; computed once a second at most.
+
+        A thread that draws holds locks for which another waits that prints a line of ours: it must not wait for us.
+        """
+        line, asked = self._overall
+        if self._clock() - asked < _OFTEN or not self._lock.acquire(blocking=False):
+            return line
+        try:
+            line = f"{self._finished} of {len(self._entries)} done; {self._times()}"
+        finally:
+            self._lock.release()
+        self._overall = line, self._clock()
+        return line
+
+    def written(self, checkpoint: str, condition: Condition) -> None:
+        """Report what is finished now that a record of this condition is there."""
+        if not self.ranks.leads:
+            return
+        with self._lock:
+            own = self._entries[checkpoint, self._title(condition)]
+            for entry in [own] if self.ranks.size == 1 else [e for e in self._open if e.checkpoint == checkpoint]:
+                self._tell(entry)
+
+    def finish(self) -> None:
+        """Report what other processes finished last."""
+        if self.ranks.leads:
+            with self._lock:
+                for entry in list(self._open):
+                    self._tell(entry)
+
+    def done(self, computed: float) -> None:
+        """Tell that summary and report are there. computed: seconds until the last record was written."""
+        if self.ranks.leads and self.estimate.jobs:
+            total = self.estimate.elapsed
+            PROGRESS.info("done in %s, of which summary and report %s", clock_time(total), about(total - computed))
+
+    def _tell(self, entry: _Entry) -> None:
+        if entry not in self._open or not entry.over:
+            return
+        self._open.remove(entry)
+        self._finished += 1
+        names = [condition.text for condition in entry.conditions]
+        new = sum(self.estimate.done(entry.checkpoint, name) for name in names)
+        every = sum(min(condition.on or self._samples, self._samples) for condition in entry.conditions)
+        seen = self.ranks.size == 1 and not self._apart
+        samples = f"{new} of {every} samples" if seen and new < every else f"{every} samples"
+        seconds = sum(self.estimate.seconds(entry.checkpoint, name) for name in names)
+        spent = f", {seconds:.1f} s" if seen else ""
+        several = f" x{len(names)}" if len(names) > 1 else ""
+        self._line(
+            f"[{self._finished}/{len(self._entries)}] {entry.checkpoint} {entry.title}{several}: {samples}"
+            f"{self._figure(entry)}{spent}; {self._times()}"
+        )
+
+    def _title(self, condition: Condition) -> str:
+        """Return what a condition is told under: its group, where others of the run are of it."""
+        return condition.group if condition.group in self._several else condition.text
+
+    def _figure(self, entry: _Entry) -> str:
+        """Return the headline figure of the images that conditions show; empty for others."""
+        kind = entry.conditions[0].name
+        if not vocabulary_of(kind).shows(kind):
+            return ""
+        try:
+            task = task_of(self.run.manifest)
+            figures = [task.brief(self.run, entry.checkpoint, condition.text) for condition in entry.conditions]
+        except (RobustkitError, KeyError, ValueError):  # a line less says the same
+            return ""
+        known = [figure for figure in figures if figure is not None]
+        metric = task.headline_metric
+        return f", {metric.word} {metric.said(sum(known) / len(known))}" if known else ""
+
+    def _times(self) -> str:
+        left, elapsed = self.estimate.left(), clock_time(self.estimate.elapsed)
+        if not self._open:
+            return f"elapsed {elapsed}, summary and report are left"
+        return f"elapsed {elapsed}" if left is None else f"elapsed {elapsed}, about {clock_time(left)} left"
+
+    def _sign(self) -> None:
+        """Tell how far the current condition is, where nothing was told for a while."""
+        if self.ranks.leads and self._clock() - self._last > _QUIET:
+            of_current = self.estimate.current
+            samples = "" if of_current is None else f"{self.estimate.done(*of_current)} samples"
+            self._line(f"{self._current}: {samples} so far{self._stage}; {self._times()}")
+
+    def _announce(self) -> None:
+        """Say how long all takes, once enough was measured."""
+        if self._announced or not self.ranks.leads:
+            return
+        if line := estimate_line(self.estimate, self.where):
+            self._announced = True
+            PLAN.info(no_controls(line))
+
+    def _line(self, line: str) -> None:
+        self._last = self._clock()
+        PROGRESS.info(no_controls(line))

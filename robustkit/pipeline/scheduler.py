@@ -1,0 +1,414 @@
+"""Carry out a request: compute what a run still lacks, in this process, with others, or on a Ray cluster.
+
+come later.
+
+A task is a shard with conditions, or what is measured before them. The process of a worker, which Ray uses for one task
+after the other, keeps the plan, and the network that it placed last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from ..common.environment import usual_workers
+from ..common.files import in_turn, locked
+from ..common.plugins import load_plugin, plugin_files
+from ..display.text import no_controls
+from ..errors import ProtocolError, RobustkitWarning, RunError
+from ..evaluations.flags import flag_lines
+from ..evaluations.results import Results
+from ..protocol.condition import CLEAN, Condition
+from ..results.summary import Run
+from ..runs.files import refuse_links
+from ..runs.kept_images import remove_adversarials
+from ..runs.progress import Progress
+from .manifest import prepare
+from .pending import Lacking, announced, await_same, lots, outstanding, pieces, ready, shards_of
+from .plan import Plan, plan_of
+from .processes import Ranks
+from .progress import Reporter
+from .request import Request
+from .units import Worker
+
+_LOOK = 1.0  # seconds between two looks at what is done
+_ALL_VISIBLE = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+"""Set, Ray leaves all GPUs of a node visible: a process that keeps a network may be lent another GPU for its next task,
+which it could not see.
+"""
+
+
+class Task(NamedTuple):
+    """What one task computes for a checkpoint. texts: of conditions; the one that evidence is taken on, or several."""
+
+    kind: Literal["set-up", "evidence", "units", "evidence again"]
+    checkpoint: str
+    texts: tuple[str, ...] = ()
+    shard: int = 0
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What all tasks of a run share. manifest: run.json. folder: where the command was started. plugins: files of them.
+
+    cpus: of a task. device: its kind. key: of this order.
+    """
+
+    request: Request
+    manifest: dict[str, Any]
+    folder: str
+    plugins: tuple[str, ...]
+    cpus: int
+    device: str
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+def compute_on_cluster(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:
+    """Write the records that are missing, as `schedule.compute` does, on the cluster that the request names.
+
+    Raises:
+        RobustkitError: what a worker raised; what was done before it is kept.
+        RunError: Ray is not there, has nothing to compute on, or gave a task up.
+    """
+    request, kind = plan.request, plan.request.settings.device.type
+    if kind not in ("cpu", "cuda"):
+        raise ProtocolError(f"--ray with device {kind}: Ray lends CPUs and CUDA devices; use --device cpu or cuda")
+    cpus = (request.workers or 1) if kind == "cuda" else torch.get_num_threads() if _threads_given() else 1
+    with _cluster(str(request.ray)) as ray:
+        there = ray.cluster_resources()
+        slots = int(there.get("GPU", 0) if kind == "cuda" else there.get("CPU", 0) // cpus)
+        if not slots:
+            raise RunError(f"--ray {request.ray}: the cluster has no {kind} for a task; it has {_in_words(there)}")
+        every = outstanding(plan, slots)
+        reporter = announced(plan, Ranks(), progress, say, every)
+        folder, plugins = str(Path.cwd()), tuple(map(str, plugin_files()))
+        order = ray.put(_Order(request, plan.run.manifest.to_plain(), folder, plugins, cpus, kind))
+        options = {"num_gpus": 1, "runtime_env": {"env_vars": {_ALL_VISIBLE: "1"}}} if kind == "cuda" else {}
+        remote = ray.remote(num_cpus=cpus, max_calls=0, **options)(carry_out_task)
+        for tasks in _rounds(plan, every):
+            _await(ray, {remote.remote(order, task): task for task in tasks}, plan, reporter, say, slots)
+    return reporter
+
+
+def _threads_given() -> bool:
+    return bool(os.environ.get("OMP_NUM_THREADS"))
+
+
+def _in_words(resources: dict[str, float]) -> str:
+    return ", ".join(f"{resources.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
+
+
+@contextlib.contextmanager
+def _cluster(address: str) -> Iterator[Any]:
+    """Connect to a cluster, or start one for as long as the context lasts; one that is connected already is used."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        import ray
+    except ImportError:
+        raise RunError('--ray: Ray is not installed; pip install ".[ray]" in a clone of this project') from None
+    ours = not ray.is_initialized()
+    if ours:
+        local = {"include_dashboard": False} if address == "local" else {}
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **local)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as fault:
+            raise RunError(f"--ray {address}: no cluster answers ({_line(fault)}); start one with ray start") from None
+    try:
+        yield ray
+    except ray.exceptions.RayTaskError as fault:
+        raise fault.cause if isinstance(fault.cause, Exception) else fault from None
+    except ray.exceptions.RayError as fault:
+        raise RunError(
+            f"--ray {address}: Ray gave up ({type(fault).__name__}: {_line(fault)}); what was written is kept, and the "
+            "same command continues"
+        ) from None
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _line(fault: BaseException) -> str:
+    return next(iter(str(fault).strip().splitlines()), type(fault).__name__)[:200]
+
+
+def _rounds(plan: Plan, every: Sequence[Lacking]) -> Iterator[list[Task]]:
+    """Yield what is to be done, first what is measured, so that a doubt is known early; then what needs what others
+    found.
+    """
+    for later in (False, True):
+        first, units, last = list[Task](), list[Task](), list[Task]()
+        for (contender, some), (lacking, doubted, _, _, unchecked) in zip(lots(plan), every, strict=True):
+            if some[0].waits is not later:
+                continue
+            first += [Task("set-up", contender.name)] if unchecked is None else []
+            first += (Task("evidence", contender.name, (text,)) for text in doubted)
+            units += (Task("units", contender.name, tuple(texts), shard) for shard, texts in lacking)
+            last += (Task("evidence again", contender.name, (text,)) for text in doubted)
+        yield [*first, *units]
+        yield last
+
+
+def _await(
+    ray: Any, pending: dict[Any, Task], plan: Plan, reporter: Reporter, say: Callable[[str], None], slots: int
+) -> None:
+    """Report each task as it is done. slots: how many are computed at once."""
+    by_text = {condition.text: condition for condition in plan.conditions}
+    try:
+        while pending:
+            done, _ = ray.wait([*pending], num_returns=len(pending), timeout=_LOOK)
+            for reference in done:
+                task = pending.pop(reference)
+                lines, heard = ray.get(reference)
+                for name, samples, seconds in heard:
+                    reporter.elsewhere(task.checkpoint, name, by_text.get(name), samples, seconds / slots)
+                for line in lines:
+                    say(line)
+    except BaseException:
+        for reference in pending:
+            ray.cancel(reference, force=True)
+        raise
+
+
+# In the process of a worker
+
+
+@dataclass
+class _Ears:
+    """A `Watch` that keeps what it heard: of each unit the name, the samples, and when it began."""
+
+    heard: list[tuple[str, int, float]] = field(default_factory=list)
+
+    def begin(self, checkpoint: str, condition: Condition, samples: int) -> None:
+        self.start(checkpoint, condition.text, samples)
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None:
+        self.heard.append((condition, samples, time.monotonic()))
+
+    def written(self, checkpoint: str, condition: Condition) -> None: ...
+    def advance(self, samples: int) -> None: ...
+    def stage(self, name: str, standing: int, share: float) -> None: ...
+
+    def taken(self) -> list[tuple[str, int, float]]:
+        """Return the name, samples and seconds of each, and forget them."""
+        ends = [*(began for _, _, began in self.heard), time.monotonic()][1:]
+        found = [(name, n, end - began) for (name, n, began), end in zip(self.heard, ends, strict=True)]
+        self.heard.clear()
+        return found
+
+
+@dataclass
+class _Kept:
+    """What the process of a worker keeps for its next task: of which order, on which device."""
+
+    key: tuple[str, str]
+    worker: Worker
+    ears: _Ears
+    lines: list[str]
+
+
+_kept: list[_Kept] = []
+
+
+def carry_out_task(order: _Order, task: Task) -> tuple[list[str], list[tuple[str, int, float]]]:
+    """Compute a task; return lines for the user, and the name, samples and seconds of what was done.
+
+    Raises:
+        RobustkitError: as `Worker`; or this node does not see what the command saw.
+    """
+    device = _lent(order.device)
+    if not _kept or _kept[0].key != (order.key, device):
+        _kept[:] = [_prepared(order, device)]
+    kept = _kept[0]
+    if task.kind == "set-up":
+        kept.worker.check_setup(task.checkpoint)
+    elif task.kind == "evidence":
+        kept.worker.take_evidence(task.checkpoint, *task.texts)
+    elif task.kind == "evidence again":
+        kept.worker.confirm_evidence(task.checkpoint, *task.texts)
+    else:
+        kept.worker.compute(task.checkpoint, [(task.shard, task.texts)])
+    lines, heard = list(kept.lines), kept.ears.taken()
+    kept.lines.clear()
+    return lines, heard
+
+
+def _prepared(order: _Order, device: str) -> _Kept:
+    """Return what computes for an order, with everything loaded."""
+    try:
+        os.chdir(order.folder)
+    except OSError:
+        raise RunError(
+            f"--ray: the node {os.uname().nodename} has no folder {order.folder}; all nodes see the same files"
+        ) from None
+    for file in order.plugins:
+        load_plugin(file)
+    at_once = torch.cuda.device_count() if order.device == "cuda" else usual_workers() // order.cpus
+    workers = order.request.workers or max(1, usual_workers() // max(1, at_once))
+    if order.device == "cpu":
+        torch.set_num_threads(order.cpus)
+    plan = plan_of(replace(order.request, device=device, workers=workers))
+    await_same(plan.run, order.manifest)
+    ears, lines = _Ears(), list[str]()
+    return _Kept((order.key, device), Worker(plan, ears, lines.append), ears, lines)
+
+
+def _lent(kind: str) -> str:
+    """Return the device that Ray has lent to this task, as torch counts devices here."""
+    if kind == "cpu":
+        return kind
+    import ray
+
+    lent, visible = str(ray.get_gpu_ids()[0]), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return f"{kind}:{visible.split(',').index(lent) if visible else lent}"
+
+
+Compute = Callable[[Plan, Progress, Callable[[str], None]], Reporter]
+"""Write the records of a plan, and return what reports them."""
+
+
+def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instead: Compute | None = None) -> None:
+    """Carry out a whole run, in this process, together with others that torchrun started, or on a Ray cluster.
+
+    instead: computes the records in place of all these, in this process.
+
+    run.json, summary and report are made by the first process only, which holds the folder's lock meanwhile. A part of
+    a run holds it together with others, and makes neither summary nor report.
+
+    Raises:
+        RunError: another command is at work in the folder.
+        ProtocolError: a Ray cluster is asked for by several processes.
+    """
+    ranks, run, part = Ranks.of_environment(), plan.run, plan.request.share
+    if ranks.size > 1 and plan.request.ray is not None:
+        raise ProtocolError(f"--ray in {ranks.size} processes of torchrun: Ray starts its own; leave torchrun out")
+    with contextlib.ExitStack() as held:
+
+        def begin() -> dict[str, Any]:
+            held.enter_context(locked(run.path, together=part is not None))
+            refuse_links(run.path)
+            digest = plan.digest()
+            with in_turn(run.path):
+                lines = prepare(plan, digest)
+            for line in (*plan.lines, *lines):
+                say(line)
+            if part is None:  # others are writing
+                run.sweep()
+            return run.manifest.to_plain()
+
+        await_same(run, ranks.share("run", begin))
+        if instead is not None:
+            reporter = instead(plan, progress, say)
+        elif plan.request.ray is None:
+            reporter = compute(plan, ranks, progress, say)
+        else:
+            reporter = compute(plan, progress, say)
+        ranks.finish()
+        reporter.finish()
+        if ranks.leads:
+            if ranks.size > 1:
+                _check_complete(plan)
+            if part is not None:
+                return
+            computed = reporter.estimate.elapsed
+            if not run.manifest.keeps_adversarials:
+                remove_adversarials(run)
+            plan.finish()
+            run.forget_refusal()
+            reporter.done(computed)
+
+
+def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> Reporter:
+    """Write the records that are missing and, before them, the evidence on attacks; return what reports them.
+
+    Raises:
+        ModelError: a network fails on some batch; what was done before it is kept.
+        RunError: a record cannot be written, or another process no longer gives a sign of life.
+    """
+    every: list[Lacking] = ranks.share("work", lambda: outstanding(plan, ranks.size))
+    reporter = announced(plan, ranks, progress, say, every)
+    worker, met = Worker(plan, reporter, say), False
+    for (contender, own), (lacking, doubted, _, _, unchecked) in zip(lots(plan), every, strict=True):
+        name, check = contender.name, [CLEAN.text] if unchecked is None else []
+        if not lacking and not doubted and not check:
+            continue
+        later = own[0].waits
+        if later and not met:  # what they need comes from any of the processes
+            ranks.meet("later")
+            met = True
+        for _ in ranks.draw(f"set-up of {name}", check):
+            worker.check_setup(name)
+        # First, so that a doubt is known before hours are spent.
+        for text in ranks.draw(f"evidence on {name}", doubted):
+            worker.take_evidence(name, text)
+        worker.compute(name, ranks.draw(f"units of {name}{', later' if later else ''}", lacking))
+        for text in ranks.draw(f"evidence on {name}, again", doubted):
+            worker.confirm_evidence(name, text)
+    worker.rest()
+    return reporter
+
+
+def _check_complete(plan: Plan) -> None:
+    """Raise RunError where records are missing although every process has said that it is done."""
+    run, shards = plan.run, shards_of(plan)
+    lacking = sum(
+        len(piece.conditions)
+        for contender in plan.contenders
+        for piece in pieces(
+            run, contender.name, ready(plan, contender.name, plan.conditions), shards, part=plan.request.share
+        )
+    )
+    if lacking:
+        raise RunError(
+            f"{run.path}: {lacking} units of work have no record here, though all processes are done; make sure that "
+            "all of them see this folder, and run the same command again"
+        )
+
+
+_LOG = logging.getLogger("robustkit")
+
+
+class Silent:
+    """A progress listener that ignores everything."""
+
+    def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
+    def advance(self, samples: int) -> None: ...
+    def stage(self, name: str, standing: int, share: float) -> None: ...
+
+
+def run(request: Request, progress: Progress | None = None, say: Callable[[str], None] | None = None) -> Run:
+    """Carry out a request, and return the run.
+
+    progress: listens to units and samples as they are done. say: takes a line for the user; without one, each flag of
+    the results is a RobustkitWarning. The logger `robustkit` gets
+    the same lines at INFO, and below it `robustkit.plan` what all will cost and `robustkit.progress` what is finished.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request, before a file is written.
+        ModelError: besides, a network that fails on some batch; what was done before it is kept.
+        NothingEvaluated: no sample could be evaluated.
+    """
+
+    def heard(line: str) -> None:
+        _LOG.info(no_controls(line))
+        if say is not None:
+            say(line)
+
+    with request.noted():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RobustkitWarning)  # of assumptions; the set-up check says more about them
+            planned = plan_of(request)
+        carry_out(planned, progress or Silent(), heard)
+    if say is None and request.share is None and (planned.run.path / "summary.json").is_file():
+        for line in flag_lines(Results.of(planned.run, planned.run.summary())):
+            warnings.warn(line, RobustkitWarning, stacklevel=3)
+    return planned.run

@@ -1,0 +1,556 @@
+"""Run the units of work that have no record yet.
+
+A unit is (checkpoint, condition, shard): a shard is a fixed run of sample ids, so units do not depend on the batch
+size. Inputs are read once per shard, by threads, ahead of the model, and serve all its conditions.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..common.randomness import drawn, stacked, upload
+from ..data.dataset import Sample
+from ..errors import BadImageError, ModelError, RobustkitError, RunError
+from ..evaluations.attacks.evidence import confirm_evidence, gather_evidence
+from ..evaluations.attacks.gradient_masking import AFTERWARDS, findings
+from ..evaluations.family import Family, family_of
+from ..evaluations.setup import CHECK, check_setup
+from ..evaluations.setup_flags import setup_flags, setup_notes
+from ..evaluations.subject import Batch, Evaluation, Subject
+from ..evaluations.supply import Reader, Supply
+from ..models.batch_size import out_of_memory
+from ..models.device import device_name
+from ..protocol.card import samples_of
+from ..protocol.condition import CLEAN, Condition
+from ..runs.binding import provenance_metadata, provenance_of
+from ..runs.folder import TAKEN, RunFolder
+from ..runs.kept_images import (
+    DIGEST,
+    Differences,
+    Picture,
+    PicturePlan,
+    digest_of_differences,
+    read_adversarials,
+    write_adversarials,
+    write_pictures,
+)
+from ..runs.progress import Progress, Watch
+from .manifest import preprocessing_of, versions
+from .pending import Piece
+from .plan import Contender, Plan
+
+_AHEAD = 4
+
+
+class Writer:
+    """A thread that writes, one thing after the other; a context, which is left when all is written.
+
+    What comes after a failure is not written. The failure is raised by the next `check` or `submit`, or on leaving.
+    Where the context is left by another exception, what was submitted before is still written, since it is whole.
+
+    ahead: what may wait; with more, `submit` waits.
+    """
+
+    def __init__(self, ahead: int = _AHEAD) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="robustkit-write")
+        self._pending: deque[Future[None]] = deque()
+        self._ahead = ahead
+        self._failed = False
+
+    def check(self) -> None:
+        """Raise what a write has raised, if one has."""
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().result()
+
+    def submit(self, write: Callable[[], None]) -> None:
+        """Have something written. Raises what an earlier one raised."""
+        while self._pending and (self._pending[0].done() or len(self._pending) >= self._ahead):
+            self._pending.popleft().result()
+        self._pending.append(self._pool.submit(self._carry_out, write))
+
+    def _carry_out(self, write: Callable[[], None]) -> None:
+        if self._failed:
+            return
+        try:
+            write()
+        except BaseException:
+            self._failed = True
+            raise
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+        if kind is None:
+            for pending in self._pending:
+                pending.result()
+
+
+T = TypeVar("T")
+_LARGE = 1 << 30  # bytes
+
+
+class Shard:
+    """The samples of a shard, each with its input or the reason why it has none.
+
+    decoding: samples with the futures of their inputs, or of the reasons. device: where inputs are wanted.
+    """
+
+    def __init__(self, decoding: Sequence[tuple[Sample, Future[Tensor | str]]], device: torch.device) -> None:
+        self._decoding = decoding
+        self._device = device
+        self._read: dict[int, tuple[Sample, Tensor | str, tuple[int, ...]]] = {}
+        self._alike: dict[tuple[int, ...], tuple[list[int], Tensor]] = {}
+
+    def __len__(self) -> int:
+        return len(self._decoding)
+
+    def places(self, ids: Container[str] | None = None) -> Sequence[int]:
+        """Return the places of these samples; of all where none are named."""
+        every = range(len(self))
+        return every if ids is None else [place for place in every if self._decoding[place][0].id in ids]
+
+    def read(self, place: int) -> tuple[Sample, Tensor | str, tuple[int, ...]]:
+        """Return a sample, its input on the host or the reason why it has none, and the shape of the input."""
+        if place not in self._read:
+            sample, future = self._decoding[place]
+            read = future.result()
+            self._read[place] = sample, read, () if isinstance(read, str) else tuple(read.shape)
+        return self._read[place]
+
+    def inputs(self, places: Sequence[int]) -> Tensor:
+        """Return the inputs of samples of one shape, (n, ...), on the device; the caller may write to them.
+
+        On an accelerator those of the whole shard are uploaded together when the first is asked for, and stay, unless
+        they are large.
+        """
+        shape = self.read(places[0])[2]
+        if shape not in self._alike:
+            alike = dict(self._of_shape(shape))
+            each = alike[places[0]]
+            if self._device.type == "cpu" or len(alike) * each.numel() * each.element_size() > _LARGE:
+                return stacked([alike[place] for place in places], self._device)
+            self._alike[shape] = list(alike), stacked(list(alike.values()), self._device)
+        known, inputs = self._alike[shape]
+        start = known.index(places[0])
+        if known[start : start + len(places)] == list(places):
+            return inputs[start : start + len(places)].clone()
+        return inputs[upload(torch.tensor([known.index(place) for place in places]), self._device)]
+
+    def _of_shape(self, shape: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
+        """Yield the places of the inputs of a shape, with the inputs."""
+        for place in range(len(self)):
+            _, read, own = self.read(place)
+            if own == shape and isinstance(read, Tensor):
+                yield place, read
+
+
+def decoded(read: Reader, samples: Sequence[Sample], workers: int, device: torch.device) -> list[tuple[Sample, Tensor]]:
+    """Return samples with their inputs, decoded in threads; without those that cannot be read."""
+    for _, shard in Decoder(workers, device).shards([("", read, samples)]):
+        each = (shard.read(place) for place in range(len(shard)))
+        return [(sample, pixels) for sample, pixels, _ in each if isinstance(pixels, Tensor)]
+    return []
+
+
+class Decoder:
+    """A reader of the inputs of the next shards, in threads.
+
+    device: where inputs are wanted. On an accelerator the next shard is decoded while one is computed, so that it need
+    not wait; two shards are held. On a CPU, which both would share, a shard is decoded first: threads that decode while
+    others multiply make all of them wait for each other.
+    """
+
+    def __init__(self, workers: int, device: torch.device) -> None:
+        self.device = device
+        self.pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="robustkit-decode")
+
+    @staticmethod
+    def _input(read: Reader, sample: Sample) -> Tensor | str:
+        try:
+            return read(sample)
+        except BadImageError as fault:
+            return str(fault)
+
+    def shards(self, shards: Iterable[tuple[T, Reader, Sequence[Sample]]]) -> Iterator[tuple[T, Shard]]:
+        """Yield each shard by its key."""
+        ahead: tuple[T, Shard] | None = None
+        try:
+            for key, read, samples in shards:
+                submitted = [(sample, self.pool.submit(self._input, read, sample)) for sample in samples]
+                shard = Shard(submitted, self.device)
+                if self.device.type == "cpu":
+                    wait([future for _, future in submitted])
+                    yield key, shard
+                    continue
+                if ahead is not None:
+                    yield ahead
+                ahead = key, shard
+            if ahead is not None:
+                yield ahead
+        finally:
+            self.pool.shutdown(cancel_futures=True)
+
+
+def run_units(
+    run: RunFolder,
+    subject: Subject,
+    supply: Supply,
+    work: Iterable[Piece],
+    shard_size: int,
+    provenance: Callable[[str], Mapping[str, Any]],
+    progress: Watch,
+    wanted: PicturePlan = PicturePlan(),  # noqa: B008 - frozen
+    say: Callable[[str], None] = lambda line: None,
+    handed: Container[str] = (),
+) -> None:
+    """Compute the units of `work` and write each as it is done.
+
+    provenance: of the rows under a condition, by its text. wanted: the samples whose pictures are kept. handed: texts
+    of the attacks whose adversarial images are kept.
+    """
+    name, asked = subject.classifier.identity.name, subject.settings.batch_size
+    every = supply.dataset.samples
+    cuts = (
+        (piece, supply.reader(piece.conditions[0]), every[piece.shard * shard_size : (piece.shard + 1) * shard_size])
+        for piece in work
+    )
+    choices: dict[str, Any] = {}
+    taken: dict[int, frozenset[str]] = {}
+    decoder = Decoder(subject.settings.workers, subject.settings.device)
+    with Writer() as writer:
+        for piece, shard in decoder.shards(cuts):
+            subject.forget()
+            for condition in piece.conditions:
+                writer.check()
+                if (count := condition.on) and count not in taken:
+                    ids = (sample.id for sample in every)
+                    taken[count] = drawn(ids, count, seed=subject.settings.seed, purpose="part")
+                places = shard.places(taken.get(count))
+                progress.begin(name, condition, len(places))
+                began, before = time.monotonic(), subject.settings.batch_size
+                if condition.after is not None and condition.text not in choices:
+                    choices[condition.text] = family_of(condition.name).choice(run, name, condition)
+                images = _Images.of(run, condition, piece.shard, wanted.under(condition), condition.text in handed)
+                images = replace(images, choice=choices.get(condition.text))
+                computed = _unit(subject, supply, shard, places, condition, progress, images)
+                if (size := subject.settings.batch_size) != asked:
+                    computed.metadata[b"batch_size"] = str(size).encode()
+                    if size != before:
+                        say(f"{name}: out of memory with batches of {before}; continuing with {size}")
+                timing = {"seconds": time.monotonic() - began, "stages": computed.seconds}
+                stated = provenance_metadata(provenance(condition.text), piece.shard)
+                unit = name, condition, piece.shard
+                writer.submit(partial(_write, run, unit, computed, subject.schema, stated, timing))
+                writer.submit(partial(progress.written, name, condition))
+
+
+def _write(
+    run: RunFolder,
+    unit: tuple[str, Condition, int],
+    computed: _Computed,
+    schema: pa.Schema,
+    metadata: dict[bytes, bytes],
+    timing: Mapping[str, Any],
+) -> None:
+    """Write what a unit made: pictures, adversarial images, and last the record, which says which are its own."""
+    name, condition, shard = unit
+    write_pictures(run, name, condition.text, shard, computed.pictures, metadata)
+    if computed.differences is not None:
+        write_adversarials(run, name, condition.text, shard, computed.differences, metadata)
+        computed.metadata[DIGEST] = digest_of_differences(computed.differences).encode()
+    metadata = metadata | {b"notes": json.dumps(list(computed.notes)).encode()} | computed.metadata
+    rows = computed.table(schema, metadata, {**family_of(condition.name).columns, TAKEN: pa.bool_()})
+    run.write_shard(run.shard_path(name, condition.text, shard), rows, timing)
+
+
+@dataclass(frozen=True)
+class _Images:
+    """What is kept of the images of a unit, and what it takes besides those of the data set.
+
+    keep: ids of the samples whose pictures are kept. hands: whether adversarial images are. passed: those that were
+    found for another checkpoint, and their digest. choice: which samples the condition takes; None for all.
+    """
+
+    keep: Container[str] = ()
+    hands: bool = False
+    passed: tuple[Differences, str] | None = None
+    choice: Any = None
+
+    @classmethod
+    def of(cls, run: RunFolder, condition: Condition, shard: int, keep: Container[str], hands: bool) -> _Images:
+        """Raises RunError where adversarial images are not there, or are not what was written."""
+        if not condition.source:
+            return cls(keep, hands)
+        assert condition.under is not None
+        return cls(keep, hands, read_adversarials(run, condition.source, condition.under.text, shard))
+
+    def given(self, samples: Sequence[Sample], condition: Condition) -> torch.Tensor | None:
+        """Return what is passed on to a batch, (B, ...), on the host; None where nothing is."""
+        if self.passed is None:
+            return None
+        differences, _ = self.passed
+        if lost := next((sample.id for sample in samples if sample.id not in differences), None):
+            raise RunError(f"{condition.text}: no adversarial sample of {lost}; {condition.source} could not read it")
+        return torch.from_numpy(np.stack([differences[sample.id] for sample in samples]))
+
+
+@dataclass
+class _Computed:
+    """What was computed for a shard under one condition, or for a part of it.
+
+    columns: of each batch, by name. notes: in order, as keys. metadata: for the record, besides what every record has.
+    differences: of adversarial images; None where they are not kept.
+    """
+
+    columns: list[dict[str, list[Any]]] = field(default_factory=list)
+    pictures: dict[str, Picture] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+    metadata: dict[bytes, bytes] = field(default_factory=dict)
+    differences: dict[str, NDArray[np.float16]] | None = None
+
+    def add(self, more: _Computed) -> None:
+        self.columns += more.columns
+        self.pictures |= more.pictures
+        self.seconds |= more.seconds
+        self.notes |= more.notes
+        self.metadata |= more.metadata
+        if more.differences is not None:
+            self.differences = {**(self.differences or {}), **more.differences}
+
+    def table(self, schema: pa.Schema, metadata: dict[bytes, bytes], added: Mapping[str, pa.DataType]) -> pa.Table:
+        """Return the rows in the order of their samples, with the columns that the condition adds. A part of a column,
+        `predicted js`, is of its type.
+        """
+        ids = [str(sample_id) for batch in self.columns for sample_id in batch["sample_id"]]
+        order = sorted(range(len(ids)), key=ids.__getitem__)
+        batches = sorted((batch for batch in self.columns if batch["sample_id"]), key=lambda b: min(b["sample_id"]))
+        more = dict.fromkeys(name for batch in batches for name in batch if name not in schema.names)
+        arrays = []
+        kinds = {each.name: each.type for each in schema} | dict(added)
+        fields = [*schema, *(pa.field(name, kinds.get(name.partition(" ")[0], pa.int32())) for name in more)]
+        for each in fields:
+            values = [v for b in self.columns for v in b.get(each.name, [None] * len(b["sample_id"]))]
+            arrays.append(pa.array([values[place] for place in order], type=each.type))
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
+
+
+def _unit(
+    subject: Subject,
+    supply: Supply,
+    shard: Shard,
+    places: Sequence[int],
+    condition: Condition,
+    progress: Progress,
+    images: _Images,
+) -> _Computed:
+    """Compute some samples of a shard under one condition, in batches that are halved where memory is short; for the
+    others there are rows that say so. places: of those samples in the shard.
+    """
+    computed, start = _Computed(differences={} if images.hands else None), 0
+    if images.passed is not None:
+        computed.metadata[DIGEST] = images.passed[1].encode()
+    family = family_of(condition.name)
+    whole = any(family_of(each.name).takes_shards(each, subject.card) for each in (condition, condition.under) if each)
+    while start < len(places):
+        part = places[start : start + (len(places) if whole else subject.settings.batch_size)]
+        more = None
+        try:
+            more = _batch(subject, supply, shard, part, condition, family, progress, images)
+        except ModelError as fault:
+            if not out_of_memory(fault.__cause__) or subject.settings.batch_size == 1:
+                raise
+        if more is None:  # now that the error no longer holds what the failed pass had
+            subject.halve()
+            continue
+        computed.add(more)
+        start += len(part)
+        progress.advance(len(part))
+    if condition.on:
+        computed.columns = [columns | {TAKEN: [True] * len(columns["sample_id"])} for columns in computed.columns]
+        others = (shard.read(place)[0] for place in sorted({*range(len(shard))}.difference(places)))
+        rows = (subject.unread(sample) | {TAKEN: False} for sample in others)
+        computed.columns += [{name: [value] for name, value in row.items()} for row in rows]
+    return computed
+
+
+def _batch(
+    subject: Subject,
+    supply: Supply,
+    shard: Shard,
+    part: Sequence[int],
+    condition: Condition,
+    family: Family,
+    progress: Progress,
+    images: _Images,
+) -> _Computed:
+    """Compute some samples under one condition, unreadable ones included.
+
+    Raises:
+        ModelError: the network fails.
+    """
+    computed, judged = _Computed(), subject.needs_truth(condition)
+    readable: dict[tuple[int, ...], list[tuple[int, Sample, Any]]] = {}  # by shape: a batch has one
+    for place in part:
+        sample, read, shape = shard.read(place)
+        if not isinstance(read, str):
+            try:
+                truth = supply.locate(sample, read) if judged else None
+            except BadImageError as fault:  # its mask
+                read = str(fault)
+        if isinstance(read, str):
+            row = subject.unread(sample) | {"error": read}
+            computed.columns.append({name: [value] for name, value in row.items()})
+        else:
+            readable.setdefault(shape, []).append((place, sample, truth))
+    for alike in readable.values():
+        places, samples, truths = zip(*alike, strict=True)
+        try:
+            given = images.given(samples, condition)
+            batch = Batch(shard.inputs(places), samples, truths, images.keep, progress.stage, given, images.choice)
+            done = evaluate(family, subject, batch, condition)
+            columns = {name: list(values) for name, values in done.columns.items()}
+            if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:
+                raise ValueError(
+                    f"column {wrong[0]!r} has {len(columns[wrong[0]])} values; expected one for each sample"
+                )
+        except RobustkitError:
+            raise
+        except Exception as fault:  # a network, or a plug-in, may raise anything
+            name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
+            raise ModelError(
+                f"{name} fails under {condition.text} on {len(samples)} {samples_of(subject.card.task).many}: "
+                f"{type(fault).__name__}: {first}; --debug shows where"
+            ) from fault
+        computed.add(_Computed([columns], done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
+        if images.hands and done.change is not None:
+            halves = done.change.half().cpu().numpy()
+            rows = {sample.id: row for sample, row in zip(samples, halves, strict=True)}
+            computed.add(_Computed(differences=rows))
+    return computed
+
+
+def evaluate(family: Family, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    """Return the columns of a batch under a condition of a family.
+
+    Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a break
+    found in low precision counts only when float32 confirms it.
+
+    Where the device has no deterministic algorithm for an operation, the operation goes on without, and the record
+    names it.
+    """
+    rng = subject.rng(batch.samples, condition)
+    done = subject.steadily(condition.text, rng, lambda: family.evaluate(subject, batch, condition, rng))
+    if names := subject.unordered.get(condition.text):
+        done = replace(done, metadata=done.metadata | {b"deterministic": json.dumps(sorted(names)).encode()})
+    return done
+
+
+class Worker:
+    """What computes in this process. The network that was asked for last stays on the device.
+
+    watch: listens to units and samples. say: takes a line for the user.
+    """
+
+    def __init__(self, plan: Plan, watch: Watch, say: Callable[[str], None]) -> None:
+        self.plan, self.run, self.watch, self.say = plan, plan.run, watch, say
+        manifest = plan.run.manifest
+        self.settings = replace(plan.request.settings, batch_size=manifest.batch_size)
+        self._by_text = {condition.text: condition for condition in plan.conditions}
+        self._wanted = PicturePlan.of(manifest.pictures, plan.conditions)
+        self._contenders = {contender.name: contender for contender in plan.contenders}
+        device = device_name(self.settings.device)
+        self._here = {"batch_size": self.settings.batch_size, "device": device, "versions": versions()}
+        self._placed: tuple[str, Subject] | None = None
+
+    def check_setup(self, name: str) -> None:
+        """Look whether another normalisation or channel order fits a checkpoint better, and report it."""
+        contender, subject = self._on_device(name)
+        entry, supply = contender.entry, contender.supply
+        preprocessing = contender.preprocessing or preprocessing_of(entry)
+        read = partial(decoded, supply.reader(CLEAN), workers=self.settings.workers, device=self.settings.device)
+        if why := check_setup(self.run, subject, supply, preprocessing, read, self.watch):
+            self.say(f"{name}: {CHECK} left out: {why}")
+        evidence = self.run.evidence(name, CLEAN.text)
+        for flag in setup_flags(self.run.manifest, name, evidence):
+            self.say(f"⚑ {name}: {flag}")
+        for note in setup_notes(evidence):
+            self.say(f"{name}: {note}")
+
+    def take_evidence(self, name: str, text: str) -> None:
+        """Measure whether an attack's result can be trusted, and report what speaks against it."""
+        contender, subject = self._on_device(name)
+        assert contender.preprocessing is not None
+        condition = self._by_text[text]
+        gather_evidence(self.run, subject, contender.supply.dataset, contender.preprocessing, condition, self.watch)
+        for finding in findings(self.run.evidence(name, text) or {}):
+            if finding.flag and finding.check != AFTERWARDS:
+                self.say(f"⚑ {name}, {text}: {finding.flag}")
+
+    def confirm_evidence(self, name: str, text: str) -> None:
+        """Look after an attack whether the model is still as it was before, and report where it is not."""
+        contender, subject = self._on_device(name)
+        assert contender.preprocessing is not None
+        confirm_evidence(self.run, subject, contender.supply.dataset, contender.preprocessing, self._by_text[text])
+        for finding in findings(self.run.evidence(name, text) or {}):
+            if finding.flag and finding.check == AFTERWARDS:
+                self.say(f"⚑ {name}, {text}: {finding.flag}")
+
+    def compute(self, name: str, work: Iterable[tuple[int, Sequence[str]]]) -> None:
+        """Write the records of shards, each under the conditions whose texts come with it.
+
+        Raises:
+            ModelError: the network fails on some batch; what was done before it is kept.
+            RunError: a record cannot be written.
+        """
+        pieces = (Piece(shard, tuple(self._by_text[text] for text in texts)) for shard, texts in work)
+        for first in pieces:  # nothing is placed where there is nothing to do
+            contender, subject = self._on_device(name)
+            run_units(
+                self.run,
+                subject,
+                contender.supply,
+                chain([first], pieces),
+                self.run.manifest.shard_size,
+                partial(self._provenance, contender),
+                self.watch,
+                self._wanted,
+                self.say,
+                self.plan.handed,
+            )
+
+    def rest(self) -> None:
+        """Free the device."""
+        if self._placed is not None:
+            self._placed[1].classifier.to("cpu")
+            self._placed = None
+
+    def _on_device(self, name: str) -> tuple[Contender, Subject]:
+        contender = self._contenders[name]
+        if self._placed is None or self._placed[0] != name:
+            self.rest()
+            self._placed = name, contender.subject(self.settings)
+        return contender, self._placed[1]
+
+    def _provenance(self, contender: Contender, condition: str) -> dict[str, Any]:
+        """Return where the rows of a checkpoint under a condition come from, for the metadata of their files."""
+        return {**provenance_of(self.run.manifest, contender.entry, condition), **self._here}

@@ -1,0 +1,318 @@
+"""Draw a badge, a small SVG with a label and a value, for a released checkpoint, and choose its figure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+from PIL import ImageFont
+
+from ..common.files import check_plain, reason, write_whole
+from ..display.text import Made, code, fenced, plain, table
+from ..errors import NothingEvaluated, RunError, unknown
+from ..evaluations.family import family_of
+from ..evaluations.gaps import left_out_lines, unfinished
+from ..evaluations.kinds import by_words, kind_of, words_of
+from ..evaluations.results import Results
+from ..evaluations.setup_flags import setup_text
+from ..protocol.card import samples_of
+from ..protocol.condition import CLEAN
+from ..results.summary import survey
+from ..runs.description import repeat_of, shown_as
+from ..runs.folder import RunFolder
+from ..runs.manifest import CheckpointEntry, Manifest
+from ..tasks.measures import metrics
+from ..tasks.task import task_named, task_of
+
+MADE_BY = "robustkit card"
+"""The mark of each file of a card, so that only files with it are ever overwritten."""
+LABEL, VALUE, INK = "#3b3f46", "#2b5c8a", "#ffffff"
+"""The backgrounds of both halves, whatever the value: a figure is shown, not judged."""
+SIZE, HEIGHT, PADDING = 11, 20, 7
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
+
+
+def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "") -> tuple[str, str, str]:
+    """Return label, value and description for the strongest attack on clean images, or for these alone where there is
+    none. What was estimated of an attack counts where the whole of it was not carried out.
+
+    rows: of one checkpoint, as in summary.json. gap: what its run lacks, since a stronger attack may be missing.
+    """
+    claims, task = manifest.claims, task_of(manifest)
+    known = [row for row in rows if row["value"] is not None]
+    measured = [row for row in known if row["metric"] == task.headline]
+    attacked = [row for row in measured if row["condition"] in claims and _starts_clean(row["condition"])]
+    attacked += [row for row in known if _estimated(row) not in {"", *(whole["condition"] for whole in measured)}]
+    chosen = min(reversed(attacked), key=lambda row: row["value"]) if attacked else None
+    if chosen is None:
+        chosen = next((row for row in measured if row["condition"] == CLEAN.text), None)
+    if chosen is None:
+        return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
+    name = family_of(kind_of(chosen["condition"])).title(chosen["condition"], manifest)
+    label = f"{name} {task.badge_word(is_clean=not attacked)}".strip()
+    what = f"{'estimated ' if _estimated(chosen) else ''}{task.headline_metric.word}"
+    value = task.headline_metric.said(chosen["value"])
+    bounds = ""
+    if chosen["ci_low"] is not None and chosen["ci_high"] is not None:
+        low, high = (task.headline_metric.said(chosen[end]) for end in ("ci_low", "ci_high"))
+        bounds = f", 95 % interval {low.removesuffix(' %')} to {high}"
+    flags = "".join(f"; {flag}" for flag in [*filter(None, [gap]), *chosen["flags"]])
+    where = f"under {chosen['condition']}" if attacked else f"on clean {task.samples.many}"
+    description = f"{what} {where}: {value}{bounds}, n = {chosen['n']}, protocol {chosen['protocol']}{flags}"
+    return label, value + (" (unfinished)" if gap else " (flagged)" if flags else ""), description
+
+
+def _estimated(row: Mapping[str, Any]) -> str:
+    """Return the text of the attack whose figure a row estimates; empty where it was measured."""
+    return words_of(row["condition"]).estimated(row["condition"], row["metric"])
+
+
+def _starts_clean(text: str) -> bool:
+    """Whether an attack changes clean images."""
+    return words_of(text).starts_from(text) == CLEAN.text
+
+
+def badge(label: str, value: str, description: str) -> str:
+    """Return the SVG's text. description: the tooltip."""
+    label, value, description = (_ILLEGAL.sub("\ufffd", text) for text in (label, value, description))
+    left, right = (math.ceil(_length(text)) for text in (label, value))
+    middle, width = left + 2 * PADDING, left + right + 4 * PADDING
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" viewBox="0 0 {width} {HEIGHT}" '
+        f'role="img" aria-label={quoteattr(f"{label}: {value}")}>',
+        f"<!-- {MADE_BY} --><title>{escape(description)}</title>",
+        f'<clipPath id="r"><rect width="{width}" height="{HEIGHT}" rx="3"/></clipPath>',
+        f'<g clip-path="url(#r)"><rect width="{middle}" height="{HEIGHT}" fill="{LABEL}"/>',
+        f'<rect x="{middle}" width="{width - middle}" height="{HEIGHT}" fill="{VALUE}"/></g>',
+        f'<g fill="{INK}" font-family="DejaVu Sans,Verdana,sans-serif" font-size="{SIZE}">',
+        _text(PADDING, left, label),
+        _text(middle + PADDING, right, value),
+        "</g></svg>\n",
+    ]
+    return "".join(parts)
+
+
+def _text(x: int, length: int, text: str) -> str:
+    """Return text that keeps the measured width, whatever font is available."""
+    return f'<text x="{x}" y="14" textLength="{length}" lengthAdjust="spacingAndGlyphs">{escape(text)}</text>'
+
+
+@lru_cache(maxsize=1)
+def _face() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(SIZE)
+
+
+def _length(text: str) -> float:
+    return float(_face().getlength(text)) * 1.1  # the faces named above are wider than Pillow's
+
+
+def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:
+    """Write card.md, metadata.yml, results.json and badge.svg of one checkpoint, from its records; return their paths.
+
+    out: their folder; `card` in the run if left out.
+
+    Raises:
+        NothingEvaluated: the checkpoint has no result.
+        RunError: no such run or checkpoint, several to choose from, or a file that another program wrote would be
+        overwritten.
+    """
+    source = RunFolder.existing(run)
+    manifest, folder = source.manifest, run / "card" if out is None else out
+    if out is None and folder.is_symlink():  # in an untrusted run folder it may point anywhere
+        raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
+    described = _chosen(source, checkpoint).to_plain()
+    rows = survey(_OfOne(run, described["name"])).changed(
+        lambda row: {**row, **{key: _finite(row[key]) for key in ("value", "ci_low", "ci_high")}}
+    )
+    if not len(rows):
+        raise NothingEvaluated(f"{run}: {described['name']} has no results; run the audit again to make them")
+    document = facts(manifest, described, rows)
+    if gap := unfinished(source, described["name"]):
+        document["unfinished"] = gap
+    files = {
+        "card.md": markdown(source, described, rows),
+        "metadata.yml": model_index(document, manifest.protocol.task),
+        "results.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
+        "badge.svg": badge(*headline(manifest, rows, gap)),
+    }
+    for name in files:
+        _refuse_foreign(folder / name)
+    for name, text in files.items():
+        write_whole(folder / name, text.encode("utf-8", "replace"))
+    return [folder / name for name in files]
+
+
+class _OfOne(RunFolder):
+    """A run that looks as if it had one checkpoint."""
+
+    def __init__(self, path: Path, checkpoint: str) -> None:
+        super().__init__(path)
+        self.checkpoint = checkpoint
+
+    def units(self) -> Iterator[tuple[str, str]]:
+        return (unit for unit in super().units() if unit[0] == self.checkpoint)
+
+
+def _chosen(run: RunFolder, checkpoint: str | None) -> CheckpointEntry:
+    by_name = {described.name: described for described in run.manifest.checkpoints}
+    if checkpoint is None and len(by_name) == 1:
+        return next(iter(by_name.values()))
+    if checkpoint is None:
+        raise RunError(f"{run.path} has {len(by_name)} checkpoints; choose one with --checkpoint: {', '.join(by_name)}")
+    if checkpoint not in by_name:
+        raise RunError(unknown("checkpoint", checkpoint, by_name))
+    return by_name[checkpoint]
+
+
+def _refuse_foreign(path: Path) -> None:
+    try:
+        if not path.exists():
+            return
+        check_plain(path)
+        with path.open("rb") as file:
+            if MADE_BY.encode() in file.read(2000):
+                return
+    except OSError as fault:
+        raise RunError(f"{path}: cannot be read ({reason(fault)}); choose another folder with --out") from None
+    raise RunError(f"{path} exists and was not written by {MADE_BY}; choose another folder with --out")
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
+    """Return what results.json holds: all results of a checkpoint, and all that they depend on, except folders."""
+    held = manifest.to_plain()
+    return {
+        "made_by": f"{MADE_BY} {metadata.version('robustkit-audit')}",
+        **{key: held[key] for key in ("robustkit", "command", "started")},
+        "checkpoint": {key: value for key, value in described.items() if key not in ("path", "metadata")},
+        "protocol": held["protocol"],
+        "data": {key: value for key, value in held["data"].items() if key != "root"},
+        "corrupted": {"digests": held["corrupted"]["digests"]},
+        "unreadable_images": len(manifest.bad_images),
+        **({"plugins": [plugin.identity for plugin in manifest.used_plugins]} if manifest.used_plugins else {}),
+        **{key: held[key] for key in ("seed", "deciding", "device", "batch_size", "versions")},
+        "results": list(rows),
+    }
+
+
+def model_index(document: Mapping[str, Any], task: str | None) -> str:
+    """Return the `model-index` of a model card's front matter, as the Hugging Face Hub specifies it, as YAML."""
+    import yaml
+
+    def quoted(dumper: Any, text: str) -> Any:
+        """Quote what a reader of YAML 1.1 or 1.2 could take for a number, a truth value or syntax."""
+        style = None if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", text) else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
+    dumper.add_representer(str, quoted)
+    data = document["data"]
+    result = {
+        "task": {"type": task_named(task).hub},
+        "dataset": {
+            "type": re.sub(r"[^a-z0-9._-]+", "-", str(data["name"]).lower()).strip("-.") or "custom",
+            "name": data["name"],
+            "args": {"n": data["n"], "digest": data["digest"]},
+        },
+        "metrics": list(_metrics(document)),
+    }
+    index = {"model-index": [{"name": document["checkpoint"]["name"], "results": [result]}]}
+    text: str = yaml.dump(index, Dumper=dumper, sort_keys=False, allow_unicode=True, width=2**31)
+    return f"# {MADE_BY}: goes between the --- lines at the top of a model card's README.md\n{text}"
+
+
+def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    named = {name: metric.hub for name, metric in metrics().items() if metric.hub is not None}
+    rows = [row for row in document["results"] if row["metric"] in named and row["value"] is not None]
+    shown = _shown([row["condition"] for row in rows])
+    called = samples_of(document["protocol"]["task"]).many
+    for row in rows:
+        if row["condition"] not in shown:
+            continue
+        kind, name = named[row["metric"]]
+        args = {
+            **{key: row[key] for key in ("condition", "protocol", "n")},
+            **{key: round(row[key], 6) for key in ("ci_low", "ci_high") if row[key] is not None},
+            "data_digest": document["data"]["digest"][:12],
+            "checkpoint_sha256": document["checkpoint"]["sha256"],
+            "seed": document["seed"],
+            "robustkit": document["robustkit"],
+        }
+        gap = [document["unfinished"]] if "unfinished" in document else []
+        if flags := [*gap, *row["flags"]]:
+            args["flags"] = flags  # a list of its own, or YAML would point from one to the other
+        under = f"on clean {called}" if row["condition"] == CLEAN.text else f"under {row['condition']}"
+        yield {
+            "type": kind,
+            "name": f"{name} {under} ({row['protocol']}, n = {row['n']})",
+            "value": round(row["value"], 6),
+            "args": args,
+            "verified": False,
+        }
+
+
+def _shown(conditions: Sequence[str]) -> set[str]:
+    """Return the conditions for a short table; where there are means over them, the widest of these."""
+    return {text for words, texts in by_words(dict.fromkeys(conditions)) for text in words.in_short(texts)}
+
+
+def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str:
+    """Return the section of a model card, with all texts escaped."""
+    from jinja2 import Environment, StrictUndefined
+
+    source = (resources.files("robustkit.report") / "templates" / "card.md.j2").read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=False,  # `finalize` escapes for Markdown whatever no filter has made
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: value if isinstance(value, Made) else plain(value),
+    )
+    environment.filters |= {"code": code, "fenced": fenced, "table": table}
+    manifest = run.manifest
+    held, versions = manifest.to_plain(), {"RobustKit": manifest.robustkit, **manifest.versions}
+    versions |= {f"plug-in {plugin.name} of {plugin.distribution}": plugin.version for plugin in manifest.used_plugins}
+    entry = manifest.checkpoint(described["name"])
+    text = environment.from_string(source).render(
+        {key: held[key] for key in ("seed", "device", "batch_size", "started", "robustkit")},
+        repeat=repeat_of(manifest.command),
+        flags=[
+            *(plain(caveat) for caveat in manifest.protocol.caveats),
+            *_flags(run, rows, described["name"]),
+        ],
+        checkpoint={"notes": [], "sha256": None, **described},
+        preprocessing=", ".join(shown_as(entry).values()),
+        setup=setup_text(manifest, entry.name, run.evidence(entry.name, CLEAN.text)),
+        data=held["data"],
+        protocol=held["protocol"],
+        deciding=held["deciding"],
+        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+        sections=list(task_of(manifest).card_parts(described["name"], rows)),
+    )
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
+    """Yield what the run lacks, and each flag once, with the conditions that have it."""
+    if gap := unfinished(run, checkpoint):
+        yield plain(gap)
+    seen: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for flag in row["flags"]:
+            if not words_of(row["condition"]).is_remark(flag):
+                seen.setdefault(flag, {})[row["condition"]] = None
+    for flag, conditions in seen.items():
+        others = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
+        yield Made(f"{code(next(iter(conditions)))}{others}: {plain(flag)}")
+    yield from map(plain, left_out_lines(run, checkpoint))

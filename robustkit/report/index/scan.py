@@ -1,0 +1,361 @@
+"""List all runs beneath a folder for an index: run.json and summary.json of each, no record. Links are not followed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ...common.files import bytes_of, write_whole
+from ...errors import RunError
+from ...evaluations.cells import Cells, Row
+from ...evaluations.chief import chief_figures
+from ...evaluations.family import by_family
+from ...evaluations.gaps import missing_units
+from ...evaluations.kinds import words_of
+from ...results.pairing import RunSetup, checkpoint_setup, run_setup
+from ...runs.files import OWN, OWN_PICTURES, refuse_link
+from ...runs.folder import RunFolder
+from ...runs.manifest import Manifest
+from ...tasks.measures import find_metric
+from ...tasks.task import task_of
+
+_DEEPEST = 32
+
+
+@dataclass
+class Found:
+    """Paths relative to the folder, in the order of their names. closed: folders that cannot be read, and why."""
+
+    runs: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    closed: dict[str, str] = field(default_factory=dict)
+
+
+def find_runs(folder: Path) -> Found:
+    """Return the folders beneath `folder`, and itself, that hold a run.json."""
+    found, waiting = Found(), [("", 0)]
+    while waiting:
+        here, depth = waiting.pop()
+        try:
+            with os.scandir(folder / here) as entries:
+                listed = sorted(entries, key=lambda entry: entry.name)
+        except OSError as fault:
+            found.closed[here or "."] = fault.strerror or str(fault)
+            continue
+        is_run = any(entry.name == "run.json" for entry in listed)
+        if is_run:
+            found.runs.append(here or ".")
+        inner = list[tuple[str, int]]()
+        for entry in listed:
+            path = f"{here}/{entry.name}" if here else entry.name
+            if entry.name.startswith(".") or (is_run and entry.name in (*OWN, *OWN_PICTURES)):
+                continue
+            if entry.is_symlink():
+                found.links.append(path)
+            elif entry.is_dir(follow_symlinks=False) and depth < _DEEPEST:
+                inner.append((path, depth + 1))
+        waiting += reversed(inner)
+    return found
+
+
+PAGE, FOLDER = "index.html", ".robustkit-view"
+MARK = "<!-- written by robustkit view, which overwrites it -->"
+CACHE_MARK = '{"written_by":"robustkit view"'
+
+
+def put(folder: Path, name: str, text: str) -> Path:
+    """Write a page or the cache of an index, whole; return where.
+
+    Raises:
+        RunError: a link is on its way, another program's file is in its place, or the folder cannot be written.
+    """
+    path = place_of(folder, name)
+    try:
+        write_whole(path, text.encode("utf-8", "replace"), durable=False)
+    except RunError as fault:
+        raise RunError(str(fault).replace("choose a folder with --out", "view a folder that you may write")) from None
+    return path
+
+
+def place_of(folder: Path, name: str) -> Path:
+    """Return where a file of an index may be written. Raises RunError as `put`, except for a folder without access."""
+    path = folder / name
+    refuse_link(path, folder)
+    if os.path.lexists(path) and not is_own(path):
+        raise RunError(
+            f"{path} was not written by robustkit view, and is not overwritten; move it, or view another folder"
+        )
+    return path
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file is a page or a cache that an index wrote."""
+    try:
+        start = bytes_of(path)[:200].decode("utf-8", "replace") if not path.is_symlink() else ""
+    except OSError:
+        return False
+    return MARK in start or start.startswith(CACHE_MARK)
+
+
+_FOLDERS = 200_000  # of records: checkpoints × conditions of a run; an honest one has a few thousand at most
+_FLAGS = 12  # that are kept of a checkpoint
+Whole = Annotated[int, Meta(ge=0, lt=1 << 53)]
+
+
+class ResultRow(msgspec.Struct, frozen=True):
+    """A row of summary.json. That of someone else may hold anything."""
+
+    checkpoint: str
+    condition: str
+    metric: str
+    n: Whole
+    value: float | None
+    ci_low: float | None
+    ci_high: float | None
+    flags: tuple[str, ...]
+
+
+class IndexFigure(msgspec.Struct, frozen=True):
+    """A figure with its 95 % interval (None where there is none). chief: whether it sums up the run."""
+
+    family: str
+    condition: str
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    n: Whole
+    chief: bool
+
+
+class IndexCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint of a run. setup: how it was built and is shown images. flags: the first of them; flagged: how many
+    there are.
+    """
+
+    name: str
+    attention: str
+    sha256: str
+    setup: dict[str, str]
+    figures: tuple[IndexFigure, ...]
+    flags: tuple[str, ...]
+    flagged: Whole
+
+
+class IndexRun(msgspec.Struct, frozen=True):
+    """What an index shows of a run.
+
+    missing: units of work without a record, of units. problem: why there are no results.
+    """
+
+    started: str
+    task: str
+    card: str
+    data: str
+    n: Whole
+    data_digest: str
+    setup: RunSetup
+    checkpoints: tuple[IndexCheckpoint, ...]
+    missing: Whole
+    units: Whole
+    problem: str
+    report: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its records are there, and its results."""
+        return not self.missing and not self.problem
+
+
+def read_run(path: Path) -> IndexRun:
+    """Return what an index shows of the run in a folder.
+
+    Raises:
+        RunError: run.json cannot be read, or something of the run is a link.
+    """
+    run = RunFolder(path)
+    manifest = run.manifest
+    folders = len(manifest.checkpoints) * len(manifest.conditions)
+    if folders > _FOLDERS:
+        raise RunError(
+            f"{run.manifest_path}: {folders} folders of records, more than {_FOLDERS}; no audit is that large"
+        )
+    missing, units = missing_units(run)
+    rows, problem = _results(run)
+    by_checkpoint: dict[str, list[ResultRow]] = {name: [] for name in manifest.names}
+    for row in rows:
+        by_checkpoint.setdefault(row.checkpoint, []).append(row)
+    figures = _figures(manifest, by_checkpoint)
+    report = run.path / "report.html"
+    return IndexRun(
+        started=manifest.started,
+        task=manifest.protocol.task,
+        card=manifest.protocol.tag,
+        data=manifest.data.name,
+        n=manifest.data.n,
+        data_digest=manifest.data.digest,
+        setup=run_setup(manifest),
+        checkpoints=tuple(
+            IndexCheckpoint(
+                entry.name,
+                entry.attention,
+                str(entry.sha256 or ""),
+                checkpoint_setup(entry),
+                tuple(figures[entry.name]),
+                tuple(flags[:_FLAGS]),
+                len(flags),
+            )
+            for entry in manifest.checkpoints
+            for flags in [_flags(by_checkpoint[entry.name])]
+        ),
+        missing=missing,
+        units=units,
+        problem=problem,
+        report=report.is_file() and not report.is_symlink(),
+    )
+
+
+def _results(run: RunFolder) -> tuple[list[ResultRow], str]:
+    """Return the rows of summary.json, or why there are none."""
+    if not os.path.lexists(run.path / "summary.json"):
+        return [], "no results yet: robustkit report makes them of the records that are there"
+    try:
+        rows = msgspec.convert(run.summary(), list[ResultRow])
+    except RunError as fault:
+        return [], str(fault).removeprefix(f"{run.path / 'summary.json'}: ")
+    except msgspec.ValidationError as fault:
+        return [], f"summary.json is not as an audit writes it ({fault}); robustkit report rebuilds it"
+    return rows, "" if rows else "no sample was evaluated"
+
+
+def _figures(manifest: Manifest, rows: dict[str, list[ResultRow]]) -> dict[str, list[IndexFigure]]:
+    """Return the figures of each checkpoint that a policy could have a rule on, the chief ones among them."""
+    cells: dict[str, Cells] = {
+        name: {(row.condition, row.metric): _as_row(row) for row in rows.get(name, [])} for name in manifest.names
+    }
+    chief = {(figure.condition, figure.metric) for figure in chief_figures(cells.values(), task_of(manifest).headline)}
+    texts = dict.fromkeys(text for own in cells.values() for text, _ in own)
+    family_of = {text: family.name for family, some in by_family(texts) for text in some}
+    result: dict[str, list[IndexFigure]] = {}
+    for name, own in cells.items():
+        result[name] = [
+            IndexFigure(
+                *(family_of[text], text, metric, float(row["value"]), row["ci_low"], row["ci_high"], row["n"]),
+                (text, metric) in chief,
+            )
+            for (text, metric), row in own.items()
+            if row["value"] is not None and math.isfinite(row["value"])
+            if (text, metric) in chief or _is_kept(text, metric)
+        ]
+    return result
+
+
+def _is_kept(text: str, metric: str) -> bool:
+    definition = find_metric(metric)
+    return definition is not None and definition.drafted and words_of(text).in_results and "severity=" not in text
+
+
+def _as_row(row: ResultRow) -> Row:
+    return {field: getattr(row, field) for field in row.__struct_fields__}
+
+
+def _flags(rows: Sequence[ResultRow]) -> list[str]:
+    """Return the flags that raise a doubt, each once, with the conditions that have it."""
+    seen: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for flag in row.flags:
+            if not words_of(row.condition).is_remark(flag):
+                seen.setdefault(flag, {})[row.condition] = None
+    return [
+        f"{flag} ({next(iter(texts)) if len(texts) == 1 else f'{len(texts)} conditions'})"
+        for flag, texts in seen.items()
+    ]
+
+
+VERSION = metadata.version("robustkit-audit")
+"""What was read or compared by another version is not used."""
+_CACHE = f"{FOLDER}/cache.json"
+Stamp = tuple[tuple[tuple[int, int, int], ...], str]
+"""Inode, time and size of the files that an entry is made from, and a digest of the folders of its records."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A run as it was read, and the stamp of its files then."""
+
+    stamp: Stamp
+    run: IndexRun
+
+
+class _Cache(msgspec.Struct, frozen=True):
+    written_by: Literal["robustkit view"]
+    version: str
+    runs: dict[str, Kept]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """All that was found beneath a folder, by path relative to it.
+
+    runs: the newest first. stamps: of their files. unreadable: what cannot be used as a run, and why. links:
+    not followed.
+    """
+
+    runs: dict[str, IndexRun]
+    stamps: dict[str, Stamp]
+    unreadable: dict[str, str]
+    links: list[str]
+
+
+def list_runs(folder: Path) -> Listed:
+    """Read all runs beneath a folder, except for those that the cache has. A run that cannot be read stops no other."""
+    found, kept = find_runs(folder), _kept(folder)
+    runs, stamps, unreadable = dict[str, IndexRun](), dict[str, Stamp](), dict(found.closed)
+    for name in found.runs:
+        try:
+            stamps[name] = stamp = _stamp(folder / name)
+            old = kept.get(name)
+            runs[name] = old.run if old is not None and old.stamp == stamp else read_run(folder / name)
+        except Exception as fault:  # whatever a folder of someone else holds spoils its own line only
+            said = str(fault) or type(fault).__name__
+            unreadable[name] = said.removeprefix(f"{folder / name}/")
+    order = sorted(runs, key=lambda name: (runs[name].started, name), reverse=True)
+    return Listed({name: runs[name] for name in order}, stamps, unreadable, found.links)
+
+
+def keep(folder: Path, listed: Listed) -> None:
+    """Write what was read of finished runs, for the next time. Raises RunError as `own_files.put`."""
+    whole = {name: Kept(listed.stamps[name], run) for name, run in listed.runs.items() if run.is_whole}
+    put(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", VERSION, whole)).decode())
+
+
+def _kept(folder: Path) -> dict[str, Kept]:
+    path = folder / _CACHE
+    try:
+        refuse_link(path, folder)
+        cache = msgspec.json.decode(bytes_of(path), type=_Cache)
+    except Exception:  # missing, another version's, or altered: everything is read
+        return {}
+    return cache.runs if cache.version == VERSION else {}
+
+
+def _stamp(path: Path) -> Stamp:
+    """Return what changes when something changes that an entry is made from: its files, and which records are there.
+    Raises OSError, RunError for a link.
+    """
+    run, stamps = RunFolder(path), list[tuple[int, int, int]]()
+    for name in (run.manifest_path.name, "summary.json", "report.html"):
+        refuse_link(path / name, path)
+        try:
+            status = (path / name).stat()
+            stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        except FileNotFoundError:
+            stamps.append((0, 0, 0))
+    return tuple(stamps), run.records_stamp()

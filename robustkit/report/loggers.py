@@ -1,0 +1,245 @@
+"""Log a run's results to TensorBoard, MLflow or Weights & Biases; each library is imported only when it is asked for.
+
+A figure is named `<checkpoint>/<condition>/<metric>`, its bounds the same with `_ci_low` and `_ci_high`, as far as the
+library takes such names. Logging a run again replaces what was logged before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import ProtocolError, RunError, unknown
+from ..runs.folder import RunFolder
+
+
+class Logger(Protocol):
+    """One logging library. Names come as (checkpoint, condition, metric), and are made legal here.
+
+    start: begin an entry of this name, or continue it; folder: of the run, for files kept next to it. finish: called
+    last, also after a failure.
+    """
+
+    @property
+    def spec(self) -> str: ...
+
+    def start(self, name: str, folder: Path) -> None: ...
+
+    def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None: ...
+
+    def params(self, values: Mapping[str, str]) -> None: ...
+
+    def file(self, path: Path) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
+    """Return the loggers of `tensorboard:DIR`, `mlflow:URI`, `wandb:PROJECT`; the part after the colon is optional.
+
+    Raises:
+        ProtocolError: an unknown name, or a library that is not installed.
+    """
+    loggers: dict[str, Logger] = {}
+    for spec in specs:
+        name, _, where = spec.strip().partition(":")
+        if name not in LOGGERS:
+            raise ProtocolError(unknown("logger", name, LOGGERS, remedy="such as --log tensorboard:DIR"))
+        # A folder of that name, such as the one that wandb writes, is found too, but comes from nowhere.
+        there = importlib.util.find_spec(name)
+        if there is None or there.origin is None:
+            raise ProtocolError(f"--log {spec}: {name} is not installed; pip install {name}")
+        loggers[spec] = LOGGERS[name](spec, where)
+    return tuple(loggers.values())
+
+
+def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequence[Logger]) -> None:
+    """Log the rows of a run's summary, what they depend on, and report.html.
+
+    Raises:
+        RunError: a library refuses.
+    """
+    for logger in wanted:
+        try:
+            logger.start(entry_name(run), run.path)
+            try:
+                logger.params(parameters(run))
+                logger.scalars(scalars(results))
+                if (report := run.path / "report.html").is_file():
+                    logger.file(report)
+            finally:
+                logger.finish()
+        except Exception as fault:  # a library may raise anything; the figures are safe in the run
+            said = (str(fault).strip() or type(fault).__name__).splitlines()[0]
+            raise RunError(
+                f"--log {logger.spec}: {said}; fix that, or leave out --log; the run itself is complete"
+            ) from fault
+
+
+def entry_name(run: RunFolder) -> str:
+    """Return a name that stays the same when this run is extended: its folder's name and a digest."""
+    manifest = run.manifest
+    whole = json.dumps([manifest.deciding.to_plain(), manifest.started], sort_keys=True)
+    folder = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.path.resolve().name).strip("-.")[:60] or "run"
+    return f"{folder}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+
+
+def scalars(results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], float]:
+    """Return the finite figures of the summary's rows and of their intervals."""
+    figures = {}
+    for row in results:
+        for key, suffix in (("value", ""), ("ci_low", "_ci_low"), ("ci_high", "_ci_high")):
+            if row[key] is not None and abs(row[key]) < float("inf"):
+                figures[row["checkpoint"], row["condition"], row["metric"] + suffix] = float(row[key])
+    return figures
+
+
+def parameters(run: RunFolder) -> dict[str, str]:
+    """Return what decides the figures of a run; none of it changes when the run is extended."""
+    manifest = run.manifest
+    entries = {key.replace(" ", "_"): str(value) for key, value in manifest.deciding.to_plain().items()}
+    entries |= {"data": manifest.data.name, "samples": str(manifest.data.n)}
+    return entries | {f"sha256/{checkpoint.name}": str(checkpoint.sha256) for checkpoint in manifest.checkpoints}
+
+
+def legal_names(names: Sequence[tuple[str, ...]], allowed: str, longest: int = 250) -> list[str]:
+    """Join parts by slashes, with other characters replaced; add a digest where two names would be equal, or one too
+    long.
+
+    allowed: a regular expression's set of characters, without the slash.
+    """
+    legal: dict[str, tuple[str, ...]] = {}
+    for parts in names:
+        short = "/".join(re.sub(f"[^{allowed}]+", "_", part, flags=re.ASCII).strip("_. ") or "_" for part in parts)
+        if len(short) > longest or short in legal:
+            digest = hashlib.sha256("/".join(parts).encode("utf-8", "replace")).hexdigest()[:8]
+            short = f"{short[: longest - 9]}_{digest}"
+        legal[short] = parts
+    return list(legal)
+
+
+@dataclass
+class TensorBoard:
+    """Scalars at step 0 and a text of parameters in DIR/<entry>; DIR is `tensorboard` in the run if left out."""
+
+    spec: str
+    where: str = ""
+    _writer: Any = field(default=None, init=False)
+    _before: list[Path] = field(default_factory=list, init=False)
+
+    def start(self, name: str, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        place = (Path(self.where) if self.where else folder / "tensorboard") / name
+        self._before = list(place.glob("events.out.tfevents.*.robustkit"))
+        self._writer = SummaryWriter(str(place), filename_suffix=".robustkit")
+
+    def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
+        for name, value in zip(legal_names(list(values), r"\w.,()=+ -"), values.values(), strict=True):
+            self._writer.add_scalar(name, value, 0)
+
+    def params(self, values: Mapping[str, str]) -> None:
+        self._writer.add_text("parameters", "\n".join(f"    {name}: {value}" for name, value in values.items()), 0)
+
+    def file(self, path: Path) -> None:
+        """Keep no files."""
+
+    def finish(self) -> None:
+        self._writer.close()
+        for path in self._before:  # otherwise every figure would be there twice
+            path.unlink(missing_ok=True)
+
+
+@dataclass
+class MLflow:
+    """A run of the experiment `robustkit` at URI; without it at MLFLOW_TRACKING_URI, else in `mlflow` in the run."""
+
+    spec: str
+    where: str = ""
+    _client: Any = field(default=None, init=False)
+    _run: Any = field(default=None, init=False)
+
+    def start(self, name: str, folder: Path) -> None:
+        uri, local = self.where or os.environ.get("MLFLOW_TRACKING_URI", ""), (folder / "mlflow").resolve()
+        if not uri:
+            local.mkdir(exist_ok=True)
+        self._client = importlib.import_module("mlflow.tracking").MlflowClient(
+            tracking_uri=uri or f"sqlite:///{local / 'mlflow.db'}"
+        )
+        experiment = self._client.get_experiment_by_name("robustkit")
+        if experiment is None:
+            artifacts = None if uri else (local / "artifacts").as_uri()
+            number = self._client.create_experiment("robustkit", artifact_location=artifacts)
+        else:
+            number = experiment.experiment_id
+        runs = self._client.search_runs([number], f"tags.robustkit_entry = '{name}'", max_results=1)
+        tags = {"robustkit_entry": name}
+        self._run = runs[0] if runs else self._client.create_run(number, run_name=name, tags=tags)
+
+    def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
+        metric, now, new = importlib.import_module("mlflow.entities").Metric, int(1000 * time.time()), []
+        for name, value in zip(legal_names(list(values), r"\w. -"), values.values(), strict=True):
+            if self._run.data.metrics.get(name) != value:
+                new.append(metric(name, value, now, 0))
+        for place in range(0, len(new), 1000):  # as many as its servers take at once
+            self._client.log_batch(self._run.info.run_id, metrics=new[place : place + 1000])
+
+    def params(self, values: Mapping[str, str]) -> None:
+        names = legal_names([tuple(name.split("/")) for name in values], r"\w. -")
+        for name, value in zip(names, values.values(), strict=True):
+            if name not in self._run.data.params:  # MLflow does not let parameters be changed
+                self._client.log_param(self._run.info.run_id, name, value[:500])
+
+    def file(self, path: Path) -> None:
+        self._client.log_artifact(self._run.info.run_id, str(path))
+
+    def finish(self) -> None:
+        if self._run is not None:
+            self._client.set_terminated(self._run.info.run_id)
+
+
+@dataclass
+class WeightsAndBiases:
+    """The summary of a run of PROJECT, `robustkit` if left out; its local files are in `wandb` in the run."""
+
+    spec: str
+    where: str = ""
+    _run: Any = field(default=None, init=False)
+
+    def start(self, name: str, folder: Path) -> None:
+        wandb = importlib.import_module("wandb")
+        quiet = wandb.Settings(console="off", disable_git=True, disable_code=True, disable_job_creation=True)
+        self._run = wandb.init(
+            project=self.where or "robustkit", id=name, name=name, resume="allow", dir=str(folder), settings=quiet
+        )
+
+    def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
+        # Not its history, which would grow every time.
+        self._run.summary.update(dict(zip(legal_names(list(values), r"\w"), values.values(), strict=True)))
+
+    def params(self, values: Mapping[str, str]) -> None:
+        self._run.config.update(dict(values), allow_val_change=True)
+
+    def file(self, path: Path) -> None:
+        artifact = importlib.import_module("wandb").Artifact(f"{self._run.id}-report", type="report")
+        artifact.add_file(str(path))
+        self._run.log_artifact(artifact)
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+LOGGERS: dict[str, Callable[[str, str], Logger]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+}

@@ -1,1 +1,0 @@
-"""What accompanies a released checkpoint: model card, badge, experiment loggers."""

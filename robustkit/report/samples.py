@@ -1,0 +1,388 @@
+"""Turn kept pictures into URIs for a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..data.class_names import class_names
+from ..data.picture_files import Refused, open_picture
+from ..display.text import pixels
+from ..errors import RunError
+from ..evaluations.cells import is_finite
+from ..evaluations.family import family_of
+from ..evaluations.kinds import kind_of, words_of
+from ..protocol.condition import CLEAN
+from ..runs.folder import TAKEN, RunFolder, only_taken
+from ..runs.kept_images import Picture, read_pictures
+from ..tasks.task import task_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HELD = 64_000_000  # bytes of pictures in memory; the page, where they are smaller, takes about a fifth of that
+_PICTURE = 1 << 22  # pixels of a kept picture
+
+Overlay = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.uint8]]
+
+
+def held_pictures(
+    run: RunFolder, checkpoints: Sequence[str], texts: Sequence[str], ids: Sequence[str]
+) -> tuple[list[str], dict[tuple[str, str], dict[str, Picture]]]:
+    """Return the first samples, as many as fit in memory, and their pictures by checkpoint and condition."""
+    sizes = dict.fromkeys(ids, 0)
+    by_unit: dict[tuple[str, str], dict[str, Picture]] = {}
+    for checkpoint in checkpoints if ids else ():
+        for text in texts:
+            by_unit[checkpoint, text] = pictures = read_pictures(run, checkpoint, text)
+            for name in sizes.keys() & pictures.keys():
+                sizes[name] += sum(len(part or b"") for part in (pictures[name].image, pictures[name].difference))
+            total, fit = 0, dict[str, int]()
+            for name, size in sizes.items():
+                total += size
+                if total > _HELD and fit:
+                    break
+                fit[name] = size
+            sizes = fit
+            for other in by_unit.values():
+                for name in other.keys() - sizes.keys():
+                    del other[name]
+    return list(sizes), by_unit
+
+
+def uri_of(image: bytes) -> str:
+    """Return a WebP as a data URI."""
+    return f"data:image/webp;base64,{base64.b64encode(image).decode()}"
+
+
+def _opened(image: bytes) -> Image.Image:
+    """Return a kept picture; an untrusted run folder may hold a larger one. Raises what `open_picture` raises."""
+    opened = open_picture(image)
+    if opened.width * opened.height > _PICTURE:
+        raise Refused(f"a kept picture of {opened.width} x {opened.height} pixels")
+    return opened
+
+
+def shrunk(image: bytes, side: int) -> bytes:
+    """Return a picture whose longest side is at most `side`, as WebP."""
+    with _opened(image) as opened:
+        small = opened.convert("RGB")
+    small.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return _webp(small)
+
+
+def side_of(image: bytes) -> int:
+    """Return the longest side of a picture, in pixels."""
+    with _opened(image) as opened:
+        return max(opened.size)
+
+
+def _webp(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=75, method=2)
+    return buffer.getvalue()
+
+
+def uri_of_map(image: bytes, heat: bytes, overlay: Overlay) -> str:
+    """Return a map over its image as a URI. overlay: draws the map over the image."""
+    with _opened(image) as opened, _opened(heat) as levels:
+        drawn = overlay(np.array(opened.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
+    small = Image.fromarray(drawn)
+    small.thumbnail((160, 160), Image.Resampling.LANCZOS)
+    return uri_of(_webp(small))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A prediction. right: None where that is unknown. said: class and confidence. level: of the condition. place: the
+    index of the condition in `Browser.conditions`, -1 for clean.
+    """
+
+    right: bool | None
+    said: str
+    level: str = ""
+    place: int = -1
+
+
+class Tile(NamedTuple):
+    """A picture. said: what it shows, in words. place: of the condition that it is of, as of an answer. changed:
+    whether it is what an attack changed.
+    """
+
+    uri: str
+    said: str
+    place: int = -1
+    changed: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A checkpoint under a condition: its own pictures, a line under them, its answers."""
+
+    pictures: tuple[Tile, ...] = ()
+    line: str = ""
+    answers: tuple[Answer, ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """Conditions that share a line. picture: where all checkpoints were shown the same. places: as of an answer; of a
+    map, of the condition that it is over. role: `shown`, or `map`.
+    """
+
+    heading: str
+    cells: tuple[Cell, ...]
+    picture: Tile | None = None
+    places: tuple[int, ...] = ()
+    role: str = "shown"
+
+
+@dataclass(frozen=True)
+class SampleView:
+    """One sample. label: its class. before: for each checkpoint 1 where it is right when clean, 0 where wrong, - where
+    unknown. after: the same for each checkpoint, a sign for each of `Browser.conditions`. changed: indices of those
+    under which a checkpoint's prediction differs from clean. words: lower case, to search in.
+    """
+
+    sample_id: str
+    label: str
+    thumbnail: str
+    clean: str
+    before: str
+    after: tuple[str, ...]
+    changed: tuple[int, ...]
+    words: str
+    lines: tuple[Line, ...]
+
+    @property
+    def weight(self) -> int:
+        """The number of characters of its pictures."""
+        tiles = [tile for line in self.lines for cell in line.cells for tile in cell.pictures]
+        tiles += [line.picture for line in self.lines if line.picture]
+        return len(self.thumbnail) + sum(len(tile.uri) for tile in tiles)
+
+
+PICTURES = 6_400_000
+"""The number of characters of the page that its pictures may take."""
+_SIDES = (224, 192, 160, 128)  # longest side of a picture: the first with which all fit, or else the last
+_BLOCK = 16  # samples whose records are read together
+_COLUMNS = ("sample_id", "label", "prediction", "correct", "confidence", "linf", "error")
+
+Rows = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+class Browser:
+    """The samples of a run that have pictures, in the order of the manifest; empty for segmenters.
+
+    checkpoints: names. conditions: texts of those under which a prediction can change. called: what people call each
+    text, as in the tables. room: bytes that a page has for the pictures.
+    """
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run, manifest = run, run.manifest
+        self.checkpoints = manifest.names
+        views = {text: view for text in manifest.conditions if (view := words_of(text).view(text)) is not None}
+        units = {unit for unit in run.units() if unit[1] in views}
+        texts = [text for text in views if any((name, text) in units for name in self.checkpoints)]
+        self._views = {text: views[text] for text in texts}
+        self.called = {text: family_of(kind_of(text)).called(text, manifest) for text in texts}
+        self._lines: dict[str, list[str]] = {}
+        for text in texts:
+            if views[text].over is None:
+                self._lines.setdefault(views[text].line, []).append(text)
+        self._maps = [text for text in texts if views[text].over is not None and views[text].drawn]
+        tells = [text for text in texts if views[text].over == CLEAN.text]  # what it says about the clean images
+        self._clean = first = CLEAN.text if CLEAN.text in texts else next(iter(tells), "")
+        self.conditions = [text for text in texts if views[text].over is None and text != first] if first else []
+        class_list = manifest.data.class_names or manifest.checkpoints[0].class_names
+        self._names = class_names(class_list, manifest.data.classes)
+        self.kept: list[str] = list(manifest.pictures) if task_of(manifest).browsed else []
+        ids, self._pictures = held_pictures(run, self.checkpoints, texts, self.kept)
+        self._ids = [name for name in ids if any(name in pictures for pictures in self._pictures.values())]
+        self._units = [unit for unit in run.units() if self._ids and unit in units]
+        self.room = PICTURES
+        self._side = self._fitting()
+
+    def samples(self) -> Iterator[SampleView]:
+        """Yield samples one by one, so that a page can stop when it is full."""
+        where = _shards(self.run, *self._units[0]) if self._ids else {}
+        for start in range(0, len(self._ids), _BLOCK):
+            some = self._ids[start : start + _BLOCK]
+            files = {where[name] for name in some if name in where}
+            by_unit = {unit: self._rows(unit, some, files) for unit in self._units}
+            for name in some:
+                yield self._sample(name, {unit: rows[name] for unit, rows in by_unit.items() if name in rows})
+
+    def _sample(self, sample: str, rows: Rows) -> SampleView:
+        clean = {
+            checkpoint: rows[checkpoint, self._clean]
+            for checkpoint in self.checkpoints
+            if (checkpoint, self._clean) in rows
+        }
+        label = next((row["label"] for row in rows.values() if row["label"] is not None), -1)
+        lines = [self._line(sample, self.called.get(line, line), texts, rows) for line, texts in self._lines.items()]
+        lines[1:1] = [self._map_line(sample, text, rows) for text in self._maps]
+        changed = tuple(
+            place
+            for place, text in enumerate(self.conditions)
+            if any(
+                rows[checkpoint, text]["prediction"] not in (None, row["prediction"])
+                for checkpoint, row in clean.items()
+                if (checkpoint, text) in rows
+            )
+        )
+        right = [row["correct"] for row in clean.values() if row["correct"] is not None]
+        said = {self._name(row["prediction"]) for row in rows.values() if row["prediction"] is not None}
+        named = self._name(label) if label >= 0 else "no label"
+        images = (self._picture(checkpoint, self._clean, sample).image for checkpoint in self.checkpoints)
+        image = next(filter(None, images), None) or next((p.image for p in self._of(sample) if p.image), None)
+        return SampleView(
+            sample,
+            named,
+            uri_of(shrunk(image, 56)) if image else "",
+            f"clean: {sum(right)} of {len(right)} right" if len(right) > 1 else "",
+            "".join(_sign(rows.get((checkpoint, self._clean))) for checkpoint in self.checkpoints),
+            tuple(
+                "".join(_sign(rows.get((checkpoint, text))) for text in self.conditions)
+                for checkpoint in self.checkpoints
+            ),
+            changed,
+            " ".join((sample, named, *sorted(said))).lower(),
+            tuple(line for line in lines if any(cell.answers or cell.pictures for cell in line.cells)),
+        )
+
+    def _rows(self, unit: tuple[str, str], ids: Sequence[str], shards: Iterable[int]) -> dict[str, dict[str, Any]]:
+        """Return the rows of these samples, which are in these shards, by sample id."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        columns, wanted = [*_COLUMNS, *self._views[unit[1]].scores], pa.array(ids, pa.string())
+        rows: dict[str, dict[str, Any]] = {}
+        for path in (self.run.shard_path(*unit, shard) for shard in shards):
+            if path.is_file():
+                table = only_taken(_read(path, [*columns, TAKEN]))
+                chosen = table.filter(pc.is_in(table["sample_id"], value_set=wanted)).to_pylist()
+                rows.update((row["sample_id"], row) for row in chosen)
+        return rows
+
+    def _line(self, sample: str, heading: str, texts: Sequence[str], rows: Rows) -> Line:
+        kept = [(text, self._picture(checkpoint, text, sample)) for checkpoint in self.checkpoints for text in texts]
+        images = {shown.image for _, shown in kept if shown.image}
+        pictured = dict.fromkeys(text for text, shown in kept if shown.image)
+        shared = len(images) == 1 and not any(shown.difference for _, shown in kept)
+        cells = []
+        for checkpoint in self.checkpoints:
+            tiles, line = list[Tile](), ""
+            for text in texts:
+                shown, row = self._picture(checkpoint, text, sample), rows.get((checkpoint, text), {})
+                where, place = f"{sample} under {text}, as {checkpoint} sees it", self._place(text)
+                if shown.image and not shared:
+                    tiles.append(Tile(self._uri(shown.image), where, place))
+                if shown.difference:
+                    what = f"{where}: what was changed, stretched"
+                    tiles.append(Tile(self._uri(shown.difference), what, place, changed=True))
+                    line = _size(row.get("linf"))
+            answers = tuple(self._answer(rows[checkpoint, text], text) for text in texts if (checkpoint, text) in rows)
+            cells.append(Cell(tuple(tiles), line, answers))
+        one = shared or len(pictured) == 1
+        if one and len(texts) > 1 and (view := self._views[next(iter(pictured))]).level:
+            heading = f"{heading}, picture: {view.unit} {view.level}"
+        picture = None
+        if shared:
+            text = next(iter(pictured))
+            picture = Tile(self._uri(images.pop()), f"{sample} under {text}", self._place(text))
+        return Line(heading, tuple(cells), picture, tuple(map(self._place, texts)))
+
+    def _map_line(self, sample: str, text: str, rows: Rows) -> Line:
+        cells, view, overlay = [], self._views[text], family_of(kind_of(text)).overlay
+        under = self._clean if view.over == CLEAN.text else str(view.over)
+        for name in self.checkpoints:
+            shown = self._picture(name, text, sample)
+            image = shown.image or self._picture(name, under, sample).image
+            scores = rows.get((name, text), {})
+            said = [f"{word} {scores[key]:.2f}" for key, word in view.scores.items() if is_finite(scores.get(key))]
+            tiles: tuple[Tile, ...] = ()
+            if image and shown.heat:
+                drawn = uri_of_map(image, shown.heat, overlay)
+                tiles = (Tile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
+            cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
+        return Line(self.called[text], tuple(cells), places=(self._place(under),), role="map")
+
+    def _answer(self, row: Mapping[str, Any], text: str) -> Answer:
+        level = self._views[text].level
+        if row["prediction"] is None:
+            return Answer(None, "not read", level, self._place(text))
+        sure = f" {row['confidence']:.0%}" if is_finite(row["confidence"]) else ""
+        return Answer(
+            row["correct"], f"{self._name(row['prediction'])}{sure.replace('%', ' %')}", level, self._place(text)
+        )
+
+    def _place(self, text: str) -> int:
+        return self.conditions.index(text) if text in self.conditions else -1
+
+    def _name(self, place: int) -> str:
+        return self._names[place].split(",")[0] if 0 <= place < len(self._names) else str(place)
+
+    def _picture(self, checkpoint: str, text: str, sample: str) -> Picture:
+        return self._pictures.get((checkpoint, text), {}).get(sample, Picture())
+
+    def _of(self, sample: str) -> Iterator[Picture]:
+        return (pictures[sample] for pictures in self._pictures.values() if sample in pictures)
+
+    def _bytes(self, sample: str) -> int:
+        """Return the bytes of a sample's pictures, each counted once."""
+        return sum(
+            map(len, {part for picture in self._of(sample) for part in (picture.image, picture.difference) if part})
+        )
+
+    def _uri(self, image: bytes) -> str:
+        return uri_of(shrunk(image, self._side) if self._side else image)
+
+    def _fitting(self) -> int:
+        """Return the longest side of pictures with which all samples fit; 0 to keep them as they are."""
+        total = 4 * sum(map(self._bytes, self._ids)) / 3
+        if total <= self.room:
+            return 0
+        some = next(p.image for p in self._of(self._ids[0]) if p.image)
+        side = side_of(some)
+        return next((one for one in _SIDES if one < side and total * (one / side) ** 2 <= self.room), _SIDES[-1])
+
+
+def _sign(row: Mapping[str, Any] | None) -> str:
+    """Return whether a prediction is right: 1, 0, or - where that is unknown."""
+    return "-" if row is None or row["correct"] is None else str(int(row["correct"]))
+
+
+def _shards(run: RunFolder, checkpoint: str, text: str) -> dict[str, int]:
+    """Return the shard of each sample, which is the same for all checkpoints and conditions."""
+    folder = run.shard_path(checkpoint, text, 0).parent
+    return {
+        name: int(path.stem)
+        for path in sorted(folder.glob("*.parquet"))
+        for name in _read(path, ["sample_id"])["sample_id"].to_pylist()
+    }
+
+
+def _read(path: Path, columns: Sequence[str]) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path).read(columns=columns, use_threads=False)
+    except (OSError, pa.ArrowException) as fault:
+        raise RunError(f"{path}: a record cannot be read ({fault}); delete it and run again") from None
+
+
+def _size(largest: float | None) -> str:
+    """Return in words how much a difference is stretched, so that its largest change is half the range."""
+    if largest is None or not is_finite(largest):
+        return ""
+    return f"difference × {0.5 / largest:.4g}, largest {pixels(largest, 'linf')}" if largest else "nothing changed"

@@ -1,0 +1,309 @@
+"""Say in at most three sentences what a run found.
+
+A sentence is about one test. Its p-value is Holm's over all tests of the run, as in the comparison. Where nothing
+differs beyond chance the sentences say so, and how large a difference the samples would have shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from ..common.differences import Difference
+from ..common.intervals import Z
+from ..display.svg import labels, plain
+from ..evaluations.cells import is_finite
+from ..evaluations.family import by_family, family_of
+from ..evaluations.gaps import gaps_of
+from ..evaluations.kinds import is_over_groups, kind_of, words_of
+from ..evaluations.results import Results
+from ..protocol.condition import CLEAN
+from ..tasks.measures import metric_of
+from ..tasks.task import task_of
+from .comparison import ComparisonRow, Tested, asked, pair_tests, points
+
+_LONGEST_NAME = 48
+
+
+def alone(results: Results) -> Iterator[str]:
+    """Yield the sentences."""
+    manifest, task = results.manifest, task_of(results.manifest)
+    name = manifest.names[0]
+    cells = {key: row for key, row in results.cells[name].items() if is_finite(row["value"])}
+    clauses = []
+    if (clean := cells.get((CLEAN.text, task.headline))) is not None:
+        clauses.append(task.clean_clause(clean))
+    for family, conditions in by_family(dict.fromkeys(condition for condition, _ in cells)):
+        if conditions:
+            clauses += [clause.text for clause in family.clauses(cells, manifest, task.headline_metric)]
+    if clauses:
+        yield f"{plain(name, _LONGEST_NAME)}: {'; '.join(clauses[:2])}."
+    if clauses[2:]:
+        yield f"{_capital(clauses[2])}."
+    if doubt := _doubt(results, name):
+        yield doubt
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _doubt(results: Results, name: str) -> str:
+    """Return whether any flag raises doubt about the results, and the first; empty where some are still missing."""
+    flags: dict[str, str] = {}
+    for (condition, _), row in results.cells[name].items():
+        for flag in row["flags"]:
+            if not words_of(condition).is_remark(flag):
+                flags.setdefault(flag, condition)
+    if not flags:
+        return "" if gaps_of(results.run) else "No flag was raised about these numbers."
+    first, condition = next(iter(flags.items()))
+    count = "One flag raises" if len(flags) == 1 else f"{len(flags)} flags raise"
+    return f"{count} doubt about these numbers{'' if len(flags) == 1 else ', the first'} ({condition}): {first}."
+
+
+MOST = 3
+"""The number of sentences."""
+POWER = 0.8
+"""How often samples of this number show a difference that a sentence names as one they can show."""
+_ALPHA = 0.05
+_SMALL = 0.25  # share of a difference that one on clean images may have at most, to say that more is lost
+_LONGEST = 48  # characters of a checkpoint's name in a sentence
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence, and what it is about.
+
+    text: plain text with names of others in it, to be escaped where it is shown. checkpoints: their names in full, the
+    one that the sentence is about first. group: the name of the family of conditions, such as attacks; empty for a
+    sentence about the whole run. difference: in the unit of the metric, a fraction for accuracies, the first checkpoint
+    minus the second; interval: its 95 %. p_value: after Holm. n: samples. condition, metric: of the test.
+    """
+
+    text: str
+    checkpoints: tuple[str, ...] = ()
+    group: str = ""
+    condition: str = ""
+    metric: str = ""
+    difference: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)
+    p_value: float = math.nan
+    n: int = 0
+
+    @property
+    def significant(self) -> bool:
+        """Whether it is a difference beyond chance."""
+        return self.p_value < _ALPHA
+
+
+def sentences(results: Results) -> list[str]:
+    """Return what a run found, in at most three sentences."""
+    return [finding.text for finding in findings(results)]
+
+
+def findings(results: Results) -> list[Finding]:
+    """Return what a run found, in at most three sentences: of one checkpoint how it did, of several what differs."""
+    if not len(results):
+        return []
+    if len(results.manifest.checkpoints) == 1:
+        return [Finding(text, (results.manifest.names[0],)) for text in alone(results)][:MOST]
+    tests = pair_tests(results)
+    if not tests.rows:
+        return [Finding("The checkpoints cannot be compared yet: no two have records under the same condition.")]
+    names = labels(results.manifest.names, _LONGEST)
+    shown = [_finding(row, results, tests, names) for row in _ranked(results, tests)][:MOST]
+    return [*shown, *_without(results, tests, names, bool(shown))][:MOST]
+
+
+# Which differences
+
+
+def _ranked(results: Results, tests: Tested) -> list[ComparisonRow]:
+    """Return the significant differences worth a sentence, the largest first.
+
+    One for each family, with the one that contradicts it, if any: the same two checkpoints the other way round.
+    Differences in points that the first page shows come first, then its others, then the rest of the comparison.
+    """
+    front = {entry.key for entry in asked(results)}
+
+    def rank(row: ComparisonRow) -> tuple[bool, bool, bool, float]:
+        size = abs(row.difference.value) if points(row.metric) else -row.difference.p_value
+        of_set = row.metric == _headline(results) or is_over_groups(row.condition)
+        return (row.condition, row.metric) not in front, not points(row.metric), not of_set, -size
+
+    significant = sorted((row for row in tests.rows if row.verdict in ("better", "worse")), key=rank)
+    chosen: dict[tuple[str, bool], ComparisonRow] = {}
+    for row in significant:
+        main = (row.condition, row.metric) in front
+        group = (family_of(kind_of(row.condition)).name if main else "", True)
+        leader = chosen.setdefault(group, row)
+        pair, other = (row.first, row.second), (leader.first, leader.second)
+        if main and pair == other and row.verdict != leader.verdict:
+            chosen.setdefault((group[0], False), row)
+    if len(chosen) > 1:
+        chosen.pop(("", True), None)  # such as a loss, where accuracies differ
+    return sorted(chosen.values(), key=rank)
+
+
+def _headline(results: Results) -> str:
+    return task_of(results.manifest).headline
+
+
+# Sentences
+
+
+def _finding(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, str]) -> Finding:
+    said, whole = _said(row, results, tests, names)
+    return _of(row, f"{said}: {_size(row, whole)}, {p_said(row.p_value)} ({_samples(row.difference.n)}).")
+
+
+def _of(row: ComparisonRow, text: str) -> Finding:
+    difference = row.difference
+    return Finding(
+        text,
+        (row.second.checkpoint, row.first.checkpoint),
+        family_of(kind_of(row.condition)).name,
+        row.condition,
+        row.metric,
+        difference.value,
+        (difference.ci_low, difference.ci_high),
+        row.p_value,
+        difference.n,
+    )
+
+
+def _said(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, str]) -> tuple[str, bool]:
+    """Return `quest loses more to noise than standard`, or `quest has a higher ABPC in its maps (AG-CAM) than
+    standard`; and whether the metric is still to be named.
+
+    That something loses more is said only where the two do about the same on clean images: what is tested is the
+    difference under the condition, not that of two drops.
+    """
+    first, second = names[row.first.checkpoint], names[row.second.checkpoint]
+    where = family_of(kind_of(row.condition)).where(row.condition, results.manifest)
+    if where.startswith("under ") and points(row.metric) and _alike_when_clean(row, results, tests):
+        return f"{second} loses {'more' if row.verdict == 'worse' else 'less'} to {where[6:]} than {first}", True
+    how = "higher" if row.difference.value > 0 else "lower"
+    return f"{second} has a {how} {_noun(row.metric)} {where} than {first}", False
+
+
+def _alike_when_clean(row: ComparisonRow, results: Results, tests: Tested) -> bool:
+    """Whether on clean images the two do not differ beyond chance, and by less than a quarter of what they do here;
+    also where there are no clean ones.
+    """
+    clean = next(
+        (
+            test
+            for test in tests.of((CLEAN.text, _headline(results)))
+            if (test.first.checkpoint, test.second.checkpoint) == (row.first.checkpoint, row.second.checkpoint)
+        ),
+        None,
+    )
+    if clean is None or not math.isfinite(clean.difference.value):
+        return True
+    small = abs(clean.difference.value) < _SMALL * abs(row.difference.value)
+    return small and not clean.p_value < _ALPHA
+
+
+def _noun(metric: str) -> str:
+    found = metric_of(metric)
+    return found.noun or found.word
+
+
+def _size(row: ComparisonRow, whole: bool) -> str:
+    """Return `+9.4 points of error`, or `+0.311`; whole: with the metric."""
+    value = row.difference.value
+    of = f" of {_noun(row.metric)}" if whole else ""
+    text = f"{100 * value:+.1f} points{of}" if points(row.metric) else f"{value:+.3f}{of}"
+    return text.replace("-", "−", 1) if value < 0 else text
+
+
+def p_said(value: float) -> str:
+    """Return `p = .003`, for a sentence."""
+    return "p < .001" if value < 0.001 else "p = 1" if value > 0.9995 else f"p = {value:.3f}".replace("0.", ".", 1)
+
+
+def _samples(n: int) -> str:
+    return f"{n} sample{'' if n == 1 else 's'}"
+
+
+def _called(results: Results) -> str:
+    return results.manifest.protocol.samples.many
+
+
+# What does not differ
+
+
+def _without(results: Results, tests: Tested, names: dict[str, str], some: bool) -> Iterator[Finding]:
+    """Yield what is not beyond chance: of two checkpoints the largest such difference, and what samples can show."""
+    tested = [row for row in tests.rows if math.isfinite(row.p_value)]
+    n = max((row.difference.n for row in tested), default=0)
+    every, those = len(tested), _those(names)
+    left = sum(not row.significant for row in tested)
+    if not tested:
+        yield Finding(f"There are too few samples to test any difference between {those}.")
+        return
+    if not some and left == every:
+        yield Finding(f"No difference between {those} is beyond chance in {every} paired tests ({_samples(n)}).")
+    elif not some:
+        yield Finding(
+            f"{every - left} of {every} paired tests between {those} {'shows' if every - left == 1 else 'show'} a "
+            f"difference beyond chance, of figures of which neither more nor less is better ({_samples(n)})."
+        )
+    front = {entry.key for entry in asked(results)}
+    plain = [
+        row for row in tested if points(row.metric) and (row.condition, row.metric) in front and not row.significant
+    ]
+    largest = max(plain, key=lambda row: abs(row.difference.value), default=None)
+    clean = [row for row in tested if (row.condition, row.metric) == (CLEAN.text, _headline(results))]
+    shown = max(
+        (detectable(row.difference, len(tests.rows), metric_of(row.metric).binary) for row in clean), default=math.nan
+    )
+    if not some and left == every and largest is not None and largest.difference.value:
+        where = family_of(kind_of(largest.condition)).where(largest.condition, results.manifest)
+        yield _of(
+            largest,
+            f"The largest is {where}: {names[largest.second.checkpoint]} has {_size(largest, whole=True)} against "
+            f"{names[largest.first.checkpoint]}, {p_said(largest.p_value)}.",
+        )
+    if clean and not any(row.significant for row in clean) and some:
+        yield _of(
+            clean[0], f"On clean {_called(results)} no difference is beyond chance ({_samples(n)}){_could(shown)}."
+        )
+    elif left and some:
+        yield Finding(f"{left} of {every} paired tests show no difference beyond chance ({_samples(n)}).")
+    elif not some and math.isfinite(shown):
+        could = f"could have shown {_about(shown)}, four times out of five" if shown < 1 else "are too few to show any"
+        yield Finding(f"On clean {_called(results)} {_samples(n)} {could}.")
+
+
+def _could(shown: float) -> str:
+    if not math.isfinite(shown):
+        return ""
+    return f"; they could have shown {_about(shown)}" if shown < 1 else "; they are too few to show any"
+
+
+def _about(shown: float) -> str:
+    return f"a difference of about {math.ceil(100 * shown)} points"
+
+
+def _those(names: dict[str, str]) -> str:
+    words = list(names.values())
+    return f"{words[0]} and {words[1]}" if len(words) == 2 else f"the {len(words)} checkpoints"
+
+
+def detectable(difference: Difference, tests: int, binary: bool) -> float:
+    """Return the difference that samples as these show with a probability of `POWER`, at 0.05 over some tests.
+
+    By the normal approximation, with the interval that was seen as 1.96 standard errors to each side; of samples that
+    are right or wrong at least what McNemar's exact test can show, if all that change do so in one direction. nan
+    without an interval.
+    """
+    error = (difference.ci_high - difference.ci_low) / (2 * Z)
+    level = _ALPHA / max(tests, 1)
+    reach = (NormalDist().inv_cdf(1 - level / 2) + NormalDist().inv_cdf(POWER)) * error
+    fewest = math.ceil(1 - math.log2(level)) / max(difference.n, 1) if binary else 0.0
+    return max(reach, fewest)

@@ -1,0 +1,103 @@
+"""Say in words how a checkpoint's images became pixels, and which command of a run may be typed again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..common.preprocessing import exact_numbers, texts_of
+from .manifest import CheckpointEntry
+
+
+def shown_as(entry: CheckpointEntry) -> dict[str, str]:
+    """Return what decides the pixels, by its field: `224x224 pixels`, `bicubic`, `crop 0.9`, `center`, `mean 0.5`, …
+
+    Of a segmenter, whose images are not cropped, its windows stand first; of a language model there is nothing else.
+    Numbers are exact.
+    """
+    texts = texts_of(entry.preprocessing.to_plain(), exact_numbers)
+    if not isinstance(entry.windows, dict | None):
+        return texts
+    if entry.windows and "tokens" in entry.windows:
+        return {"windows": _of_tokens(entry.windows)}
+    return {**_windows(entry.windows), **{name: texts[name] for name in ("mean", "std")}}
+
+
+def _of_tokens(windows: dict[str, object]) -> str:
+    size, stride = windows.get("tokens"), windows.get("stride")
+    if windows.get("kind") == "strided":
+        return f"windows of {size} tokens every {stride}; a token counts in the first window that holds it"
+    counts = "the last place of each counts" if stride == 1 else f"the last {stride} places of each count"
+    return f"windows of {size} tokens; {counts} and all of the first"
+
+
+def _windows(windows: dict[str, object] | None) -> dict[str, str]:
+    if not windows:
+        return {"windows": "whole images at their own size"}
+    size, stride = (_sides(windows.get(name)) for name in ("size", "stride"))
+    resized = {key: f"{key.replace('_', ' ')} {windows[key]}" for key in ("short_side", "resize") if windows.get(key)}
+    return {"windows": f"windows {size} every {stride}", **resized}
+
+
+def _sides(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+COMMANDS = ("audit", "attack", "segment", "series", "text", "features", "cam", "demo")
+"""The commands that make runs."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """The command that made a run. why_not: why it is not offered to be typed again; empty where it is."""
+
+    command: str
+    why_not: str
+
+
+def repeat_of(command: str) -> Repeat:
+    """Return the command in run.json, and why a reader should not simply type it again.
+
+    It is offered if it is one of robustkit's, printable, quoted so that a shell sees nothing but words, and names no
+    code to run.
+    """
+    return Repeat(command, _why_not(command))
+
+
+def _why_not(command: str) -> str:
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = []
+    if not command.isprintable() or shlex.join(words) != command:
+        return "run.json has it in a form that no audit writes, and a shell may do something else with it"
+    if words[:1] != ["robustkit"] or words[1:2] == [] or words[1] not in COMMANDS:
+        return "it is not one of robustkit's own; start the program that made the run again"
+    if code := _code(words[2:]):
+        return f"it runs code that run.json names ({code}); read that first, and make sure whose it is"
+    return ""
+
+
+def _code(words: Sequence[str]) -> str:
+    """Return the option of a command that runs code of its own; empty where there is none."""
+    for place, word in enumerate(words):
+        name, given, value = word.partition("=")
+        value = value if given else "".join(words[place + 1 : place + 2])
+        if name in ("--plugin", "--trust-config") or (name in ("--arch", "--ray") and ":" in value):
+            return name
+    return ""
+
+
+def without_option(words: Sequence[str], name: str) -> list[str]:
+    """Return the words of a command without an option and its value."""
+    rest: list[str] = []
+    skipped = False
+    for word in words:
+        if skipped or word.startswith(f"{name}="):
+            skipped = False
+        elif word == name:
+            skipped = True
+        else:
+            rest.append(word)
+    return rest

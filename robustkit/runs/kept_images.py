@@ -1,0 +1,257 @@
+"""Pictures that a run keeps for people, and adversarial images that it keeps whole.
+
+pictures/<checkpoint>/<condition>/<shard>.parquet   one row per kept sample
+
+They are not records: nothing is computed from them, and a run without them is complete.
+
+adversarials/<checkpoint>/<condition>/<shard>.parquet   one row per sample that could be read
+
+The record of the same unit states the digest of these differences, so that what is read is what the record is about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.files import bytes_of
+from ..errors import DamagedRecord, RunError
+from .binding import parquet_bytes, shard_number
+from .files import folder_name, refuse_link
+from .folder import RunFolder
+from .untrusted import metadata_of, read_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..protocol.condition import Condition
+
+COLUMNS = ("image", "difference", "heat")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One sample under one condition.
+
+    image: what the model was shown, WebP. difference: that minus the clean image, grey where nothing changed, stretched
+    so that the largest change fills the range, WebP; for attacks. heat: the map of `cam(…)`, grey PNG of at most 64 x
+    64, from its own lowest to its own highest value.
+    """
+
+    image: bytes | None = None
+    difference: bytes | None = None
+    heat: bytes | None = None
+
+
+@dataclass(frozen=True)
+class PicturePlan:
+    """The samples, by id, and the conditions, by text, of which pictures are kept."""
+
+    samples: frozenset[str] = frozenset()
+    conditions: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, samples: Sequence[str], conditions: Sequence[Condition]) -> PicturePlan:
+        """Plan pictures under all conditions; for a corruption, and for maps under it, at its middle severity."""
+        severities: dict[str, list[int]] = {}
+        for condition in conditions:
+            if condition.group:
+                severities.setdefault(condition.group, []).append(condition.level)
+        middle = {group: sorted(levels)[len(levels) // 2] for group, levels in severities.items()}
+
+        def keeps(condition: Condition) -> bool:
+            shown = condition.under or condition
+            return not shown.group or shown.level == middle.get(shown.group, shown.level)
+
+        return cls(frozenset(samples), frozenset(condition.text for condition in conditions if keeps(condition)))
+
+    def under(self, condition: Condition) -> frozenset[str]:
+        """Return the samples whose pictures are kept under a condition."""
+        return self.samples if condition.text in self.conditions else frozenset()
+
+
+def write_pictures(
+    run: RunFolder,
+    checkpoint: str,
+    condition: str,
+    shard: int,
+    pictures: Mapping[str, Picture],
+    metadata: Mapping[bytes, bytes],
+) -> None:
+    """Write the pictures of one unit, if there are any. metadata: from `binding.provenance_metadata`."""
+    import pyarrow as pa
+
+    if not pictures:
+        return
+    columns: dict[str, list[Any]] = {"sample_id": list(pictures)}
+    columns |= {name: [getattr(kept, name) for kept in pictures.values()] for name in COLUMNS}
+    fields = [("sample_id", pa.string()), *((name, pa.binary()) for name in COLUMNS)]
+    schema = pa.schema(fields, metadata=dict(metadata))
+    path = _folder(run, checkpoint, condition) / f"{shard:05d}.parquet"
+    run.write(path, parquet_bytes(pa.table(columns, schema=schema)))
+
+
+def read_pictures(run: RunFolder, checkpoint: str, condition: str) -> dict[str, Picture]:
+    """Return the pictures of a checkpoint under a condition by sample id; empty where none were kept.
+
+    Raises:
+        RunError: a file of them is not readable, or belongs to something else.
+    """
+    pictures: dict[str, Picture] = {}
+    for path, data in _files(run, checkpoint, condition):
+        fits = partial(run.unit(checkpoint, condition).fault, path.stem, whole=False)
+        rows = read_rows(path, data, ["sample_id", *COLUMNS], "pictures", fits).to_pylist()
+        pictures |= {row["sample_id"]: Picture(*(row.get(name) for name in COLUMNS)) for row in rows}
+    return pictures
+
+
+def strange_pictures(run: RunFolder, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
+    """Return the files that `read_pictures` would refuse, and why."""
+    strange = []
+    for condition in conditions:
+        for path, data in _files(run, checkpoint, condition):
+            metadata, fault = metadata_of(data, "pictures")
+            fault = fault or run.unit(checkpoint, condition).fault(path.stem, metadata, data, whole=False)
+            if fault:
+                strange.append((path, fault))
+    return strange
+
+
+def _files(run: RunFolder, checkpoint: str, condition: str) -> Iterator[tuple[Path, bytes]]:
+    folder = _folder(run, checkpoint, condition)
+    refuse_link(folder, run.path)
+    for path in sorted(folder.glob("*.parquet")):
+        try:
+            yield path, bytes_of(path)
+        except OSError as fault:
+            raise RunError(f"{path}: pictures cannot be read ({fault}); delete the file, nothing rests on it") from None
+
+
+def _folder(run: RunFolder, checkpoint: str, condition: str) -> Path:
+    return run.path / "pictures" / folder_name(checkpoint) / folder_name(condition)
+
+
+Differences = Mapping[str, NDArray[np.float16]]
+"""By sample id: the adversarial input minus the one that was attacked, in the card's space."""
+DIGEST = b"adversarials"
+"""Key of metadata: of a record, the digest of the differences of its unit or, under transfer, of those scored."""
+_SHAPE, _FOLDER, _WHAT = b"shape", "adversarials", "adversarial images"
+_AGAIN = "the same command of the audit makes them again"
+_LARGEST = 1 << 31  # bytes of the differences of one shard
+
+
+def digest_of_differences(differences: Differences) -> str:
+    """Return the SHA-256 (hex) of differences with the ids and shapes of their samples, whatever their order."""
+    total = hashlib.sha256()
+    for name in sorted(differences):
+        values = np.ascontiguousarray(differences[name], dtype="<f2")
+        total.update(json.dumps([name, values.shape]).encode() + b"\0" + values.tobytes())
+    return total.hexdigest()
+
+
+def write_adversarials(
+    run: RunFolder,
+    checkpoint: str,
+    condition: str,
+    shard: int,
+    differences: Differences,
+    metadata: Mapping[bytes, bytes],
+) -> None:
+    """Write the adversarial images of one unit, all of one shape. metadata: from `binding.provenance_metadata`."""
+    import pyarrow as pa
+
+    names = sorted(differences)
+    shapes = {differences[name].shape for name in names} or {()}
+    if len(shapes) > 1:
+        raise ValueError(f"differences of shapes {sorted(shapes)}; expected one shape")
+    stated = {_SHAPE: json.dumps(shapes.pop()).encode(), DIGEST: digest_of_differences(differences).encode()}
+    values = [np.ascontiguousarray(differences[name], dtype="<f2").tobytes() for name in names]
+    schema = pa.schema([("sample_id", pa.string()), ("difference", pa.binary())], metadata={**metadata, **stated})
+    table = pa.table({"sample_id": names, "difference": values}, schema=schema)
+    run.write(adversarials_path(run, checkpoint, condition, shard), parquet_bytes(table))
+
+
+def adversarials_path(run: RunFolder, checkpoint: str, condition: str, shard: int) -> Path:
+    """Return where the adversarial images of a unit lie."""
+    return run.path / _FOLDER / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
+
+
+def read_adversarials(run: RunFolder, checkpoint: str, condition: str, shard: int) -> tuple[Differences, str]:
+    """Return the differences of one unit, and their digest.
+
+    Raises:
+        DamagedRecord: they are not what was written, or not those that the record of the unit is about.
+        RunError: there are none, or they cannot be read at the moment.
+    """
+    path = adversarials_path(run, checkpoint, condition, shard)
+    data = _bytes(run, path)
+    fault = partial(run.unit(checkpoint, condition).fault, path.stem, whole=False)
+    metadata, _ = metadata_of(data, _WHAT)
+    table = read_rows(path, data, ["sample_id", "difference"], _WHAT, fault, most=_LARGEST)
+    try:
+        shape, digest = json.loads((metadata or {})[_SHAPE]), (metadata or {})[DIGEST].decode()
+        names, values = table["sample_id"].to_pylist(), table["difference"]
+        pairs = zip(names, (np.frombuffer(each.as_buffer(), dtype="<f2") for each in values), strict=True)
+        differences = {name: row.reshape(shape).astype(np.float16, copy=False) for name, row in pairs}
+    except (KeyError, ValueError, TypeError, AttributeError) as raised:
+        raise DamagedRecord(f"{path}: {_WHAT} cannot be read ({raised}); {_AGAIN}") from None
+    if why := _other(run, checkpoint, condition, shard, digest, digest_of_differences(differences)):
+        raise DamagedRecord(f"{path}: {why}; {_AGAIN}")
+    return differences, digest
+
+
+def strange_adversarials(run: RunFolder, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
+    """Return the files that `read_adversarials` would refuse, and why, as far as can be told without decoding them."""
+    strange = []
+    for condition in conditions:
+        for path in _paths(run, checkpoint, condition):
+            data = _bytes(run, path)
+            metadata, fault = metadata_of(data, _WHAT)
+            fault = fault or run.unit(checkpoint, condition).fault(path.stem, metadata, data, whole=False)
+            number = shard_number(path.stem)
+            if not fault and number is not None:
+                digest = (metadata or {}).get(DIGEST, b"").decode("ascii", "replace")
+                fault = _other(run, checkpoint, condition, number, digest, digest)
+            if fault:
+                strange.append((path, fault))
+    return strange
+
+
+def remove_adversarials(run: RunFolder) -> None:
+    """Remove all adversarial images of a run."""
+    refuse_link(run.path / _FOLDER, run.path)
+    shutil.rmtree(run.path / _FOLDER, ignore_errors=True)
+
+
+def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: str, found: str) -> str:
+    """Return why differences are not those that the record of their unit is about; empty where they are."""
+    if stated != found:
+        return f"{_WHAT} that were altered: their SHA-256 is not {stated[:12]}…"
+    path = run.shard_path(checkpoint, condition, shard)
+    try:
+        metadata, _ = metadata_of(run.read_bytes(path))
+    except FileNotFoundError:  # both are made again
+        return ""
+    known = (metadata or {}).get(DIGEST, b"").decode("ascii", "replace")
+    return "" if known == found else f"not the {_WHAT} that the record at {path} is about"
+
+
+def _paths(run: RunFolder, checkpoint: str, condition: str) -> Iterator[Path]:
+    folder = adversarials_path(run, checkpoint, condition, 0).parent
+    refuse_link(folder, run.path)
+    yield from sorted(folder.glob("*.parquet"))
+
+
+def _bytes(run: RunFolder, path: Path) -> bytes:
+    try:
+        return run.read_bytes(path)
+    except OSError as fault:
+        raise RunError(f"{path}: {_WHAT} cannot be read ({fault.strerror or fault}); {_AGAIN}") from None
