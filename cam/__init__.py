@@ -8,9 +8,8 @@
 `explain.explain(...)` in place of the call also returns the logits, the targets and which maps are degenerate.
 `RandomMap`, `CentredGaussian` and `FullImage` do not look at the image: scores mean little without theirs.
 
-`cam.localisation` scores maps against masks and boxes, `cam.boxes` reads boxes and carries them through a resize,
-`cam.faithfulness` removes what a map marks (`cam.faithfulness` fills it), `cam.sensitivity` draws the model's head again,
-`cam.localisation` compares two maps.
+`cam.localisation` scores maps against masks and boxes and compares two maps, `cam.boxes` reads boxes and carries them
+through a resize, `cam.faithfulness` removes what a map marks and fills it, `cam.sensitivity` changes image and model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A vision transformer of timm or transformers from inside: attention of the same pass, tokens as a grid, gradients block by block."""
+"""A vision transformer of timm or transformers from inside: attention, tokens as a grid, gradients by block."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_autoattack_is_as_strong_as_the_original_on_robust_models(
 ) -> None:
     """Stage by stage at most one sample above pyautoattack's; saved adversarials are what the records say."""
     pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
-    from robustkit.evaluations.attacks.stages import stages
+    from robustkit.evaluations.attacks.results import stages
 
     model = {"arch": f"{SUPPORT / arch}"}
     checkpoint = SHARED / "weights" / "cifar10" / file

@@ -7,7 +7,7 @@ import pytest
 from places import SHARED, SUPPORT
 
 import robustkit
-from robustkit.cli.setup_fit import fit_on
+from robustkit.cli.inspection import fit_on
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.models import load
 from robustkit.models.setup_check import BETTER, FITS, UNKNOWN, PartFit

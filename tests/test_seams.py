@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from places import ROOT
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
-from robustkit.evaluations.kinds import FOLDERS
-from robustkit.tasks.registry import TASKS
+from robustkit.evaluations.registry import FOLDERS
+from robustkit.tasks.registry import TASK_MODULES
 
 MODULES = sorted((ROOT / "robustkit").rglob("*.py"))
 OF_A_FAMILY = {
@@ -90,6 +90,6 @@ def test_only_a_task_asks_which_task_a_run_is_of() -> None:
         for name, node in _outside("tasks")
         if isinstance(node, ast.Compare)
         for side in (node.left, *node.comparators)
-        if isinstance(side, ast.Constant) and side.value in TASKS
+        if isinstance(side, ast.Constant) and side.value in TASK_MODULES
     }
     _against(asked, ASKS_THE_TASK)

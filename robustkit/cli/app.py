@@ -17,8 +17,7 @@ from . import streams
 from .commands import evaluation, runs, series, tools
 from .commands.features import features
 from .commands.text import text
-from .help import Commands
-from .options import CONTEXT
+from .options import CONTEXT, Commands
 
 COMMANDS: dict[str, dict[click.Command, str]] = {
     "Evaluate": {

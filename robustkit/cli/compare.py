@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..display.console import print_line, print_tables
 from ..errors import RunError
-from ..evaluations.needed import check_plugins
+from ..evaluations.records import check_plugins
 from ..results.comparison import Comparison, ComparisonRow, Pair, compare, own_flags, pairs, unpaired
 from ..results.pairing import Side
 from ..results.published import read_published

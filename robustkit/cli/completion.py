@@ -107,13 +107,13 @@ def _attacks(context: click.Context) -> Sequence[str]:
 
 
 def _corruptions(context: click.Context) -> Sequence[str]:
-    from ..evaluations.corruptions.sets import SETS, corruption_names
+    from ..evaluations.corruptions.condition import SETS, corruption_names
 
     return [*SETS, *corruption_names()]
 
 
 def _cams(context: click.Context) -> Sequence[str]:
-    from ..evaluations.map_methods import CONTROLS, method_names
+    from ..evaluations.maps.methods import CONTROLS, method_names
 
     return [name for name in method_names() if name not in CONTROLS]
 

@@ -128,8 +128,7 @@ def _lack(fault: Exception, name: str) -> str:
 def _attacks() -> list[Entry]:
     from attacks.registry import FEATURE_ATTACKS
 
-    from ..evaluations.attacks.condition import parse_condition
-    from ..evaluations.attacks.registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
+    from ..evaluations.attacks.build import EVERY_ATTACK, EVERY_DENSE_ATTACK, parse_condition
     from ..protocol.card import load_card
 
     rows: list[Entry] = []
@@ -149,8 +148,8 @@ def _attacks() -> list[Entry]:
 
 
 def _corruptions() -> list[Entry]:
+    from ..evaluations.corruptions.condition import SETS, category_of
     from ..evaluations.corruptions.registry import EVERY_CORRUPTION
-    from ..evaluations.corruptions.sets import SETS, category_of
 
     sets: list[Entry] = [
         {"name": name, "kind": f"set of {len(some)}", "what it is": [*some], "severities": _range(some.values())}
@@ -185,8 +184,8 @@ def _range(severities: Iterable[tuple[int, ...]]) -> str:
 
 
 def _cams() -> list[Entry]:
-    from ..evaluations.explainers import EVERY_EXPLAINER
-    from ..evaluations.map_methods import CONTROLS, OPTIONS, method_names
+    from ..evaluations.maps.explainers import EVERY_EXPLAINER
+    from ..evaluations.maps.methods import CONTROLS, OPTIONS, method_names
     from ..protocol.card import format_number
 
     every = dict(EVERY_EXPLAINER.usable())

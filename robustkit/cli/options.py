@@ -1,18 +1,207 @@
-"""The options that commands share, each also from ROBUSTKIT_<NAME> and from a TOML file (--config)."""
+"""The options that commands share: their types, groups in --help, and --config."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ..errors import ProtocolError
+from ..common.files import TEXT, reason, text_of
+from ..errors import ProtocolError, unknown
 from .completion import COMPLETERS
 from .completion import checkpoints as completed_checkpoints
-from .config import check_trust, load_plugins, use_config
-from .help import Option, put_under
-from .option_types import AT_LEAST_0, AT_LEAST_1, BatchSize, Place, Text
+
+
+def _empty(param: click.Parameter | None) -> str:
+    return f"it is empty; expected: {getattr(param, 'help', None) or 'a value'}"
+
+
+class Whole(click.IntRange):
+    """A whole number."""
+
+    name = "integer"
+
+
+AT_LEAST_0, AT_LEAST_1 = Whole(min=0), Whole(min=1)
+
+
+class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A text that is not empty: an empty one usually comes from an unset shell variable."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return str(value) if str(value).strip() else self.fail(_empty(param), param, ctx)
+
+
+class Place(click.Path):
+    """A path that is not empty, nor of blanks alone: Path("") is the current folder. writes: whether a command writes
+    there, which an untrusted --config must not choose.
+    """
+
+    def __init__(self, *, writes: bool = False, **settings: Any) -> None:
+        super().__init__(path_type=Path, **settings)
+        self.writes = writes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value, param, ctx) if str(value).strip() else self.fail(_empty(param), param, ctx)
+
+
+class BatchSize(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A number of samples, or `auto`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return value if value == "auto" else AT_LEAST_1.convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r}; expected a number of 1 or more, or auto.", param, ctx)
+
+
+SECTIONS = {
+    "": "Options",
+    "Data": "Data",
+    "Model": "Model and preprocessing",
+    "Attacks": "Attacks",
+    "Corruptions": "Corruptions",
+    "Maps": "Maps and attention",
+    "Run": "Run",
+    "Output": "Output",
+    "General": "General",
+}
+"""The heading of each section of options, in their order."""
+SHORT = 12
+"""The most options that are listed without headings."""
+
+
+class Option(click.Option):
+    """An option that knows under which heading it is listed."""
+
+    def __init__(self, *names: Any, section: str = "", **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.section = section
+
+
+class Command(click.Command):
+    """A command whose --help lists its options under headings, if they are many."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        every = [(getattr(param, "section", "General"), param.get_help_record(ctx)) for param in self.get_params(ctx)]
+        listed = [(section, record) for section, record in every if record is not None]
+        many = len(listed) > SHORT
+        for name, heading in SECTIONS.items() if many else [("", "Options")]:
+            if records := [record for section, record in listed if section == name or not many]:
+                with formatter.section(heading):
+                    formatter.write_dl(records, col_max=28)
+
+
+class Commands(click.Group):
+    """A group whose --help lists its commands under headings, each with a line that is never cut."""
+
+    def __init__(self, sections: Mapping[str, Mapping[click.Command, str]], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.sections = sections
+        for commands in sections.values():
+            for command, line in commands.items():
+                command.short_help = line
+                self.add_command(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        widest = max(len(str(command.name)) for commands in self.sections.values() for command in commands)
+        for heading, commands in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{command.name!s:<{widest}}", line) for command, line in commands.items()])
+
+
+def put_under(section: str, params: Iterable[click.Parameter]) -> None:
+    """Put options under a heading, except for those that have one."""
+    for param in params:
+        if isinstance(param, Option):
+            param.section = param.section or section
+
+
+_CONFIG = "robustkit.config"
+
+
+def use_config(context: click.Context, _: click.Parameter, path: str | None) -> None:
+    """Make the entries of a TOML file the defaults of the options: top level, then the command's own table."""
+    if path is None:
+        return
+    from ..common.files import parse_toml
+
+    try:
+        text = text_of(Path(path), TEXT, errors="replace")
+    except OSError as fault:
+        raise ProtocolError(f"--config {path}: {reason(fault)}; give a TOML file of options") from None
+    table = parse_toml(text, path, ProtocolError)
+    of_command = table.pop(str(context.info_name), {})
+    if not isinstance(of_command, dict):
+        raise ProtocolError(f"--config {path}: {context.info_name} is {of_command!r}; expected a table of its options")
+    entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | of_command
+    parameters = {parameter.name: parameter for parameter in context.command.params}
+    for name in ("config", "trust_config", "debug"):
+        parameters.pop(name, None)
+    commands = (
+        context.parent.command.commands if context.parent and isinstance(context.parent.command, click.Group) else {}
+    )
+    for name in (name for name, value in table.items() if isinstance(value, dict) and name not in commands):
+        raise ProtocolError(f"--config {path}: " + unknown("table", name, commands))
+    for key in entries:
+        if key.replace("-", "_") not in parameters:
+            options = (str(name).replace("_", "-") for name in parameters)
+            raise ProtocolError(f"--config {path}: " + unknown("option", key, options))
+    named = {key.replace("-", "_"): value for key, value in entries.items()}
+    context.default_map = {
+        name: ",".join(map(str, value)) if isinstance(value, list) and not parameters[name].multiple else value
+        for name, value in named.items()
+    }
+    context.meta[_CONFIG] = path
+
+
+def check_trust(context: click.Context, parameter: click.Parameter, trusted: bool) -> None:
+    """Refuse what an untrusted --config could do besides choosing options: run code, write elsewhere, send results
+    away.
+
+    Not eager, so that it comes after --config, wherever the two stand.
+    """
+    path = context.meta.get(_CONFIG)
+    if path is None or trusted:
+        return
+    here = Path.cwd().resolve()
+    for key, value in (context.default_map or {}).items():
+        values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
+        parameter_type = next(part.type for part in context.command.params if part.name == key)
+        written = isinstance(parameter_type, Place) and parameter_type.writes
+        written = written and (key != "policy" or bool(context.params.get("init")))  # which is read, else
+        if written and any(not (here / part).resolve().is_relative_to(here) for part in values):
+            what = "writes outside the folder where you are"
+        elif key == "plugin" or (key == "arch" and any(":" in part for part in values)):
+            what = "names code to run"
+        elif key == "ray" and ":" in values[0]:
+            what = "names a cluster, which may run code here"
+        elif key == "logs":
+            what = "sends results away"
+        else:
+            continue
+        name = max(next(part.opts for part in context.command.params if part.name == key), key=len)
+        given = context.get_parameter_source(key)
+        if given not in (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT):
+            raise ProtocolError(
+                f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); give {name} yourself, or --trust-config "
+                "where you know who wrote the file"
+            )
+
+
+def load_plugins(context: click.Context, _: click.Parameter, files: tuple[Path, ...]) -> None:
+    """Execute files of plug-ins. Not eager: files that a --config names run only after --trust-config was checked."""
+    from ..common.plugins import load_plugin
+
+    for file in files:
+        load_plugin(file)
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
@@ -269,4 +458,52 @@ sharing_options = group(
         ),
     ],
     "Run",
+)
+
+
+mask_options = group(
+    [
+        option(
+            "--masks",
+            type=Place(),
+            help="Folder of label maps, for segmenters, named like the images.",
+        ),
+        option("--classes", type=Place(), help="File of class names, one a line, in label order."),
+        option("--ignore", type=str, default="255", help="Labels that do not count, separated by commas."),
+    ],
+    "Data",
+)
+scene_options = group(
+    [
+        mask_options,
+        option("--layout", section="Data", help="ade20k, folders or embedded; detected by default."),
+        option("--limit", section="Data", type=AT_LEAST_1, help="At most N images, a function of the seed."),
+        ids_option,
+        option(
+            "--attacks",
+            section="Attacks",
+            help="fgsm, pgd, segpgd, cospgd, sea or conditions such as segpgd(steps=10); none; default: pgd.",
+        ),
+        radius_options,
+        option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
+        option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
+        frost_option,
+        evaluation_option,
+        option(
+            "--examples",
+            section="Output",
+            type=AT_LEAST_0,
+            default=4,
+            help="Scenes to draw in the report; 0 for none.",
+        ),
+    ],
+    "Corruptions",
+)
+segmenter_options = network_options(
+    "timm name of a Segmenter's encoder, or code to run: module:function, file.py:function.",
+    "Number of classes of the output.",
+    option("--window", help="Side, or HEIGHTxWIDTH, of the windows that the network sees."),
+    option("--stride", help="Step from one window to the next, likewise."),
+    option("--short-side", type=AT_LEAST_1, help="Resize images to this short side before windows are cut."),
+    option("--resize", help="ade20k: resize images as the public data pipeline for ADE20K does."),
 )

@@ -1,4 +1,9 @@
-"""Run the commands of a run: pass their options to the pipeline, and print what it found."""
+"""Run the commands of a run: pass their options to the pipeline, and print what it found.
+
+It takes what shows in about a minute: each kind of evaluation, at one radius and one severity. `--full` takes more
+samples, a smaller radius, SPSA and all severities. AutoAttack has a small budget. Corruptions are those that need no
+further files.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +18,13 @@ import click
 
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from . import streams
-from .arguments import DATA_KEYS, model_arguments, segmenter_arguments
-from .idle import refuse_for_pictures, refuse_idle_parts
+from .arguments import DATA_KEYS, model_arguments, refuse_for_pictures, refuse_idle_parts, segmenter_arguments
 
 if TYPE_CHECKING:
-    from ..evaluations.parts import Part
+    from ..evaluations.records import Part
     from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
     from ..results.summary import Run
     from ..runs.folder import RunFolder
-
 
 AS_IT_IS: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 """How a line is printed that somebody may copy: a path or a command."""
@@ -115,7 +118,7 @@ def run_cam(
     options: dict[str, Any],
 ) -> None:
     """Make maps of a data set, with a gallery, or of pictures."""
-    from .cam.pictures import is_picture
+    from .gallery import is_picture
 
     gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
     options.update(stability=options["attacks"] != "none")
@@ -137,7 +140,7 @@ def _explain(
     pictures: Sequence[str], checkpoints: Sequence[str], gallery: Mapping[str, Any], options: dict[str, Any]
 ) -> None:
     """Make maps of a user's own pictures."""
-    from .cam.pictures import explain_pictures
+    from .gallery import explain_pictures
 
     refuse_for_pictures()
     paths = explain_pictures(
@@ -159,8 +162,8 @@ def _draw(
 ) -> None:
     """Score the maps of a data set, and draw those of some samples."""
     from ..report.page import write_report
-    from .cam.choice import Choice
-    from .cam.command import make_gallery
+    from .gallery import make_gallery
+    from .gallery_choice import Choice
 
     choice = None
     if gallery["gallery"] or gallery["show"]:
@@ -208,7 +211,7 @@ def run_and_show(request: Request, details: bool = False, quiet: bool = False) -
 
 def after_part(part: Part, run: RunFolder) -> str:
     """Return what is to be done when a part has computed what it could: a second phase waits for the first of all."""
-    from ..evaluations.parts import missing_by_part
+    from ..evaluations.records import missing_by_part
 
     waiting = len(missing_by_part(run, part.count).get(part.number, ()))
     if waiting:
@@ -224,9 +227,8 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     the short one.
     """
     from ..display.console import print_line, print_tables
-    from ..evaluations.flags import flag_lines
-    from ..evaluations.gaps import left_out_lines
-    from ..evaluations.results import Results
+    from ..evaluations.aggregate import Results
+    from ..evaluations.presenting import flag_lines, left_out_lines
     from ..evaluations.setup_flags import setups_of
     from ..results.summary_text import sentences
     from ..results.tables import report_tables, short_tables
@@ -253,7 +255,7 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
 
 def say_unfinished(runs: Iterable[RunFolder]) -> None:
     """Print a line for each run that lacks records, with the command that completes it."""
-    from ..evaluations.gaps import unfinished
+    from ..evaluations.presenting import unfinished
 
     for line in (f"⚑ {run.path}: {gap}" for run in runs if (gap := unfinished(run))):
         console().print(line, markup=False, highlight=False, soft_wrap=True)
@@ -272,3 +274,50 @@ def usable(*runs: Path) -> Iterator[None]:
             f"{', '.join(map(str, runs))}: cannot be used ({type(fault).__name__}: {reason}); it holds something that "
             "no audit writes, or this is a defect of RobustKit, which --debug shows; make the run again"
         ) from fault
+
+
+_AUTOATTACK = "autoattack(eps=4/255,steps=10,targets=3,queries=100)"
+_CHOSEN = "noise(severity=3),blur(severity=3),digital(severity=3)"
+DEMO: dict[str, Any] = {
+    "checkpoints": [
+        *("zoo:shapes-vit-standard", "zoo:shapes-vit-quest"),
+        *("zoo:shapes-vit-elliptical", "zoo:shapes-vit-elliptical-quest"),
+    ],
+    "data_dir": "embedded:shapes",
+    "attacks": f"fgsm(eps=4/255),pgd(eps=4/255),{_AUTOATTACK}",
+    "corruptions": _CHOSEN,
+    "cams": "agcam",
+    "limit": 32,
+    "browse": 24,
+}
+SEGMENTERS: dict[str, Any] = {
+    "checkpoints": ["zoo:shapes-segmenter-standard", "zoo:shapes-segmenter-quest"],
+    "data_dir": "embedded:shapes",
+    "attacks": "pgd,segpgd",
+    "corruptions": _CHOSEN,
+    "variant": "hendrycks",
+    "limit": 20,
+}
+FULL_DEMO: dict[str, Any] = DEMO | {
+    "attacks": f"fgsm,pgd,spsa(steps=3,directions=8),fgsm(eps=4/255),pgd(eps=4/255),{_AUTOATTACK}",
+    "corruptions": "noise,blur,digital",
+    "limit": 60,
+}
+FULL_SEGMENTERS: dict[str, Any] = SEGMENTERS | {"corruptions": "noise,blur,digital", "limit": 40}
+
+
+def epilogue(classifiers: Path, segmenters: Path) -> str:
+    """Return what the demo prints last: what is in its folders, and what to do next."""
+    return f"""
+{classifiers} and {segmenters} hold report.html to read, summary.csv to
+compute with, and records/ of every sample. More of these results:
+  robustkit report {classifiers} --details
+    every table: losses, calibration, each corruption, stages of AutoAttack
+  robustkit compare {classifiers}
+    the four on the same images: differences, intervals, tests
+  robustkit check {classifiers} --init
+    a policy for CI
+Your own checkpoint:
+  robustkit inspect CHECKPOINT --data-dir IMAGES
+    what is in it, and which attention formula fits
+  robustkit audit CHECKPOINT --data-dir IMAGES --limit 200 --out runs/first"""

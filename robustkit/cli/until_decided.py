@@ -14,8 +14,8 @@ from ..gate.policy import read_policy
 from ..pipeline.until_decided import until_decided
 from ..runs.description import without_option
 from ..runs.folder import RunFolder
+from .arguments import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .check import DEFAULT, conclude, refuse_idle_predicate, refuse_same_file, withdraw
-from .idle import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .progress import ConsoleProgress
 from .terminal import AS_IT_IS, audit_request, console, refuse_bad, usable
 

@@ -1,4 +1,4 @@
-"""Plug-ins: code of other packages or of a user's file that takes part in an audit, found by name beside robustkit's own.
+"""Plug-ins: code of other packages or of a user's file that takes part in an audit, found by name.
 
 A package names what it brings under an entry point group, `robustkit.attacks` for example; a file has a dictionary
 `PLUGINS = {"attacks": {"spin": Spin}}`. Nothing of a package is imported before something asks for it by its name.

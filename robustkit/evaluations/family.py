@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .kinds import EVERY_FAMILY, FOLDERS, kind_of, module_of, plugged
-from .short_row import ShortRow
-from .vocabulary import Vocabulary
+from .interface import ShortRow, Vocabulary
+from .registry import EVERY_FAMILY, FOLDERS, kind_of, module_of, plugged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,13 +29,11 @@ if TYPE_CHECKING:
     from ..protocol.condition import Condition
     from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
-    from .cells import Cells
-    from .cost import Cost
-    from .metric import Metric
-    from .recorded import Compared, PerSample, Recorded
-    from .results import Results
-    from .rows import Gatherer, Number, Reading, Row
-    from .sentence import Clause
+    from .aggregate import Gatherer, Number, Reading, Results, Row
+    from .interface import Clause, Cost
+    from .metrics import Metric
+    from .presenting import Cells
+    from .records import Compared, PerSample, Recorded
     from .subject import Batch, Evaluation, Shown, Subject
 
     Looks = Mapping[str, Style]
@@ -240,7 +237,7 @@ class Family:
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         """Return what a sample costs under a condition, for an estimate: by default a forward. classes: the model's."""
-        from .cost import Cost
+        from .interface import Cost
 
         return Cost()
 
@@ -258,7 +255,7 @@ class Family:
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return the columns of a batch: by default, how the model does on what the condition shows."""
-        from .shown import score_shown
+        from .subject import score_shown
 
         return score_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
 

@@ -24,10 +24,9 @@ from ..models.setups import AS_GIVEN, NORMALISATIONS, Setup, alternatives
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress
-from .cost import Cost
+from .interface import Cost
 from .setup_flags import DECISIVE, FEWEST
-from .subject import Batch, Subject
-from .supply import Supply
+from .subject import Batch, Subject, Supply
 
 STATED, MOST, SCENES = 64, 1024, 32
 """Images that are looked at, at most and at even distances: for a part that is stated and for a crop, for attention and

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..common.files import json_of, reason
 from ..errors import ProtocolError, RunError
-from ..evaluations.cells import Row
+from ..evaluations.presenting import SummaryRow
 from ..runs.manifest import CheckpointEntry, Manifest
 from .output import finite, names_of, plain
 from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
@@ -95,7 +95,7 @@ def _figures(outcome: Outcome, run: Manifest, names: set[str]) -> dict[str, Any]
     }
 
 
-def _figure(row: Row) -> dict[str, Any]:
+def _figure(row: SummaryRow) -> dict[str, Any]:
     low, high = finite(row["ci_low"]), finite(row["ci_high"])
     known = low is not None and high is not None
     return {

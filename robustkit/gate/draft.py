@@ -8,16 +8,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..errors import ProtocolError
-from ..evaluations.cells import Row
-from ..evaluations.chief import chief_figures
-from ..evaluations.gaps import unfinished
-from ..evaluations.kinds import shares_of, words_of
-from ..evaluations.pattern import check_condition
+from ..evaluations.presenting import SummaryRow, chief_figures, unfinished
+from ..evaluations.registry import check_condition, shares_of, words_of
 from ..evaluations.setup_flags import is_of_setup
 from ..protocol.condition import CLEAN
 from ..runs.description import shown_as
 from ..runs.folder import RunFolder
-from ..tasks.measures import find_metric, metric_of
+from ..tasks.registry import find_metric, metric_of
 from .measured import MeasuredRun, is_of_missing
 from .output import plain
 from .policy import FEWEST, always_meets, quoted
@@ -140,14 +137,14 @@ def _chief(subject: MeasuredRun, condition: str, metric: str, why: str) -> Itera
             yield from _bound(rows[name], name, why)
 
 
-def _interval(row: Row) -> tuple[float, float]:
+def _interval(row: SummaryRow) -> tuple[float, float]:
     """Return the interval of a figure, a made-up one of 0.05 to each side where it has none."""
     if math.isfinite(row["ci_low"]) and math.isfinite(row["ci_high"]):
         return row["ci_low"], row["ci_high"]
     return row["value"] - 0.05, row["value"] + 0.05
 
 
-def _of_row(subject: MeasuredRun, row: Row, name: str) -> Iterator[str]:
+def _of_row(subject: MeasuredRun, row: SummaryRow, name: str) -> Iterator[str]:
     condition, metric = row["condition"], row["metric"]
     definition = find_metric(metric)
     if (
@@ -164,7 +161,7 @@ def _of_row(subject: MeasuredRun, row: Row, name: str) -> Iterator[str]:
     yield from _bound(row, name)
 
 
-def _bound(row: Row, checkpoint: str, why: str = "") -> Iterator[str]:
+def _bound(row: SummaryRow, checkpoint: str, why: str = "") -> Iterator[str]:
     """Yield a rule that the figure's interval meets as a whole; a comment where there can be none."""
     condition, metric, value = row["condition"], row["metric"], row["value"]
     what = f"{metric} under {plain(condition)}"

@@ -13,9 +13,8 @@ from typing import Any
 from ..common.differences import unseen
 from ..display.text import no_controls
 from ..errors import NothingEvaluated, RunError
-from ..evaluations.cells import Cells, Row
-from ..evaluations.kinds import shares_of, vocabulary_of
-from ..evaluations.pattern import fits, is_exactly, pattern_of
+from ..evaluations.presenting import Cells, SummaryRow
+from ..evaluations.registry import fits, is_exactly, pattern_of, shares_of, vocabulary_of
 from ..protocol.card import card_names
 from ..protocol.condition import ConditionPattern
 from ..results.pairing import (
@@ -33,7 +32,7 @@ from ..results.summary import survey
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..runs.merging import differing
-from ..tasks.measures import find_metric
+from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
 from .policy import quoted
 
@@ -168,7 +167,7 @@ def is_of_missing(flag: str) -> bool:
     return "the same command" in flag or "the same audit" in flag
 
 
-def figure_of(row: Row) -> Measured:
+def figure_of(row: SummaryRow) -> Measured:
     """Return a result. An interval of zero width is left out: resampling saw no difference in so few samples."""
     figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
     metric = find_metric(row["metric"])

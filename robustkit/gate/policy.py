@@ -13,11 +13,11 @@ from typing import Any
 
 from ..common.files import TEXT, bytes_of, parse_toml, reason
 from ..errors import ProtocolError, unknown
-from ..evaluations.metric import Metric
-from ..evaluations.pattern import check_condition, pattern_of
+from ..evaluations.metrics import Metric
+from ..evaluations.registry import check_condition, pattern_of
 from ..protocol.card import number
 from ..protocol.condition import ConditionPattern
-from ..tasks.measures import find_metric, metrics
+from ..tasks.registry import find_metric, metrics
 
 OF_RUN = ("protocol", "data digest", "settings")
 """What all checkpoints of a run share."""

@@ -20,16 +20,15 @@ import numpy as np
 
 from ..common.intervals import Floats
 from ..errors import ProtocolError, RunError
-from ..evaluations.cells import INCOMPLETE
-from ..evaluations.kinds import by_words, vocabulary_of, words_of
-from ..evaluations.pattern import fits, is_exactly, pattern_of
-from ..evaluations.recorded import Recorded
-from ..evaluations.rows import STOPPED
+from ..evaluations.aggregate import STOPPED
+from ..evaluations.presenting import INCOMPLETE
+from ..evaluations.records import Recorded
+from ..evaluations.registry import by_words, fits, is_exactly, pattern_of, vocabulary_of, words_of
 from ..protocol.condition import Condition
 from ..results.pairing import Side, lacking, same_identity
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
-from ..tasks.measures import find_metric
+from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
 from .measured import CannotTell, Measured, MeasuredRun, apart
 from .policy import OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value

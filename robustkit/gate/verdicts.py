@@ -11,14 +11,13 @@ from ..common.differences import needed_unchanged, of_outcomes
 from ..common.intervals import Z
 from ..common.preprocessing import said_by
 from ..errors import ProtocolError
-from ..evaluations.cells import INCOMPLETE, Row
-from ..evaluations.kinds import words_of
-from ..evaluations.pattern import fits
+from ..evaluations.presenting import INCOMPLETE, SummaryRow
+from ..evaluations.registry import fits, words_of
 from ..results.pairing import Side, heads_setup, is_of_rounding, lacking, run_setup
 from ..runs.description import repeat_of, shown_as
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
-from ..tasks.measures import find_metric
+from ..tasks.registry import find_metric
 from .measured import (
     Ambiguous,
     CannotTell,
@@ -82,9 +81,9 @@ def _preprocessing(checkpoint: CheckpointEntry, expected: str) -> tuple[bool, st
         return True, f'preprocessing is "{", ".join(wanted)}"'
     differing, missing = list[str](), "nothing"
     every = [*found.items(), *[("", missing)] * (len(wanted) - len(found))]
-    for (field, here), there in zip(every, [*wanted, *[missing] * (len(found) - len(wanted))], strict=True):
+    for (part, here), there in zip(every, [*wanted, *[missing] * (len(found) - len(wanted))], strict=True):
         if here != there:
-            who = said_by(checkpoint.said.get(field, ""), checkpoint.arch)
+            who = said_by(checkpoint.said.get(part, ""), checkpoint.arch)
             differing.append(f"{here}{who and f' ({who})'}, expected {there}")
     return False, f"preprocessing is {'; '.join(differing)}"
 
@@ -137,7 +136,7 @@ class Outcome:
 
     policy: Policy
     verdicts: tuple[Verdict, ...] = field(default=())
-    rows: Sequence[Row] = field(default=(), repr=False)
+    rows: Sequence[SummaryRow] = field(default=(), repr=False)
 
     def stops(self, verdict: Verdict) -> bool:
         """Whether the verdict alone makes the gate fail."""

@@ -13,21 +13,21 @@ from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
 from ..evaluations.attacks.build import attacked_labels
 from ..evaluations.attacks.evidence import bearing_evidence
+from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
+from ..evaluations.attention.logit_decomposition.condition import ledger_condition
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
-from ..evaluations.counterfactuals.vocabulary import CHANGES, counterfactual_conditions
-from ..evaluations.kinds import is_attack, shows
-from ..evaluations.ledger.condition import ledger_condition
-from ..evaluations.map_methods import check_method
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
+from ..evaluations.maps.counterfactuals.condition import CHANGES, counterfactual_conditions
 from ..evaluations.maps.evaluate import check_explainable
+from ..evaluations.maps.methods import check_method
+from ..evaluations.maps.regions.condition import chosen_of, parse_regions
 from ..evaluations.maps.truth import Truth, open_truth
-from ..evaluations.regions.vocabulary import chosen_of, parse_regions
+from ..evaluations.maps.two_objects.condition import two_object_condition
+from ..evaluations.registry import is_attack, shows
 from ..evaluations.subject import Settings
-from ..evaluations.transfer.condition import transfer_condition
-from ..evaluations.two_objects.vocabulary import two_object_condition
 from ..models.batch_size import best_batch
 from ..models.classifier import load
 from ..models.identity import Classifier, distinct_names
@@ -38,8 +38,7 @@ from ..results.summary import Run
 from ..runs.binding import OF_CHECKPOINT
 from ..runs.digests import digest_of
 from ..runs.manifest import CheckpointEntry
-from ..tasks.classification.images import Images
-from ..tasks.classification.subject import ClassifierSubject
+from ..tasks.classification.subject import ClassifierSubject, Images
 from .inputs import labelled_data, plan_attacked
 from .manifest import describe
 from .plan import Contender, Plan

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..evaluations.cost import Cost
+from ..evaluations.interface import Cost
 
 
 @dataclass(frozen=True)

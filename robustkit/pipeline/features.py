@@ -32,8 +32,7 @@ from ..results.summary import Run
 from ..runs.files import folder_name, refuse_link
 from ..runs.manifest import CheckpointEntry
 from ..tasks.features.heads import CROSS_VALIDATION, Asked, Heads
-from ..tasks.features.subject import FeatureSubject
-from ..tasks.features.supply import Pixels
+from ..tasks.features.subject import FeatureSubject, Pixels
 from .inputs import plan_attacked
 from .manifest import describe
 from .plan import Contender, Plan

@@ -22,11 +22,11 @@ from ..common.environment import count_in
 from ..common.plugins import Plugin, Registry
 from ..common.preprocessing import Preprocessing
 from ..errors import RunError
-from ..evaluations.attacks.registry import EVERY_ATTACK
+from ..evaluations.attacks.build import EVERY_ATTACK
 from ..evaluations.corruptions.registry import EVERY_CORRUPTION
-from ..evaluations.explainers import EVERY_EXPLAINER
 from ..evaluations.family import family_of
-from ..evaluations.kinds import EVERY_FAMILY
+from ..evaluations.maps.explainers import EVERY_EXPLAINER
+from ..evaluations.registry import EVERY_FAMILY
 from ..evaluations.subject import Settings
 from ..models.device import device_name
 from ..models.identity import ModelIdentity

@@ -12,7 +12,7 @@ from ..display.text import no_controls
 from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, needs_evidence
 from ..evaluations.family import family_of
-from ..evaluations.parts import ENOUGH, Part
+from ..evaluations.records import ENOUGH, Part
 from ..evaluations.setup import unsuited
 from ..protocol.condition import CLEAN, Condition
 from ..runs.binding import shard_number

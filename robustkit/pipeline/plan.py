@@ -9,8 +9,7 @@ from importlib import import_module
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
 from ..evaluations.corruptions.plan import CorruptedInputs
-from ..evaluations.subject import Settings, Subject
-from ..evaluations.supply import Supply
+from ..evaluations.subject import Settings, Subject, Supply
 from ..protocol.condition import Condition
 from ..results.summary import Run
 from ..runs.manifest import CheckpointEntry

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from ..display.text import no_controls
 from ..errors import RobustkitError
-from ..evaluations.attacks.cost import EVIDENCE, evidence_cost
+from ..evaluations.attacks.build import EVIDENCE, evidence_cost
 from ..evaluations.attacks.evidence import SAMPLES
-from ..evaluations.cost import Cost
 from ..evaluations.family import Family, family_of
-from ..evaluations.kinds import vocabulary_of
+from ..evaluations.interface import Cost
+from ..evaluations.registry import vocabulary_of
 from ..evaluations.setup import CHECK, COST, FIRST
 from ..protocol.card import Card
 from ..protocol.condition import Condition

@@ -15,14 +15,18 @@ from ..common.environment import check_date, usual_workers
 from ..common.plugins import declared
 from ..data.scenes import IGNORE
 from ..errors import PluginError, ProtocolError, unknown
-from ..evaluations.attacks.build import build_attack
-from ..evaluations.attacks.condition import Options, parse_condition, parse_conditions
-from ..evaluations.attacks.registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
-from ..evaluations.kinds import is_attack, kind_of, plugged, vocabulary_of
-from ..evaluations.parts import Part
-from ..evaluations.pattern import pattern_of
+from ..evaluations.attacks.build import (
+    EVERY_ATTACK,
+    EVERY_DENSE_ATTACK,
+    Options,
+    build_attack,
+    parse_condition,
+    parse_conditions,
+)
+from ..evaluations.attacks.two_phase.condition import two_phase_condition
+from ..evaluations.records import Part
+from ..evaluations.registry import is_attack, kind_of, pattern_of, plugged, vocabulary_of
 from ..evaluations.subject import Settings
-from ..evaluations.two_phase.condition import two_phase_condition
 from ..models.device import DTYPES, pick_device, unknown_dtype
 from ..models.identity import display_name
 from ..protocol.card import Card, load_card, number

@@ -26,8 +26,8 @@ from ..common.files import in_turn, locked
 from ..common.plugins import load_plugin, plugin_files
 from ..display.text import no_controls
 from ..errors import ProtocolError, RobustkitWarning, RunError
-from ..evaluations.flags import flag_lines
-from ..evaluations.results import Results
+from ..evaluations.aggregate import Results
+from ..evaluations.presenting import flag_lines
 from ..protocol.condition import CLEAN, Condition
 from ..results.summary import Run
 from ..runs.files import refuse_links
@@ -311,7 +311,7 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instea
         elif plan.request.ray is None:
             reporter = compute(plan, ranks, progress, say)
         else:
-            reporter = compute(plan, progress, say)
+            reporter = compute_on_cluster(plan, progress, say)
         ranks.finish()
         reporter.finish()
         if ranks.leads:

@@ -16,10 +16,8 @@ from ..models.segmenter import load_segmenter
 from ..protocol.card import Card
 from ..report.refresh import summarised, write_page
 from ..results.summary import Run
-from ..tasks.segmentation.examples import draw_examples
-from ..tasks.segmentation.images import SceneImages, scenes_for
-from ..tasks.segmentation.sheet import FILE
-from ..tasks.segmentation.subject import SegmenterSubject
+from ..tasks.segmentation.pictures import FILE, draw_examples
+from ..tasks.segmentation.subject import SceneImages, SegmenterSubject, scenes_for
 from .inputs import plan_attacked
 from .manifest import describe
 from .plan import Contender, Plan

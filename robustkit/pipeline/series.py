@@ -11,7 +11,7 @@ from typing import ClassVar
 from ..data.dataset import Dataset
 from ..data.series import SeriesSource, open_series
 from ..errors import DataError, NothingEvaluated, ProtocolError, unknown
-from ..evaluations.disturbances.vocabulary import parse_disturbances
+from ..evaluations.disturbances.condition import parse_disturbances
 from ..evaluations.subject import Settings
 from ..models.identity import distinct_names
 from ..models.series import SeriesClassifier, load_series
@@ -19,8 +19,7 @@ from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..report.refresh import refresh
 from ..results.summary import Run
-from ..tasks.series.subject import SeriesSubject
-from ..tasks.series.supply import Series
+from ..tasks.series.subject import Series, SeriesSubject
 from .manifest import describe
 from .plan import Contender, Plan
 from .request import Request

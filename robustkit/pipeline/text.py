@@ -12,8 +12,8 @@ from typing import ClassVar
 from ..data.dataset import Dataset
 from ..data.documents import open_documents
 from ..errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
-from ..evaluations.kinds import kind_of, words_of
-from ..evaluations.perturbations.vocabulary import USUAL, VOCABULARY
+from ..evaluations.perturbations.condition import USUAL, VOCABULARY
+from ..evaluations.registry import kind_of, words_of
 from ..evaluations.subject import Settings
 from ..models.identity import distinct_names
 from ..models.language_model import LanguageModel, load_language_model
@@ -21,8 +21,7 @@ from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
 from ..results.summary import Run
-from ..tasks.text.subject import TextSubject, Windows
-from ..tasks.text.supply import Documents
+from ..tasks.text.subject import Documents, TextSubject, Windows
 from .manifest import describe
 from .plan import Contender, Plan
 from .request import Request

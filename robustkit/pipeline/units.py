@@ -31,8 +31,7 @@ from ..evaluations.attacks.gradient_masking import AFTERWARDS, findings
 from ..evaluations.family import Family, family_of
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_flags import setup_flags, setup_notes
-from ..evaluations.subject import Batch, Evaluation, Subject
-from ..evaluations.supply import Reader, Supply
+from ..evaluations.subject import Batch, Evaluation, Reader, Subject, Supply
 from ..models.batch_size import out_of_memory
 from ..models.device import device_name
 from ..protocol.card import samples_of

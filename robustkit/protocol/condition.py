@@ -1,4 +1,4 @@
-"""A condition: what is done to the images before the model sees them. Its text, its parameters, and how a rule names it.
+"""A condition: what is done to the images before the model sees them. Its text, parameters, pattern.
 
 `clean`, `pgd(eps=1/255,steps=20)`, `corruption(fog,severity=3)`, `cam(agcam)`, `attention(clean)`: each family of
 evaluations parses its own.

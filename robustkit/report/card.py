@@ -17,10 +17,10 @@ from PIL import ImageFont
 from ..common.files import check_plain, reason, write_whole
 from ..display.text import Made, code, fenced, plain, table
 from ..errors import NothingEvaluated, RunError, unknown
+from ..evaluations.aggregate import Results
 from ..evaluations.family import family_of
-from ..evaluations.gaps import left_out_lines, unfinished
-from ..evaluations.kinds import by_words, kind_of, words_of
-from ..evaluations.results import Results
+from ..evaluations.presenting import left_out_lines, unfinished
+from ..evaluations.registry import by_words, kind_of, words_of
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
@@ -28,7 +28,7 @@ from ..results.summary import survey
 from ..runs.description import repeat_of, shown_as
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
-from ..tasks.measures import metrics
+from ..tasks.registry import metrics
 from ..tasks.task import task_named, task_of
 
 MADE_BY = "robustkit card"

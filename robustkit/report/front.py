@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, percent, plain, spread
-from ..evaluations.cells import Row, is_finite
-from ..evaluations.flags import Flag, flags_of
-from ..evaluations.gaps import Gap, gaps_of, not_evaluated
-from ..evaluations.results import Results
+from ..evaluations.aggregate import Results
+from ..evaluations.presenting import Flag, Gap, SummaryRow, flags_of, gaps_of, is_finite, not_evaluated
 from ..evaluations.setup_flags import setups_of
 from ..protocol.card import Samples
 from ..results.comparison import Asked, ComparisonRow, Tested, asked, pair_tests
 from ..results.summary_text import Finding, findings, p_said
-from ..tasks.measures import metric_of
+from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 
 if TYPE_CHECKING:
@@ -196,7 +194,7 @@ def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
     return Line(title, unit, metric.better < 0, _n(rows, results), cells, verdict, detail)
 
 
-def _n(rows: Sequence[Row | None], results: Results) -> str:
+def _n(rows: Sequence[SummaryRow | None], results: Results) -> str:
     counts = sorted({int(row["n"]) for row in rows if row is not None})
     if not counts or counts == [results.manifest.data.n]:
         return ""
@@ -208,7 +206,7 @@ def _figure(value: float, scale: float, sign: str = "") -> str:
     return text.replace("-", "−")
 
 
-def _cell(row: Row | None, scale: float, mark: str) -> Cell:
+def _cell(row: SummaryRow | None, scale: float, mark: str) -> Cell:
     if row is None or not is_finite(row["value"]):
         return Cell("–" if row is None else "nan")
     ends = [row["ci_low"], row["ci_high"]]

@@ -15,18 +15,17 @@ from ..display.svg import Figure, Style, style
 from ..display.table import Section
 from ..display.text import no_formula
 from ..display.web import ENLARGE
-from ..evaluations.cells import Cells, Row, is_finite
+from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family
-from ..evaluations.kinds import words_of
-from ..evaluations.results import Results
-from ..evaluations.sentence import Clause
-from ..evaluations.term import Term
+from ..evaluations.interface import Clause
+from ..evaluations.metrics import Term
+from ..evaluations.presenting import Cells, SummaryRow, is_finite
+from ..evaluations.registry import words_of
 from ..protocol.condition import CLEAN
 from ..results.tables import comparison_grids, report_tables
 from ..runs.description import repeat_of, shown_as
 from ..runs.folder import RunFolder
-from ..tasks.glossary import glossary
-from ..tasks.task import Task, task_of
+from ..tasks.task import Task, glossary, task_of
 from .front import front_of
 from .pages import broken, environment, figure, rendered
 from .samples import Browser
@@ -91,7 +90,7 @@ def looks_of(run: RunFolder) -> dict[str, Style]:
     return {checkpoint.name: style(place) for place, checkpoint in enumerate(run.manifest.checkpoints)}
 
 
-def sections_of(run: RunFolder, rows: Sequence[Row]) -> list[Section]:
+def sections_of(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Section]:
     """Return the sections of the page that show the results, in the order of a page. rows: of the summary."""
     results = Results.of(run, rows).changed(_with_none)
     return in_order(task_of(results.manifest).sections(results, looks_of(run)))
@@ -105,12 +104,12 @@ def in_order(sections: Iterable[Section]) -> list[Section]:
     )
 
 
-def figures(run: RunFolder, rows: Sequence[Row]) -> list[Figure]:
+def figures(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Figure]:
     """Return all figures of a run, in the order of a page. rows: of its summary."""
     return [figure for section in sections_of(run, rows) for figure in section.figures]
 
 
-def _with_none(row: Row) -> Row:
+def _with_none(row: SummaryRow) -> SummaryRow:
     """Return a row with None for nan, as the summary's JSON has it."""
     return {key: None if isinstance(value, float) and value != value else value for key, value in row.items()}
 
@@ -128,7 +127,7 @@ class Headline:
     flags: tuple[str, ...]
 
 
-def verdicts(run: RunFolder, rows: Sequence[Row]) -> list[Headline]:
+def verdicts(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Headline]:
     """Return the headlines of the run's checkpoints, in its order. rows: of its summary."""
     results = Results.of(run, rows)
     manifest = results.manifest
@@ -160,7 +159,7 @@ def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
     yield from _widths([row for clause in clauses for row in clause.rows])
 
 
-def _widths(rows: Sequence[Row]) -> Iterator[str]:
+def _widths(rows: Sequence[SummaryRow]) -> Iterator[str]:
     """Yield what intervals are too wide to say."""
     if any(not (is_finite(row["ci_low"]) and is_finite(row["ci_high"])) for row in rows):
         yield "too few samples for intervals"
@@ -168,7 +167,7 @@ def _widths(rows: Sequence[Row]) -> Iterator[str]:
         yield f"intervals are wider than {100 * WIDE:.0f} points: too few samples to tell more"
 
 
-def _flags(rows: Iterable[Row]) -> Iterator[str]:
+def _flags(rows: Iterable[SummaryRow]) -> Iterator[str]:
     """Yield each doubt once, with its condition, or the number of conditions."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -185,7 +184,7 @@ LARGEST = 7_900_000
 _STYLES, _SCRIPTS = ("style.css", "front.css"), (ENLARGE, "tables.js", "figures.js", "page.js", "browser.js")
 
 
-def write_report(run: RunFolder, rows: Sequence[Row]) -> None:
+def write_report(run: RunFolder, rows: Sequence[SummaryRow]) -> None:
     """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary."""
     results, manifest = Results.of(run, rows), run.manifest
     inputs = {c.name: spelled(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from ..common.files import locked
 from ..errors import NothingEvaluated, RunError
-from ..evaluations.parts import missing_by_part
-from ..evaluations.results import Results
+from ..evaluations.aggregate import Results
+from ..evaluations.records import missing_by_part
 from ..results.summary import Run, survey, write_summary
 from ..runs.description import repeat_of, without_option
 from ..runs.files import refuse_links

@@ -17,9 +17,9 @@ from ..data.class_names import class_names
 from ..data.picture_files import Refused, open_picture
 from ..display.text import pixels
 from ..errors import RunError
-from ..evaluations.cells import is_finite
 from ..evaluations.family import family_of
-from ..evaluations.kinds import kind_of, words_of
+from ..evaluations.presenting import is_finite
+from ..evaluations.registry import kind_of, words_of
 from ..protocol.condition import CLEAN
 from ..runs.folder import TAKEN, RunFolder, only_taken
 from ..runs.kept_images import Picture, read_pictures

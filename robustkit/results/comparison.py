@@ -21,13 +21,12 @@ from weakref import WeakKeyDictionary
 
 from ..common.differences import Difference, holm
 from ..errors import DamagedRecord, RunError
-from ..evaluations.cells import Row
+from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family, family_of
-from ..evaluations.flags import Flagged, raised, short_names
-from ..evaluations.kinds import kind_of, words_of
-from ..evaluations.results import Results
+from ..evaluations.presenting import Flagged, SummaryRow, raised, short_names
+from ..evaluations.registry import kind_of, words_of
 from ..runs.folder import RunFolder
-from ..tasks.measures import metric_of
+from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .pairing import Side, changed, doubts, flagged, names_of, paired_difference, pairs, refuse, same_file, unpaired
 from .published import Published
@@ -37,7 +36,7 @@ _LEVEL = 0.05
 MOST = 12
 """The number of checkpoints up to which every one is tested against every other; of more, each against the first."""
 _HELD = 200_000  # figures of samples that all checkpoints may hold at once under one condition
-_FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[Row], Tested]] = WeakKeyDictionary()
+_FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[SummaryRow], Tested]] = WeakKeyDictionary()
 
 
 __all__ = [
@@ -212,7 +211,7 @@ def _family(pairs: Sequence[tuple[Side, Side]]) -> Comparison | None:
         return None
     (run,) = runs.values()
     try:
-        rows: Sequence[Row] = run.summary()
+        rows: Sequence[SummaryRow] = run.summary()
     except RunError:
         rows = survey(run).rows
     return pair_tests(Results.of(run, rows)).comparison

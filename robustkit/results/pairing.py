@@ -12,12 +12,10 @@ from msgspec import UNSET
 
 from ..common.differences import Difference
 from ..errors import RunError, unknown
-from ..evaluations.cells import Row
 from ..evaluations.family import family_of
-from ..evaluations.flags import Flagged
-from ..evaluations.kinds import kind_of, words_of
-from ..evaluations.needed import check_plugins
-from ..evaluations.recorded import Recorded, common_ids, nothing_common
+from ..evaluations.presenting import Flagged, SummaryRow
+from ..evaluations.records import Recorded, check_plugins, common_ids, nothing_common
+from ..evaluations.registry import kind_of, words_of
 from ..runs.digests import digest_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
@@ -114,10 +112,10 @@ class Side(Recorded):
     """A checkpoint of a run, with its results."""
 
     @cached_property
-    def results(self) -> list[Row]:
+    def results(self) -> list[SummaryRow]:
         """Its rows of summary.json; computed from the records where that file is missing or was altered."""
         try:
-            rows: Sequence[Row] = self.run.summary()
+            rows: Sequence[SummaryRow] = self.run.summary()
         except RunError:
             rows = survey(self.run)
         return [row for row in rows if row["checkpoint"] == self.checkpoint]

@@ -29,9 +29,9 @@ from typing import Any
 
 from ..common.files import parse_toml, written_text
 from ..errors import RobustkitError, RunError, unknown
-from ..evaluations.kinds import kind_of, vocabularies, words_of
+from ..evaluations.registry import kind_of, vocabularies, words_of
 from ..protocol.card import card_names, load_card
-from ..tasks.measures import find_metric, metrics
+from ..tasks.registry import find_metric, metrics
 
 _FOLDER = resources.files("robustkit.results") / "references"
 _FIELDS = ("summary", "source", "data", "protocol")

@@ -9,10 +9,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ..display.text import no_controls, no_formula
-from ..evaluations.cells import Row
-from ..evaluations.needed import check_plugins
-from ..evaluations.results import Results, gatherers_of
-from ..evaluations.rows import Parts, Reading
+from ..evaluations.aggregate import Parts, Reading, Results, gatherers_of
+from ..evaluations.presenting import SummaryRow
+from ..evaluations.records import check_plugins
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.task import task_of
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def summarise(run: RunFolder) -> list[Row]:
+def summarise(run: RunFolder) -> list[SummaryRow]:
     """Return the rows of summary.json, in the order of the run's checkpoints and conditions."""
     return [*survey(run).rows]
 

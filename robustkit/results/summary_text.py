@@ -14,13 +14,12 @@ from statistics import NormalDist
 from ..common.differences import Difference
 from ..common.intervals import Z
 from ..display.svg import labels, plain
-from ..evaluations.cells import is_finite
+from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family, family_of
-from ..evaluations.gaps import gaps_of
-from ..evaluations.kinds import is_over_groups, kind_of, words_of
-from ..evaluations.results import Results
+from ..evaluations.presenting import gaps_of, is_finite
+from ..evaluations.registry import is_over_groups, kind_of, words_of
 from ..protocol.condition import CLEAN
-from ..tasks.measures import metric_of
+from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import ComparisonRow, Tested, asked, pair_tests, points
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from ..display.grid import Grid, Part, side_by_side
 from ..display.table import TextTable
-from ..evaluations.cells import Row, is_finite
+from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family
-from ..evaluations.metric import Metric
-from ..evaluations.results import Results
-from ..evaluations.short_row import ShortRow
+from ..evaluations.interface import ShortRow
+from ..evaluations.metrics import Metric
+from ..evaluations.presenting import SummaryRow, is_finite
 from ..runs.folder import RunFolder
-from ..tasks.measures import metric_of
+from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import Comparison, ComparisonRow, own_flags, pair_tests
 from .pairing import Side
@@ -63,7 +63,7 @@ def _table(results: Results, rows: list[ShortRow]) -> TextTable:
     return TextTable("", ("", "", *names), cells).under_heads([row.section for row in rows])
 
 
-def _cell(cells: Mapping[tuple[str, str], Row], condition: str, metric: Metric) -> str:
+def _cell(cells: Mapping[tuple[str, str], SummaryRow], condition: str, metric: Metric) -> str:
     """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
     row = cells.get((condition, metric.name))
     if row is None:
@@ -90,7 +90,7 @@ class Among:
     the levels that have one.
     """
 
-    row: Row
+    row: SummaryRow
     levels: dict[str, float]
     spreads: dict[str, float] = field(default_factory=dict)
 

@@ -1,10 +1,14 @@
-"""Find a task by its name, robustkit's own or a plug-in's. Loads no task."""
+"""Find a task by its name, and every metric that results may have. Loads no task."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from ..common.plugins import Registry
+from ..evaluations.metrics import Metric, named
+from ..evaluations.registry import EVERY_FAMILY, vocabularies
+from ..protocol.card import TASKS
 from ..protocol.card import TASKS as NAMES
 
 
@@ -14,6 +18,46 @@ def _a_task(value: Any) -> Any:
     return value
 
 
-TASKS = {name: f"{name}.task" for name in NAMES}
-EVERY_TASK: Registry[Any] = Registry("tasks", TASKS, _a_task)
+TASK_MODULES = {name: f"{name}.task" for name in NAMES}
+EVERY_TASK: Registry[Any] = Registry("tasks", TASK_MODULES, _a_task)
 """The modules of robustkit's tasks, and the tasks of plug-ins, by name."""
+
+
+_OF_TASKS: tuple[Metric, ...] = tuple(
+    dict.fromkeys(metric for name in TASKS for metric in import_module(f"{__package__}.{name}.measures").METRICS)
+)
+
+
+def metrics() -> dict[str, Metric]:
+    """Return every metric of tasks and families by its name, except parametric ones."""
+    every: dict[str, Metric] = {}
+    of_families = (metric for words in vocabularies() for metric in words.metrics)
+    for metric in (*_OF_TASKS, *of_families, *_of_plugins()):
+        if not metric.parametric:
+            every.setdefault(metric.name, metric)  # robustkit's own come first
+    return every
+
+
+def find_metric(name: str) -> Metric | None:
+    """Return the metric of this name, `iou(CLASS)`, `top1_after_STAGE` and leads over controls among them, or None."""
+    if (metric := named(_OF_TASKS, name)) is not None:
+        return metric
+    for _ in range(2):
+        of_families = (words.metric(name) for words in vocabularies())
+        if (metric := next(filter(None, (*of_families, named(_of_plugins(), name))), None)) is not None:
+            return metric
+        for registry in (EVERY_FAMILY, EVERY_TASK):
+            list(registry.usable())  # one that is not loaded may have it
+    return None
+
+
+def _of_plugins() -> list[Metric]:
+    """Return the metrics of the plug-ins' tasks that were loaded."""
+    return [metric for task in EVERY_TASK.loaded for metric in task.metrics]
+
+
+def metric_of(name: str) -> Metric:
+    """Return the metric of this name, which must exist."""
+    metric = find_metric(name)
+    assert metric is not None
+    return metric

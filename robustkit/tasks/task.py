@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..common.differences import Difference, of_means
 from ..evaluations.family import family_of
-from ..evaluations.kinds import kind_of, words_of
-from ..evaluations.metric import Metric, named
-from ..evaluations.recorded import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
-from ..evaluations.term import Term
+from ..evaluations.metrics import TERMS as OF_SUPPORT
+from ..evaluations.metrics import Metric, Term, named
+from ..evaluations.records import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
+from ..evaluations.registry import kind_of, vocabularies, words_of
 from ..protocol.card import Samples, samples_of
-from .registry import EVERY_TASK, TASKS
+from .registry import EVERY_TASK, TASK_MODULES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..display.table import CardPart, Section, TextTable
-    from ..evaluations.cells import Cells, Row
+    from ..evaluations.aggregate import Gatherer, Parts, Reading, Results
     from ..evaluations.family import Looks
-    from ..evaluations.results import Results
-    from ..evaluations.rows import Gatherer, Parts, Reading
-    from ..evaluations.sentence import Clause
+    from ..evaluations.interface import Clause
+    from ..evaluations.presenting import Cells, SummaryRow
     from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
 
@@ -130,7 +129,7 @@ class Task:
         """Return the parts of the page that show the results. looks: how each checkpoint is drawn."""
         raise NotImplementedError
 
-    def clean_clause(self, row: Row) -> str:
+    def clean_clause(self, row: SummaryRow) -> str:
         """Return what the headline metric of clean images says, for a sentence."""
         raise NotImplementedError
 
@@ -156,5 +155,58 @@ def task_named(name: str | None) -> Task:
     """Return the task of a name, as cards have it; classification for None."""
     name = name or "classification"
     plugin = EVERY_TASK.plugin(name)
-    task: Task = EVERY_TASK.load(plugin) if plugin else import_module(f"{__package__}.{TASKS[name]}").TASK
+    task: Task = EVERY_TASK.load(plugin) if plugin else import_module(f"{__package__}.{TASK_MODULES[name]}").TASK
     return task
+
+
+def _statistics(samples: Samples) -> tuple[Term, ...]:
+    one, many = samples
+    return (
+        *OF_SUPPORT,
+        Term(
+            "95 %",
+            f"In brackets stands the 95 % interval: from other {many} of the same kind, 95 of 100 such intervals hold "
+            f"the true value. Of shares of {many} it is Wilson's; of other figures it comes from resampling the {many}."
+            " Of a difference it agrees with the test.",
+            ("95 % intervals", "Wilson's 95 % intervals"),
+        ),
+        Term("n", f"The number of {many} that a figure is of."),
+        Term(
+            "p",
+            "The probability of a difference at least this large between two checkpoints that are equally good.",
+            ("p-values", "p-value"),
+        ),
+        Term(
+            "Holm",
+            "Holm's correction: among many comparisons some are small by chance, so each p-value is raised until the "
+            "probability of even one false alarm among all tests is at most 5 %.",
+            ("p (Holm)", "Holm's"),
+        ),
+        Term(
+            "McNemar's exact test",
+            f"It looks at the {many} that only one of two checkpoints predicts right: of checkpoints that are equally "
+            "good, each should be the right one on half of them.",
+        ),
+        Term("paired", f"Both checkpoints are compared on the same {many}, {one} by {one}.", (f"paired by {one}",)),
+        Term(
+            "cannot tell",
+            f"The {many} are too few to say which checkpoint is better. It does not mean that they are equally good.",
+            ("Cannot tell",),
+        ),
+        Term(
+            "points",
+            "Differences of percentages: from 60 % to 50 % are 10 points.",
+        ),
+        Term(
+            "protocol card",
+            "The file that fixes every parameter of the evaluation, with a version and a digest. Figures under "
+            "different cards answer different questions.",
+            ("Protocol card", "protocol"),
+        ),
+    )
+
+
+def glossary(task: Task) -> tuple[Term, ...]:
+    """Return the terms of a task's reports; of two with the same name the first: the task's, then families'."""
+    every = (*task.terms, *(term for words in vocabularies() for term in words.terms), *_statistics(task.samples))
+    return tuple({term.name: term for term in reversed(every)}.values())[::-1]

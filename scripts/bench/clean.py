@@ -28,8 +28,7 @@ from robustkit.pipeline.units import run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 from robustkit.results.summary import Run
-from robustkit.tasks.classification.images import Images
-from robustkit.tasks.classification.subject import ClassifierSubject
+from robustkit.tasks.classification.subject import ClassifierSubject, Images
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

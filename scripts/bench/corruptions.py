@@ -34,7 +34,7 @@ import corruptions
 from corruptions.registry import CORRUPTIONS
 from robustkit.common.randomness import SampleRng
 from robustkit.data.images import to_pixels, unit
-from robustkit.evaluations.corruptions.sets import TEST
+from robustkit.evaluations.corruptions.condition import TEST
 from robustkit.models.classifier import load as load_model
 from robustkit.models.device import pick_device
 from robustkit.pipeline.inputs import labelled_data

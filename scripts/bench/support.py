@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustkit.common.intervals import Z, wilson
-from robustkit.common.prediction_powered import supported_mean
 from robustkit.errors import RunError
+from robustkit.evaluations.estimation import supported_mean
 from robustkit.results.summary import Run
 from scripts.pages.writing import deliver, markdown
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import robustkit
-from robustkit.common.double_sampling import two_phase_share
 from robustkit.common.randomness import drawn
-from robustkit.evaluations.rows import readable
+from robustkit.evaluations.aggregate import readable
+from robustkit.evaluations.attacks.two_phase.results import two_phase_share
 from robustkit.results.summary import Run
 from scripts.pages.writing import deliver, markdown
 

@@ -17,12 +17,11 @@ import numpy as np
 
 from robustkit.display.text import pixels
 from robustkit.errors import RunError
-from robustkit.evaluations.recorded import common_ids
-from robustkit.evaluations.rows import FEWEST
+from robustkit.evaluations.aggregate import FEWEST
+from robustkit.evaluations.records import common_ids
 from robustkit.results.summary import Run
 from robustkit.tasks.segmentation.counts import COLUMNS, Counts
-from robustkit.tasks.segmentation.paired import scene_difference
-from robustkit.tasks.segmentation.worst import counts_of_runs, of_runs, worst_case
+from robustkit.tasks.segmentation.results import counts_of_runs, of_runs, scene_difference, worst_case
 
 from .writing import markdown
 

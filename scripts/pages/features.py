@@ -25,13 +25,13 @@ import torch
 import robustkit
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
-from robustkit.evaluations.cells import is_finite, is_whole
+from robustkit.evaluations.presenting import is_finite, is_whole
 from robustkit.results.summary import Run
 from robustkit.runs.files import folder_name
 from robustkit.runs.manifest import CheckpointEntry
 from robustkit.tasks.features.heads import Asked
-from robustkit.tasks.features.supply import Pixels
-from robustkit.tasks.features.tables import heads_of
+from robustkit.tasks.features.results import heads_of
+from robustkit.tasks.features.subject import Pixels
 
 from .writing import markdown
 

@@ -22,12 +22,12 @@ from typing import Any
 from rich.console import Console
 
 import robustkit
-from robustkit.cli.cam.choice import Choice
-from robustkit.cli.cam.command import make_gallery
+from robustkit.cli.gallery import make_gallery
+from robustkit.cli.gallery_choice import Choice
 from robustkit.cli.progress import ConsoleProgress
-from robustkit.evaluations.flags import flag_lines
+from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.maps.tables import is_of_maps, map_tables
-from robustkit.evaluations.results import Results
+from robustkit.evaluations.presenting import flag_lines
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.results.summary import Run
 

@@ -23,15 +23,15 @@ from rich.console import Console
 import robustkit
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.display.table import TextTable
-from robustkit.evaluations.counterfactuals.measures import FLIPPED
-from robustkit.evaluations.counterfactuals.tables import CHANGED
-from robustkit.evaluations.kinds import words_of
-from robustkit.evaluations.regions.tables import REGIONS
-from robustkit.evaluations.results import Results
-from robustkit.evaluations.two_objects.tables import TWO_OBJECTS
+from robustkit.evaluations.aggregate import Results
+from robustkit.evaluations.maps.counterfactuals.condition import FLIPPED
+from robustkit.evaluations.maps.counterfactuals.results import CHANGED
+from robustkit.evaluations.maps.regions.results import REGIONS
+from robustkit.evaluations.maps.two_objects.results import TWO_OBJECTS
+from robustkit.evaluations.registry import words_of
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.summary import Run
-from robustkit.tasks.measures import metric_of
+from robustkit.tasks.registry import metric_of
 
 from .needs_pictures import pictures
 from .writing import deliver, markdown

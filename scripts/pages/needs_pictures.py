@@ -13,15 +13,15 @@ from torch import Tensor
 
 from robustkit.data.dataset import Dataset, Sample, open_dataset
 from robustkit.data.images import to_pixels
-from robustkit.evaluations.counterfactuals.vocabulary import counterfactual_conditions
-from robustkit.evaluations.explainers import EVERY_EXPLAINER
 from robustkit.evaluations.family import family_of
+from robustkit.evaluations.maps.counterfactuals.condition import counterfactual_conditions
+from robustkit.evaluations.maps.explainers import EVERY_EXPLAINER
 from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_sheet
+from robustkit.evaluations.maps.regions.condition import parse_regions
 from robustkit.evaluations.maps.truth import open_truth
-from robustkit.evaluations.regions.vocabulary import parse_regions
+from robustkit.evaluations.maps.two_objects.condition import two_object_condition
+from robustkit.evaluations.maps.two_objects.evaluate import masses
 from robustkit.evaluations.subject import Batch, Settings
-from robustkit.evaluations.two_objects.evaluate import masses
-from robustkit.evaluations.two_objects.vocabulary import two_object_condition
 from robustkit.models.classifier import load
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from robustkit.display.table import HeatTable, TextTable
 from robustkit.errors import RobustkitError
-from robustkit.evaluations.flags import flag_lines
-from robustkit.evaluations.results import Results
+from robustkit.evaluations.aggregate import Results
+from robustkit.evaluations.presenting import flag_lines
 from robustkit.results.summary import Run
 from robustkit.results.tables import report_tables
 from robustkit.runs.manifest import Manifest
-from robustkit.tasks.segmentation.sheet import FILE
+from robustkit.tasks.segmentation.pictures import FILE
 from robustkit.tasks.segmentation.tables import scene_tables
 
 from .writing import markdown

@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from robustkit.evaluations.cells import is_finite
-from robustkit.evaluations.kinds import words_of
+from robustkit.evaluations.presenting import is_finite
+from robustkit.evaluations.registry import words_of
 from robustkit.results.summary import Run
 from robustkit.runs.description import shown_as
 

@@ -31,7 +31,7 @@ from robustkit.attention import capture
 from robustkit.common.files import write_whole
 from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError
-from robustkit.evaluations.recorded import Recorded
+from robustkit.evaluations.records import Recorded
 from robustkit.models.identity import Classifier
 from robustkit.pipeline.inputs import labelled_data
 from robustkit.results.summary import Run

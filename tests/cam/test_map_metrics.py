@@ -18,7 +18,6 @@ from cam_score_oracles import smooth_maps
 from torch import Tensor, nn
 
 import cam
-from cam import sensitivity
 from cam.faithfulness import ends_of
 from cam.localisation import entropy, gini, histogram_entropy, rank_correlation
 from cam.sensitivity import cascade, head_correlation, hide_squares, infidelity, redrawn, redrawn_head, sensitivity
@@ -238,7 +237,7 @@ class Averaged(nn.Module):
 
 def test_a_constant_map_of_one_drawn_head_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([0.5, math.nan, 0.1, 0.3, 0.3])
-    monkeypatch.setattr(sensitivity, "rank_correlation", lambda *_: torch.tensor([next(found)] * 3).double())
+    monkeypatch.setattr("cam.sensitivity.rank_correlation", lambda *_: torch.tensor([next(found)] * 3).double())
     close(head_correlation(cam.GradCAM(cnn()), IMAGES, torch.rand(3, 16, 24), 0), torch.full((3,), 0.3).double())
 
 

@@ -28,11 +28,9 @@ import cam
 from corruptions import CORRUPTIONS
 from robustkit.attention import apply as attention
 from robustkit.attention import registry as formulas
+from robustkit.cli import doctor, known_answers
 from robustkit.cli.app import cli
-from robustkit.cli.doctor import checks as doctor
-from robustkit.cli.doctor import known_answers, names, replicas
-from robustkit.cli.doctor.checks import Check
-from robustkit.cli.doctor.unexpected import Caution
+from robustkit.cli.doctor import Caution, Check
 from robustkit.common import randomness
 from robustkit.runs.folder import RunFolder
 
@@ -221,9 +219,9 @@ def opencv_gone(monkeypatch: Patch) -> str:
 
 def the_other_robustkit(monkeypatch: Patch) -> str:
     """It was installed later, and its files lie where robustkit's lay."""
-    monkeypatch.setattr(names.metadata, "packages_distributions", lambda: {"cam": ["robustkit-audit", "torch.cams"]})
+    monkeypatch.setattr(doctor.metadata, "packages_distributions", lambda: {"cam": ["robustkit-audit", "torch.cams"]})
     monkeypatch.setattr(
-        names, "find_spec", lambda name: ModuleSpec(name, None, origin=f"/elsewhere/{name}/__init__.py")
+        doctor, "find_spec", lambda name: ModuleSpec(name, None, origin=f"/elsewhere/{name}/__init__.py")
     )
     return "cam belongs to torch.cams, too; what is imported, /elsewhere/cam/__init__.py, is not robustkit's"
 
@@ -276,7 +274,7 @@ SAME_AT_FIRST = ({"standard", "qana"}, {"qk-l2", "qknorm-hs"}, {"qk-l2", "qknorm
 @pytest.mark.parametrize("name", formulas.FORMULAS)
 def test_each_formula_is_told_from_every_other(name: str) -> None:
     model, image = known_answers.small_vit(name)
-    right, _ = replicas.slow_vit(known_answers._arrays(model), image[0].numpy(), name)
+    right, _ = known_answers.slow_vit(known_answers._arrays(model), image[0].numpy(), name)
     np.testing.assert_allclose(model(image)[0].numpy(), right, rtol=1e-8)
     for other in formulas.FORMULAS:
         if other != name and {other, name} not in SAME_AT_FIRST:
@@ -381,9 +379,9 @@ def test_files_that_another_distribution_overwrote_are_not_ours(monkeypatch: Pat
     digest = base64.urlsafe_b64encode(hashlib.sha256(b"ours").digest()).decode().rstrip("=")
     (info / "RECORD").write_text(f"cam/__init__.py,sha256={digest},4\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert names._as_installed(file)
+    assert doctor._as_installed(file)
     file.write_text("theirs")
-    assert not names._as_installed(file)
+    assert not doctor._as_installed(file)
 
 
 def test_frost_without_photographs_is_no_fault_but_said(monkeypatch: Patch) -> None:

@@ -16,9 +16,9 @@ from places import ROOT
 
 import robustkit
 from robustkit.cli.app import COMMANDS, cli
-from robustkit.cli.help import SECTIONS
+from robustkit.cli.inspection import setup_table
 from robustkit.cli.listing import LISTINGS
-from robustkit.cli.setup_fit import setup_table
+from robustkit.cli.options import SECTIONS
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.display.console import laid_out
 from robustkit.models.setup_check import FITS, PartFit, SetupFit

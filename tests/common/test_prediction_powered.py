@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from robustkit.common.intervals import Floats, wilson
-from robustkit.common.prediction_powered import FEWEST, FOLDS, crossed_weights, supported_mean, tuned_weight
+from robustkit.evaluations.estimation import FEWEST, FOLDS, crossed_weights, supported_mean, tuned_weight
 
 
 def draw(generator: np.random.Generator, n: int, share: float, apart: float) -> tuple[Floats, Floats]:

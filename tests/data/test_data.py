@@ -27,7 +27,7 @@ from robustkit.data.dataset import Dataset, Sample, open_dataset
 from robustkit.data.images import encode_png
 from robustkit.data.layouts import LAYOUTS, RULES
 from robustkit.errors import BadImageError, DataError
-from robustkit.evaluations.flags import raised
+from robustkit.evaluations.presenting import raised
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
 from robustkit.results.pairing import Side, flagged

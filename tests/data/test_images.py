@@ -21,8 +21,7 @@ from corruptions.corruption import Deterministic
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.images import encode_png, read_image, to_pixels, unit
 from robustkit.errors import BadImageError, DataError
-from robustkit.evaluations.images import ImageSubject
-from robustkit.evaluations.subject import Settings
+from robustkit.evaluations.subject import ImageSubject, Settings
 
 VAL = SHARED / "data" / "imagenet-val" / "val"
 

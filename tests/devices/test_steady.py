@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import robustkit
 from robustkit.common.determinism import lacks_order, ordered, seeded
 from robustkit.errors import ModelError
-from robustkit.evaluations.lens import Lens
+from robustkit.evaluations.subject import Lens
 from robustkit.models.batch_size import out_of_memory
 from robustkit.models.device import device_name, has_float64, pick_device
 

@@ -11,8 +11,8 @@ from manifests import whole
 from scipy.stats import binomtest
 from small_audit import FACTORY, audit
 
-from robustkit.evaluations.attacks.order import contradiction, findings_of, order_flag
-from robustkit.evaluations.right import Right, chance
+from robustkit.evaluations.attacks.ranking import contradiction, findings_of, order_flag
+from robustkit.evaluations.records import Right, chance
 
 TURNING = (
     FACTORY.replace("nn.Sequential(", "Turning(")

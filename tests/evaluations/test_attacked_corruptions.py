@@ -18,13 +18,13 @@ import corruptions
 import robustkit
 from robustkit.common.randomness import SampleRng
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.condition import parse_condition, parse_conditions
+from robustkit.evaluations.attacks.build import parse_condition, parse_conditions
 from robustkit.evaluations.attacks.evidence import bearing_evidence
 from robustkit.evaluations.attacks.figures import curves
-from robustkit.evaluations.attacks.order import order_flag
-from robustkit.evaluations.attacks.sentence import called, title
-from robustkit.evaluations.pattern import check_condition, fits, pattern_of
-from robustkit.evaluations.right import Right
+from robustkit.evaluations.attacks.ranking import order_flag
+from robustkit.evaluations.attacks.results import called, title
+from robustkit.evaluations.records import Right
+from robustkit.evaluations.registry import check_condition, fits, pattern_of
 from robustkit.protocol.card import load_card
 from robustkit.results.summary import Run
 

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from vits import small_vit
 
 from robustkit.attention import FORMULAS, set_attention
+from robustkit.evaluations.attention.condition import LISTS
 from robustkit.evaluations.attention.evaluate import watch
-from robustkit.evaluations.attention.layer import LISTS
-from robustkit.evaluations.attention.metrics import HeadSums
-from robustkit.evaluations.layers import Layer
+from robustkit.evaluations.attention.results import HeadSums
+from robustkit.evaluations.records import Layer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -27,26 +27,26 @@ from robustkit.cli.app import cli
 from robustkit.embedded import __file__ as embedded_file
 from robustkit.errors import DamagedRecord, ModelError, ProtocolError, RunError
 from robustkit.evaluations.attention import evaluate as attention_watch
-from robustkit.evaluations.attention.condition import under_of
+from robustkit.evaluations.attention.condition import COLUMN_NAMES, LISTS, under_of
 from robustkit.evaluations.attention.evaluate import watch
 from robustkit.evaluations.attention.figures import LINES, Watched, attention_figures
-from robustkit.evaluations.attention.layer import LISTS, METRICS
-from robustkit.evaluations.attention.metrics import (
+from robustkit.evaluations.attention.logit_decomposition.condition import LISTS as OF_LEDGER
+from robustkit.evaluations.attention.results import (
     COLLAPSE,
     EXPLOSION,
     Heads,
     HeadSums,
     Sampled,
     attention_rows,
+    attention_tables,
     heads_of,
+    layer_table,
 )
-from robustkit.evaluations.attention.tables import attention_tables, layer_table
 from robustkit.evaluations.clean.family import Clean
 from robustkit.evaluations.corruptions.family import Corruptions
 from robustkit.evaluations.family import Family
-from robustkit.evaluations.layers import Layer, encode_layers
-from robustkit.evaluations.ledger.measures import LISTS as OF_LEDGER
-from robustkit.evaluations.pattern import check_condition, fits, pattern_of
+from robustkit.evaluations.records import Layer, encode_layers
+from robustkit.evaluations.registry import check_condition, fits, pattern_of
 from robustkit.evaluations.subject import Batch, Shown, Subject
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
@@ -133,7 +133,7 @@ def test_results_are_means_and_changes_paired_by_sample(run: Run) -> None:
     before, after = (
         {row["sample_id"]: row for row in run.table(NAME, f"attention({under})").to_pylist()} for under in UNDER[::2]
     )
-    for metric in METRICS:
+    for metric in COLUMN_NAMES:
         found = results[f"attention({FOG})", metric]
         assert found["value"] == pytest.approx(np.mean([row[metric] for row in after.values()]))
         assert found["n"] == 12 and found["ci_low"] < found["value"] < found["ci_high"]
@@ -186,7 +186,7 @@ def test_another_batch_size_gives_the_same(run: Run, tmp_path: Path) -> None:
     other = audit(tmp_path, batch_size=12)
     for under in UNDER:
         one, two = (r.table(NAME, f"attention({under})").to_pandas() for r in (run, other))
-        for name in METRICS:
+        for name in COLUMN_NAMES:
             np.testing.assert_allclose(one[name], two[name], rtol=2e-3)
         np.testing.assert_allclose(np.stack(one["key_norms"]), np.stack(two["key_norms"]), rtol=2e-3)
 
@@ -285,7 +285,7 @@ def test_what_is_not_finite_stays_in_records_and_is_said(tmp_path: Path) -> None
 
 
 def sampled(ids: str, values: list[float]) -> Sampled:
-    return Sampled(pa.array(list(ids), pa.string()), np.array(values)[:, None] + np.zeros(len(METRICS)))
+    return Sampled(pa.array(list(ids), pa.string()), np.array(values)[:, None] + np.zeros(len(COLUMN_NAMES)))
 
 
 def test_changes_are_of_samples_that_both_have() -> None:
@@ -293,7 +293,7 @@ def test_changes_are_of_samples_that_both_have() -> None:
     rows = {row[1]: row for row in attention_rows("attention(x)", after, clean, None, ["f"])}
     assert rows["key_norm_change"][2:4] == (15.0, 2)  # b: 10, c: 20
     assert rows["key_norm"][2] == pytest.approx(134 / 3) and math.isnan(rows["key_norm"][4])
-    assert rows["key_norm"][6] == ["f"] and len(rows) == 2 * len(METRICS)
+    assert rows["key_norm"][6] == ["f"] and len(rows) == 2 * len(COLUMN_NAMES)
     assert not list(attention_rows("attention(x)", sampled("", []), clean, None, []))
 
 

@@ -10,9 +10,17 @@ import pytest
 from manifests import whole
 
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.corruptions import sets
-from robustkit.evaluations.corruptions.condition import Corrupted, parse_corrupted
-from robustkit.evaluations.corruptions.metrics import (
+from robustkit.evaluations.corruptions import condition
+from robustkit.evaluations.corruptions.condition import (
+    CORRUPTIONS,
+    SETS,
+    TEST,
+    Corrupted,
+    conditions_of,
+    expand,
+    parse_corrupted,
+)
+from robustkit.evaluations.corruptions.results import (
     ALEXNET,
     ALEXNET_CLEAN,
     CorruptionSample,
@@ -20,8 +28,6 @@ from robustkit.evaluations.corruptions.metrics import (
     doubts,
     why_no_mce,
 )
-from robustkit.evaluations.corruptions.sets import CORRUPTIONS, SETS, TEST, expand
-from robustkit.evaluations.corruptions.shares import conditions_of
 from robustkit.evaluations.corruptions.tables import corruption_tables
 from robustkit.runs.manifest import Manifest
 
@@ -119,9 +125,9 @@ def test_tables_show_means_over_some_severities_and_which() -> None:
     names = ("corruption(fog,severity=3)", "corruption(snow,severity=1)", "corruption(snow,severity=2)")
     figures = {names[0]: (0.25, 2.0, 0.1), names[1]: (0.5, 1.0, 0.2), names[2]: (0.75, 4.0, 0.4)}
     results: list[dict[str, Any]] = []
-    for condition, (error, nll, ece) in figures.items():
+    for text, (error, nll, ece) in figures.items():
         for metric, value in (("top1", 1 - error), ("nll", nll), ("ece", ece)):
-            results.append({"checkpoint": "a", "condition": condition, "metric": metric, "value": value, "flags": []})
+            results.append({"checkpoint": "a", "condition": text, "metric": metric, "value": value, "flags": []})
     (table,) = corruption_tables(results)
     assert table.error_headings == ("corruption", "1", "2", "3", "4", "5", "mean", "NLL", "ECE %")
     by_name = {cells[0]: cells[1:] for _, cells, _ in table.errors}
@@ -154,7 +160,7 @@ def test_a_mean_is_over_the_samples_that_all_conditions_have() -> None:
     own = all_of(ALEXNET) | {"clean": outcome(0.5, 0.5)}
     own["corruption(fog,severity=5)"] = outcome(1.0, 1.0, ids="xy", flags=("incomplete: 2 of 3 samples",))
     found = rows(own, n=3)
-    assert not {"in-c", "weather", "corruption(fog)"} & {condition for condition, _ in found}  # no sample is in all
+    assert not {"in-c", "weather", "corruption(fog)"} & {text for text, _ in found}  # no sample is in all
     own["corruption(fog,severity=5)"] = outcome(1.0, 1.0)
     assert {row[4][-1] for key, row in rows(own, n=3).items() if key[0] == "in-c"} == {
         "2 of 3 samples lack some of its conditions; left out"
@@ -303,9 +309,9 @@ def test_the_tables_show_errors_means_and_alexnets_columns_where_it_is_a_yardsti
 
 
 def test_a_corruption_that_is_added_enters_no_published_set() -> None:
-    source = Path(sets.__file__).read_text("utf-8")
+    source = Path(condition.__file__).read_text("utf-8")
     more = source.replace('"impulse_noise"),', '"impulse_noise", "salt"),', 1)
-    module: dict[str, Any] = {"__package__": sets.__package__, "__name__": sets.__name__}
-    exec(compile(more, sets.__file__, "exec"), module)
-    assert "salt" in module["CATEGORIES"]["noise"] and module["SETS"] == sets.SETS
-    assert list(sets.SETS["in-c"])[-1] == "jpeg_compression" and len(sets.SETS["fan-19"]) == 19
+    module: dict[str, Any] = {"__package__": condition.__package__, "__name__": condition.__name__}
+    exec(compile(more, condition.__file__, "exec"), module)
+    assert "salt" in module["CATEGORIES"]["noise"] and module["SETS"] == condition.SETS
+    assert list(condition.SETS["in-c"])[-1] == "jpeg_compression" and len(condition.SETS["fan-19"]) == 19

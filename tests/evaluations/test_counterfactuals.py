@@ -17,10 +17,10 @@ from robustkit.data import shapes
 from robustkit.data.dataset import open_dataset
 from robustkit.data.shapes import CLASSES, OWN, label, rendered
 from robustkit.errors import DataError, ProtocolError
-from robustkit.evaluations.counterfactuals.paired import per_sample
-from robustkit.evaluations.counterfactuals.vocabulary import CHANGES, VOCABULARY
-from robustkit.evaluations.pattern import check_condition
-from robustkit.evaluations.recorded import Recorded
+from robustkit.evaluations.maps.counterfactuals.condition import CHANGES, VOCABULARY
+from robustkit.evaluations.maps.counterfactuals.results import per_sample
+from robustkit.evaluations.records import Recorded
+from robustkit.evaluations.registry import check_condition
 from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")

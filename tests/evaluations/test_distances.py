@@ -14,7 +14,7 @@ from small_audit import audit, furnish
 
 from robustkit.cli.app import cli
 from robustkit.common.differences import of_ranks
-from robustkit.evaluations.distances.summary import median_interval, numbers
+from robustkit.evaluations.attacks.distances.results import median_interval, numbers
 from robustkit.results.summary import Run
 
 WEAK = "fmn(steps=1,alpha=0.0001)"

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from robustkit.common.randomness import SampleRng
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.disturbances.apply import DISTURBANCES, KNOTS
-from robustkit.evaluations.disturbances.vocabulary import USUAL, VOCABULARY, parse_disturbances
+from robustkit.evaluations.disturbances.condition import USUAL, VOCABULARY, parse_disturbances
+from robustkit.evaluations.disturbances.evaluate import DISTURBANCES, KNOTS
 
 IDS = ("x/0", "x/1", "x/2")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attacks import StagedResult, ThreatModel
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks import peer_libraries
+from robustkit.evaluations.attacks import engines
 from robustkit.evaluations.attacks.engines import ENGINES, peer
 from robustkit.evaluations.attacks.peers import PeerAttack
 
@@ -106,7 +106,7 @@ def test_settings_are_the_originals(engine: str, version: str) -> None:
             theirs.n_restarts = 1  # its run does these
         if stage.name in ("apgd-ce", "apgd-dlr"):
             theirs.loss = stage.name[5:]
-        built = peer_libraries.make_perturb(engine, stage, nn.Linear(1, 1), LINF, 7, 1000)
+        built = engines.make_perturb(engine, stage, nn.Linear(1, 1), LINF, 7, 1000)
         mine = dict(vars(getattr(built, "__self__", built)))
         if engine == "torchattacks":
             mine |= {

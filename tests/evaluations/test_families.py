@@ -14,10 +14,10 @@ from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.display.console import print_tables
 from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
-from robustkit.evaluations.corruptions.sets import SETS
-from robustkit.evaluations.disturbances.vocabulary import USUAL as DISTURBED
+from robustkit.evaluations.corruptions.condition import SETS
+from robustkit.evaluations.disturbances.condition import USUAL as DISTURBED
 from robustkit.evaluations.family import Family, families, families_of, family_of
-from robustkit.evaluations.kinds import ATTACK_NAMES, FOLDERS, kind_of, vocabulary_of
+from robustkit.evaluations.registry import ATTACK_NAMES, FOLDERS, kind_of, vocabulary_of
 from robustkit.report.page import SECTIONS, sections_of
 from robustkit.report.refresh import refresh
 from robustkit.tasks.task import task_of

@@ -10,13 +10,18 @@ from PIL import Image
 
 import robustkit
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.corruptions.condition import Corrupted, parse_corrupted
-from robustkit.evaluations.corruptions.frost import choose_texture
-from robustkit.evaluations.corruptions.metrics import doubts
-from robustkit.evaluations.corruptions.sets import SETS, asked_texture, expand
-from robustkit.evaluations.corruptions.shares import conditions_of
-from robustkit.evaluations.corruptions.vocabulary import VOCABULARY
-from robustkit.evaluations.pattern import fits, pattern_of
+from robustkit.evaluations.corruptions.condition import (
+    SETS,
+    VOCABULARY,
+    Corrupted,
+    asked_texture,
+    conditions_of,
+    expand,
+    parse_corrupted,
+)
+from robustkit.evaluations.corruptions.plan import choose_texture
+from robustkit.evaluations.corruptions.results import doubts
+from robustkit.evaluations.registry import fits, pattern_of
 from scripts.frost import make
 
 ALL = [Corrupted(name, s, texture="own").text for name, some in SETS["in-c"].items() for s in some]
@@ -53,7 +58,7 @@ def test_lists_name_the_texture() -> None:
 
 
 def test_which_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = "robustkit.evaluations.corruptions.frost.find_spec"
+    place = "robustkit.evaluations.corruptions.plan.find_spec"
     monkeypatch.setattr(place, lambda name: None)
     assert (
         choose_texture("", None)[0] == "own" and "pip install --no-deps imagecorruptions" in choose_texture("", None)[1]

@@ -25,17 +25,15 @@ from safetensors.torch import save_file
 import cam
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.cli.cam.choice import Choice
-from robustkit.cli.cam.command import make_gallery
-from robustkit.cli.cam.pictures import explain_pictures, is_picture
+from robustkit.cli.gallery import explain_pictures, is_picture, make_gallery
+from robustkit.cli.gallery_choice import Choice
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.class_names import class_names, target_of
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError, RunError
-from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, draw, outlined, overlay, pick
-from robustkit.evaluations.maps.gallery_page import write_page
+from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, draw, outlined, overlay, pick, write_page
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.models.specs import find
 from robustkit.pipeline.inputs import labelled_data
@@ -467,7 +465,7 @@ def test_a_class_is_found_by_number_name_and_synonym() -> None:
 
 
 def test_controls_ask_the_model_once_for_what_they_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from robustkit.evaluations.lens import Lens
+    from robustkit.evaluations.subject import Lens
 
     asked, forward = [], Lens.forward
     monkeypatch.setattr(Lens, "forward", lambda lens, images: (asked.append(len(images)), forward(lens, images))[1])

@@ -18,8 +18,7 @@ from robustkit.data import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ModelError
 from robustkit.evaluations.attacks.gradient_masking import AROUND, HIDES, chance_of, findings
-from robustkit.evaluations.attacks.hidden import hidden_by_attention
-from robustkit.evaluations.attacks.probes import Asker
+from robustkit.evaluations.attacks.probes import Asker, hidden_by_attention
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

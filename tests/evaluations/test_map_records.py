@@ -13,15 +13,14 @@ from PIL import Image
 
 import cam
 import robustkit
-import robustkit.evaluations.maps.control_scores as control_scores
+import robustkit.evaluations.maps.evaluate as control_scores
 import robustkit.evaluations.maps.evaluate as maps_evaluate
 from cam.boxes import boxes_of
 from robustkit.data.dataset import Sample, open_dataset
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError
-from robustkit.evaluations.cost import Cost
-from robustkit.evaluations.maps.condition import FAITHFULNESS, map_condition, parse_cams
-from robustkit.evaluations.maps.cost import map_cost
+from robustkit.evaluations.interface import Cost
+from robustkit.evaluations.maps.condition import FAITHFULNESS, map_condition, map_cost, parse_cams
 from robustkit.evaluations.maps.truth import Located
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card

@@ -17,21 +17,19 @@ import robustkit
 from cam.faithfulness import abpc
 from cam.localisation import MaxBoxAcc, PxAP, iou_at, rank_correlation, score
 from cam.sensitivity import redrawn_head
-from robustkit.cli.cam.choice import Choice
+from robustkit.cli.gallery_choice import Choice
 from robustkit.common.intervals import percentiles, wilson
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ProtocolError
+from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.attacks.build import build_attack
-from robustkit.evaluations.flags import flag_lines
-from robustkit.evaluations.map_methods import CONTROLS
-from robustkit.evaluations.maps.condition import MapSpec
+from robustkit.evaluations.maps.condition import METRICS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
-from robustkit.evaluations.maps.measures import METRICS
-from robustkit.evaluations.maps.metrics import Figures, map_rows
-from robustkit.evaluations.maps.pooled import Counted
+from robustkit.evaluations.maps.methods import CONTROLS
+from robustkit.evaluations.maps.results import Counted, Figures, map_rows
 from robustkit.evaluations.maps.tables import map_tables
-from robustkit.evaluations.results import Results
+from robustkit.evaluations.presenting import flag_lines
 from robustkit.results.summary import Run
 from robustkit.runs.manifest import Manifest
 
@@ -192,7 +190,7 @@ def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
     sample = next(one for one in dataset.samples if one.id == moved[0]["sample_id"])
     pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
     attack = build_attack(
-        robustkit.evaluations.attacks.condition.parse_condition(FGSM, robustkit.protocol.card.load_card("standard")),
+        robustkit.evaluations.attacks.build.parse_condition(FGSM, robustkit.protocol.card.load_card("standard")),
         robustkit.protocol.card.load_card("standard"),
     )
     shown = attack(model, pixels, torch.tensor([sample.label]))

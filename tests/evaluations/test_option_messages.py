@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.condition import attacks_of, defaults_of, parse_condition
+from robustkit.evaluations.attacks.build import attacks_of, defaults_of, parse_condition
 from robustkit.evaluations.corruptions.condition import FROST
-from robustkit.evaluations.kinds import FOLDERS, vocabulary_of
-from robustkit.evaluations.map_methods import OPTIONS, method_names
 from robustkit.evaluations.maps.condition import SHARED
-from robustkit.evaluations.pattern import check_condition
+from robustkit.evaluations.maps.methods import OPTIONS, method_names
+from robustkit.evaluations.registry import FOLDERS, check_condition, vocabulary_of
 from robustkit.protocol.card import load_card
 
 CARD = load_card("standard")

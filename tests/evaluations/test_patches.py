@@ -10,9 +10,8 @@ from small_audit import UNCHECKED
 
 import robustkit
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.condition import parse_condition
-from robustkit.evaluations.kinds import words_of
-from robustkit.evaluations.pattern import check_condition, pattern_of
+from robustkit.evaluations.attacks.build import parse_condition
+from robustkit.evaluations.registry import check_condition, pattern_of, words_of
 from robustkit.protocol.card import load_card
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")

@@ -15,10 +15,10 @@ from robustkit.common import plugins
 from robustkit.common.plugins import Plugin
 from robustkit.errors import PluginError
 from robustkit.evaluations.family import Family, families, families_of
-from robustkit.evaluations.kinds import EVERY_FAMILY
-from robustkit.evaluations.metric import mean_share
-from robustkit.evaluations.needed import check_plugins
-from robustkit.evaluations.vocabulary import Vocabulary
+from robustkit.evaluations.interface import Vocabulary
+from robustkit.evaluations.metrics import mean_share
+from robustkit.evaluations.records import check_plugins
+from robustkit.evaluations.registry import EVERY_FAMILY
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.results.pairing import Side, doubts

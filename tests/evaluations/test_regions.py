@@ -18,11 +18,11 @@ from robustkit.common.randomness import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.data.shapes import rendered
 from robustkit.errors import DataError, ProtocolError, RobustkitError
-from robustkit.evaluations.pattern import check_condition, pattern_of
-from robustkit.evaluations.recorded import Recorded
-from robustkit.evaluations.regions.drown import elsewhere, extreme, noised
-from robustkit.evaluations.regions.paired import per_sample
-from robustkit.evaluations.regions.vocabulary import VOCABULARY, parse_regions
+from robustkit.evaluations.maps.regions.condition import VOCABULARY, parse_regions
+from robustkit.evaluations.maps.regions.evaluate import elsewhere, extreme, noised
+from robustkit.evaluations.maps.regions.results import per_sample
+from robustkit.evaluations.records import Recorded
+from robustkit.evaluations.registry import check_condition, pattern_of
 from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
@@ -135,7 +135,7 @@ def test_results_are_of_the_records(run: Run) -> None:
     assert figures["region_top1"]["n"] == 24 and figures["region_top1"]["flags"] == [UNCHECKED]
     alone = {row["metric"] for row in run.summary() if row["condition"].startswith("region-noise(region=random")}
     assert alone == {"region_top1", "region_area", "region_kept"}
-    from robustkit.evaluations.recorded import Recorded
+    from robustkit.evaluations.records import Recorded
 
     ids, values = per_sample(Recorded(run, NAME), TOP, "region_over_random")
     assert len(ids) == len(rows) and values.mean() == pytest.approx(lead["value"])

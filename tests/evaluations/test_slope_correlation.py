@@ -16,12 +16,18 @@ from sealing import put, seal
 
 import robustkit
 from robustkit.errors import DamagedRecord
-from robustkit.evaluations.distances.slopes import Slopes, by_chance, correlations, slopes_of, spearman
-from robustkit.evaluations.distances.summary import DistanceSummary
-from robustkit.evaluations.distances.tables import distance_tables
-from robustkit.evaluations.kinds import words_of
-from robustkit.evaluations.layers import Layer
-from robustkit.evaluations.rows import Reading
+from robustkit.evaluations.aggregate import Reading
+from robustkit.evaluations.attacks.distances.results import (
+    DistanceSummary,
+    Slopes,
+    by_chance,
+    correlations,
+    distance_tables,
+    slopes_of,
+    spearman,
+)
+from robustkit.evaluations.records import Layer
+from robustkit.evaluations.registry import words_of
 from robustkit.results.summary import Run
 
 stats = pytest.importorskip("scipy.stats")

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from manifests import whole
 
-from robustkit.evaluations.rows import Reading
-from robustkit.evaluations.strength import Strengths
+from robustkit.evaluations.aggregate import Reading
+from robustkit.evaluations.attacks.ranking import Strengths
 from robustkit.runs.folder import RunFolder
 
 FMN, WEAK, PGD, FGSM = "fmn(steps=9)", "fmn(steps=1)", "pgd(eps=2/255,steps=20)", "fgsm(eps=2/255)"

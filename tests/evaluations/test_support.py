@@ -12,11 +12,10 @@ from gate_runs import make, right, verdict
 from small_audit import audit, furnish
 
 import robustkit
-from robustkit.common.prediction_powered import supported_mean
 from robustkit.common.randomness import drawn
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.condition import parse_condition
-from robustkit.evaluations.attacks.vocabulary import supporting
+from robustkit.evaluations.attacks.build import parse_condition, supporting
+from robustkit.evaluations.estimation import supported_mean
 from robustkit.evaluations.maps.condition import parse_cams
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import part_of

@@ -19,10 +19,9 @@ from robustkit.data import picture_files
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import image_size, read_image, read_mask
 from robustkit.errors import BadImageError, DataError, RunError
+from robustkit.evaluations.maps.condition import METRICS
 from robustkit.evaluations.maps.family import FAMILY
-from robustkit.evaluations.maps.figures import scores
-from robustkit.evaluations.maps.front import only_boxes
-from robustkit.evaluations.maps.measures import METRICS
+from robustkit.evaluations.maps.tables import only_boxes, scores
 from robustkit.evaluations.maps.truth import Truth, open_truth
 from robustkit.results.summary import survey
 from robustkit.runs.manifest import BadImage

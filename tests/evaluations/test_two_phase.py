@@ -19,22 +19,17 @@ from small_audit import UNCHECKED
 import robustkit
 from attacks import AutoAttack, ThreatModel
 from robustkit.cli.terminal import after_part
-from robustkit.common.double_sampling import two_phase_share
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
-from robustkit.evaluations.attacks.condition import parse_conditions
-from robustkit.evaluations.attacks.sentence import called
+from robustkit.evaluations.aggregate import Reading, Results
+from robustkit.evaluations.attacks.build import parse_conditions
+from robustkit.evaluations.attacks.results import called
+from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, KEPT, phases_of
+from robustkit.evaluations.attacks.two_phase.evaluate import choose
+from robustkit.evaluations.attacks.two_phase.results import TwoPhaseSummary, two_phase_share, two_phase_tables
 from robustkit.evaluations.family import family_of
-from robustkit.evaluations.kinds import words_of
-from robustkit.evaluations.parts import Part
-from robustkit.evaluations.pattern import check_condition, fits, pattern_of
-from robustkit.evaluations.results import Results
-from robustkit.evaluations.rows import Reading
-from robustkit.evaluations.two_phase.choice import choose
-from robustkit.evaluations.two_phase.condition import phases_of
-from robustkit.evaluations.two_phase.measures import ESTIMATE, KEPT
-from robustkit.evaluations.two_phase.summary import TwoPhaseSummary
-from robustkit.evaluations.two_phase.tables import two_phase_tables
+from robustkit.evaluations.records import Part
+from robustkit.evaluations.registry import check_condition, fits, pattern_of, words_of
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED

@@ -10,12 +10,12 @@ import pytest
 from gate_runs import PGD, make, right, verdict
 
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.corruptions.measures import MOST_CE
-from robustkit.evaluations.corruptions.metrics import ALEXNET
+from robustkit.evaluations.corruptions.condition import MOST_CE
+from robustkit.evaluations.corruptions.results import ALEXNET
 from robustkit.gate.policy import Change, Value, parse_policy, parse_statement
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED
 from robustkit.results.summary import Run
-from robustkit.tasks.measures import metrics
+from robustkit.tasks.registry import metrics
 
 IDLE = [
     # A share and a number above 1, which pages print in per cent.

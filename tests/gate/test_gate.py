@@ -15,7 +15,7 @@ import robustkit
 from robustkit.cli import app as cli
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.pattern import pattern_of
+from robustkit.evaluations.registry import pattern_of
 from robustkit.gate.measured import Measured
 from robustkit.gate.output import advice, sentence
 from robustkit.gate.policy import Value, parse_policy

@@ -14,13 +14,13 @@ import pytest
 from row_runs import make_run, row
 
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.maps.measures import CONTROLLED
+from robustkit.evaluations.maps.condition import CONTROLLED
 from robustkit.gate.measured import Measured, MeasuredRun, change_of, figure_of
 from robustkit.gate.policy import Change, Policy, Rule, Value, parse_policy, parse_statement
 from robustkit.gate.verdicts import FAIL, PASS, SLACK, UNDECIDED, Outcome, Verdict, decide, judge
 from robustkit.results.pairing import Side
 from robustkit.results.summary import Run
-from robustkit.tasks.measures import find_metric, metrics
+from robustkit.tasks.registry import find_metric, metrics
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import given, settings  # noqa: E402

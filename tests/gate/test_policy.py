@@ -10,11 +10,11 @@ from places import ROOT
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.corruptions.sets import SETS
-from robustkit.evaluations.pattern import check_condition, fits, is_exactly, pattern_of
+from robustkit.evaluations.corruptions.condition import SETS
+from robustkit.evaluations.registry import check_condition, fits, is_exactly, pattern_of
 from robustkit.gate.policy import Change, Identity, NoFlags, Value, parse_policy, parse_statement, read_policy
 from robustkit.protocol.condition import ConditionPattern
-from robustkit.tasks.measures import metrics
+from robustkit.tasks.registry import metrics
 
 CLEAN, PGD = ConditionPattern("clean", "clean"), ConditionPattern("pgd(eps=1/255)", "pgd", "", (("eps", "1/255"),))
 

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from robustkit.cli.setup_fit import fit_on
+from robustkit.cli.inspection import fit_on
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
 from robustkit.evaluations.setup_flags import other_order

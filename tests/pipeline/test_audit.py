@@ -145,7 +145,7 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     from evaluating import evaluate
 
     from robustkit.data.layouts import Sample
-    from robustkit.evaluations.attacks.condition import parse_condition
+    from robustkit.evaluations.attacks.build import parse_condition
     from robustkit.evaluations.subject import Batch, Settings
     from robustkit.protocol.card import load_card
     from robustkit.tasks.classification.subject import ClassifierSubject
@@ -266,7 +266,7 @@ def test_partly_loaded_weights_repeat_and_are_flagged(place: Path, tmp_path: Pat
 def test_weights_cast_beforehand_change_no_bit(name: str) -> None:
     import timm
 
-    from robustkit.evaluations.lens import low_precision
+    from robustkit.evaluations.subject import low_precision
 
     torch.manual_seed(0)
     if name == "resnet18":
@@ -292,7 +292,7 @@ def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> N
     from evaluating import evaluate
 
     from robustkit.data.layouts import Sample
-    from robustkit.evaluations.attacks.condition import parse_condition
+    from robustkit.evaluations.attacks.build import parse_condition
     from robustkit.evaluations.subject import Batch, Settings
     from robustkit.protocol.card import load_card
     from robustkit.protocol.condition import CLEAN

@@ -14,9 +14,8 @@ from small_audit import FACTORY, audit, command, files
 import attacks
 import robustkit
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.build import attacked_labels, build_attack
-from robustkit.evaluations.attacks.condition import parse_condition
-from robustkit.evaluations.attacks.stages import dossier, stages
+from robustkit.evaluations.attacks.build import attacked_labels, build_attack, parse_condition
+from robustkit.evaluations.attacks.results import dossier, stages
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.subject import Batch, Evaluation, Subject
 from robustkit.pipeline.units import evaluate

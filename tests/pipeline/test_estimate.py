@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from small_audit import audit
 
-from robustkit.evaluations.attacks.condition import parse_condition
-from robustkit.evaluations.attacks.cost import attack_cost
-from robustkit.evaluations.cost import Cost
-from robustkit.evaluations.maps.condition import map_condition, parse_cams
-from robustkit.evaluations.maps.cost import map_cost
+from robustkit.evaluations.attacks.build import attack_cost, parse_condition
+from robustkit.evaluations.interface import Cost
+from robustkit.evaluations.maps.condition import map_condition, map_cost, parse_cams
 from robustkit.pipeline.estimate import Estimate, Job, about, clock_time
 from robustkit.pipeline.progress import estimate_line, jobs_of, work_lines
 from robustkit.protocol.card import load_card

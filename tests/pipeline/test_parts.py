@@ -25,7 +25,7 @@ from processes import CONDITIONS, called, everything
 import robustkit
 from robustkit.common.files import in_turn, locked
 from robustkit.errors import DamagedRecord, ProtocolError, RunError
-from robustkit.evaluations.parts import Part, part_of
+from robustkit.evaluations.records import Part, part_of
 from robustkit.results.summary import Run
 from robustkit.runs.folder import RunFolder
 

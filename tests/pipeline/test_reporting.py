@@ -16,7 +16,7 @@ from small_audit import audit, command
 
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.evaluations.corruptions.condition import Corrupted, corruption_condition
-from robustkit.evaluations.cost import Cost
+from robustkit.evaluations.interface import Cost
 from robustkit.pipeline.estimate import Estimate, Job, clock_time
 from robustkit.pipeline.processes import Ranks
 from robustkit.pipeline.progress import Reporter

@@ -15,8 +15,8 @@ from small_audit import audit, command, furnish
 
 import robustkit
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.corruptions.sets import expand
-from robustkit.pipeline import audit
+from robustkit.evaluations.corruptions.condition import expand
+from robustkit.pipeline import audit as audit_module
 from robustkit.pipeline.presets import OPTIONS, preset_of, spelled_out
 from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
 from robustkit.pipeline.series import SeriesRequest
@@ -58,7 +58,7 @@ def test_calls_beyond_images_hand_every_argument_on(function: Any, request_of: t
             continue
         assert parameter.default == defaults[name], name
         given[name] = object()
-    with mock.patch.object(audit, request_of.__name__) as made, mock.patch.object(audit, "run"):
+    with mock.patch.object(audit_module, request_of.__name__) as made, mock.patch.object(audit_module, "run"):
         function("net.safetensors", data="there", model={"attention": "quest"}, **given)
     assert made.call_args.kwargs == {
         "checkpoints": ["net.safetensors"],

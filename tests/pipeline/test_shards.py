@@ -15,7 +15,7 @@ from robustkit.errors import ModelError
 from robustkit.evaluations.subject import Evaluation
 from robustkit.pipeline import units
 from robustkit.pipeline.units import Shard, _Computed
-from robustkit.tasks.labelled.columns import CLASSIFICATION
+from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 
 def shard(device: str, *inputs: Tensor | str) -> Shard:

@@ -9,8 +9,7 @@ import pytest
 import attacks
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.build import build_attack
-from robustkit.evaluations.attacks.condition import parse_condition, parse_conditions
+from robustkit.evaluations.attacks.build import build_attack, parse_condition, parse_conditions
 from robustkit.protocol.card import Card, card_names, format_number, load_card, number
 
 STANDARD = load_card("standard")

@@ -13,9 +13,8 @@ from manifests import write_plain
 from page_runs import HOSTILE, Page, make_run, page_of
 
 from robustkit.cli.app import cli
-from robustkit.evaluations.flags import flags_of
-from robustkit.evaluations.gaps import Gap, gaps_of, unfinished
-from robustkit.evaluations.results import Results
+from robustkit.evaluations.aggregate import Results
+from robustkit.evaluations.presenting import Gap, flags_of, gaps_of, unfinished
 from robustkit.report.front import Front, Line, front_of
 from robustkit.report.page import looks_of
 from robustkit.report.refresh import refresh

@@ -22,10 +22,10 @@ from PIL import Image
 
 from robustkit.cli.app import main
 from robustkit.errors import RunError
-from robustkit.evaluations.maps.gallery import Gallery
-from robustkit.evaluations.maps.gallery_page import write_page
-from robustkit.report.index import page, serve
+from robustkit.evaluations.maps.gallery import Gallery, write_page
+from robustkit.report.index import page as index_page
 from robustkit.report.index import scan as index_runs
+from robustkit.report.index import serve
 from robustkit.report.index.page import compared, write_index
 from robustkit.report.index.scan import CACHE_MARK, MARK, find_runs, list_runs
 from robustkit.report.index.serve import server_of
@@ -129,9 +129,9 @@ def test_a_history_marks_what_was_asked_otherwise(tmp_path: Path, monkeypatch: p
         started = f"2026-01-01T1{place}:30:00+00:00"
         audited(tmp_path / f"r{place}", "vit", (9 - place, 3), 1, of=10, started=started, **changes)
     drawn = list[list[int]]()
-    monkeypatch.setattr(page, "dots", lambda axes, places, *rest, **more: drawn.append(list(places)))
+    monkeypatch.setattr(index_page, "dots", lambda axes, places, *rest, **more: drawn.append(list(places)))
     index = write_index(tmp_path, compared=0)
-    (shown,) = page.histories(index.listed.runs)
+    (shown,) = index_page.histories(index.listed.runs)
     there = ("crop pct 0.9 instead of 0.875", "window size 8×9 instead of none", "seed differs: 0 and 3")
     back = ("crop pct 0.875 instead of 0.9", "window size none instead of 8×9", "seed differs: 3 and 0")
     assert shown.changes == ((), (), there, (*back, f"files that {PGD} reads differ"))
@@ -146,7 +146,7 @@ def test_a_history_marks_what_was_asked_otherwise(tmp_path: Path, monkeypatch: p
 def test_ticks_of_a_history_are_few_dates(tmp_path: Path) -> None:
     for day in range(1, 10):
         audited(tmp_path / f"r{day}", "vit", (9, 3), day, of=10)
-    (shown,) = page.histories(list_runs(tmp_path).runs)
+    (shown,) = index_page.histories(list_runs(tmp_path).runs)
     dates = [f"2026-01-{day:02d}" for day in (1, 3, 5, 7, 9)]
     assert shown.chart and re.findall(r">(2026-01-\d\d)<", shown.chart.svg) == dates
 

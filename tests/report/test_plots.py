@@ -17,17 +17,16 @@ from sealing import put, seal
 
 from robustkit.common.intervals import calibration_error, wilson
 from robustkit.display.svg import INK, PALETTE, Figure, Point, dots, draw, labels, listed, panels, plain, style
+from robustkit.evaluations.aggregate import Results, readable
 from robustkit.evaluations.attacks.figures import Curve, curves, standings
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
-from robustkit.evaluations.maps.figures import scores
-from robustkit.evaluations.results import Results
-from robustkit.evaluations.rows import readable
+from robustkit.evaluations.maps.tables import scores
 from robustkit.report.page import figures
 from robustkit.results.summary import Run
 from robustkit.runs.manifest import Claim
-from robustkit.tasks.labelled.calibration import reliabilities, reliability
-from robustkit.tasks.labelled.columns import CLASSIFICATION
-from robustkit.tasks.segmentation.figures import MOST, class_ious
+from robustkit.tasks.labelled.subject import CLASSIFICATION
+from robustkit.tasks.labelled.tables import reliabilities, reliability
+from robustkit.tasks.segmentation.tables import MOST, class_ious
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
 

@@ -22,7 +22,7 @@ from robustkit.common import plugins
 from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.family import families_of
-from robustkit.evaluations.pattern import check_condition
+from robustkit.evaluations.registry import check_condition
 from robustkit.gate.draft import draft
 from robustkit.report.card import write_cards
 from robustkit.report.page import verdicts

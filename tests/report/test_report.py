@@ -15,7 +15,7 @@ from PIL import Image
 from sealing import seal
 
 from robustkit.display.table import TextTable, numeric_columns
-from robustkit.evaluations.maps.thumbnail import gallery_uri
+from robustkit.evaluations.maps.gallery import gallery_uri
 from robustkit.protocol.card import load_card
 from robustkit.report import page as report_page
 from robustkit.report import samples
@@ -24,7 +24,7 @@ from robustkit.report.page import SECTIONS
 from robustkit.report.refresh import refresh
 from robustkit.report.samples import Browser, Cell
 from robustkit.results.summary import Run, write_summary
-from robustkit.tasks.labelled.columns import CLASSIFICATION
+from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
 

@@ -13,8 +13,7 @@ from page_runs import FOG, HOSTILE, PGD, make_run
 
 from robustkit.common.intervals import wilson
 from robustkit.display.text import no_formula
-from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile
-from robustkit.evaluations.maps.gallery_page import write_page
+from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page
 from robustkit.report.refresh import refresh
 
 pytestmark = pytest.mark.usefixtures("whole_figures")

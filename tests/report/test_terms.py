@@ -2,13 +2,13 @@
 
 from page_runs import HOSTILE
 
-from robustkit.evaluations.kinds import vocabularies
+from robustkit.evaluations.registry import vocabularies
 from robustkit.report.page import Terms, anchor
 from robustkit.report.pages import breakable
 from robustkit.tasks.classification.task import TASK as CLASSIFICATION
 from robustkit.tasks.features.task import TASK as FEATURES
-from robustkit.tasks.glossary import glossary
 from robustkit.tasks.segmentation.task import TASK as SEGMENTATION
+from robustkit.tasks.task import glossary
 
 
 def test_every_number_of_the_results_is_explained() -> None:

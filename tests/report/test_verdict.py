@@ -12,11 +12,11 @@ from manifests import whole
 from sealing import put, seal
 
 from robustkit.common.intervals import wilson
-from robustkit.evaluations.results import Results
+from robustkit.evaluations.aggregate import Results
 from robustkit.report.page import Headline, verdicts
 from robustkit.results.summary import Run
-from robustkit.tasks.labelled.columns import CLASSIFICATION
-from robustkit.tasks.labelled.weak_classes import weak_spots
+from robustkit.tasks.labelled.metrics import weak_spots
+from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 PGD, FGSM = "pgd(eps=4/255,steps=20)", "fgsm(eps=1/255)"
 CLAIMS = {FGSM: {"eps": 1 / 255, "norm": "linf"}, PGD: {"eps": 4 / 255, "norm": "linf"}}

@@ -32,7 +32,7 @@ from scipy import stats
 
 from robustkit.common.differences import holm
 from robustkit.errors import RunError
-from robustkit.evaluations.results import Results
+from robustkit.evaluations.aggregate import Results
 from robustkit.results.comparison import Comparison, own_flags, pairs, unpaired
 from robustkit.results.pairing import Side
 from robustkit.results.summary import Run, survey

@@ -9,7 +9,7 @@ import pytest
 from compared_runs import FOG, NAMES, PGD, N, Rows, compared, records_of, rows_of, run_of
 
 from robustkit.common.differences import Difference
-from robustkit.evaluations.results import Results
+from robustkit.evaluations.aggregate import Results
 from robustkit.results.comparison import compare, pair_tests
 from robustkit.results.comparison import pairs as pairs_of
 from robustkit.results.summary import Run, survey, write_summary

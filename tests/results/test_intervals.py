@@ -23,7 +23,7 @@ from robustkit.common.intervals import (
     resampled_figures,
     wilson,
 )
-from robustkit.evaluations.rows import mean_of, share_of
+from robustkit.evaluations.aggregate import mean_of, share_of
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, judge
 from robustkit.results.summary import summarise

@@ -16,7 +16,7 @@ import robustkit
 from attacks import FGSM, ThreatModel
 from corruptions import corrupt
 from robustkit.data.dataset import open_dataset
-from robustkit.evaluations.images import SIDE, picture
+from robustkit.evaluations.subject import SIDE, picture
 from robustkit.results.summary import Run
 from robustkit.runs.kept_images import Picture, read_pictures
 

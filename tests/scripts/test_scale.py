@@ -14,8 +14,8 @@ import torch
 
 from cam.localisation import IOUS, THRESHOLDS, pxap
 from robustkit.common.intervals import calibration_error, calibration_gaps, resampled_figures, resampled_sums
-from robustkit.evaluations.corruptions.metrics import CorruptionSample
-from robustkit.evaluations.maps.pooled import Counted, Pooled
+from robustkit.evaluations.corruptions.results import CorruptionSample
+from robustkit.evaluations.maps.results import Counted, Pooled
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare, compare_with_first, pairs
 from robustkit.results.pairing import Side

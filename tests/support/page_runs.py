@@ -14,7 +14,7 @@ from sealing import seal
 from robustkit.protocol.card import load_card
 from robustkit.results.summary import Run
 from robustkit.runs.kept_images import Picture, write_pictures
-from robustkit.tasks.labelled.columns import CLASSIFICATION
+from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 PGD = "pgd(eps=1/255,steps=20)"
 FOG = [f"corruption(fog,severity={severity})" for severity in (1, 2, 3)]

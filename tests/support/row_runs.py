@@ -8,7 +8,7 @@ from manifests import whole
 from sealing import seal
 
 from robustkit.results.summary import Run
-from robustkit.tasks.labelled.columns import CLASSIFICATION
+from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 PGD = "pgd(eps=1/255,steps=20)"
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from robustkit.tasks.segmentation.columns import SCENES
 from robustkit.tasks.segmentation.counts import Counts, class_counts
+from robustkit.tasks.segmentation.subject import SCENES
 
 NONE = pytest.approx((math.nan, math.nan), nan_ok=True)
 Found = dict[tuple[str, str], tuple[Any, ...]]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robustkit.data.documents import Words
 from robustkit.models.language_model import Sizes, WordModel, save_word_model
-from robustkit.tasks.text.lines import by_word
+from robustkit.tasks.text.subject import by_word
 
 WORDS = ["the", "a", "cat", "dog", "sees", "hears", "big", "small", "AAA", ","]
 PAGE = """

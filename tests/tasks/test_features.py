@@ -18,13 +18,12 @@ from torch.nn import functional
 from robustkit.common.differences import of_draws
 from robustkit.common.intervals import draws_interval
 from robustkit.errors import ModelError
-from robustkit.evaluations.recorded import Recorded
+from robustkit.evaluations.records import Recorded
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.summary import Run
 from robustkit.runs.folder import RunFolder
-from robustkit.tasks.features.logistic import best_strength, draws, fit, folds, logits, shuffled
-from robustkit.tasks.features.metrics import recorded_difference
-from robustkit.tasks.features.neighbours import answers
+from robustkit.tasks.features.heads import answers, best_strength, draws, fit, folds, logits, shuffled
+from robustkit.tasks.features.results import recorded_difference
 
 sklearn = pytest.importorskip("sklearn", reason="scikit-learn is of the extra test")
 PGD = "pgd(eps=8/255,steps=20)"
@@ -88,7 +87,7 @@ def test_neighbours_and_average_precision_are_scikit_learns() -> None:
 def test_blocks_of_queries_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     given = torch.randn(50, 8, dtype=torch.float64), torch.arange(50) % 4, torch.randn(90, 8, dtype=torch.float64)
     whole = answers(*given, torch.arange(90) % 4, (3, 9), 0.07, 4)
-    monkeypatch.setattr("robustkit.tasks.features.neighbours._AT_ONCE", 7 * 90)
+    monkeypatch.setattr("robustkit.tasks.features.heads._AT_ONCE", 7 * 90)
     parts = answers(*given, torch.arange(90) % 4, (3, 9), 0.07, 4)
     assert all(torch.equal(whole[0][k], parts[0][k]) for k in (3, 9)) and torch.equal(whole[1], parts[1])
 

@@ -7,10 +7,9 @@ import pytest
 from scene_records import NONE, Found, by_key, counts, draws, random_rows, record, share, slow, table
 
 from robustkit.common.intervals import percentiles
-from robustkit.evaluations.corruptions.sets import CORRUPTIONS, SETS
-from robustkit.evaluations.corruptions.shares import shares_of
+from robustkit.evaluations.corruptions.condition import CORRUPTIONS, SETS, shares_of
 from robustkit.tasks.segmentation.counts import Counts
-from robustkit.tasks.segmentation.metrics import scene_mean_rows
+from robustkit.tasks.segmentation.results import scene_mean_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,12 +19,11 @@ from torch import Tensor
 from robustkit.common.differences import Difference
 from robustkit.common.intervals import percentiles
 from robustkit.errors import DataError, ModelError, RunError
-from robustkit.evaluations.corruptions.shares import shares_of
+from robustkit.evaluations.corruptions.condition import shares_of
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.runs.manifest import Manifest
 from robustkit.tasks.segmentation.counts import Counts, biased, class_counts
-from robustkit.tasks.segmentation.metrics import scene_mean_rows, scene_rows
-from robustkit.tasks.segmentation.paired import scene_difference
+from robustkit.tasks.segmentation.results import scene_difference, scene_mean_rows, scene_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,10 +14,9 @@ from scene_records import counts, record, share
 
 from robustkit.display.console import print_tables
 from robustkit.display.table import HeatTable
-from robustkit.evaluations.corruptions.sets import SETS
-from robustkit.evaluations.corruptions.shares import shares_of
+from robustkit.evaluations.corruptions.condition import SETS, shares_of
 from robustkit.tasks.segmentation.counts import Counts
-from robustkit.tasks.segmentation.metrics import scene_mean_rows, scene_rows
+from robustkit.tasks.segmentation.results import scene_mean_rows, scene_rows
 from robustkit.tasks.segmentation.tables import LONGEST, scene_tables, terminal_scenes
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -37,9 +37,8 @@ from robustkit.models.dense import build_segmenter
 from robustkit.models.windows import Windows
 from robustkit.report import page
 from robustkit.results.summary import Run
-from robustkit.tasks.segmentation.columns import SCENES
-from robustkit.tasks.segmentation.images import SceneImages
-from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
+from robustkit.tasks.segmentation.pictures import Examples, Tile, colour_of, draw, overlay
+from robustkit.tasks.segmentation.subject import SCENES, SceneImages
 from robustkit.tasks.segmentation.tables import WORST, scene_tables
 from scripts.pages.dense_attacks import sections
 

@@ -21,8 +21,8 @@ from texts import PAGE, WORDS, library_model, probability, slow_nll, word_model
 from robustkit.common.randomness import SampleRng
 from robustkit.data.documents import open_documents
 from robustkit.errors import BadImageError, CheckpointError, DataError, ModelError, ProtocolError, RobustkitError
-from robustkit.evaluations.perturbations.changes import CHANGES, DRAWS, NEIGHBOURS, changed
-from robustkit.evaluations.perturbations.vocabulary import VOCABULARY
+from robustkit.evaluations.perturbations.condition import VOCABULARY
+from robustkit.evaluations.perturbations.evaluate import CHANGES, DRAWS, NEIGHBOURS, changed
 from robustkit.evaluations.subject import Settings
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_policy
@@ -35,8 +35,7 @@ from robustkit.protocol.condition import CLEAN
 from robustkit.report.card import headline
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.summary import Run
-from robustkit.tasks.text.subject import TextSubject, Windows
-from robustkit.tasks.text.supply import Documents
+from robustkit.tasks.text.subject import Documents, TextSubject, Windows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SWAP, BOTH = "word-swap(rate=5)", ("clean", "perplexity")

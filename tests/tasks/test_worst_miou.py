@@ -7,7 +7,7 @@ import itertools
 import pytest
 from scene_records import counts, miou_slowly, random_rows, record, worst_slowly
 
-from robustkit.tasks.segmentation.worst import worst_case
+from robustkit.tasks.segmentation.results import worst_case
 
 
 def test_a_choice_that_is_better_for_an_image_and_worse_for_all() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from ..completion import checkpoints as known_checkpoints
-from ..help import Command
-from ..option_types import AT_LEAST_0, Place
 from ..options import (
+    AT_LEAST_0,
     CONTEXT,
+    Command,
+    Place,
     attack_options,
     browse_option,
     checkpoints_argument,
@@ -29,12 +30,13 @@ from ..options import (
     quiet_option,
     radius_options,
     run_options,
+    scene_options,
+    segmenter_options,
     setup_option,
     sharing_options,
     shuffle_option,
     truth_options,
 )
-from ..scene_options import scene_options, segmenter_options
 from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
 
 
@@ -120,7 +122,7 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     robustkit demo --full --out runs/demo --device cpu
     """
     from ...pipeline.request import ClassificationRequest, SegmentationRequest
-    from ..demo import DEMO, FULL_DEMO, FULL_SEGMENTERS, SEGMENTERS, epilogue
+    from ..terminal import DEMO, FULL_DEMO, FULL_SEGMENTERS, SEGMENTERS, epilogue
 
     out = out or Path(f"robustkit-demo{'-full' * full}")
     classifiers, segmenters = (FULL_DEMO, FULL_SEGMENTERS) if full else (DEMO, SEGMENTERS)

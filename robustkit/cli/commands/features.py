@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from ..arguments import DATA_KEYS, model_arguments
-from ..help import Command
-from ..option_types import AT_LEAST_1, Place
 from ..options import (
+    AT_LEAST_1,
     CONTEXT,
+    Command,
+    Place,
     checkpoints_argument,
     common,
     data_options,

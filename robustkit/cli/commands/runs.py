@@ -8,11 +8,14 @@ from typing import Any
 import click
 
 from ...errors import ProtocolError
-from ..help import Command
-from ..idle import GATE, refuse_audit
-from ..option_types import AT_LEAST_0, AT_LEAST_1, Place, Text
+from ..arguments import GATE, refuse_audit
 from ..options import (
+    AT_LEAST_0,
+    AT_LEAST_1,
     CONTEXT,
+    Command,
+    Place,
+    Text,
     browse_option,
     common,
     computing_options,

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from ..help import Command
-from ..option_types import AT_LEAST_1
 from ..options import (
+    AT_LEAST_1,
     CONTEXT,
+    Command,
     checkpoints_argument,
     common,
     evaluation_option,

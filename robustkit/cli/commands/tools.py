@@ -11,14 +11,15 @@ import click
 from ...common.files import write_whole
 from ...display.console import print_line, print_tables
 from ...errors import ProtocolError, RobustkitError, RunError, unknown
-from ..arguments import DATA_KEYS, SCENE_KEYS, labels_of, model_arguments
+from ..arguments import DATA_KEYS, SCENE_KEYS, labels_of, model_arguments, refuse_idle
 from ..completion import checkpoints as known_checkpoints
 from ..completion import completion_script, kinds
-from ..help import Command
-from ..idle import refuse_idle
-from ..option_types import AT_LEAST_1, Place, Whole
 from ..options import (
+    AT_LEAST_1,
     CONTEXT,
+    Command,
+    Place,
+    Whole,
     common,
     constants_instead,
     data_options,
@@ -26,10 +27,10 @@ from ..options import (
     device_option,
     group,
     images_option,
+    mask_options,
     model_options,
     option,
 )
-from ..scene_options import mask_options
 from ..terminal import console
 
 MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
@@ -130,7 +131,7 @@ def corrupt(images: tuple[str, ...], **options: Any) -> None:
     robustkit corrupt --write imagenet-c --data-dir imagenet/val --corruptions in-c,in-c-extra --limit 1000
     robustkit corrupt --drift imagenet-c --data-dir imagenet/val --limit 100 --json drift.json
     """
-    from ..corrupt.command import corrupt
+    from ..corrupt import corrupt
 
     corrupt(images, **options, console=console(), side=console(stderr=True))
 
@@ -187,7 +188,7 @@ def doctor(json_file: Path | None) -> None:
     robustkit doctor
     robustkit doctor --json checks.json
     """
-    from ..doctor.checks import examine
+    from ..doctor import examine
 
     screen = console()
     findings = examine()

@@ -1,19 +1,202 @@
-"""Build the attack that a condition names."""
+"""Attacks by name, built from a condition's text, and what they cost.
+
+`clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
+eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
+means the same thing wherever the card's tag stands next to it. `engine=` names another library that ran the attack,
+`under=fog,severity=3` the corruption whose images are attacked (`on_corrupted`).
+`corruption(fog,severity=3)` is read and written by `evaluations.corruptions.condition`, `cam(agcam)` by
+`evaluations.maps.condition`. `attention(clean)` watches the model's attention on the images of another condition.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any, cast
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, TypedDict, cast
 
 import attacks
-from attacks.registry import FEATURE_ATTACKS
+from attacks import APGD, FAB, FGSM, PGD, SEA, SPSA, Attack, AutoAttack, DenseAttack, DensePGD, FeaturePGD, Square
+from attacks.pgd import STEP_SHARES
+from attacks.registry import ATTACKS, DENSE_ATTACKS, FEATURE_ATTACKS
 
-from ...errors import ProtocolError
-from ...protocol.card import Card, number
-from ...protocol.condition import ON, Condition
-from ..kinds import is_attack
-from .engines import peer
-from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
+from ...common.plugins import Registry, subclass_of
+from ...errors import ProtocolError, unknown
+from ...protocol.card import Card, format_number, number
+from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, typed
+from ..interface import Cost
+from ..registry import ATTACK_NAMES, FOLDERS, is_attack
+from .condition import on_corrupted, parted
+from .engines import ENGINES, peer
+
+EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
+    "attacks", ATTACKS, subclass_of(attacks.Attack), (*FOLDERS, *ATTACK_NAMES), same_name=False
+)
+"""Of classifiers."""
+EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
+    "attacks", DENSE_ATTACKS, subclass_of(attacks.DenseAttack), (*FOLDERS, *ATTACK_NAMES), same_name=False
+)
+"""Of models that predict a class for each pixel."""
+
+
+_BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
+_PARTS = ("only", ON)
+_OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
+
+
+class Options(TypedDict):
+    """What counts where the text of a condition does not say it."""
+
+    eps: Fraction | None
+    norm: str | None
+    engine: str | None
+
+
+Several = Callable[[str, Card, Options], Iterable[Condition]]
+"""From an item of a list, a card and what counts besides, to its conditions."""
+
+
+def attacks_of(
+    card: Card,
+) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DenseAttack]] | Mapping[str, type[attacks.Attack]]:
+    """Return the attacks that a card can have, by name."""
+    if card.task == "features":
+        return FEATURE_ATTACKS
+    return EVERY_DENSE_ATTACK if card.task == "segmentation" else EVERY_ATTACK
+
+
+def parse_condition(
+    text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None, engine: str | None = None
+) -> Condition:
+    """Return the condition that `text` names under a card; `eps`, `norm` and `engine` count where the text has none.
+
+    Raises:
+        ProtocolError: unknown attack or parameter, or a value of the wrong kind.
+    """
+    name, arguments = split_condition(text)
+    if name == "clean":
+        if arguments:
+            raise ProtocolError(f"condition {text!r}: clean takes no parameters")
+        return CLEAN
+    if name not in attacks_of(card):
+        raise ProtocolError(unknown("attack", name, attacks_of(card)))
+    default = defaults_of(name, card)
+    own, under = parted(text, split_arguments(name, arguments, default), default)
+    given = {key: _value(name, key, value, default) for key, value in own.items()}
+    known = _norms(name, card)
+    norm = norm if norm in known or len(known) > 1 else None  # of an attack in one norm
+    default = defaults_of(name, card, str(given.get("norm", norm or default["norm"])))
+    options = {"eps": eps, "norm": norm, "engine": engine}
+    resolved = default | {k: value for k, value in options.items() if value is not None and k in default} | given
+    _check_threat(name, resolved, card)
+    always = {"eps", "size", _BUDGET.get(name, "steps"), *(["loss"] if name == "patch" else [])}
+    shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
+    if resolved["norm"] not in ("linf", "patch"):
+        shown["norm"] = resolved["norm"]
+
+    def told(keys: Iterable[str]) -> Condition:
+        inside = ",".join(f"{key}={show(shown[key])}" for key in keys)
+        condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
+        if under is None:
+            return condition
+        if condition.eps is None:
+            raise ProtocolError(f"condition {text!r}: under is for attacks of a fixed radius; leave it out of {name}")
+        return on_corrupted(condition, under)
+
+    named = [key for key in default if key in shown]
+    condition = told(named)
+    whole = [key for key in named if key not in _PARTS]
+    if whole != named:  # some samples, and some stages, draw what they do in the whole attack
+        condition = dataclasses.replace(condition, draws=told(whole).text)
+    build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
+    return condition
+
+
+def parse_conditions(
+    text: str,
+    card: Card,
+    *,
+    eps: tuple[Fraction, ...] = (),
+    norm: str | None = None,
+    engine: str | None = None,
+    several: Several | None = None,
+) -> tuple[Condition, ...]:
+    """Return the conditions of a comma-separated list, `clean` first, each once; several eps give one of each.
+
+    several: reads an item that stands for more than one condition, as `parse_condition` does; nothing of another item.
+    """
+    names = [item for item in re.split(r",(?![^(]*\))", text) if item.strip()]
+    conditions = [CLEAN]
+    for item in names:
+        for radius in eps or (None,):
+            options: Options = {"eps": radius, "norm": norm, "engine": engine}
+            parts = [*several(item, card, options)] if several else []
+            for condition in parts or [parse_condition(item, card, **options)]:
+                if condition not in conditions:
+                    conditions.append(condition)
+    return tuple(conditions)
+
+
+def defaults_of(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
+    """Return all parameters of an attack in the order of its class, with the card's values for a norm (None: its)."""
+    attack, known = attacks_of(card)[name], _norms(name, card)
+    in_radius = bool(getattr(attack, "radius", True))
+    usual = card.norm if card.norm in known else known[0]
+    minimal = bool(getattr(attack, "minimal", False))
+    defaults: dict[str, Value] = {"norm": usual} if minimal or not in_radius else {"eps": card.eps, "norm": usual}
+    if not in_radius:
+        defaults |= {"size": attacks.ThreatModel.size, "where": attacks.ThreatModel.where}
+    stated = card.attacks.get(name, {})
+    norm = norm or str(stated.get("norm", usual))
+    share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
+    for field in dataclasses.fields(attack):
+        if field.init and field.name not in ("threat", "chunk"):
+            defaults[field.name] = (
+                f"{share}*eps" if field.name == "step_size" and in_radius else cast("Value", field.default)
+            )
+    for key, value in stated.items():
+        if key not in _OF_CARD:
+            defaults[key] = _value(name, key, str(value), defaults)
+    if norm == "l2" and "step_size_l2" in stated:
+        defaults["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), defaults)
+    return defaults | {"engine": "robustkit", ON: 0}
+
+
+def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
+    """Return `text` as a value of the kind that parameter `key` takes."""
+    if key == "step_size" and key in known:
+        factor, times, _ = text.partition("*eps")
+        value = number(factor if times else text, f"{name}: {key}", f"a number, such as {key}={show(known[key])}")
+        return format_number(value) + times if times else float(value)
+    return typed(name, key, text, known)
+
+
+def _norms(name: str, card: Card) -> tuple[str, ...]:
+    """Return the norms in which an attack measures."""
+    norms: tuple[str, ...] = getattr(attacks_of(card)[name], "norms", ("linf", "l2"))
+    return norms
+
+
+def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
+    eps, norm = resolved.get("eps", 0), resolved["norm"]
+    if norm not in (norms := _norms(name, card)):
+        raise ProtocolError(unknown("norm", norm, norms))
+    if resolved["engine"] not in ENGINES:
+        raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
+    if card.task in ("segmentation", "features") and resolved["engine"] != "robustkit":
+        raise ProtocolError(f"engine {resolved['engine']}: it attacks classifiers; leave out --engine for {card.task}")
+    if resolved[ON] < 0:
+        raise ProtocolError(f"on {resolved[ON]}: expected how many samples, such as on=100; 0 takes all")
+    if eps < 0:
+        raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
+    if norm == "linf" and card.space == "pixels" and eps > 1:
+        raise ProtocolError(
+            f"eps {format_number(eps)}: eps is in pixels of [0, 1], where 1 allows everything; "
+            f"did you mean {format_number(eps)}/255?"
+        )
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:
@@ -45,3 +228,68 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
         return EVERY_ATTACK[condition.name](threat, **fields)
     except (TypeError, ValueError) as fault:
         raise ProtocolError(f"condition {condition.text}: {fault}") from None
+
+
+EVIDENCE = Cost(70, 16)
+"""Passes of a sample for the evidence on an attack, before and after it, as counted on ViTs."""
+_IN_FULL = Cost(105, 42)
+"""The same for AutoAttack, whose evidence has a sweep of radii."""
+
+
+def evidence_cost(text: str) -> Cost:
+    """Return the passes of a sample for the evidence on an attack."""
+    return _IN_FULL if text.startswith("autoattack(") else EVIDENCE
+
+
+def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:
+    """Return the passes of a sample that an attack makes, without that which scores its result; of another library's
+    attack those of ours. classes: of the model.
+    """
+    ours = {**dict(condition.parameters), "engine": "robustkit"}
+    attack = build_attack(replace(condition, parameters=tuple(ours.items())), card)
+    if attack is None or attack.threat.eps == 0:
+        return Cost(0)
+    predicted = attacked_labels(condition, card) == "predicted"
+    return _cost(attack, max(classes, 2), int(predicted))
+
+
+def _cost(attack: Attack | DenseAttack, classes: int, predicted: int) -> Cost:
+    if isinstance(attack, FGSM):
+        return Cost(1, 1)
+    if isinstance(attack, SEA):
+        return Cost(predicted + 4 * (attack.steps + 1), 4 * attack.steps)
+    if isinstance(attack, DensePGD):
+        return Cost(attack.steps + predicted * attack.random_start, attack.steps)
+    if isinstance(attack, PGD):
+        scored, steps = int(attack.restarts > 1), attack.steps * attack.restarts
+        start = predicted * attack.random_start
+        return Cost(start + steps + scored * attack.restarts, steps, at_most=attack.early_stop)
+    if isinstance(attack, FeaturePGD):
+        return Cost(1 + attack.restarts * (attack.steps + 1), attack.restarts * attack.steps)
+    if isinstance(attack, SPSA):
+        return Cost(predicted + 2 * attack.directions * attack.steps)
+    if isinstance(attack, AutoAttack):
+        stages = [_stage(stage, classes) for stage in attack.stages(classes)]
+        if attack.version == "attention":
+            stages += [_stage(APGD(attack.threat, attack.steps), classes)] * 4
+        return sum(stages, Cost(20 if attack.version == "rand" else 1, at_most=True))
+    if isinstance(attack, APGD | FAB | Square):
+        return Cost(1) + _stage(attack, classes)
+    steps = int(getattr(attack, "steps", 1))  # of a plug-in
+    return Cost(steps, steps)
+
+
+def _stage(attack: Attack, classes: int) -> Cost:
+    """Return what a queued attack costs besides the clean forward. A sample that fell has no further runs."""
+    leaves = bool(getattr(attack, "early_stop", False))
+    if isinstance(attack, APGD):
+        aims = min(attack.targets, classes - 1) if attack.loss.endswith("targeted") else 1
+        runs = attack.restarts * aims * attack.eot
+        return Cost(runs * (attack.steps + 1), runs * attack.steps, at_most=leaves or runs > attack.eot)
+    if isinstance(attack, FAB):
+        runs = attack.restarts * (min(attack.targets, classes - 1) if attack.targets else 1)
+        each = 1 if attack.targets else classes
+        forwards = runs * (attack.steps + 1) * (2 if attack.relinearise else 1)
+        return Cost(forwards, runs * attack.steps * each, at_most=leaves or attack.relinearise or runs > 1)
+    assert isinstance(attack, Square)
+    return Cost(attack.restarts * (attack.queries + 1), at_most=leaves)

@@ -1,186 +1,187 @@
-"""Attacks as conditions: from their canonical text and back.
+"""The words of attacks: `pgd(eps=1/255,steps=20)`. Loads no torch.
 
-`clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
-eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
-means the same thing wherever the card's tag stands next to it. `engine=` names another library that ran the attack,
-`under=fog,severity=3` the corruption whose images are attacked (`on_corrupted`).
-`corruption(fog,severity=3)` is read and written by `evaluations.corruptions.condition`, `cam(agcam)` by
-`evaluations.maps.condition`. `attention(clean)` watches the model's attention on the images of another condition.
+The ball lies around the corrupted image. Its text ends with the words of `corruption(fog,severity=3)`, whose draws the
+image has, so that the corruption alone and the attack on it are a pair.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import re
-from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
-from typing import Any, TypedDict, cast
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
 
-import attacks
-from attacks.pgd import STEP_SHARES
-from attacks.registry import FEATURE_ATTACKS
-
-from ...common.plugins import Registry
 from ...errors import ProtocolError, unknown
-from ...protocol.card import Card, format_number, number
-from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, typed
-from .build import build_attack
-from .engines import ENGINES
-from .on_corrupted import on_corrupted, parted
-from .registry import EVERY_ATTACK, EVERY_DENSE_ATTACK
+from ...protocol.card import Card, card_names, load_card
+from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, part_of
+from ..interface import Vocabulary
+from ..metrics import WEIGHT, Metric, Term, of_samples, plain_name, supported
+from ..registry import EVERY_FAMILY, pattern_of, vocabulary_of, words_of
 
-_BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
-_PARTS = ("only", ON)
-_OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
-
-
-class Options(TypedDict):
-    """What counts where the text of a condition does not say it."""
-
-    eps: Fraction | None
-    norm: str | None
-    engine: str | None
+UNDER = "under"
+_KIND = "corruption"
+_OF_IT = ("severity", "preset", "variant", "texture", "source")
+"""Parameters of the corruption, which are no attack's."""
 
 
-Several = Callable[[str, Card, Options], Iterable[Condition]]
-"""From an item of a list, a card and what counts besides, to its conditions."""
+def parted(text: str, given: Mapping[str, str], own: Container[str]) -> tuple[dict[str, str], Condition | None]:
+    """Return the attack's own parameters, and the corruption that the others name; None where they name none.
 
-
-def attacks_of(
-    card: Card,
-) -> Registry[type[attacks.Attack]] | Registry[type[attacks.DenseAttack]] | Mapping[str, type[attacks.Attack]]:
-    """Return the attacks that a card can have, by name."""
-    if card.task == "features":
-        return FEATURE_ATTACKS
-    return EVERY_DENSE_ATTACK if card.task == "segmentation" else EVERY_ATTACK
-
-
-def parse_condition(
-    text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None, engine: str | None = None
-) -> Condition:
-    """Return the condition that `text` names under a card; `eps`, `norm` and `engine` count where the text has none.
+    text: of the whole condition. given: its parameters. own: the names of the attack's.
 
     Raises:
-        ProtocolError: unknown attack or parameter, or a value of the wrong kind.
+        ProtocolError: there is no such corruption or severity, or its images cannot be attacked.
     """
-    name, arguments = split_condition(text)
-    if name == "clean":
-        if arguments:
-            raise ProtocolError(f"condition {text!r}: clean takes no parameters")
-        return CLEAN
-    if name not in attacks_of(card):
-        raise ProtocolError(unknown("attack", name, attacks_of(card)))
-    default = defaults_of(name, card)
-    own, under = parted(text, split_arguments(name, arguments, default), default)
-    given = {key: _value(name, key, value, default) for key, value in own.items()}
-    known = _norms(name, card)
-    norm = norm if norm in known or len(known) > 1 else None  # of an attack in one norm
-    default = defaults_of(name, card, str(given.get("norm", norm or default["norm"])))
-    options = {"eps": eps, "norm": norm, "engine": engine}
-    resolved = default | {k: value for k, value in options.items() if value is not None and k in default} | given
-    _check_threat(name, resolved, card)
-    always = {"eps", "size", _BUDGET.get(name, "steps"), *(["loss"] if name == "patch" else [])}
-    shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
-    if resolved["norm"] not in ("linf", "patch"):
-        shown["norm"] = resolved["norm"]
-
-    def told(keys: Iterable[str]) -> Condition:
-        inside = ",".join(f"{key}={show(shown[key])}" for key in keys)
-        condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
-        if under is None:
-            return condition
-        if condition.eps is None:
-            raise ProtocolError(f"condition {text!r}: under is for attacks of a fixed radius; leave it out of {name}")
-        return on_corrupted(condition, under)
-
-    named = [key for key in default if key in shown]
-    condition = told(named)
-    whole = [key for key in named if key not in _PARTS]
-    if whole != named:  # some samples, and some stages, draw what they do in the whole attack
-        condition = dataclasses.replace(condition, draws=told(whole).text)
-    build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
-    return condition
+    of_it = [f"{key}={given[key]}" for key in _OF_IT if key in given and key not in own]
+    if UNDER not in given:
+        if of_it:
+            raise ProtocolError(f"condition {text!r}: {of_it[0]} is of a corruption; name it, such as under=fog")
+        return dict(given), None
+    called = f"{_KIND}({','.join([given[UNDER], *of_it])})"
+    try:
+        under = vocabulary_of(_KIND).parse(called)
+    except ProtocolError as fault:
+        raise ProtocolError(f"condition {text!r}: {fault}") from None
+    if under.released:
+        raise ProtocolError(f"condition {text!r}: attacked images are corrupted here; leave out source=released")
+    return {key: value for key, value in given.items() if key in own or key not in (UNDER, *_OF_IT)}, under
 
 
-def parse_conditions(
-    text: str,
-    card: Card,
-    *,
-    eps: tuple[Fraction, ...] = (),
-    norm: str | None = None,
-    engine: str | None = None,
-    several: Several | None = None,
-) -> tuple[Condition, ...]:
-    """Return the conditions of a comma-separated list, `clean` first, each once; several eps give one of each.
+def on_corrupted(attack: Condition, under: Condition) -> Condition:
+    """Return the attack on the images of a corruption, in place of those that it attacks so far."""
+    own = attack.text.partition(f",{UNDER}=")[0].removesuffix(")")
+    return replace(attack, text=f"{own},{UNDER}={under.text.removeprefix(f'{_KIND}(')}", under=under)
 
-    several: reads an item that stands for more than one condition, as `parse_condition` does; nothing of another item.
+
+def starts_from(text: str) -> str:
+    """Return the text of the condition whose images an attack changes, by the attack's text."""
+    _, named, inside = text.partition(f",{UNDER}=")
+    return f"{_KIND}({inside}" if named else CLEAN.text
+
+
+FOUND = Metric("found_of_broken", "found of all broken %", 100, binary=True)
+TOP1 = of_samples("top1", "top-1 %")
+TERMS = (
+    Term(
+        "found of all broken",
+        "Of the samples that are right when clean and that any attack of the run in the same norm broke within the "
+        "radius, the share that this attack broke itself. It says nothing of what all of them missed.",
+    ),
+    Term(
+        "ε",
+        "The radius of an attack: how far it may change an image. Under L∞, 1/255 lets each pixel value change by one "
+        "of its 255 steps; under L2, it bounds the length of the whole change.",
+        ("eps",),
+    ),
+    Term("FGSM", "Fast gradient sign method: one step of size ε in the direction that raises the loss.", ("fgsm",)),
+    Term(
+        "PGD",
+        "Projected gradient descent: many small steps that raise the loss, each drawn back into the ball of radius ε.",
+        ("pgd",),
+    ),
+    Term("SPSA", "An attack that estimates gradients from random directions, so it needs only answers.", ("spsa",)),
+    Term(
+        "AutoAttack",
+        "Four attacks in turn, each on what the ones before left standing: APGD on cross-entropy, targeted APGD, FAB "
+        "and Square (Croce and Hein 2020). The usual yardstick of robustness.",
+        ("autoattack",),
+    ),
+    Term("APGD", "PGD that chooses its own step sizes (Croce and Hein 2020).", ("apgd-ce", "apgd-t", "apgd")),
+    Term("FAB", "An attack that looks for the nearest point of another class.", ("fab-t", "fab")),
+    Term("Square", "An attack by random squares, without gradients.", ("square",)),
+    Term("CosPGD", "PGD for segmentation: each pixel weighs as much as it is still like its class.", ("cospgd",)),
+    Term(
+        "SEA",
+        "The ensemble attack on segmentation: APGD on three losses, and of each image the worst point of all.",
+        ("sea",),
+    ),
+    Term("SegPGD", "PGD for segmentation: pixels still right weigh more in its loss at first.", ("segpgd",)),
+    Term("standing", "Samples that are still predicted right after a stage of an attack."),
+    Term(
+        "gradient masking",
+        "The gradients of a model mislead the attacks that follow them: it looks robust and is not (Athalye et al. "
+        "2018).",
+    ),
+)
+
+
+class AttackWords(Vocabulary):
+    """Attacks, by their names in the registry."""
+
+    defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
+    telling = (UNDER, ON, "only")
+    in_results = True
+    metrics: ClassVar[tuple[Metric, ...]] = (FOUND, supported(TOP1), WEIGHT)
+    terms = TERMS
+    expected = True
+
+    def starts_from(self, text: str) -> str:
+        return starts_from(text)
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the strongest attack with results at each radius, on clean images and on those of each corruption; of
+        equally strong ones the last.
+        """
+        radii: dict[str, list[str]] = {}
+        for text in (text for text, name in values if name == metric):
+            given = {**self.defaults, **pattern_of(text).given}
+            start = starts_from(text)
+            beneath = "" if start == CLEAN.text else f" on {words_of(start).label(start)}"
+            beneath += f", {given[ON]} samples" if ON in given else ""
+            radii.setdefault(f"{given['norm']} {given.get('eps', '')}".strip() + beneath, []).append(text)
+        for radius, texts in radii.items():
+            strongest = min(reversed(texts), key=lambda text: values[text, metric])
+            which = f"lowest under {len(texts)} attacks" if len(texts) > 1 else "the attack"
+            yield strongest, metric, f"{which} at {radius}"
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [text, *([supporting(text, conditions)] if plain_name(metric) else [])]
+
+    def published_names(self) -> Sequence[str]:
+        from attacks.registry import ATTACKS, DENSE_ATTACKS
+
+        return (*ATTACKS, *DENSE_ATTACKS)
+
+    def is_of_card(self, name: str) -> bool:
+        return name in self.published_names()
+
+    def text_under(self, name: str, card: Card) -> str:
+        from .build import parse_condition
+
+        return parse_condition(name, card).text
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        """Raise ProtocolError also where the attack makes sense under none of the cards that come with the package."""
+        from .build import EVERY_ATTACK, EVERY_DENSE_ATTACK, parse_condition
+
+        names = (*EVERY_ATTACK, *EVERY_DENSE_ATTACK)
+        if pattern.name not in names:
+            raise ProtocolError(unknown("condition", pattern.name, {*names, *EVERY_FAMILY}))
+        faults = []
+        for card in dict.fromkeys(("standard" if pattern.name in EVERY_ATTACK else "segmentation", *card_names())):
+            try:
+                parse_condition(pattern.text, load_card(card))
+                return
+            except ProtocolError as fault:
+                faults.append(fault)
+        raise faults[0]
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        yield from ("--attacks", pattern.text)
+
+
+VOCABULARY = AttackWords()
+
+
+def supporting(text: str, conditions: Iterable[str]) -> str:
+    """Return which condition supports the figure of an attack on a part of the samples: the last of the run that is an
+    attack on all of them in the same norm, of the same radius and on the same images; else those images without one.
+
+    The rule looks at no figure: the shortest of several intervals would hold the truth less often than it says.
     """
-    names = [item for item in re.split(r",(?![^(]*\))", text) if item.strip()]
-    conditions = [CLEAN]
-    for item in names:
-        for radius in eps or (None,):
-            options: Options = {"eps": radius, "norm": norm, "engine": engine}
-            parts = [*several(item, card, options)] if several else []
-            for condition in parts or [parse_condition(item, card, **options)]:
-                if condition not in conditions:
-                    conditions.append(condition)
-    return tuple(conditions)
 
+    def kind(condition: str) -> tuple[str, str, str]:
+        given = {**VOCABULARY.defaults, **pattern_of(condition).given}
+        return given["norm"], given.get("eps", ""), starts_from(condition)
 
-def defaults_of(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
-    """Return all parameters of an attack in the order of its class, with the card's values for a norm (None: its)."""
-    attack, known = attacks_of(card)[name], _norms(name, card)
-    in_radius = bool(getattr(attack, "radius", True))
-    usual = card.norm if card.norm in known else known[0]
-    minimal = bool(getattr(attack, "minimal", False))
-    defaults: dict[str, Value] = {"norm": usual} if minimal or not in_radius else {"eps": card.eps, "norm": usual}
-    if not in_radius:
-        defaults |= {"size": attacks.ThreatModel.size, "where": attacks.ThreatModel.where}
-    stated = card.attacks.get(name, {})
-    norm = norm or str(stated.get("norm", usual))
-    share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
-    for field in dataclasses.fields(attack):
-        if field.init and field.name not in ("threat", "chunk"):
-            defaults[field.name] = (
-                f"{share}*eps" if field.name == "step_size" and in_radius else cast("Value", field.default)
-            )
-    for key, value in stated.items():
-        if key not in _OF_CARD:
-            defaults[key] = _value(name, key, str(value), defaults)
-    if norm == "l2" and "step_size_l2" in stated:
-        defaults["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), defaults)
-    return defaults | {"engine": "robustkit", ON: 0}
-
-
-def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
-    """Return `text` as a value of the kind that parameter `key` takes."""
-    if key == "step_size" and key in known:
-        factor, times, _ = text.partition("*eps")
-        value = number(factor if times else text, f"{name}: {key}", f"a number, such as {key}={show(known[key])}")
-        return format_number(value) + times if times else float(value)
-    return typed(name, key, text, known)
-
-
-def _norms(name: str, card: Card) -> tuple[str, ...]:
-    """Return the norms in which an attack measures."""
-    norms: tuple[str, ...] = getattr(attacks_of(card)[name], "norms", ("linf", "l2"))
-    return norms
-
-
-def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
-    eps, norm = resolved.get("eps", 0), resolved["norm"]
-    if norm not in (norms := _norms(name, card)):
-        raise ProtocolError(unknown("norm", norm, norms))
-    if resolved["engine"] not in ENGINES:
-        raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
-    if card.task in ("segmentation", "features") and resolved["engine"] != "robustkit":
-        raise ProtocolError(f"engine {resolved['engine']}: it attacks classifiers; leave out --engine for {card.task}")
-    if resolved[ON] < 0:
-        raise ProtocolError(f"on {resolved[ON]}: expected how many samples, such as on=100; 0 takes all")
-    if eps < 0:
-        raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
-    if norm == "linf" and card.space == "pixels" and eps > 1:
-        raise ProtocolError(
-            f"eps {format_number(eps)}: eps is in pixels of [0, 1], where 1 allows everything; "
-            f"did you mean {format_number(eps)}/255?"
-        )
+    whole = [other for other in conditions if words_of(other) is VOCABULARY and not part_of(other)]
+    return next((other for other in reversed(whole) if kind(other) == kind(text)), starts_from(text))

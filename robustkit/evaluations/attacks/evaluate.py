@@ -10,9 +10,7 @@ from attacks import EnsembleResult, StagedResult
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
-from ..shown import show_attacked
-from ..subject import Batch, Evaluation, Shown, Subject
-from ..under import attacked_inputs
+from ..subject import Batch, Evaluation, Shown, Subject, attacked_inputs, show_attacked
 
 
 def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:

@@ -20,8 +20,7 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.folder import RunFolder
 from ...runs.progress import Progress
-from ..subject import Batch, Subject
-from ..under import attacked_inputs
+from ..subject import Batch, Subject, attacked_inputs
 from .build import build_attack
 from .examining import examine, examine_again
 from .gradient_masking import AFTERWARDS

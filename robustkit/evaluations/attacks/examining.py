@@ -17,18 +17,19 @@ from attacks.model_access import Model, frozen, input_gradient
 
 from ...common.determinism import float32, lacks_order
 from ...models.batch_size import out_of_memory
-from .figures_of_probes import plain, reduced
 from .gradient_masking import AFTERWARDS, RANDOM
-from .hidden import hidden_by_attention
 from .probes import (
     Asker,
     Columns,
     aside,
     difference,
     from_elsewhere,
+    hidden_by_attention,
     in_other_batches,
     jumps,
     path,
+    plain,
+    reduced,
     rises,
     saved,
     under_attack,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..family import Family, Overview, family_of
-from .vocabulary import VOCABULARY
+from .condition import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     from ...protocol.condition import Condition
     from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
-    from ..cells import Cells
-    from ..cost import Cost
+    from ..aggregate import Gatherer, Number, Reading, Results
     from ..family import Looks
-    from ..metric import Metric
-    from ..results import Results
-    from ..rows import Gatherer, Number, Reading
-    from ..sentence import Clause
+    from ..interface import Clause, Cost
+    from ..metrics import Metric
+    from ..presenting import Cells
     from ..subject import Batch, Evaluation, Shown, Subject
 
 
@@ -37,29 +35,29 @@ class Attacks(Family):
     name, words = "attacks", VOCABULARY
 
     def overview(self, reading: Reading) -> Overview:
-        from .order import OrderOfAttacks
+        from .ranking import OrderOfAttacks
 
         return OrderOfAttacks(reading)
 
     def gatherers(self) -> Sequence[type[Gatherer]]:
-        from .stages import Stages
+        from .results import Stages
 
         return (Stages,)
 
     def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
-        from .stages import dossier_of, stages_of
+        from .results import dossier_of, stages_of
 
         of = reading.run, reading.manifest, reading.checkpoint, condition
         dossier = dossier_of(*of, len(read), stages_of(read))
         return [finding.flag for finding in dossier if finding.flag]
 
     def wants(self, column: str) -> bool:
-        from .stages import is_stage_column
+        from .results import is_stage_column
 
         return is_stage_column(column)
 
     def numbers(self, read: pa.Table) -> Iterable[Number]:
-        from .stages import stage_numbers
+        from .results import stage_numbers
 
         return stage_numbers(read)
 
@@ -70,12 +68,12 @@ class Attacks(Family):
         return [NO_EVIDENCE.flag] if wanted and run.evidence(checkpoint, condition) is None else []
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        from .sentence import clauses
+        from .results import clauses
 
         return clauses(cells, manifest, headline)
 
     def called(self, text: str, manifest: Manifest) -> str:
-        from .sentence import called
+        from .results import called
 
         return called(text, manifest)
 
@@ -84,7 +82,7 @@ class Attacks(Family):
         return f"under {name} ({rest})"
 
     def title(self, text: str, manifest: Manifest) -> str:
-        from .sentence import title
+        from .results import title
 
         return title(text, manifest)
 
@@ -95,14 +93,14 @@ class Attacks(Family):
         return curve_figures(curves(results, manifest.claims), looks, headline.name, section, manifest.protocol.space)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        from .tables import terminal_stages
+        from .results import terminal_stages
 
         return terminal_stages(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.table import Section
         from .figures import curve_figures, curves, stage_figures, standings
-        from .grids import dossier_grids, stage_grids, strength_grids
+        from .results import dossier_grids, stage_grids, strength_grids
 
         claims, space = results.manifest.claims, results.manifest.protocol.space
         drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space))
@@ -116,15 +114,15 @@ class Attacks(Family):
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        from .registry import EVERY_ATTACK
+        from .build import EVERY_ATTACK
 
         plugged, under = EVERY_ATTACK.plugin(condition.name), condition.under
         beneath = () if under is None else family_of(under.name).plugins(under)
         return (*(() if plugged is None else (plugged,)), *beneath)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        from ..cost import Cost
-        from .cost import attack_cost
+        from ..interface import Cost
+        from .build import attack_cost
 
         beneath = Cost(0) if condition.under is None else Cost(0, extra=0.2)
         return attack_cost(condition, card, classes) + Cost() + beneath

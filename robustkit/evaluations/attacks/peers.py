@@ -15,7 +15,7 @@ from attacks.model_access import Oracle, missed
 from attacks.threat import round_towards
 
 from ...common.determinism import seeded
-from .peer_libraries import PeerStage, make_perturb
+from .engines import PeerStage, make_perturb
 
 _LEAST_CLASSES = {"dlr": 3, "dlr-targeted": 4}
 

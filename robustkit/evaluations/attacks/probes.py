@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from attacks import PGD, Attack, Rng, ThreatModel, TorchRng, margin
 from attacks.model_access import Model, Oracle, with_all_classes
+
+from .gradient_masking import AROUND, HIDES, chance_of
 
 GREY = 1 / 255
 TINY = 0.05 * GREY  # off the 8-bit grid, and far too little to see: an attack of this size moves logits by a per cent
@@ -382,3 +384,83 @@ def rises(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Tensor:
     labels = before.argmax(dim=1)
     after = asker.pgd(shifted, labels, rng, threat=asker.threat, steps=steps)[1]
     return margin(after, labels) - margin(before, labels)
+
+
+_EXTREMES = ("random_difference", "low", "high", "sum_error", "noise", "graph", "batch", "thread", "again", "attacked")
+_APART = ("random_difference", "noise", "graph", "batch", "thread", "again", "attacked", "jump", "path")
+_ROUNDING = 1e-5
+_GRADIENTS = ("zero_margin", "zero_ce", "bad_margin", "bad_ce", "slope_samples")
+_COUNTS = ("right", "random_predictions", *_GRADIENTS, "saved_samples", "saved_same", "saved_lost", "hidden", *AROUND)
+_MEDIANS = ("slope", "slope_error", "slope_far", "jump", "path", "rise", "rise_shifted")
+_MEANS = ("loss", "accuracy")
+
+
+def reduced(columns: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return one figure for each name; None where there is no column, or an empty one."""
+    return {name: _reduce(name, columns.get(name)) for name in (*_EXTREMES, *_COUNTS, *_MEDIANS, *_MEANS)}
+
+
+def plain(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return figures in six significant digits, differences of answers in two."""
+    return {name: _rounded(_coarse(value) if name in _APART else value) for name, value in figures.items()}
+
+
+def _reduce(name: str, column: Tensor | None) -> Any:
+    if column is None or name in _COUNTS:
+        return None if column is None else int(column.sum())
+    if not len(column):
+        return None
+    if name in _MEANS:
+        return column.double().mean(dim=0).tolist()
+    return float(column.median() if name in _MEDIANS else column.min() if name == "low" else column.max())
+
+
+def _coarse(apart: float | None) -> float | None:
+    """Return a difference of two answers in two digits, and 0 where it is as small as float32's rounding, which differs
+    at each call, wherever the numbers lie in memory.
+    """
+    return None if apart is None else 0.0 if apart < _ROUNDING else float(f"{apart:.2g}")
+
+
+def _rounded(value: Any) -> Any:
+    """Round to six significant digits; None for what JSON cannot hold."""
+    if isinstance(value, list):
+        return [_rounded(entry) for entry in value]
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return (float(f"{value:.6g}") if isinstance(value, float) else value) if finite else None
+
+
+_STEPS, _SHARE = 10, 0.25  # updates of each run, and their length over eps
+_RESTARTS = 5
+
+
+def hidden_by_attention(
+    asker: Asker, surrogates: Mapping[str, Model], images: Tensor, labels: Tensor, rng: Rng
+) -> Columns:
+    """Return for right samples (B, ...) whether each of `AROUND` holds, (B,).
+
+    A sample stands under plain PGD; under PGD by the gradients of each surrogate, too, from the same start; falls to
+    these and not to as many more restarts of plain PGD; or the other way round. Restarts are made only where surrogates
+    break so many that it could be more than chance.
+    """
+    whole = torch.ones(len(labels), dtype=torch.bool, device=labels.device)
+
+    def after(model: Model, standing: Tensor, restarts: int = 1) -> Tensor:
+        """Return which of the samples that are `standing` still do, by the model's own answers."""
+        rows, left = standing.nonzero().flatten(), standing.clone()
+        for part in torch.split(rows, asker.batch_size) if len(rows) else ():
+            attack = PGD(asker.threat, _STEPS, _SHARE * asker.threat.eps, restarts=restarts, early_stop=True, loss="ce")
+            result = attack.run(model, images[part], labels[part], rng=rng.take(part))
+            asker.backwards += int(result.backwards.sum())
+            left[part] = asker.logits(result.adversarials).argmax(dim=1) == labels[part]
+        return left
+
+    plain = around = after(asker.logits, whole)
+    for surrogate in surrogates.values():
+        around = after(asker.counted(surrogate), around)
+    none = torch.zeros_like(whole)
+    figures = [plain, around, none, none]
+    if chance_of(int((plain & ~around).sum()), 0) < HIDES:
+        again = after(asker.logits, plain, _RESTARTS)
+        figures[2:] = again & ~around, around & ~again
+    return dict(zip(AROUND, figures, strict=True))

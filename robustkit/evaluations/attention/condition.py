@@ -1,8 +1,27 @@
-"""Conditions that watch attention: `attention(clean)`."""
+"""Watched attention: `attention(clean)`, its numbers and words. Loads no torch."""
 
 from __future__ import annotations
 
-from ...protocol.condition import Condition
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from ...errors import ProtocolError
+from ...protocol.condition import Condition, ConditionPattern
+from ..interface import Vocabulary
+from ..metrics import Metric, Term
+from ..registry import vocabulary_of
+
+COLUMN_NAMES = (
+    *("largest_logit", "query_norm", "key_norm"),
+    *("attention_entropy", "entropy_share", "strongest_key", "softmax_slope"),
+)
+"""A figure per sample: the largest |logit| of all heads, and means over all heads of all layers. Entropy is in nats,
+and as a share of log N, which it is over N keys where attention is even. The strongest key is its share of attention.
+The softmax slope is the spectral norm of softmax's Jacobian, a mean over queries.
+"""
+
+LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys", "softmax_slopes")
+"""The same for each head of each layer: means over its tokens, and the largest logit."""
 
 
 def attention_condition(under: Condition) -> Condition:
@@ -18,3 +37,85 @@ def attention_text(under: str) -> str:
 def under_of(condition: str) -> str | None:
     """Return the condition whose images the attention is watched on; None for other conditions."""
     return condition[10:-1] if condition.startswith("attention(") and condition.endswith(")") else None
+
+
+_MEANS = (
+    Metric("largest_logit", "largest |logit|", least=0, better=-1, paired=True),
+    Metric("query_norm", "query norm", least=0, better=-1, paired=True),
+    Metric("key_norm", "key norm", least=0, better=-1, paired=True),
+    Metric("attention_entropy", "entropy", least=0, better=1, paired=True),
+    Metric("entropy_share", "share of the largest entropy", least=0, most=1, better=1, paired=True),
+    Metric("strongest_key", "strongest key", least=0, most=1, better=-1, paired=True),
+    Metric("softmax_slope", "softmax slope", least=0, paired=True),
+)
+METRICS = (
+    *_MEANS,
+    *(
+        replace(metric, name=f"{metric.name}_change", paired=False, least=low, most=high)
+        for metric in _MEANS
+        for low, high in [metric.difference_ends]
+    ),
+)
+TERMS = (
+    Term(
+        "largest |logit|",
+        "The largest size of an attention score before softmax, over all heads. Above 100 it is flagged as an "
+        "explosion.",
+    ),
+    Term("query norm", "The length of the query vectors as they are projected, a mean over heads and tokens."),
+    Term("key norm", "The length of the key vectors as they are projected, a mean over heads and tokens."),
+    Term(
+        "entropy",
+        "How widely a query spreads its attention over N keys: log N where it is even, 0 where all of it goes to one "
+        "key. As a share of log N, models with other numbers of tokens compare.",
+        ("share of the largest entropy", "% of log N"),
+    ),
+    Term("strongest key", "The share of a query's attention that goes to the key with most of it."),
+    Term(
+        "softmax slope",
+        "How much a query's attention can change where its logits change: the spectral norm of softmax's Jacobian, a "
+        "mean over queries. 0.5 where two keys share all attention, 0 where one key has it and no gradient of a logit "
+        "is left.",
+    ),
+    Term("entropy collapse", "A mean entropy below 1 % of log N (Zhai et al. 2023): each query attends to one key."),
+)
+
+
+class AttentionWords(Vocabulary):
+    """What heads do on the images of another condition."""
+
+    metrics = METRICS
+    terms = TERMS
+
+    def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
+        return checkpoint, under_of(text) or text
+
+    def label(self, text: str) -> str:
+        under = under_of(text) or text
+        return vocabulary_of(under.partition("(")[0]).label(under)
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [text, *([attention_text("clean")] if metric.endswith("_change") else [])]
+
+    def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
+        under = under_of(text)
+        if under is None:
+            return None
+        inner = read(under)
+        return ConditionPattern(f"attention({inner.text})", "attention", "", (("under", inner.text),))
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        under = pattern.given.get("under") or "attention"
+        inner = under.partition("(")[0]
+        words = vocabulary_of(inner)
+        if not words.shows(inner):
+            raise ProtocolError(f"condition {text!r}: expected such as attention(clean)")
+        other(under)
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        under = other(pattern.given.get("under", "clean"))
+        yield from vocabulary_of(under.name).command(under, other)
+        yield "--watch-attention"
+
+
+VOCABULARY = AttentionWords()

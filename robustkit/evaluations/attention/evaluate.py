@@ -1,4 +1,4 @@
-"""The attention of a classifier on a batch, head by head: how large logits, queries and keys are, and how sharp it is.
+"""The columns of records of watched attention.
 
 Only a few figures per head are kept of each layer: its maps are dropped before the next layer runs.
 """
@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
@@ -17,10 +18,18 @@ from ...attention.apply import attention_kind, attention_layers, capturable_laye
 from ...attention.logit_decomposition import softmax_slope
 from ...errors import ModelError
 from ...protocol.condition import Condition
-from ..layers import Layer, encode_layers
-from ..subject import Batch, Evaluation, Subject
-from ..under import inputs_under
-from .layer import LISTS
+from ..records import Layer, encode_layers
+from ..subject import Batch, Evaluation, Subject, inputs_under
+from .condition import COLUMN_NAMES, LISTS
+
+_HEADS = pa.list_(pa.float32())
+
+ATTENTION: dict[str, pa.DataType] = {
+    **dict.fromkeys(COLUMN_NAMES, pa.float32()),
+    **dict.fromkeys(LISTS, _HEADS),
+}
+"""Columns that watched attention adds to a record: figures of all heads together, and of each head of each layer, one
+layer after the other, as the record's metadata name them. What is not finite stays as it is."""
 
 
 @dataclass(frozen=True)

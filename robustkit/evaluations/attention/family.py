@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..family import Family, Summary, family_of
-from ..short_row import ShortRow
-from .vocabulary import VOCABULARY
+from ..interface import ShortRow
+from .condition import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
-    from ..cost import Cost
+    from ..aggregate import Gatherer, Reading, Results
     from ..family import Looks
-    from ..metric import Metric
-    from ..recorded import Compared, PerSample, Recorded
-    from ..results import Results
-    from ..rows import Gatherer, Reading
+    from ..interface import Cost
+    from ..metrics import Metric
+    from ..records import Compared, PerSample, Recorded
     from ..subject import Batch, Evaluation, Subject
 
 
@@ -34,12 +33,12 @@ class Attention(Family):
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        from .columns import ATTENTION
+        from .evaluate import ATTENTION
 
         return ATTENTION
 
     def summary(self, reading: Reading) -> Summary:
-        from .summary import AttentionSummary
+        from .results import AttentionSummary
 
         return AttentionSummary(reading)
 
@@ -52,7 +51,7 @@ class Attention(Family):
         return ()  # its figures say how a model computes, not how well
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
-        from ..recorded import not_paired
+        from ..records import not_paired
 
         figures = super().per_sample(side, condition, metric)
         if figures is None:
@@ -67,21 +66,21 @@ class Attention(Family):
         return ()
 
     def gatherers(self) -> Sequence[type[Gatherer]]:
-        from .metrics import WatchedHeads
+        from .results import WatchedHeads
 
         return (WatchedHeads,)
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        from .tables import attention_tables
+        from .results import attention_tables
 
         return attention_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import grid_of, together, with_flags
         from ...display.table import Section
-        from ..flags import flag_lines, of_family
+        from ..presenting import flag_lines, of_family
         from .figures import attention_figures, watched
-        from .tables import layer_table
+        from .results import layer_table
 
         heads = watched(results)
         first = [(entry, under) for entry in heads for under in list(entry.heads)[:1]]
@@ -108,7 +107,7 @@ class Attention(Family):
         return () if under is None else family_of(under.name).plugins(under)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        from ..cost import Cost
+        from ..interface import Cost
 
         return Cost(1, extra=0.6)  # the images are those of the condition before
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from ...common.intervals import Floats
 from ...display.svg import INK, Figure, Style, draw, labels, legend, plain, roomy, style
-from ..kinds import words_of
-from ..results import Results
+from ..aggregate import Results
+from ..registry import words_of
 from .condition import under_of
-from .metrics import COLLAPSE, EXPLOSION, Heads, WatchedHeads
+from .results import COLLAPSE, EXPLOSION, Heads, WatchedHeads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

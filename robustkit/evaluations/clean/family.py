@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..family import Family
-from .vocabulary import VOCABULARY
+from .condition import VOCABULARY
 
 if TYPE_CHECKING:
     from ...common.randomness import SampleRng
@@ -25,7 +25,7 @@ class Clean(Family):
         return f"on clean {manifest.protocol.samples.many}"
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        from ..shown import show_pixels
+        from ..subject import show_pixels
 
         return show_pixels(subject, batch, batch.inputs.to(subject.settings.device))
 
@@ -36,7 +36,7 @@ class Clean(Family):
         done = super().evaluate(subject, batch, condition, rng)
         if subject.asked_alone:
             return done
-        from .alone import depends_on_batch
+        from .evaluate import depends_on_batch
 
         subject.asked_alone = True
         ask = partial(super().evaluate, subject, condition=condition, rng=rng)

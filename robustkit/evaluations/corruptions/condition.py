@@ -1,17 +1,251 @@
-"""A corruption as a condition: `corruption(fog,severity=3)` into parts and back, and into the corruption itself."""
+"""Corruptions as conditions: `corruption(fog,severity=3)`, named sets, and what means are made of. Loads no torch."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, ClassVar
 
+from ...common.plugins import declared
 from ...errors import ProtocolError, unknown
-from ...protocol.condition import Condition
-from .sets import FROST, TEXTURES, corruption_names
+from ...protocol.condition import Condition, ConditionPattern
+from ..interface import View, Vocabulary
+from ..metrics import Metric, Term, mean_share
 
 if TYPE_CHECKING:
     import corruptions
+
+BENCHMARK = "in-c"
+"""The set of corruptions that a rule means where it names none."""
+MOST_CE = 1 / 0.564592
+"""The most that a corruption error can be: all wrong, where AlexNet's error is least (brightness)."""
+METRICS = (
+    replace(
+        mean_share("mean_error", "mean error %", -1, True, ("mean_error", "mean error")),
+        under=BENCHMARK,
+        noun="error",
+        also=("error_rate",),
+    ),
+    Metric("mce", "mCE %", 100, -1, under=BENCHMARK, drafted=True, hub=("mce", "mCE"), least=0, most=MOST_CE),
+    Metric("relative_mce", "relative mCE %", 100, -1, under=BENCHMARK, hub=("relative_mce", "relative mCE")),
+    Metric("ce", "CE %", 100, -1, least=0, most=MOST_CE, also=("corruption_error",)),
+)
+TERMS = (
+    Term(
+        "severity",
+        "How strong a corruption is, from 1 (mild) to 5 (severe), with the constants of ImageNet-C (Hendrycks and "
+        "Dietterich 2019).",
+    ),
+    Term(
+        "mean error",
+        "The share of images predicted wrong, averaged over the severities of each corruption and then over the "
+        "corruptions of a set. It needs no other model to compare with.",
+    ),
+    Term(
+        "CE",
+        "Corruption error: the errors on one corruption, summed over its five severities, divided by those of AlexNet. "
+        "100 % is as bad as AlexNet.",
+    ),
+    Term(
+        "mCE",
+        "Mean corruption error: the mean of CE over the 15 corruptions of ImageNet-C (Hendrycks and Dietterich 2019). "
+        "Lower is better; AlexNet has 100 %.",
+    ),
+    Term(
+        "relative mCE",
+        "As mCE, but of the increase over the clean error: how much accuracy corruptions take away, relative to what "
+        "they take from AlexNet. A model with a low clean accuracy can have a low relative mCE.",
+    ),
+    Term("in-c", "The 15 corruptions of ImageNet-C at all five severities: noise, blur, weather and digital changes."),
+)
+
+
+CATEGORIES: dict[str, tuple[str, ...]] = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+    "extra": ("speckle_noise", "gaussian_blur", "spatter", "saturate"),
+}
+"""The benchmark's own: 15 test corruptions in four categories, and the four held out for validation."""
+
+CORRUPTIONS = tuple(name for names in CATEGORIES.values() for name in names)
+TEST = (
+    *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    *("snow", "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+)
+"""The 15 of ImageNet-C by name: a corruption that is added to a category enters no published set."""
+_VALIDATION = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+FROST, TEXTURES = "frost", ("photographs", "own")
+_ALL, _MILD = (1, 2, 3, 4, 5), (1, 2, 3)
+_NOISE = ("gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise")
+_SEGFORMER = (
+    *("motion_blur", "defocus_blur", "glass_blur", "gaussian_blur", *_NOISE),
+    *("brightness", "contrast", "saturate", "jpeg_compression", "snow", "spatter", "fog", "frost"),
+)
+SETS: dict[str, dict[str, tuple[int, ...]]] = {
+    "in-c": dict.fromkeys(TEST, _ALL),
+    "in-c-extra": dict.fromkeys(_VALIDATION, _ALL),
+    "segformer-16": {name: _MILD if name in _NOISE else _ALL for name in _SEGFORMER},
+    "fan-19": dict.fromkeys((*TEST, *_VALIDATION), _MILD),
+    **{
+        category: dict.fromkeys([name for name in names if name in TEST], _ALL)
+        for category, names in CATEGORIES.items()
+        if category != "extra"
+    },
+}
+"""in-c: Hendrycks and Dietterich 2019. segformer-16: Xie et al. 2021. fan-19: Zhou et al. 2022."""
+
+
+def categories() -> dict[str, tuple[str, ...]]:
+    """Return the corruptions of each category; those of plug-ins are the last one, `plug-ins`."""
+    brought = tuple(plugin.name for plugin in declared("corruptions"))
+    return CATEGORIES | ({"plug-ins": brought} if brought else {})
+
+
+def category_of(name: str) -> str:
+    """Return the category of a corruption."""
+    return next((category for category, names in CATEGORIES.items() if name in names), "plug-ins")
+
+
+def corruption_names() -> tuple[str, ...]:
+    """Return all corruptions: the benchmark's in its order, then those of plug-ins, which no set has."""
+    return *CORRUPTIONS, *(plugin.name for plugin in declared("corruptions"))
+
+
+def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
+    """Split `in-c(severity=1+3,preset=cifar)` into the set, its severities (none: its own) and the rest,
+    `(preset=cifar)`; None if it is not a set.
+    """
+    name, _, rest = condition.partition("(")
+    if name not in SETS:
+        return None
+    items = [item for item in rest.removesuffix(")").split(",") if item]
+    some = [int(word) for item in items if item.startswith("severity=") for word in item[9:].split("+")]
+    kept = ",".join(item for item in items if not item.startswith("severity="))
+    return name, tuple(some), f"({kept})" if kept else ""
+
+
+def definition_of(rest: str) -> str:
+    """Return the definition in the rest of a set's text, `(preset=cifar,texture=own)`: all but frost's texture."""
+    kept = ",".join(item for item in rest[1:-1].split(",") if not item.startswith("texture="))
+    return f"({kept})" if kept else ""
+
+
+def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, of_frost: str = "") -> list[str]:
+    """Return the texts of the sets whose corruptions were all evaluated at all their severities; then of those whose
+    corruptions were all evaluated at the same other severities, `in-c(severity=3)`, unless one of the first holds them.
+
+    evaluated: corruptions and severities. definition: `(preset=cifar)`, empty for the default. of_frost: what sets that
+    hold frost say besides, `texture=own`.
+    """
+    by_name: dict[str, set[int]] = {}
+    for name, severity in evaluated:
+        by_name.setdefault(name, set()).add(severity)
+
+    def within(members: Mapping[str, Collection[int]], others: Mapping[str, Collection[int]]) -> bool:
+        return all(set(members[name]) <= set(others.get(name, ())) for name in members)
+
+    def text(name: str, some: str = "") -> str:
+        inside = ",".join(filter(None, (some, definition[1:-1], of_frost if FROST in SETS[name] else "")))
+        return f"{name}({inside})" if inside else name
+
+    whole = [name for name, members in SETS.items() if within(members, by_name)]
+    names = [text(name) for name in whole]
+    for name, members in SETS.items():
+        severities = {tuple(sorted(by_name.get(member, ()))) for member in members}
+        some = severities.pop()
+        here = dict.fromkeys(members, some)
+        if some and not severities and not any(within(here, SETS[other]) for other in whole) and name not in whole:
+            names.append(text(name, f"severity={'+'.join(map(str, some))}"))
+    return names
+
+
+def span(severities: Iterable[int]) -> str:
+    """Return `3`, `1–3`, or `1,3`."""
+    ordered = sorted(severities)
+    whole = len(ordered) == ordered[-1] - ordered[0] + 1 and len(ordered) > 1
+    return f"{ordered[0]}–{ordered[-1]}" if whole else ",".join(map(str, ordered))
+
+
+_ITEM = re.compile(r"\s*(-?)\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """An item of a user's list. without: it is taken away. severities, texture: empty where none are named."""
+
+    without: bool
+    name: str
+    severities: tuple[int, ...]
+    texture: str
+
+
+def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return corruptions and their severities, in the benchmark's order, from `in-c`, `fog,snow(severity=3)` or
+    `in-c,-frost`.
+
+    Raises:
+        ProtocolError: an item is neither a set nor a corruption, a severity is not one of 1 to 5, or nothing is left.
+    """
+    chosen: dict[str, set[int]] = {}
+    for item in _items(text):
+        for member, severities in SETS.get(item.name, {item.name: _ALL}).items():
+            mentioned = set(item.severities or severities)
+            before = chosen.get(member, set())
+            chosen[member] = before - mentioned if item.without else before | mentioned
+    if not any(chosen.values()):
+        raise ProtocolError(f"corruptions {text!r}: none is left; expected a name or a set, such as in-c")
+    return {name: tuple(sorted(chosen[name])) for name in corruption_names() if chosen.get(name)}
+
+
+def asked_texture(text: str | Iterable[str]) -> str:
+    """Return the texture of frost that a list names, `frost(texture=own)` or `in-c(texture=own)`; empty for none.
+
+    Raises:
+        ProtocolError: as `expand`, or the list names both.
+    """
+    named = {item.texture for item in _items(text)} - {""}
+    if len(named) > 1:
+        raise ProtocolError(f"corruptions {text!r}: both textures of frost; expected one, and a run for each")
+    return named.pop() if named else ""
+
+
+def _items(text: str | Iterable[str]) -> Iterator[_Asked]:
+    parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else text
+    for part in filter(None, map(str.strip, parts)):
+        form = _ITEM.fullmatch(part)
+        if not form:
+            raise ProtocolError(f"corruption {part!r}: expected a name, a set, or fog(severity=1+3)")
+        without, name, arguments = bool(form[1]), form[2].lower(), form[3]
+        if name == "corruption" and arguments:  # the text of a condition
+            name, _, arguments = (word.strip() for word in arguments.partition(","))
+        if name not in SETS and name not in corruption_names():
+            raise ProtocolError(unknown("corruption", name, (*SETS, *corruption_names())))
+        yield _Asked(without, name, *_arguments(part, arguments, FROST in SETS.get(name, (name,))))
+
+
+def _arguments(item: str, arguments: str | None, frost: bool) -> tuple[tuple[int, ...], str]:
+    """Return the severities and the texture in an item's parentheses. frost: whether it holds frost."""
+    severities, texture = tuple[int, ...](), ""
+    for argument in filter(None, (arguments or "").split(",")):
+        key, equals, value = (word.strip() for word in argument.partition("="))
+        if key == "texture" and frost:
+            if value not in TEXTURES:
+                raise ProtocolError(f"{item}: " + unknown("texture", value, TEXTURES))
+            texture = value
+            continue
+        if key != "severity" or not equals:
+            raise ProtocolError(f"{item}: {argument!r} is not severity=...; expected such as fog(severity=1+3)")
+        numbers = [word.strip() for word in value.split("+")]
+        if not all(number in ("1", "2", "3", "4", "5") for number in numbers):
+            raise ProtocolError(f"{item}: severity {value!r}; expected whole numbers from 1 to 5, such as 3 or 1+2+3")
+        severities = tuple(map(int, numbers))
+    return severities, texture
+
 
 PRESETS, VARIANTS, SOURCES = ("imagenet", "cifar"), ("hendrycks", "bethgelab"), ("memory", "released")
 _FORM = re.compile(r"corruption\(\s*([\w-]+)\s*((?:,[^,()]+)*)\)")
@@ -128,3 +362,182 @@ def corruption_condition(corrupted: Corrupted) -> Condition:
 def corrupted_of(condition: Condition) -> Corrupted | None:
     """Return which corruption a condition is; None for other conditions."""
     return condition.payload if isinstance(condition.payload, Corrupted) else None
+
+
+_SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
+
+
+def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[str, int]]]]:
+    """Yield for each definition of corruptions an example, and the corruptions and severities of `texts`.
+
+    Where frost was made with several textures, its definition comes once for each, with the other corruptions.
+    """
+    parts = [part for text in texts if (part := parse_corrupted(text)) is not None]
+    for example in {part.definition: part for part in parts}.values():
+        mine = [part for part in parts if part.definition == example.definition]
+        for texture in dict.fromkeys(part.texture for part in mine if part.name == FROST) or [example.texture]:
+            fitting = [part for part in mine if part.name != FROST or part.texture == texture]
+            yield replace(example, texture=texture), [(part.name, part.severity) for part in fitting]
+
+
+def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """Yield the texts of the means over corruptions that one definition may have."""
+    for name in corruption_names():
+        named = replace(example, name=name)
+        for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
+            several = "severity=" + "+".join(map(str, severities))
+            text = replace(named, severity=1).text
+            yield named.mean.text if len(severities) == 5 else text.replace("severity=1", several, 1)
+    yield from sets_at(evaluated, example.definition, example.of_frost)
+
+
+def conditions_of(mean: str) -> list[str]:
+    """Return the texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
+    `in-c(severity=3)`.
+    """
+    if (parts := set_of(mean)) is None:
+        part = parse_corrupted(mean)
+        assert part is not None
+        return [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
+    name, some, definition = parts
+    odd = dict(item.split("=") for item in definition[1:-1].split(",") if item)
+    return [Corrupted(member, severity, **odd).text for member, s in SETS[name].items() for severity in some or s]
+
+
+def shares_of(condition: str) -> dict[str, float]:
+    """Return the conditions that a result is over and the share of each: `in-c`, `in-c(severity=3)`, `corruption(fog)`
+    and `corruption(fog,severity=1+2+3)` are means over severities and then over corruptions; any other is itself.
+    """
+    texts = [condition]
+    if set_of(condition):
+        texts = conditions_of(condition)
+    elif several := _SOME_SEVERITIES.search(condition):
+        texts = [condition.replace(several[1], severity, 1) for severity in several[1].split("+")]
+    elif condition.startswith("corruption(") and "severity=" not in condition:
+        texts = conditions_of(condition)
+    of_one = Counter(text.partition(",")[0] for text in texts)
+    return {text: 1 / len(of_one) / of_one[text.partition(",")[0]] for text in texts}
+
+
+_OWN = "texture=own"
+_SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
+
+
+class CorruptionWords(Vocabulary):
+    """Single corruptions, and means over severities and over sets."""
+
+    defaults: ClassVar[Mapping[str, str]] = {
+        "preset": "imagenet",
+        "variant": "hendrycks",
+        "source": "memory",
+        "texture": "photographs",
+    }
+    telling = ("severity",)
+    in_means = True
+    metrics = METRICS
+    terms = TERMS
+    benchmark = BENCHMARK
+    expected = True
+    published_metrics = ("mce_16",)
+
+    def shows(self, kind: str) -> bool:
+        return kind not in SETS
+
+    def group(self, text: str) -> str:
+        part = parse_corrupted(text)
+        return text if part is None else part.mean.text
+
+    def shares(self, text: str) -> dict[str, float]:
+        return shares_of(text)
+
+    def means(self, texts: Sequence[str]) -> Iterator[str]:
+        every = (means_of_shares(example, members) for example, members in by_definition(texts))
+        yield from dict.fromkeys(chain.from_iterable(every))
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [*shares_of(text), *(["clean"] if metric in ("relative_mce", "retention") else [])]
+
+    def in_short(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return the means over sets, those over severities that no set holds, and what neither holds."""
+        sets = [text for text in texts if text.partition("(")[0] in SETS]
+        means = [text for text in texts if "severity=" not in text]
+        short, covered = list[str](), set[str]()
+        for text in dict.fromkeys((*sets, *means, *texts)):
+            if not (parts := set(self.shares(text))) <= covered:
+                short.append(text)
+                covered |= parts if "severity=" not in text or text in sets else set()
+        return short
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the errors of the benchmark's set; without it those of the three worst sets or corruptions."""
+        short = self.in_short(list(dict.fromkeys(text for text, _ in values)))
+        texts = [text for text in short if text.partition("(")[0] == BENCHMARK] or short
+        errors = [(text, "mean_error") for text in texts if (text, "mean_error") in values]
+        scores = [(text, metric) for text in texts if (text, metric) in values]
+        figures = sorted(errors, key=lambda key: -values[key]) or sorted(scores, key=lambda key: values[key])
+        which = f", one of the three worst of {len(figures)}" if len(figures) > 3 else ""
+        for text, name in figures[:3]:
+            over = "severities" if self.shows(text.partition("(")[0]) else "corruptions and severities"
+            yield text, name, f"mean over {over}{which}" if len(self.shares(text)) > 1 else f"one severity{which}"
+        yield from ((text, "mce", "the benchmark's figure") for text in texts if (text, "mce") in values)
+
+    def view(self, text: str) -> View:
+        part = parse_corrupted(text)
+        assert part is not None
+        line = part.mean.text.removeprefix("corruption(").removesuffix(")")
+        return View(line, str(part.severity or ""), "severity")
+
+    def published_names(self) -> Sequence[str]:
+        return tuple(SETS)
+
+    def published_as(self, text: str) -> str:
+        """Return the condition with the benchmark's photographs, of which `unlike_published` says that they differ."""
+        return re.sub(rf"\({_OWN}\)|,{_OWN}", "", text) if _OWN in text else ""
+
+    def unlike_published(self, text: str) -> str:
+        return "frost's own textures stand for the benchmark's photographs" if _OWN in text else ""
+
+    def published_name(self, text: str) -> str:
+        return "" if self.shows(text.partition("(")[0]) else super().published_name(text)
+
+    def is_fixed(self, name: str) -> bool:
+        return name.partition("(")[0] in SETS or parse_corrupted(name) is not None
+
+    def label(self, text: str) -> str:
+        part = parse_corrupted(text)
+        if part is None or not part.severity:
+            return text if part is None else part.label
+        return f"{part.label}, severity {part.severity}"
+
+    def parse(self, text: str) -> Condition:
+        """Return the condition of a corruption at a severity. Raises ProtocolError where the text is of none."""
+        part = parse_corrupted(text)
+        if part is None or not part.severity:
+            raise ProtocolError(f"condition {text!r}: expected a severity from 1 to 5, such as severity=3")
+        return corruption_condition(part)
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        if pattern.name not in SETS:
+            # A mean over some severities, severity=1+2+3, is a condition of results only.
+            parse_corrupted(_SEVERAL.sub(r"severity=\1", pattern.text))
+        elif pattern.what:
+            raise ProtocolError(f"condition {text!r}: a set has its own corruptions; leave {pattern.what} out")
+        else:
+            of = FROST if FROST in SETS[pattern.name] else "fog"
+            parse_corrupted(_SEVERAL.sub(r"severity=\1", f"corruption({','.join([of, *pattern.pairs])})"))
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        given = pattern.given
+        yield from ("--attacks", "none", "--corruptions", asked(pattern))
+        options = {"preset": "--constants", "variant": "--variant"}
+        yield from (word for key, name in options.items() if key in given for word in (name, given[key]))
+
+
+def asked(pattern: ConditionPattern) -> str:
+    """Return a corruption, or a set, as `--corruptions` names it."""
+    name = pattern.what or pattern.name
+    inside = ",".join(f"{key}={pattern.given[key]}" for key in ("severity", "texture") if key in pattern.given)
+    return f"{name}({inside})" if inside else name
+
+
+VOCABULARY = CorruptionWords()

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from ...errors import PluginError
 from ..family import Family, Overview
-from ..short_row import ShortRow
-from .condition import Corrupted
-from .vocabulary import VOCABULARY
+from ..interface import ShortRow
+from .condition import VOCABULARY, Corrupted
 
 if TYPE_CHECKING:
     import torch
@@ -21,14 +20,12 @@ if TYPE_CHECKING:
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
-    from ..cells import Cells
-    from ..cost import Cost
+    from ..aggregate import Reading, Results
     from ..family import Looks
-    from ..metric import Metric
-    from ..recorded import Compared, PerSample, Recorded
-    from ..results import Results
-    from ..rows import Reading
-    from ..sentence import Clause
+    from ..interface import Clause, Cost
+    from ..metrics import Metric
+    from ..presenting import Cells
+    from ..records import Compared, PerSample, Recorded
     from ..subject import Batch, Shown, Subject
 
 
@@ -38,7 +35,7 @@ class Corruptions(Family):
     name, words = "corruptions", VOCABULARY
 
     def overview(self, reading: Reading) -> Overview:
-        from .overview import MeanErrors
+        from .results import MeanErrors
 
         return MeanErrors(reading)
 
@@ -49,32 +46,32 @@ class Corruptions(Family):
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        from .paired import compared as means
+        from .results import compared as means
 
         return means(common, compared)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
-        from .paired import mean_errors
+        from .results import mean_errors
 
         return mean_errors(side, condition) if metric == "mean_error" else None
 
     def not_compared(self, common: Sequence[str], shown: Sequence[str]) -> list[str]:
-        from .paired import not_compared
+        from .results import not_compared
 
         return not_compared(common, shown)
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        from .front import front
+        from .tables import front
 
         return front(keys, headline)
 
     def called(self, text: str, manifest: Manifest) -> str:
-        from .front import called
+        from .tables import called
 
         return called(text)
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        from .sentence import clauses
+        from .tables import clauses
 
         return clauses(cells, manifest, headline)
 
@@ -85,7 +82,7 @@ class Corruptions(Family):
         return bar_figures(retention_bars(results), looks, section, title, "retention")
 
     def heat_tables(self, checkpoint: str, cells: Cells) -> Iterable[HeatTable]:
-        from .retention import retention_tables
+        from .tables import retention_tables
 
         return retention_tables(checkpoint, cells)
 
@@ -107,11 +104,9 @@ class Corruptions(Family):
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import with_flags
         from ...display.table import Section
-        from ..flags import flag_lines, of_family
-        from ..gaps import left_out_lines
+        from ..presenting import flag_lines, left_out_lines, of_family
         from .figures import accuracy_bars, bar_figures
-        from .grids import corruption_grids
-        from .tables import corruption_tables
+        from .tables import corruption_grids, corruption_tables
 
         lines = flag_lines(results, of_family(self.name))
         drawn = bar_figures(accuracy_bars(results), looks, "corruptions", "Accuracy under corruption", "accuracy")
@@ -137,12 +132,12 @@ class Corruptions(Family):
         return () if plugged is None else (plugged,)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        from ..cost import Cost
+        from ..interface import Cost
 
         return Cost(1, extra=0.2)  # a seventh of the time of both on ViT-Tiny, on average over the 15
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        from ..shown import show_pixels
+        from ..subject import show_pixels
 
         pixels, corrupted = batch.inputs.to(subject.settings.device), condition.payload
         assert isinstance(corrupted, Corrupted)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...display.svg import Figure, Point, Style, draw, labels, listed, panels, percent
-from .condition import parse_corrupted
-from .sets import categories, span
+from .condition import categories, parse_corrupted, span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import corruptions
 
 from ...common.plugins import Registry, subclass_of
-from .sets import SETS
+from .condition import SETS
 
 EVERY_CORRUPTION: Registry[type[corruptions.Corruption]] = Registry(
     "corruptions", corruptions.CORRUPTIONS, subclass_of(corruptions.Corruption), (*SETS, "corruption")

@@ -1,19 +1,128 @@
-"""Show the corruptions of a run as tables: error by corruption and severity, and the means of named sets."""
+"""Show the corruptions of a run: tables, sentence and front page."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from ...display.table import CardPart, TextTable
-from ..cells import percent_cell
-from ..metric import Metric, named
-from ..short_row import ShortRow
-from .condition import Corrupted, parse_corrupted
-from .measures import METRICS
-from .sets import category_of, corruption_names, definition_of, set_of, span
-from .vocabulary import VOCABULARY
+from ...display.grid import Grid, Part, side_by_side
+from ...display.table import CardPart, HeatTable, TextTable
+from ...runs.manifest import Manifest
+from ..interface import Clause, ShortRow, percent, share
+from ..metrics import Metric, named
+from ..presenting import Cells, SummaryRow, finite, interval_cell, is_whole, loss_cell, percent_cell
+from .condition import (
+    BENCHMARK,
+    CATEGORIES,
+    CORRUPTIONS,
+    METRICS,
+    SETS,
+    VOCABULARY,
+    Corrupted,
+    category_of,
+    corruption_names,
+    definition_of,
+    parse_corrupted,
+    set_of,
+    shares_of,
+    span,
+)
+
+_SEVERAL = re.compile(r"severity=([1-5](?:\+[1-5])+)")
+
+
+def front(keys: Sequence[tuple[str, str]], headline: Metric) -> Iterator[tuple[str, str]]:
+    """Yield condition and metric of the means over sets, else of each corruption; then of the benchmark's mCE.
+
+    Of single samples the mean error, of any other metric the figure itself; of single severities the task's metric.
+    """
+    there = dict.fromkeys(keys)
+    texts = list(VOCABULARY.in_short(list(dict.fromkeys(text for text, _ in keys))))
+    texts.sort(key=lambda text: text.partition("(")[0] != BENCHMARK)
+    for text in texts:
+        mean, own = (text, "mean_error"), (text, headline.name)
+        yield from [mean] if mean in there else [own] if own in there else []
+    yield from (key for key in there if key[1] == "mce")
+
+
+def called(text: str) -> str:
+    """Return `noise`, `all corruptions (in-c)`, `fog`, or `fog, severity 3`, with what is not the benchmark's."""
+    if (parts := set_of(text)) is not None:
+        name, severities, definition = parts
+        words = f"all corruptions ({name})" if name == BENCHMARK else name
+        at = f", severity {'+'.join(map(str, severities))}" if severities else ""
+        return f"{words}{at}{f' {definition}' if definition else ''}"
+    several = _SEVERAL.search(text)
+    part = parse_corrupted(text.replace(several[0], "severity=1", 1) if several else text)
+    if part is None:
+        return text
+    at = several[1] if several else str(part.severity or "")
+    severity = f", severity {at}" if at else ""
+    return f"{part.name.replace('_', ' ')}{severity}{f' {part.definition}' if part.definition else ''}"
+
+
+def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
+    """Yield the mean over the benchmark's set where there is one, else over the worst set, and the worst corruption.
+
+    A metric of single samples gives errors, any other what is left of it. While records of some corruption are missing,
+    the worst is that so far.
+    """
+    asked = [condition for condition in manifest.conditions if _is_single(condition)]
+    so_far = "" if all(is_whole(cells.get((condition, headline.name))) for condition in asked) else " so far"
+    worst = _worst_severity(cells, headline.name)
+    if headline.binary:
+        if (mean := _worst_mean(cells, "mean_error", 1)) is not None:
+            most = _at(worst, headline, f",{so_far} most under")
+            yield Clause(f"its error under corruption is {share(mean)} ({_of(mean, so_far)}){most}", (mean,))
+        elif worst is not None:
+            yield Clause(f"its error under corruption{_at(worst, headline, f' is{so_far} largest under')}")
+    elif (kept := _worst_mean(cells, "retention", -1)) is not None:
+        most = _at(worst, headline, f",{so_far} worst")
+        yield Clause(f"corruption leaves {share(kept)} of it ({kept['condition']}){most}", (kept,))
+    elif worst is not None:
+        yield Clause(f"under corruption{_at(worst, headline, f' it is{so_far} lowest under')}")
+
+
+def _worst_mean(cells: Cells, metric: str, sign: int) -> SummaryRow | None:
+    """Return the mean over the benchmark's set if there is one, else the highest (sign 1) or lowest mean over a set."""
+    means = [row for (condition, name), row in cells.items() if name == metric and _set(condition)]
+    return max(means, key=lambda row: (_set(row["condition"]) == BENCHMARK, sign * row["value"]), default=None)
+
+
+def _of(mean: SummaryRow, so_far: str) -> str:
+    """Return `in-c`, or which of the sets has the highest mean."""
+    name: str = mean["condition"]
+    return name if _set(name) == BENCHMARK else f"mean over {name}, the worst set{so_far}"
+
+
+def _set(condition: str) -> str:
+    """Return the set of corruptions that a mean is over; empty for other conditions."""
+    name = condition.partition("(")[0]
+    return name if name in SETS else ""
+
+
+def _worst_severity(cells: Cells, metric: str) -> SummaryRow | None:
+    """Return the row of the corruption and severity with the worst result."""
+    single = [row for (condition, name), row in cells.items() if name == metric and _is_single(condition)]
+    return min(single, key=lambda row: float(row["value"]), default=None)
+
+
+def _is_single(condition: str) -> bool:
+    """Whether it is one corruption at one severity."""
+    return condition.startswith("corruption(") and "severity=" in condition and "+" not in condition
+
+
+def _at(row: SummaryRow | None, headline: Metric, start: str) -> str:
+    if row is None:
+        return ""
+    part = parse_corrupted(row["condition"])
+    assert part is not None
+    value = percent(1 - row["value"]) if headline.binary else f"{headline.word} {percent(row['value'])}"
+    return f"{start} {part.label} at severity {part.severity} with {value}"
+
 
 ERROR_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
 MEAN_HEADINGS = ("mean over", "n", "error % [95 %]", "mCE % [95 %]", "relative mCE %", "NLL", "ECE %")
@@ -168,3 +277,127 @@ def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[TextTabl
             title = f"{table.checkpoint}: means over sets of corruptions"
             spare = ("ECE %", "NLL", "n", "relative mCE %")
             yield TextTable(title, table.mean_headings, table.means, spare=spare).said_once("n")
+
+
+SEVERITY_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
+RETENTION_HEADINGS = ("mean over", "n", "mIoU % [95 %]", "retention % [95 %]", "pixel acc. %", "mean acc. %", "NLL")
+_KIND = {name: kind for kind, names in CATEGORIES.items() for name in names}
+
+Values = tuple[float | None, ...]
+
+
+def retention_tables(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:
+    """Yield the tables of one checkpoint, those of each definition of corruptions together."""
+    for definition in dict.fromkeys(_definition(condition) for condition, _ in cells):
+        if definition is not None:
+            yield from _tables(checkpoint, definition, cells)
+
+
+@lru_cache(maxsize=1024)
+def _definition(condition: str) -> str | None:
+    """Return the definition of a corruption or a mean over corruptions, `(preset=cifar)`; None for other conditions."""
+    part = parse_corrupted(next(iter(shares_of(condition))))
+    return None if part is None else part.definition
+
+
+def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[HeatTable]:
+    mine = {key: row for key, row in cells.items() if _definition(key[0]) == definition}
+    parts = [parse_corrupted(next(iter(shares_of(condition)))) for condition, _ in mine]
+    labels = {part.label: part.mean for part in parts if part is not None}
+    found = sorted(labels.values(), key=lambda part: CORRUPTIONS.index(part.name))
+    lines = [_by_severity(part, mine, finite(cells, "clean", "miou")) for part in found]
+    order = [part.name for part in found]
+    rows, values, ends = _with_categories(order, lines)
+    source = "released files" if "source=released" in definition else "corrupted in memory"
+    title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
+    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), checkpoint)
+    means = tuple(
+        _retention_mean(condition, mine) for condition, metric in mine if metric == "miou" and set_of(condition)
+    )
+    if means:
+        title = f"{checkpoint}: means over sets of corruptions, {source}"
+        yield HeatTable(title, RETENTION_HEADINGS, means, checkpoint=checkpoint)
+
+
+def _by_severity(part: Corrupted, cells: Cells, clean: float | None) -> tuple[tuple[str, ...], Values]:
+    """Return the row of a corruption, and the fractions behind its cells."""
+    every, texts = part.text, [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
+    some = texts[0].replace("severity=1", "severity=1+2+3", 1)
+    mean = every if (every, "miou") in cells else some
+    kept = finite(cells, mean, "retention")
+    fractions = [*(finite(cells, text, "miou") for text in texts), finite(cells, mean, "miou"), kept]
+    shown = [percent_cell(value) for value in fractions]
+    which = "1–3" if mean == some else ""
+    if fractions[5] is None:
+        those, which = _of_those(fractions[:5], clean)
+        shown[5:] = map(percent_cell, those)
+    if which:
+        shown[5:] = [f"{cell} ({which})" if cell != "–" else cell for cell in shown[5:]]
+    return (part.label, *shown), tuple(fractions)
+
+
+def _of_those(mious: Sequence[float | None], clean: float | None) -> tuple[list[float | None], str]:
+    """Return mean and retention over the severities that were evaluated, and which these are."""
+    present = {severity: miou for severity, miou in enumerate(mious, start=1) if miou is not None}
+    if not present:
+        return [None, None], ""
+    mean = sum(present.values()) / len(present)
+    return [mean, mean / clean if clean else None], span(present)
+
+
+def _with_categories(
+    order: Sequence[str], lines: Sequence[tuple[tuple[str, ...], Values]]
+) -> tuple[list[tuple[str, ...]], list[Values], list[int]]:
+    """Return the rows of corruptions, with a mean below each category that has several, and where categories end."""
+    texts, figures, ends = list[tuple[str, ...]](), list[Values](), list[int]()
+    for kind in dict.fromkeys(_KIND[name] for name in order):
+        places = [place for place, name in enumerate(order) if _KIND[name] == kind]
+        texts += (lines[place][0] for place in places)
+        figures += (lines[place][1] for place in places)
+        if len(places) > 1:
+            columns = zip(*(lines[place][1] for place in places), strict=True)
+            means = [
+                sum(present) / len(places)
+                if len(present := [v for v in column if v is not None]) == len(places)
+                else None
+                for column in columns
+            ]
+            if means[-2] is not None:  # every one of them has a mean
+                texts.append((f"mean of {kind}", *map(percent_cell, means)))
+                figures.append(tuple(means))
+        ends.append(len(texts) - 1)
+    return texts, figures, ends
+
+
+def _retention_mean(condition: str, cells: Cells) -> tuple[str, ...]:
+    miou = cells[condition, "miou"]
+    return (
+        *(condition, str(miou["n"]), interval_cell(miou), interval_cell(cells.get((condition, "retention")))),
+        *(percent_cell(finite(cells, condition, f"{which}_accuracy")) for which in ("pixel", "mean")),
+        loss_cell(cells.get((condition, "nll"))),
+    )
+
+
+def corruption_grids(tables: Sequence[CorruptionTable]) -> list[Grid]:
+    """Return the tables of all checkpoints side by side, those of each definition of corruptions together."""
+    grids = list[Grid]()
+    for definition in dict.fromkeys(table.definition for table in tables):
+        some = [table for table in tables if table.definition == definition]
+        where = some[0].source
+        means = [Part(table.checkpoint, table.mean_headings, table.means) for table in some if table.means]
+        grids += side_by_side(f"Means over sets of corruptions, {where}", means)
+        title = f"Error in % by corruption, {where}"
+        grids += side_by_side(title, [_grid_of_errors(table) for table in some], headline="mean", lower=False)
+    return grids
+
+
+def _grid_of_errors(table: CorruptionTable) -> Part:
+    values = {
+        (place, column): fraction
+        for place, (_, _, fractions) in enumerate(table.errors)
+        for column, fraction in enumerate(fractions, start=1)
+        if fraction is not None
+    }
+    names = {str(severity): f"severity {severity}" for severity in range(1, 6)}
+    headings = tuple(names.get(heading, heading) for heading in table.error_headings)
+    return Part(table.checkpoint, headings, tuple(cells for _, cells, _ in table.errors), values)

@@ -19,8 +19,7 @@ from ...data.images import read_image, to_pixels
 from ...data.layouts import Sample
 from ...data.sources import FolderSource, is_image_name, list_folder
 from ...errors import BadImageError, DataError
-from .condition import Corrupted
-from .sets import CATEGORIES, corruption_names
+from .condition import CATEGORIES, Corrupted, corruption_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from ...common.preprocessing import Preprocessing
     from ...protocol.condition import Condition
-    from ..supply import Reader
+    from ..subject import Reader
 
 _SEVERITIES = (1, 2, 3, 4, 5)
 _Listing = dict[str, tuple[str, ...]]  # the names of the images of one folder, by their stem

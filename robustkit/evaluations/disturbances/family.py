@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..family import Family
-from .vocabulary import VOCABULARY
+from .condition import VOCABULARY
 
 if TYPE_CHECKING:
     from ...common.randomness import SampleRng
@@ -20,7 +20,7 @@ class Disturbances(Family):
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ..subject import Shown
-        from .apply import DISTURBANCES
+        from .evaluate import DISTURBANCES
 
         inputs = subject.inputs(batch.inputs)
         ((_, amount),) = condition.parameters

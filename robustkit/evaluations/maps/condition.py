@@ -1,15 +1,215 @@
-"""Maps as conditions: from `cam(agcam)` and `stability(agcam,under=pgd(eps=1/255,steps=20))` to parts and back."""
+"""Maps as conditions: `cam(agcam)` and `stability(agcam,…)`; their numbers and costs. Loads no torch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
-from ...protocol.card import number
-from ...protocol.condition import Condition
-from ..map_methods import CONTROLS, Chosen, check_names, method_names, method_text, shown, take_options
+from ...protocol.card import Card, number
+from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern
+from ..family import family_of
+from ..interface import Cost, View, Vocabulary
+from ..metrics import WEIGHT, Metric, Term, mean_share, named, plain_name, supported
+from ..registry import vocabulary_of
+from .methods import (
+    CONTROLS,
+    FULL,
+    METHODS,
+    Chosen,
+    check_names,
+    map_of_class,
+    map_with_logits,
+    method_names,
+    method_text,
+    shown,
+    take_options,
+)
+
+_SCORES = (
+    mean_share("cam_pixel_accuracy", "pixel accuracy %"),
+    replace(mean_share("cam_iou", "IoU %", drafted=True), noun="overlap with the object (IoU)"),
+    mean_share("cam_dice", "DICE %"),
+    mean_share("cam_precision", "precision %"),
+    mean_share("cam_recall", "recall %"),
+)
+_MEANS = (
+    replace(mean_share("pointing_game", "pointing game %"), noun="share of maximums on the object (pointing game)"),
+    replace(mean_share("energy_inside", "energy inside %"), noun="share of energy inside the object"),
+    Metric("abpc", "ABPC", better=1, paired=True, least=-1, most=1, noun="faithfulness (ABPC)"),
+    Metric("insertion_auc", "insertion", better=1, paired=True, least=0, most=1),
+    Metric("deletion_auc", "deletion", better=-1, paired=True, least=0, most=1),
+    Metric("road", "ROAD", better=1, paired=True),
+    Metric("road_lerf", "ROAD LeRF", better=1, paired=True),
+    Metric("road_morf", "ROAD MoRF", better=-1, paired=True),
+    Metric("infidelity", "infidelity", better=-1, paired=True, least=0),
+    Metric("head_correlation", "head redrawn", least=-1, most=1),
+    Metric("cascade_correlation", "model redrawn", least=-1, most=1),
+    Metric("entropy_rise", "entropy rise"),
+    Metric("max_sensitivity", "max sensitivity", least=0),
+    Metric("mean_sensitivity", "mean sensitivity", least=0),
+    Metric("map_entropy", "entropy of maps", least=0),
+    Metric("map_gini", "Gini of maps", least=0, most=1),
+)
+_POOLED = (
+    Metric("pxap", "PxAP %", 100, 1, least=0, most=1),
+    Metric("max_box_acc", "MaxBoxAcc %", 100, 1, least=0, most=1),
+)
+FAITHFUL = tuple(metric for metric in _MEANS if metric.name in ("abpc", "insertion_auc", "deletion_auc"))
+"""Scores that a model's confidence goes along with, and supports where they are of few samples."""
+STABILITY = (
+    Metric("rank_correlation", "rank correlation", better=1, paired=True, least=-1, most=1),
+    Metric("map_iou", "IoU of maps %", 100, 1, paired=True, least=0, most=1),
+)
+CONTROLLED = (*_SCORES, *_MEANS, *_POOLED)
+"""Scores of a map that are compared with those of controls: each also has its `…_over_control`."""
+METRICS = (
+    *CONTROLLED,
+    *STABILITY,
+    *(replace(score, name=score.name + group, paired=False) for score in STABILITY for group in ("_held", "_fell")),
+)
+TERMS = (
+    Term(
+        "map",
+        "A picture of how much each part of an image counts for a class, by one method such as AG-CAM. Each runs from "
+        "its own lowest to its own highest value, 0 to 1.",
+        ("maps", "Maps"),
+    ),
+    Term(
+        "control",
+        "A map that does not look at the image: random values, a Gaussian in the centre (centre), or everything marked "
+        "(full). A method that is not ahead of the best control has shown nothing.",
+        ("controls", "best control"),
+    ),
+    Term(
+        "lead",
+        "The score of a map minus that of the best control, paired by image. Negative: behind the control.",
+    ),
+    Term(
+        "mask mode",
+        "The pixels of the map that reach the threshold are compared with the true object, pixel by pixel.",
+    ),
+    Term(
+        "pixels against boxes",
+        "The pixels of the map that reach the threshold are compared with the area of the true boxes, since the data "
+        "has no masks. A map that follows the outline of an object does not reach 1.",
+        ("IoU with boxes",),
+    ),
+    Term(
+        "box mode",
+        "Boxes are drawn around what reaches the threshold, and their union is compared with the union of true boxes.",
+    ),
+    Term("pixel accuracy", "The share of pixels on which map and truth agree: object or not.", ("pixel acc.",)),
+    Term(
+        "IoU",
+        "Intersection over union: the pixels that map and truth both mark, divided by those that either marks. 1 is a "
+        "perfect match.",
+    ),
+    Term("DICE", "Twice the pixels that map and truth both mark, divided by the sum of what each marks."),
+    Term("precision", "The share of the pixels that the map marks which lie on the object."),
+    Term("recall", "The share of the object's pixels that the map marks."),
+    Term(
+        "pointing game",
+        "The share of images in which the highest point of the map lies on the object (Zhang et al. 2018), or in its "
+        "box, where only boxes are known.",
+        ("pointing",),
+    ),
+    Term(
+        "energy inside",
+        "The share of the map's sum that lies on the object (Wang et al. 2020). It needs no threshold; an even map "
+        "scores the object's share of the image.",
+    ),
+    Term(
+        "PxAP",
+        "Pixel average precision: the area under the curve of precision against recall of all pixels over all "
+        "thresholds (Choe et al. 2020). It needs no threshold.",
+    ),
+    Term(
+        "MaxBoxAccV2",
+        "The share of images in which a box around the map fits the true box: the best of 100 thresholds, averaged "
+        "over the demands IoU 0.3, 0.5 and 0.7 (Choe et al. 2020). A maximum has no interval.",
+        ("MaxBoxAcc",),
+    ),
+    Term(
+        "ABPC",
+        "Area between perturbation curves: pixels are removed in the map's order, and the probability of the class is "
+        "watched. It is the mean gap between removing the least and the most important first. Higher is better; a "
+        "random map has about 0.",
+    ),
+    Term(
+        "insertion",
+        "The area under the probability of the class while pixels are put in, the most important first (Petsiuk et al. "
+        "2018). Higher is better.",
+    ),
+    Term("deletion", "The same while they are removed. Lower is better."),
+    Term(
+        "ROAD",
+        "Remove and debias: as ABPC, but removed pixels become what those around them suggest, with a little noise, so "
+        "that the outline of what is gone tells nothing (Rong et al. 2022). It is the mean gap at 10, 20, … 90 % of "
+        "the pixels. Higher is better.",
+    ),
+    Term(
+        "LeRF",
+        "Least relevant first: the mean probability of the class while pixels are removed from the lowest value of the "
+        "map up. Higher is better. ROAD is LeRF minus MoRF.",
+        ("ROAD LeRF",),
+    ),
+    Term("MoRF", "Most relevant first: the same from the highest value down. Lower is better.", ("ROAD MoRF",)),
+    Term(
+        "head redrawn",
+        "The rank correlation of the map with that of the same model after its last layer is drawn at random. It "
+        "should be low: a map that stays the same does not depend on the class (Adebayo et al. 2018).",
+    ),
+    Term(
+        "infidelity",
+        "How badly a map tells what hiding a square of the image does to the probability of the class, over 32 random "
+        "squares: 0 where it tells every fall, 1 where it tells none (Yeh et al. 2019, scaled). The scale may be "
+        "negative: a map of what speaks against the class tells as much. Lower is better.",
+    ),
+    Term(
+        "model redrawn",
+        "The rank correlation of the map with those of the model whose layers are drawn at random from the head down, "
+        "as a mean over eight stages (MPRT, Adebayo et al. 2018). It should be low.",
+    ),
+    Term(
+        "entropy rise",
+        "How much the entropy of a map's histogram rises, as a share, when the whole model is drawn at random "
+        "(efficient MPRT, Hedström et al. 2024). It should be above 0.",
+    ),
+    Term(
+        "sensitivity",
+        "How far a map moves, as a share of its own norm, when noise of at most 0.02 is added to the image: the "
+        "largest and the mean of ten draws (Yeh et al. 2019). Low is steady; a control, which does not look, has 0.",
+        ("max sensitivity", "mean sensitivity"),
+    ),
+    Term(
+        "entropy of maps",
+        "The entropy of a map whose values are taken as shares, in nats: low where few pixels are marked (Bhatt et al. "
+        "2020). The largest possible is the logarithm of the number of pixels.",
+    ),
+    Term(
+        "Gini of maps",
+        "The Gini index of a map's values: 0 where all are alike, near 1 where few pixels have all (Chalasani et al. "
+        "2020).",
+    ),
+    Term(
+        "rank correlation",
+        "Spearman's correlation of the pixels of two maps: 1 where they order the pixels alike, about 0 where they "
+        "have nothing in common.",
+        ("rank corr.",),
+    ),
+    Term(
+        "held",
+        "Images whose prediction stays the same under the condition; the others fell. Maps of the two are kept apart, "
+        "since a changed prediction explains another class.",
+        ("n held", "n fell", "fell"),
+    ),
+    Term("AG-CAM", "Attention-guided class activation map, for Vision Transformers (Leem and Seo 2024).", ("agcam",)),
+    Term("IoU of maps", "The IoU of what two maps mark at the threshold."),
+)
+
 
 PLAIN = {
     "pointing_game": "pointing_game",
@@ -192,3 +392,155 @@ def map_condition(explained: MapSpec, under: Condition | None = None) -> Conditi
 def explained_of(condition: Condition) -> MapSpec | None:
     """Return which map a condition is of; None for other conditions."""
     return condition.payload if isinstance(condition.payload, MapSpec) else None
+
+
+BEST = "best control: "
+"""The beginning of the flag of a lead over controls; it raises no doubt."""
+_OVER = "_over_control"
+_CHIEF = ("cam_iou", "pointing_game", "abpc")  # the first of these that a run has
+_KINDS = ("", "-mask", "-faithfulness", "-stability")
+_VIEWED = {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
+
+
+class MapWords(Vocabulary):
+    """Scores of maps, and how they change under another condition."""
+
+    defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
+    telling = (ON,)
+    metrics = (*METRICS, *map(supported, FAITHFUL), WEIGHT)
+    terms = TERMS
+
+    def metric(self, name: str) -> Metric | None:
+        """Return its metric of this name, including leads over controls."""
+        lead = name.removesuffix(_OVER)
+        if lead == name:
+            return super().metric(name)
+        score = named(CONTROLLED, lead)
+        if score is None:
+            return None
+        low, high = score.difference_ends
+        return replace(
+            score,
+            name=name,
+            label=f"lead in {score.label}",
+            paired=False,
+            share=False,
+            drafted=False,
+            least=low,
+            most=high,
+            also=(),
+        )
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the lead of the first method over the best control."""
+        leads = ((text, lead) for score in _CHIEF for text, lead in values if lead == score + _OVER)
+        if first := next(leads, None):
+            yield (*first, "lead of the maps over the best control, which does not look at the image")
+
+    def is_remark(self, flag: str) -> bool:
+        return flag.startswith(BEST)
+
+    def is_control(self, text: str) -> bool:
+        parts = parts_of(text)
+        return parts is not None and parts[0].is_control
+
+    def shares(self, text: str) -> dict[str, float]:
+        parts = parts_of(text)
+        return {text if parts is None else parts[0].text: 1.0}
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [
+            *self.shares(text),
+            *([CLEAN.text] if plain_name(metric) else []),
+            *(condition for condition in conditions if _OVER in metric and condition.startswith("cam(")),
+        ]
+
+    def view(self, text: str) -> View:
+        explained = parse_explained(text)
+        assert explained is not None
+        scores = {} if explained.under else _VIEWED
+        return View(text, over=explained.under or "clean", scores=scores, drawn=not explained.is_control)
+
+    def published_names(self) -> Sequence[str]:
+        return [f"{method}{kind}" for method in METHODS for kind in _KINDS]
+
+    def published_name(self, text: str) -> str:
+        """Return the published name, such as `agcam-mask`; empty for controls."""
+        parts = parts_of(text)
+        if parts is None:
+            return super().published_name(text)
+        explained, mode = parts
+        kind = "stability" if explained.under else {"box": "", "mask": "mask", "": "faithfulness"}[mode]
+        return "" if explained.is_control else "-".join(filter(None, (explained.method, kind)))
+
+    def published_as(self, text: str) -> str:
+        parts, paper = parts_of(text), MapSpec("agcam")
+        same = parts is not None and (parts[0].threshold, parts[0].target) == (paper.threshold, paper.target)
+        return self.published_name(text) if same else ""
+
+    def is_fixed(self, name: str) -> bool:
+        method = next((name.removesuffix(kind) for kind in _KINDS[1:] if name.endswith(kind)), name)
+        return method in METHODS or parts_of(name) is not None
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        given = pattern.given
+        if given.get("mode", "mask") not in MODES:
+            raise ProtocolError(f"{text}: " + unknown("mode", given["mode"], MODES))
+        kept = [pair for pair in pattern.pairs if not pair.startswith("mode=")]
+        parse_explained(f"{pattern.name}({','.join([pattern.what, *kept])})")
+        if "under" in given:
+            other(given["under"])
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        under = other(pattern.given.get("under", "clean"))
+        kept = ",".join(pair for pair in pattern.pairs if not pair.startswith(("mode=", "under=")))
+        yield from vocabulary_of(under.name).command(under, other)
+        yield from ("--cams", f"{pattern.what}({kept})" if kept else pattern.what)
+        yield from ("--stability",) if pattern.name == "stability" else ()
+
+
+VOCABULARY = MapWords()
+
+
+AGAIN = 5 + 8 + 10
+"""Maps made again: with five redrawn heads, eight stages of the cascade, and ten noisy copies."""
+ABPC, AREAS, ROAD = Cost(18), Cost(54), Cost(18)
+"""What is asked of an image for a map: for ABPC, for insertion with deletion, and for ROAD."""
+WHOLE, BLURRED, HIDDEN = Cost(1), Cost(1), Cost(32)
+"""What is asked once for all maps of an image: where their curves begin and end, and for infidelity. `full`, which is
+there with every map, has it in its account. One image without anything is asked for a whole shard, and counts as
+nothing.
+"""
+
+
+def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
+    """Return a line on what the controls cost: nothing for themselves, but the model is asked what they are worth."""
+    specs = {condition: explained_of(condition) for condition in costs}
+    controls = [costs[condition] for condition, spec in specs.items() if spec is not None and spec.is_control]
+    if not controls:
+        return []
+    every = sum(costs.values(), Cost(0))
+    tested = any(spec is not None and spec.faithfulness != "none" for spec in specs.values())
+    saved = "; --faithfulness none leaves out the test of maps on the model" if tested else ""
+    return [f"maps: {sum(controls, Cost(0))} of these {every} are for controls, which do not look at the image{saved}"]
+
+
+def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
+    """Return the passes of a map and its scores, or of its stability under another condition."""
+    spec = explained_of(condition)
+    if spec is None:
+        return Cost()
+    alone = map_with_logits(spec.method, spec.options)
+    if (under := condition.under) is not None:
+        return alone * 2 + family_of(under.name).cost(under, card, classes)
+    again = map_of_class(spec.method, spec.options)
+    constant, tested = spec.method == FULL, spec.faithfulness == "all"
+    total = alone
+    if spec.faithfulness != "none" and not constant:
+        total = total + ABPC
+    if tested:
+        road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
+        total = total + AREAS + road + (Cost(0) if spec.is_control else again * AGAIN)
+    if constant:
+        total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
+    return total

@@ -1,12 +1,13 @@
-"""Evaluate a batch under a map's condition, into the columns of a record: scores of the map, or how it changed."""
+"""Scores of controls next to the truth: no model has a part in them, so that all checkpoints of a run share them."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from torch import Tensor
 
 import cam
 from cam.controls import Control
-from cam.faithfulness import abpc, insertion_deletion, road
+from cam.faithfulness import Ends, abpc, blurred, insertion_deletion, road
 from cam.localisation import (
     box_hits,
     energy_inside,
@@ -27,7 +28,7 @@ from cam.localisation import (
     rank_correlation,
     score,
 )
-from cam.sensitivity import Squares, cascade, head_correlation, infidelity, sensitivity
+from cam.sensitivity import Squares, cascade, head_correlation, hide_squares, infidelity, sensitivity
 
 from ...common.determinism import seeded
 from ...common.randomness import SampleRng
@@ -36,14 +37,86 @@ from ...errors import ModelError
 from ...models.identity import Classifier
 from ...protocol.condition import Condition
 from ...runs.kept_images import Picture
-from ..explainers import EVERY_EXPLAINER, explainer_of
-from ..map_methods import FULL, as_numbers
-from ..subject import Batch, Evaluation, Subject
-from ..under import inputs_under
-from .answers import clean_answers, hidden_squares, shared_by_maps
+from ..subject import Batch, Evaluation, Subject, inputs_under
 from .condition import MODES, SCORES, MapSpec, explained_of
-from .control_scores import scored_once
+from .explainers import EVERY_EXPLAINER, explainer_of, nothing_of
+from .methods import FULL, as_numbers
 from .truth import Located
+
+Columns = dict[str, list[Any]]
+_ROWS = 16384
+"""How many rows are kept, of about 2 KB each: of three controls, 5461 images. Where they are more, the first ones stay:
+checkpoints take the images in one order, so that the one asked for longest ago is the next that is wanted.
+"""
+_KEPT: dict[Hashable, tuple[int, Columns]] = {}
+
+
+def scored_once(key: Hashable, located: Sequence[Located | None], score: Callable[[], Columns]) -> Columns:
+    """Return the columns of a batch's scores, as they were computed before for the same key and truth."""
+    full = key, *map(_digest, located)
+    if full in _KEPT:
+        return _KEPT[full][1]
+    columns = score()
+    if sum(rows for rows, _ in _KEPT.values()) + len(located) <= _ROWS:
+        _KEPT[full] = len(located), columns
+    return columns
+
+
+def _digest(located: Located | None) -> Hashable:
+    """Return what tells a truth apart, as far as scores depend on it."""
+    if located is None:
+        return None
+    mask = hashlib.sha256(located.mask.numpy().tobytes()).digest()
+    return mask, tuple(located.mask.shape), tuple(map(tuple, located.boxes.tolist())), located.vanished
+
+
+T = TypeVar("T")
+
+
+def clean_answers(subject: Subject, samples: Sequence[Sample], inputs: Tensor) -> Tensor:
+    """Return the logits (B, K) of inputs as they are."""
+    return _answers(subject, samples, "clean", lambda rng: _logits(subject, inputs))
+
+
+def shared_by_maps(subject: Subject, samples: Sequence[Sample], inputs: Tensor, canvas: bool) -> dict[str, Any]:
+    """Return what tests of maps on the model have in common: what a removed pixel becomes, what curves begin and end
+    with, and how many rows go at once. canvas: whether there are curves that begin with a blurred image.
+    """
+    fill, shape = nothing_of(subject), inputs.shape[1:]
+    nothing = fill.to(inputs).view(1, -1, 1, 1).expand(1, *shape)
+    whole = clean_answers(subject, samples, inputs)
+    empty = _answers(subject, [], f"empty {tuple(shape)}", lambda rng: _logits(subject, nothing))
+    blank = _answers(subject, samples, "blurred", lambda rng: _logits(subject, blurred(inputs))) if canvas else None
+    return {
+        "fill": fill,
+        "ends": Ends(whole, empty.expand_as(whole), blank),
+        "batch_size": subject.settings.batch_size,
+    }
+
+
+def hidden_squares(subject: Subject, samples: Sequence[Sample], inputs: Tensor) -> Squares:
+    """Return squares that are hidden for infidelity, and the answers; the same places for all maps."""
+    fill, size = nothing_of(subject), subject.settings.batch_size
+
+    def ask(rng: SampleRng) -> Squares:
+        return hide_squares(subject.exact, inputs, fill=fill, rng=rng, batch_size=size)
+
+    return _answers(subject, samples, "squares", ask)
+
+
+def _logits(subject: Subject, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = subject.exact(images)
+    return logits
+
+
+def _answers(subject: Subject, samples: Sequence[Sample], shown: str, ask: Callable[[SampleRng], T]) -> T:
+    """Return what `ask` gives for images, named by their samples and what they are `shown` as."""
+    condition = Condition("answers", f"answers({shown})")  # so that they do not depend on which map asks first
+    rng = subject.rng(samples, condition)
+    key = condition.text, *(sample.id for sample in samples)
+    return subject.answered(key, lambda: subject.steadily(condition.text, rng, lambda: ask(rng)))
+
 
 LEVELS = 200  # levels of a map's values, for PxAP from records
 COLUMNS: dict[str, pa.DataType] = {

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..family import Family, Summary, family_of
-from ..kinds import kind_of
-from ..short_row import ShortRow
-from .vocabulary import VOCABULARY
+from ..interface import ShortRow
+from ..registry import kind_of
+from .condition import VOCABULARY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
-    from ..cells import Cells
-    from ..cost import Cost
+    from ..aggregate import Reading, Results
     from ..family import Looks
-    from ..metric import Metric
-    from ..recorded import Compared, PerSample, Recorded
-    from ..results import Results
-    from ..rows import Reading
-    from ..sentence import Clause
+    from ..interface import Clause, Cost
+    from ..metrics import Metric
+    from ..presenting import Cells
+    from ..records import Compared, PerSample, Recorded
     from ..subject import Batch, Evaluation, Subject
 
 
@@ -44,19 +42,19 @@ class Maps(Family):
         return COLUMNS
 
     def summary(self, reading: Reading) -> Summary:
-        from .summary import MapSummary
+        from .results import MapSummary
 
         return MapSummary(reading)
 
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        from .paired import compared as scores
+        from .results import compared as scores
 
         return scores(first, second, common)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
-        from .paired import per_sample
+        from .results import per_sample
 
         return per_sample(side, condition, metric)
 
@@ -64,12 +62,12 @@ class Maps(Family):
         return ["Maps are compared on images that both predict right."] if shown else []
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        from .front import front
+        from .tables import front
 
         return front(keys)
 
     def called(self, text: str, manifest: Manifest) -> str:
-        from .front import called, only_boxes
+        from .tables import called, only_boxes
 
         return called(text, lambda under: family_of(kind_of(under)).called(under, manifest), only_boxes(manifest))
 
@@ -77,14 +75,12 @@ class Maps(Family):
         return f"in its maps ({self.called(text, manifest)})"
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        from .front import only_boxes
-        from .sentence import clauses
+        from .tables import clauses, only_boxes
 
         return clauses(cells, only_boxes(manifest))
 
     def card(self, results: Results) -> Iterable[CardPart]:
-        from .front import only_boxes
-        from .tables import card_parts
+        from .tables import card_parts, only_boxes
 
         return card_parts(results, only_boxes(results.manifest))
 
@@ -94,29 +90,24 @@ class Maps(Family):
         return overlay(image, heat)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        from ..support import support_tables
-        from .front import only_boxes
-        from .tables import is_of_maps, map_tables, terminal_maps
+        from ..estimation import support_tables
+        from .tables import is_of_maps, map_tables, only_boxes, terminal_maps
 
         tables = map_tables(results, only_boxes(results.manifest))
         return [*terminal_maps(tables), *support_tables(results, is_of_maps)]
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        from .front import only_boxes
-        from .sentence import short
+        from .tables import only_boxes, short
 
         return short(texts, only_boxes(manifest))
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import with_flags
         from ...display.table import Section
-        from ..flags import flag_lines, of_family
-        from ..support import support_grids
-        from .figures import map_figures, scores
-        from .front import only_boxes
-        from .grids import map_grids
-        from .tables import is_of_maps, map_tables
-        from .thumbnail import gallery_uri
+        from ..estimation import support_grids
+        from ..presenting import flag_lines, of_family
+        from .gallery import gallery_uri
+        from .tables import is_of_maps, map_figures, map_grids, map_tables, only_boxes, scores
 
         lines, boxes = flag_lines(results, of_family(self.name)), only_boxes(results.manifest)
 
@@ -132,8 +123,8 @@ class Maps(Family):
         )
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        from ..explainers import EVERY_EXPLAINER
         from .condition import explained_of
+        from .explainers import EVERY_EXPLAINER
 
         spec = explained_of(condition)
         if spec is not None and (plugged := EVERY_EXPLAINER.plugin(spec.method)) is not None:
@@ -142,12 +133,12 @@ class Maps(Family):
             yield from family_of(condition.under.name).plugins(condition.under)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        from .cost import map_cost
+        from .condition import map_cost
 
         return map_cost(condition, card, classes)
 
     def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
-        from .cost import cost_lines
+        from .condition import cost_lines
 
         return cost_lines(costs)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import resources
 from itertools import groupby
 from pathlib import Path
 
@@ -15,7 +17,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...common.files import write_whole
+from ...data.picture_files import open_picture
 from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ...display.web import ENLARGE, LOOK, policy, shared
+from ...errors import RunError
+from ...runs.files import refuse_link
+from ...runs.folder import RunFolder
 
 Pixels = NDArray[np.uint8]
 
@@ -217,3 +224,71 @@ def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Seq
     }
     scored = [sample for sample in order if all(map(math.isfinite, scores.get(sample, (math.nan,))))]
     return sorted(scored, key=lambda sample: keys[how](scores[sample]))[:count]
+
+
+_QUALITY = 90
+"""Of pictures in WebP, which take a seventh of a PNG there."""
+
+
+@dataclass(frozen=True)
+class _Switch:
+    """A set of boxes that hide what is not asked for. key: the letter before each number in what they hide."""
+
+    key: str
+    legend: str
+    names: tuple[str, ...]
+
+
+def write_page(gallery: Gallery, path: Path) -> None:
+    """Write the gallery as one self-contained HTML page, all text escaped. RunError where it cannot be written."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["uri"] = _uri
+    switches = (
+        _Switch("m", "Maps", tuple(tile.heading for row in gallery.rows[:1] for tile in row.tiles)),
+        _Switch("c", "Checkpoints", tuple(dict.fromkeys(row.checkpoint for row in gallery.rows))),
+        _Switch("u", "Images", tuple(dict.fromkeys(_shown(row) for row in gallery.rows))),
+    )
+    script = shared(ENLARGE) + _template("gallery.js")
+    page = environment.from_string(_template("gallery.html.j2")).render(
+        gallery=gallery,
+        switches=switches,
+        shown=_shown,
+        scale=SCALE,
+        look=shared(LOOK) + _template("gallery.css"),
+        script=script,
+        policy=policy(script),
+    )
+    write_whole(path, page.encode())
+
+
+def _shown(row: GalleryRow) -> str:
+    return row.under or "clean"
+
+
+def _template(name: str) -> str:
+    return (resources.files("robustkit.evaluations.maps") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _uri(pixels: Pixels) -> str:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "WEBP", quality=_QUALITY, method=4)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def gallery_uri(run: RunFolder) -> str | None:
+    """Return the contact sheet of maps, made small enough for a page, as a data URI; None if there is none."""
+    path = run.path / "cams" / "gallery.png"
+    refuse_link(path, run.path)
+    if not path.is_file():
+        return None
+    buffer = io.BytesIO()
+    try:
+        with open_picture(path) as sheet:
+            small = sheet.convert("RGB")
+    except Exception as fault:  # anything may stand in place of a gallery
+        raise RunError(f"{path}: not a gallery that can be read ({fault}); make it again with robustkit cam") from None
+    small.thumbnail((1600, 16000), Image.Resampling.LANCZOS)
+    small.save(buffer, "WEBP", quality=80)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,14 +1,151 @@
-"""Show the maps of a run as tables: localisation and faithfulness next to the controls, and stability."""
+"""Show maps in tables, sentences and dot plots, next to controls that do not look at the image."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...display.grid import Grid, Part, side_by_side
+from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, spread
 from ...display.table import CardPart, TextTable
-from ..map_methods import CONTROLS
-from .condition import MODES, MapSpec, parts_of
+from ..interface import Clause, ShortRow
+from ..presenting import Cells, SummaryRow, is_finite
+from .condition import BEST, BOXES_GIVEN, MODES, VOCABULARY, MapSpec, parts_of
+from .methods import CONTROLS, method_names, shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+    from ...runs.manifest import Manifest
+
+SCORES = {
+    ("cam_iou", "mask"): "IoU of pixels",
+    ("cam_iou", "box"): "IoU of boxes",
+    ("pointing_game", ""): "pointing game",
+    ("energy_inside", ""): "energy inside",
+    ("pxap", ""): "PxAP",
+    ("abpc", ""): "ABPC",
+    ("road", ""): "ROAD",
+    ("insertion_auc", ""): "insertion",
+    ("deletion_auc", ""): "deletion ↓",
+}
+"""The metric and mode of the scores that are drawn; the tables have all."""
+
+
+def score_called(metric: str, mode: str, only_boxes: bool) -> str:
+    """Return what a score of `SCORES` is called. only_boxes: whether there are no masks, so that pixels are compared
+    with boxes.
+    """
+    return "IoU with boxes" if only_boxes and (metric, mode) == ("cam_iou", "mask") else SCORES[metric, mode]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One score of the maps of one checkpoint. kind: the parameters that the methods share, as in a condition.
+
+    score: of `SCORES`. points: by method, those of interest first, then the controls.
+    """
+
+    checkpoint: str
+    kind: str
+    score: str
+    points: Mapping[str, Point]
+
+
+def scores(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[Score]:
+    """Return the scores of all checkpoints, in the order of `SCORES`. only_boxes: whether there are no masks."""
+    by_score: dict[tuple[str, str, str], dict[str, Point]] = {}
+    for row in results:
+        parts = parts_of(row["condition"])
+        if parts is None or parts[0].under or row["value"] is None or (row["metric"], parts[1]) not in SCORES:
+            continue
+        kind = parts[0].kind.text.removeprefix("cam(").rstrip(")").lstrip(",")
+        key = row["checkpoint"], kind, score_called(row["metric"], parts[1], only_boxes)
+        by_score.setdefault(key, {})[parts[0].called] = Point.of(row)
+    order = [score_called(*key, only_boxes) for key in SCORES]
+    every = sorted(by_score.items(), key=lambda item: order.index(item[0][2]))
+    return [Score(*key, {name: points[name] for name in sorted(points, key=_place)}) for key, points in every]
+
+
+def _place(called: str) -> tuple[int, str]:
+    """Return where a method stands among all, with options after without."""
+    return method_names().index(called.partition("(")[0]), called
+
+
+def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
+    """Yield a figure for each kind of map, with a panel for each score."""
+    for kind in dict.fromkeys(entry.kind for entry in entries):
+        group = [entry for entry in entries if entry.kind == kind]
+        shown = list(dict.fromkeys(entry.score for entry in group))
+        methods = sorted({name for entry in group for name in entry.points}, key=_place)
+        names = labels(entry.checkpoint for entry in group)
+
+        def paint(
+            canvas: Canvas,
+            group: Sequence[Score] = group,
+            shown: Sequence[str] = shown,
+            methods: Sequence[str] = methods,
+            names: Mapping[str, str] = names,
+        ) -> None:
+            grid = panels(canvas, len(shown), sharey=True)
+            for axes, score in zip(grid, shown, strict=True):
+                rivals = [entry for entry in group if entry.score == score]
+                for place, entry in enumerate(rivals):
+                    rows = [row for row, method in enumerate(methods) if method in entry.points]
+                    points = [entry.points[methods[row]] for row in rows]
+                    shift = -spread(place, len(rivals), 8, 34)
+                    dots(axes, rows, points, looks[entry.checkpoint], shift=shift, across=True, scale=1)
+                axes.set_title(score)
+                axes.set_xlim(*_limits(rivals))
+                axes.locator_params(axis="x", nbins=4)
+                axes.grid(visible=False, axis="y")
+                ink = axes.spines["left"].get_edgecolor()
+                for row in range(len(methods) - 1):  # rows hold several series: lines part them
+                    axes.axhline(row + 0.5, color=ink, alpha=0.25, linewidth=0.8)
+            for axes in grid[::2]:
+                axes.set_yticks(range(len(methods)), [f"{m} (control)" if m in CONTROLS else m for m in methods])
+                axes.set_ylim(len(methods) - 0.5, -0.5)
+            legend(canvas, {names[name]: looks[name] for name in names}, lines=False)
+
+        said = [_description(score, [entry for entry in group if entry.score == score], names) for score in shown]
+        yield draw(
+            "maps",
+            f"Scores of maps next to controls{f' ({kind})' if kind else ''}",
+            20 + 18 * -(-len(names) // 2) + (52 + 42 * len(methods)) * -(-len(shown) // 2),
+            paint,
+            alt=" ".join(said),
+            caption="With 95 % intervals. Controls do not look at the image: a map is informative where it "
+            "is better than all of them."
+            + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
+        )
+
+
+def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
+    """Return limits that contain all figures and intervals, with a margin."""
+    every = [bound for entry in rivals for p in entry.points.values() for bound in (p.value, p.low, p.high)]
+    finite = [bound for bound in every if math.isfinite(bound)]
+    pad = 0.06 * (max(finite) - min(finite)) or 0.05
+    return min(finite) - pad, max(finite) + pad
+
+
+def _description(score: str, rivals: Sequence[Score], names: Mapping[str, str]) -> str:
+    sentences = []
+    for entry in rivals:
+        mine = [f"{name} {_figure(point)}" for name, point in entry.points.items() if name not in CONTROLS]
+        controls = {name: point.value for name, point in entry.points.items() if name in CONTROLS}
+        if controls:
+            pick = min if "↓" in score else max
+            best = pick(controls, key=lambda name: controls[name])
+            mine.append(f"best control {best} {_figure(entry.points[best])}")
+        sentences.append(f"{names[entry.checkpoint]}: {', '.join(mine)}")
+    return f"{score.replace(' ↓', ', lower is better')}. {listed(sentences)}."
+
+
+def _figure(point: Point) -> str:
+    return f"{point.value:.3f}"
+
 
 SCORE_HEADINGS = {
     "cam_pixel_accuracy": "pixel acc.",
@@ -161,3 +298,151 @@ def terminal_maps(tables: Sequence[MapTable]) -> Iterator[TextTable]:
     """Yield the tables for a terminal."""
     for table in tables:
         yield TextTable(f"{table.checkpoint}: {table.title}", table.headings, table.rows).said_once("n")
+
+
+_LEAD = "  – "  # begins the row of a lead over the control that it names
+
+
+def map_grids(tables: Sequence[MapTable]) -> list[Grid]:
+    """Return the tables of all checkpoints side by side, those of the same scores together."""
+    groups: dict[str, list[MapTable]] = {}
+    for table in tables:
+        groups.setdefault(table.title, []).append(table)
+    return [
+        grid
+        for title, some in groups.items()
+        for grid in side_by_side(title.replace("maps,", "Maps,", 1), [_part(table) for table in some])
+    ]
+
+
+def _part(table: MapTable) -> Part:
+    if not any(row[0].startswith(_LEAD) for row in table.rows):
+        return Part(table.checkpoint, table.headings, table.rows)
+    headings = (*table.headings[:2], "best control", *table.headings[2:])
+    return Part(table.checkpoint, headings, tuple(_named(table.rows)))
+
+
+def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows with a column for the best control; a lead says over what it is."""
+    score = ""
+    for name, n, *cells in rows:
+        if name.startswith(_LEAD):
+            yield (f"{score}, lead", "", name.removeprefix(_LEAD), *(cell or "–" for cell in cells))
+        else:
+            score = name
+            yield (name, n, "", *cells)
+
+
+METHODS = {
+    "agcam": "AG-CAM",
+    "agcam-full": "AG-CAM (full gradient)",
+    "legrad": "LeGrad",
+    "chefer": "Chefer's rollout",
+    "rollout": "rollout",
+    "grad-cam": "Grad-CAM",
+    "grad-cam-pp": "Grad-CAM++",
+    "layer-cam": "LayerCAM",
+    "score-cam": "Score-CAM",
+    "rise": "RISE",
+    "gradient": "the gradient",
+    "integrated-gradients": "integrated gradients",
+    "smooth-grad": "SmoothGrad",
+}
+CONTROLS_IN_WORDS = {
+    "random": "a random map",
+    "centre": "a centred Gaussian",
+    "full": "a map that marks everything",
+    "nothing": "a map that marks nothing",
+}
+LEADS = (("abpc", ""), ("cam_iou", "mask"), ("cam_iou", "box"))
+
+HEADING = "maps: IoU in % and ABPC, more is better"
+
+
+def clauses(cells: Cells, only_boxes: bool = False) -> Iterator[Clause]:
+    """Yield whether maps are better than the best control, by the scores in `LEADS`. only_boxes: without masks."""
+    leads: dict[str, dict[str, list[str]]] = {}
+    for metric, mode in LEADS:
+        score = score_called(metric, mode, only_boxes)
+        for (condition, name), row in cells.items():
+            parts = parts_of(condition) if name == f"{metric}_over_control" else None
+            if parts is None or parts[1] != mode:
+                continue
+            control = next(flag[len(BEST) :] for flag in row["flags"] if flag.startswith(BEST))
+            method = METHODS.get(parts[0].method, parts[0].method)
+            if parts[0].options:
+                method += f" ({', '.join(shown(parts[0].options))})"
+            if parts[0].target == "label":
+                method += " of the label's class"
+            odd = f" at threshold {parts[0].threshold:g}" if mode and parts[0].threshold != 0.5 else ""
+            verb = f"{_verb(row)} {CONTROLS_IN_WORDS.get(control, control)}"
+            leads.setdefault(method, {}).setdefault(verb, []).append(score + odd)
+    for method, verbs in leads.items():
+        yield Clause(f"{method} {', '.join(f'{verb} on {_and(scores)}' for verb, scores in verbs.items())}")
+
+
+def short(texts: Sequence[str], only_boxes: bool = False) -> Iterator[ShortRow]:
+    """Yield the scores in `LEADS` for the short table of a run, each before its lead over the best control."""
+    for text in texts:
+        parts = parts_of(text)
+        if parts is None or parts[0].is_control or parts[0].under:
+            continue
+        for name, mode in LEADS:
+            score = score_called(name, mode, only_boxes)
+            metric, lead = VOCABULARY.metric(name), VOCABULARY.metric(f"{name}_over_control")
+            if mode == parts[1] and metric is not None and lead is not None:
+                yield ShortRow(HEADING, f"{_called(text)}: {score}", text, metric)
+                yield ShortRow(HEADING, "  – best control", text, lead)
+
+
+def _called(text: str) -> str:
+    """Return the method, with the parameters that differ from the published ones, but without the mode."""
+    inside = text.partition("(")[2].removesuffix(")").split(",")
+    method, *more = [part for part in inside if not part.startswith("mode=")]
+    return f"{method} ({', '.join(more)})" if more else method
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _verb(lead: SummaryRow) -> str:
+    """Return what a lead's interval says; without one, only that there are too few maps."""
+    low, high = lead["ci_low"], lead["ci_high"]
+    if not (is_finite(low) and is_finite(high)):
+        return "has too few maps to be compared with"
+    return "beats" if low > 0 else "is behind" if high < 0 else "cannot be distinguished from"
+
+
+_SHOWN = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
+
+
+def front(keys: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield condition and metric of the scores of each map of clean images, without controls."""
+    for text, metric in keys:
+        parts = parts_of(text)
+        if parts is not None and not parts[0].under and not parts[0].is_control and (metric, parts[1]) in _SHOWN:
+            yield text, metric
+
+
+def only_boxes(manifest: Manifest) -> bool:
+    """Whether the objects of a run are known by boxes alone: what is called a mask then is their union."""
+    given = manifest.arguments.get("boxes") is not None
+    return given or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
+
+
+def called(text: str, of_other: Callable[[str], str], only_boxes: bool = False) -> str:
+    """Return `AG-CAM`, `AG-CAM, boxes`, or `AG-CAM, clean against PGD, 4/255`. of_other: what a condition is called.
+    only_boxes: whether there are no masks.
+    """
+    parts = parts_of(text)
+    if parts is None:
+        return text
+    explained, mode = parts
+    words = [METHODS.get(explained.method, explained.method)]
+    words += [text.replace("=", " ") for text in shown(explained.options)]
+    words += [{"box": "boxes", "mask": "pixels against boxes" if only_boxes else "masks"}[mode]] if mode else []
+    words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
+    words += ["of the label's class"] if explained.target == "label" else []
+    words += [f"clean against {of_other(explained.under)}"] if explained.under else []
+    return ", ".join(words)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..family import Family
-from .vocabulary import VOCABULARY
+from .condition import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from ...common.randomness import SampleRng
     from ...protocol.condition import Condition
     from ...runs.manifest import Manifest
-    from ..cells import Cells
-    from ..metric import Metric
-    from ..rows import Reading
-    from ..sentence import Clause
+    from ..aggregate import Reading
+    from ..interface import Clause
+    from ..metrics import Metric
+    from ..presenting import Cells
     from ..subject import Batch, Shown, Subject
 
 _CHANGED = (
@@ -36,8 +36,8 @@ class Perturbations(Family):
         return [_CHANGED.format(card=card.name)] if changes else []
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        from ..kinds import words_of
-        from ..sentence import Clause
+        from ..interface import Clause
+        from ..registry import words_of
 
         rows = [row for (text, name), row in cells.items() if name == headline.name and words_of(text) is self.words]
         if rows:
@@ -50,7 +50,7 @@ class Perturbations(Family):
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ...data.documents import WORD, as_bytes, as_text
         from ..subject import Shown
-        from .changes import CHANGES, DRAWS, changed
+        from .evaluate import CHANGES, DRAWS, changed
 
         texts = [as_text(row) for row in batch.inputs]
         most = max(len(WORD.findall(text)) for text in texts)

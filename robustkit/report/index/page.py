@@ -22,7 +22,7 @@ from ...results.comparison import compare, pairs, unpaired
 from ...results.pairing import checkpoint_changes, run_changes
 from ...results.tables import tables
 from ...runs.folder import RunFolder
-from ...tasks.measures import find_metric
+from ...tasks.registry import find_metric
 from ..pages import environment, rendered
 from .scan import (
     FOLDER,

@@ -15,16 +15,14 @@ from msgspec import Meta
 
 from ...common.files import bytes_of, write_whole
 from ...errors import RunError
-from ...evaluations.cells import Cells, Row
-from ...evaluations.chief import chief_figures
 from ...evaluations.family import by_family
-from ...evaluations.gaps import missing_units
-from ...evaluations.kinds import words_of
+from ...evaluations.presenting import Cells, SummaryRow, chief_figures, missing_units
+from ...evaluations.registry import words_of
 from ...results.pairing import RunSetup, checkpoint_setup, run_setup
 from ...runs.files import OWN, OWN_PICTURES, refuse_link
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
-from ...tasks.measures import find_metric
+from ...tasks.registry import find_metric
 from ...tasks.task import task_of
 
 _DEEPEST = 32
@@ -263,7 +261,7 @@ def _is_kept(text: str, metric: str) -> bool:
     return definition is not None and definition.drafted and words_of(text).in_results and "severity=" not in text
 
 
-def _as_row(row: ResultRow) -> Row:
+def _as_row(row: ResultRow) -> SummaryRow:
     return {field: getattr(row, field) for field in row.__struct_fields__}
 
 

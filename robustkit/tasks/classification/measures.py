@@ -1,6 +1,6 @@
 """What the numbers of a classifier of images are."""
 
-from ...evaluations.term import Term
+from ...evaluations.metrics import Term
 from ...protocol.card import samples_of
 from ..labelled.measures import METRICS as METRICS
 from ..labelled.measures import terms

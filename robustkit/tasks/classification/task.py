@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ...evaluations.recorded import Compared
+from ...evaluations.records import Compared
 from ..labelled.task import Labelled
 from .measures import TERMS
 
 if TYPE_CHECKING:
     from ...display.table import Section
+    from ...evaluations.aggregate import Results
     from ...evaluations.family import Looks
-    from ...evaluations.results import Results
 
 
 _LEFT_OUT = "corruptions"  # the section that says what is in no table
@@ -28,7 +28,7 @@ class Classification(Labelled):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.table import Section
-        from ...evaluations.gaps import left_out_lines
+        from ...evaluations.presenting import left_out_lines
 
         shown = list(super().sections(results, looks))
         yield from shown

@@ -1,7 +1,6 @@
 """What the numbers of features are."""
 
-from ...evaluations.metric import Metric, mean_share, of_samples
-from ...evaluations.term import Term
+from ...evaluations.metrics import Metric, Term, mean_share, of_samples
 
 METRICS = (
     of_samples("knn", "kNN %", True, ("accuracy", "accuracy of nearest neighbours")),

@@ -1,26 +1,75 @@
-"""A checkpoint without its head under a card: how its features are attacked, and what heads make of them."""
+"""The columns of records of features."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from attacks import AttackResult, FeaturePGD
 from attacks.pgd import DISTANCES
 
+from ...common.preprocessing import Preprocessing
 from ...common.randomness import SampleRng
-from ...data.dataset import Sample
+from ...data.dataset import Dataset, Sample
+from ...data.images import to_pixels
 from ...evaluations.attacks.build import build_attack
-from ...evaluations.images import ImageSubject
-from ...evaluations.subject import Batch, Settings
+from ...evaluations.subject import Batch, ImageSubject, Reader, Settings
 from ...models.identity import Classifier
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
-from .columns import FEATURES
 from .heads import Heads
+
+FEATURES = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("label", pa.int32()),
+        ("knn", pa.int32()),
+        ("probe", pa.int32()),
+        ("precision", pa.float32()),
+        ("moved", pa.float32()),
+        ("linf", pa.float32()),
+        ("l2", pa.float32()),
+        ("steps", pa.int32()),
+        ("forwards", pa.int32()),
+        ("backwards", pa.int32()),
+        ("error", pa.string()),
+    ]
+)
+"""One row per image.
+
+knn: the class that the k nearest training images vote for, k as run.json has it; `knn 5` and so on: those of each k.
+probe: the class that the linear probe predicts. `few_shot 1 0` and so on: that of a head which learned from so many
+images of each class, for each draw. All are -1 where features are not finite.
+precision: the average precision with which training images of the same class are retrieved; 0 where features are not
+finite. moved: 1 minus the cosine between the features and those of the clean image; nan where features are not finite.
+linf, l2: size of the perturbation that was measured, in pixel units. steps, forwards, backwards: what an attack spent.
+error: why an image could not be read; all but id and label are null then.
+"""
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """The source of a sample's pixels, (3, H, W) uint8."""
+
+    dataset: Dataset
+    preprocessing: Preprocessing
+
+    def reader(self, condition: Condition) -> Reader:
+        """Return the reader of samples, which are the same for all conditions."""
+        return self.read
+
+    def read(self, sample: Sample) -> Tensor:
+        """Return the pixels of a sample. Raises BadImageError."""
+        return to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
+
+    def locate(self, sample: Sample, inputs: Tensor) -> Any:
+        """Return None: nothing is true of an image besides its class."""
+        return None
 
 
 class FeatureSubject(ImageSubject):

@@ -5,8 +5,7 @@ The words about them speak of its samples by their name; what a size is measured
 
 from dataclasses import replace
 
-from ...evaluations.metric import Metric, of_samples
-from ...evaluations.term import Term
+from ...evaluations.metrics import Metric, Term, of_samples
 from ...protocol.card import Samples
 
 ACCURACY = ("acc", "top_1", "clean_accuracy", "robust_accuracy", "adversarial_accuracy")

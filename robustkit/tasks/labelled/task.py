@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import RunError
 from ...evaluations.family import families_of
-from ...evaluations.recorded import Compared, Recorded
+from ...evaluations.records import Compared, Recorded
 from ..task import Task
 from .measures import METRICS
 
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...display.table import CardPart, Section, TextTable
-    from ...evaluations.cells import Row
+    from ...evaluations.aggregate import Gatherer, Parts, Reading, Results
     from ...evaluations.family import Looks
-    from ...evaluations.results import Results
-    from ...evaluations.rows import Gatherer, Parts, Reading
+    from ...evaluations.presenting import SummaryRow
     from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
 
@@ -43,8 +42,8 @@ class Labelled(Task):
         return None if share is None else float(share)
 
     def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
-        from .calibration import Reliabilities
-        from .weak_classes import WeakClasses
+        from .metrics import WeakClasses
+        from .tables import Reliabilities
 
         return (Reliabilities, WeakClasses, *(kind for family in families_of(manifest) for kind in family.gatherers()))
 
@@ -52,7 +51,7 @@ class Labelled(Task):
         return side.samples(condition, ["label"]).ids
 
     def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        from .paired import other_label
+        from .metrics import other_label
 
         return other_label(first, second, condition)
 
@@ -60,13 +59,13 @@ class Labelled(Task):
         with contextlib.suppress(RunError):  # a missing column is reported later
             side.samples(condition, [self.paired[name] for name in self.compared.shown])
 
-    def clean_clause(self, row: Row) -> str:
-        from ...evaluations.sentence import share
+    def clean_clause(self, row: SummaryRow) -> str:
+        from ...evaluations.interface import share
 
         return f"{share(row)} right on {row['n']} clean {self.samples.many}"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        from .card import card_parts
+        from .tables import card_parts
 
         yield from card_parts(results)
         for family in families_of(results.manifest, results):
@@ -85,9 +84,8 @@ class Labelled(Task):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.table import Section
-        from .calibration import calibration_figures, reliabilities
-        from .grids import class_grids, result_grids
-        from .weak_classes import weak_spots
+        from .metrics import weak_spots
+        from .tables import calibration_figures, class_grids, reliabilities, result_grids
 
         yield Section("results", "Results", lambda: {"grids": result_grids(results)})
         yield Section("calibration", "Calibration", figures=tuple(calibration_figures(reliabilities(results), looks)))

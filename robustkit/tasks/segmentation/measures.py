@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from ...evaluations.metric import Metric, mean_share
-from ...evaluations.term import Term
+from ...evaluations.metrics import Metric, Term, mean_share
 
 METRICS = (
     replace(mean_share("miou", "mIoU %", drafted=True, hub=("mean_iou", "mIoU")), also=("iou", "jaccard")),

@@ -1,11 +1,14 @@
-"""A segmenter under a card: how it is attacked and what is counted from its logits."""
+"""The columns of records of segmentation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -14,15 +17,46 @@ from torch.nn import functional
 from attacks import AttackResult, DenseAttack
 
 from ...common.randomness import SampleRng
-from ...data.dataset import Sample
+from ...data.dataset import Dataset, Sample
+from ...data.images import MAX_RESIZED
+from ...data.scenes import LabelledScenes, open_scenes, whole
+from ...errors import BadImageError, DataError
 from ...evaluations.attacks.build import build_attack
-from ...evaluations.images import ImageSubject
-from ...evaluations.subject import Batch, Settings
+from ...evaluations.subject import Batch, ImageSubject, Reader, Settings
 from ...models.dense import Segmenter
+from ...models.identity import ModelIdentity
+from ...models.windows import Windows
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .columns import BY_RUN, SCENES
 from .counts import class_counts
+
+_COUNTS = pa.list_(pa.int64())
+
+SCENES = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("pixels", pa.int64()),
+        ("intersections", _COUNTS),
+        ("predicted", _COUNTS),
+        ("labelled", _COUNTS),
+        ("nll", pa.float32()),
+        ("linf", pa.float32()),
+        ("l2", pa.float32()),
+        ("steps", pa.int32()),
+        ("forwards", pa.int32()),
+        ("backwards", pa.int32()),
+        ("error", pa.string()),
+    ]
+)
+"""One row per image, for segmenters.
+
+pixels: how many count, that is, are labelled with a class. nll: its mean over them; null where there are none.
+intersections, predicted, labelled: for each class, how many of these pixels are predicted right, predicted as it, and
+labelled as it. `intersections js`, `predicted js` and so on: the same at the worst point of each run of an attack that
+makes several. error: why the image or its mask could not be read or used; all but the id is null then.
+"""
+BY_RUN = ("intersections", "predicted")
+
 
 LabelMap = NDArray[np.int16]
 """(H, W): the index of a pixel's class, -1 where it does not count."""
@@ -81,3 +115,73 @@ class SegmenterSubject(ImageSubject):
     def _classes(self, logits: Tensor) -> Tensor:
         classes = torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1)
         return torch.where(torch.isin(classes, self.unjudged), -1, classes) if len(self.unjudged) else classes
+
+
+@dataclass(frozen=True)
+class SceneImages:
+    """The source of a sample's pixels and label map. Corruptions act on the whole image.
+
+    windows: how the network sees images; None where it takes them as they are.
+    """
+
+    scenes: LabelledScenes
+    windows: Windows | None = None
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.scenes.dataset
+
+    def reader(self, condition: Condition) -> Reader:
+        """Return the reader of samples, which is the same for every condition."""
+        return lambda sample: whole(self.dataset, sample)
+
+    def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
+        """Return the label map of a sample. Raises BadImageError, too, for a picture so thin that windows on it would
+        fill the memory.
+        """
+        height, width = pixels.shape[-2:]
+        for high, wide in () if self.windows is None else self.windows.sizes(height, width)[1:]:
+            if high * wide > max(MAX_RESIZED, height * width):
+                raise BadImageError(
+                    f"{sample.id}: {width} x {height} pixels are too thin: for windows they would become {wide} x "
+                    f"{high}, at most {MAX_RESIZED // 1_000_000} million are made; crop it"
+                )
+        return self.scenes.labels(sample, (pixels.shape[-2], pixels.shape[-1]))
+
+
+def scenes_for(
+    identities: Sequence[ModelIdentity],
+    data_dir: str | Path,
+    masks: str | Path | None,
+    classes: str | Path | None,
+    ignore: Sequence[int],
+    layout: str | None,
+) -> LabelledScenes:
+    """Return the scenes, with class names from a checkpoint where no file names the classes.
+
+    Raises:
+        DataError: the classes are not those of a checkpoint, or are in another order.
+    """
+    first = identities[0]
+    for identity in identities:
+        if identity.num_classes != first.num_classes:
+            raise DataError(
+                f"{first.name} has {first.num_classes} classes and {identity.name} {identity.num_classes}; evaluate "
+                "them in runs of their own"
+            )
+    named = next((candidate for candidate in identities if candidate.class_names), None)
+    scenes = open_scenes(
+        data_dir, masks=masks, classes=classes, ignore=ignore, num_classes=first.num_classes, layout=layout
+    )
+    if named is not None and scenes.layout == "folders" and classes is None:
+        scenes = replace(scenes, class_names=named.class_names or ())
+    for identity in identities:
+        names = identity.class_names or scenes.class_names
+        pairs = zip(names, scenes.class_names, strict=True)
+        place = next((k for k, pair in enumerate(pairs) if pair[0].lower() != pair[1].lower()), None)
+        if place is not None:
+            raise DataError(
+                f"class {place} is {scenes.class_names[place]!r} in {data_dir} and {names[place]!r} in "
+                f"{identity.name}; give the classes in the order of the model's outputs"
+            )
+    return scenes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
 from ...evaluations.family import families_by_place, families_of
-from ...evaluations.kinds import words_of
-from ...evaluations.recorded import Compared, Recorded
+from ...evaluations.records import Compared, Recorded
+from ...evaluations.registry import words_of
 from ...protocol.condition import CLEAN
 from ..task import Task
 from .measures import METRICS, TERMS
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...display.table import CardPart, Section, TextTable
-    from ...evaluations.cells import Cells, Row
+    from ...evaluations.aggregate import Parts, Reading, Results
     from ...evaluations.family import Looks
-    from ...evaluations.results import Results
-    from ...evaluations.rows import Parts, Reading
-    from ...evaluations.sentence import Clause
+    from ...evaluations.interface import Clause
+    from ...evaluations.presenting import Cells, SummaryRow
     from ...runs.folder import RunFolder
 
 _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
@@ -37,7 +36,7 @@ class Segmentation(Task):
     command, card, hub = "segment", "segmentation", "image-segmentation"
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
-        from .metrics import segmentation_rows
+        from .results import segmentation_rows
 
         return segmentation_rows(reading, conditions)
 
@@ -50,29 +49,29 @@ class Segmentation(Task):
         return float(counts.values[METRICS.index(self.headline)]) if len(counts.ids) else None
 
     def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
-        from .paired import recorded_difference
+        from .results import recorded_difference
 
         if metric in _FIGURES:
             return recorded_difference(first, second, condition, metric)
         return super().difference(first, second, condition, metric)
 
     def ids(self, side: Recorded, condition: str) -> pa.Array:
-        from .paired import scene_ids
+        from .results import scene_ids
 
         return scene_ids(side, condition)
 
     def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        from .paired import other_mask
+        from .results import other_mask
 
         return other_mask(first, second, condition)
 
-    def clean_clause(self, row: Row) -> str:
-        from ...evaluations.sentence import share
+    def clean_clause(self, row: SummaryRow) -> str:
+        from ...evaluations.interface import share
 
         return f"mIoU {share(row)} on {row['n']} clean images"
 
     def last_clauses(self, cells: Cells) -> Iterable[Clause]:
-        from ...evaluations.sentence import Clause, percent
+        from ...evaluations.interface import Clause, percent
 
         classes = [row for (text, name), row in cells.items() if text == CLEAN.text and name.startswith("iou(")]
         if classes:
@@ -82,7 +81,7 @@ class Segmentation(Task):
             yield Clause(text)
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        from .card import card_parts
+        from .tables import card_parts
 
         yield from card_parts(checkpoint, results)
         for family in families_of(results.manifest, results):
@@ -100,12 +99,9 @@ class Segmentation(Task):
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import with_flags
         from ...display.table import Section, of_tables
-        from ...evaluations.flags import flag_lines, of_family
-        from ...evaluations.gaps import left_out_lines
-        from .figures import class_figures, class_ious
-        from .grids import scene_grids
-        from .sheet import sheet_uri
-        from .tables import scene_tables
+        from ...evaluations.presenting import flag_lines, left_out_lines, of_family
+        from .pictures import sheet_uri
+        from .tables import class_figures, class_ious, scene_grids, scene_tables
 
         run, manifest = results.run, results.manifest
         figures = {

@@ -1,7 +1,6 @@
 """What the numbers of a language model are."""
 
-from ...evaluations.metric import Metric, mean_share
-from ...evaluations.term import Term
+from ...evaluations.metrics import Metric, Term, mean_share
 
 METRICS = (
     Metric(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference
-from ...evaluations.recorded import Compared, Recorded
+from ...evaluations.records import Compared, Recorded
 from ..task import Task
 from .measures import METRICS, TERMS
 
@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...display.table import CardPart, Section, TextTable
-    from ...evaluations.cells import Row
+    from ...evaluations.aggregate import Parts, Reading, Results
     from ...evaluations.family import Looks
-    from ...evaluations.results import Results
-    from ...evaluations.rows import Parts, Reading
+    from ...evaluations.presenting import SummaryRow
     from ...runs.folder import RunFolder
 
 _COMPARED = ("perplexity", "token_accuracy")
@@ -33,20 +32,20 @@ class Text(Task):
     command, card, hub = "text", "text", "text-generation"
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
-        from .metrics import text_rows
+        from .results import text_rows
 
         return text_rows(reading, conditions)
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
-        from ...evaluations.rows import readable
-        from .columns import SUMS
-        from .metrics import figures, sums_of
+        from ...evaluations.aggregate import readable
+        from .results import figures, sums_of
+        from .subject import SUMS
 
         read = readable(run.table(checkpoint, condition, [*SUMS, "error"]))
         return float(figures(sums_of(read).sum(axis=0))[0]) if len(read) else None
 
     def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
-        from .metrics import FIGURES, recorded_difference
+        from .results import FIGURES, recorded_difference
 
         if metric in FIGURES:
             return recorded_difference(first, second, condition, metric)
@@ -56,27 +55,27 @@ class Text(Task):
         return side.samples(condition, ["tokens"]).ids
 
     def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        from .metrics import other_text
+        from .results import other_text
 
         return other_text(first, second, condition)
 
-    def clean_clause(self, row: Row) -> str:
+    def clean_clause(self, row: SummaryRow) -> str:
         return f"perplexity {row['value']:.1f} on {row['n']} clean documents"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        from .tables import card_parts
+        from .results import card_parts
 
         yield from card_parts(checkpoint, results)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        from .tables import terminal_table
+        from .results import terminal_table
 
         table = terminal_table(results)
         yield from [table] if table.rows else []
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.table import Section
-        from .tables import result_grids
+        from .results import result_grids
 
         yield Section("results", "Results", lambda: {"grids": result_grids(results)}, template="texts")
 

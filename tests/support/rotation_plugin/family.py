@@ -10,17 +10,17 @@ import pyarrow as pa
 from robustkit.common.intervals import bootstrap
 from robustkit.display.svg import Figure, draw
 from robustkit.display.table import Section, TextTable, of_tables
-from robustkit.evaluations.cells import Cells, percent_cell
+from robustkit.evaluations.aggregate import Number, column_of
 from robustkit.evaluations.family import Family
-from robustkit.evaluations.metric import Metric
-from robustkit.evaluations.rows import Number, column_of
-from robustkit.evaluations.sentence import Clause, share
+from robustkit.evaluations.interface import Clause, share
+from robustkit.evaluations.metrics import Metric
+from robustkit.evaluations.presenting import Cells, percent_cell
 
 from .vocabulary import VOCABULARY, degrees_of
 
 if TYPE_CHECKING:
+    from robustkit.evaluations.aggregate import Results
     from robustkit.evaluations.family import Looks
-    from robustkit.evaluations.results import Results
 
 
 class Rotations(Family):

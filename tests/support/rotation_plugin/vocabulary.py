@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from robustkit.evaluations.metric import mean_share
-from robustkit.evaluations.vocabulary import View, Vocabulary
+from robustkit.evaluations.interface import View, Vocabulary
+from robustkit.evaluations.metrics import mean_share
 
 
 class RotationWords(Vocabulary):

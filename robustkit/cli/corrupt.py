@@ -1,0 +1,427 @@
+"""Run `robustkit corrupt`: draw a contact sheet, write a tree, or compare one."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+from PIL.PngImagePlugin import PngInfo
+from rich.console import Console
+from torch import Tensor
+
+from ..common.files import bytes_of, reason, write_whole
+from ..data.dataset import Dataset, open_dataset
+from ..data.images import read_image, to_pixels
+from ..data.picture_files import open_picture
+from ..data.sources import MAX_FILE_BYTES
+from ..display.console import print_tables
+from ..display.sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ..errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
+from ..evaluations.corruptions.condition import FROST, asked_texture, categories, expand
+from ..evaluations.corruptions.plan import choose_texture, native_size, texture_digest
+from ..evaluations.corruptions.tree import CorruptedTree
+from ..models.device import pick_device
+from ..pipeline.estimate import clock_time
+from . import corrupt_drift, corrupt_tree
+from .corrupt_tree import Recipe, settle
+from .progress import Bars
+
+if TYPE_CHECKING:
+    from .corrupt_tree import Wanted
+
+SMALLEST_TILE = 128
+SUFFIX = "-corruptions.png"
+_MARK = {"Software": "robustkit corrupt"}  # text in the PNG, so that only our own file is ever overwritten
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Measures in pixels. tile: side of a shown image. label: width of the names on the left."""
+
+    tile: int = 224
+    label: int = 220
+    gap: int = 8
+    margin: int = 44
+    apart: int = 20  # between the clean column and the others
+    group: int = 48  # between categories
+    title: int = 168
+
+    def column(self, index: int) -> int:
+        """Return the left edge of a column of tiles."""
+        return self.margin + self.label + index * (self.tile + self.gap) + (self.apart if index else 0)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The contents of a sheet.
+
+    title, subtitle: the two lines at the top. clean: (3, H, W) uint8. rows: by corruption the corrupted images by
+    severity, alike. footnotes: lines at the bottom.
+    """
+
+    title: str
+    subtitle: str
+    clean: Tensor
+    rows: Mapping[str, Mapping[int, Tensor]]
+    footnotes: Sequence[str] = field(default_factory=tuple)
+
+
+def draw(sheet: Sheet) -> Image.Image:
+    """Return the sheet as an RGB image: a row for each corruption, clean on the left, then the severities."""
+    severities = sorted({severity for tiles in sheet.rows.values() for severity in tiles})
+    names = [_words(name) for name in sheet.rows]
+    layout = Layout(_shown(sheet.clean).width, 28 + math.ceil(max(font(24).getlength(name) for name in names)))
+    places, bottom = _places(sheet, layout)
+    width = layout.column(1 + len(severities)) - layout.gap + layout.margin
+    canvas = Image.new("RGB", (width, bottom + layout.margin + 30 * len(sheet.footnotes)), PAPER)
+    pen = ImageDraw.Draw(canvas)
+    _head(pen, sheet, layout, severities, width)
+    clean = _shown(sheet.clean)
+    for name, (top, category) in places.items():
+        if category:
+            above = top - layout.group // 2
+            if top > layout.title:
+                pen.line((layout.margin, above, width - layout.margin, above), RULE, 2)
+            pen.text((layout.margin, top + 2), category.upper(), FAINT, font(17))
+        pen.text((layout.margin, top + layout.tile / 2), _words(name), INK, font(24), anchor="lm")
+        canvas.paste(clean, (layout.column(0), top))
+        for place, severity in enumerate(severities, 1):
+            if severity in sheet.rows[name]:
+                canvas.paste(_shown(sheet.rows[name][severity]), (layout.column(place), top))
+    for line, text in enumerate(sheet.footnotes):
+        text = fitted(text, 19, width - 2 * layout.margin)
+        pen.text((layout.margin, bottom + 28 + 30 * line), text, FAINT, font(19))
+    return canvas
+
+
+def targets(images: Sequence[str], out: Path | None) -> list[Path]:
+    """Return where the sheets go: a file, or `<stem>-corruptions.png` in a folder, here if none is named.
+
+    Raises:
+        ProtocolError: two sheets would be one file, or a sheet would replace an image.
+        RunError: the file exists and is not a contact sheet.
+    """
+    as_file = out is not None and out.suffix.lower() == ".png" and not out.is_dir()
+    if as_file and len(images) > 1:
+        raise ProtocolError(f"--out {out} is one file for {len(images)} images; give a folder")
+    if out is not None and not as_file and out.suffix and not out.is_dir():
+        raise ProtocolError(f"--out {out}: a contact sheet is a PNG; give a name that ends in .png, or a folder")
+    folder = Path() if out is None else out
+    sheets = [out] if as_file and out is not None else [folder / (Path(path).stem + SUFFIX) for path in images]
+    for place, target in enumerate(sheets):
+        if target in sheets[:place]:
+            raise ProtocolError(f"{images[place]}: another image has the same name, and so would its sheet {target}")
+        if target.resolve() in {Path(path).resolve() for path in images}:
+            raise ProtocolError(f"--out {target} is the image itself; give another name")
+        if target.exists() and not _is_sheet(target):
+            raise RunError(f"{target} exists and is not a contact sheet; give another name with --out")
+    return sheets
+
+
+def _is_sheet(path: Path) -> bool:
+    try:
+        with open_picture(path) as image:
+            return image.format == "PNG" and image.info.get("Software") == _MARK["Software"]
+    except Exception:  # Pillow raises many kinds for a broken file
+        return False
+
+
+def save(sheet: Sheet, path: Path) -> None:
+    """Draw the sheet into a PNG.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    mark = PngInfo()
+    for key, text in _MARK.items():
+        mark.add_text(key, text)
+    buffer = io.BytesIO()
+    draw(sheet).save(buffer, "PNG", pnginfo=mark)
+    write_whole(path, buffer.getvalue())
+
+
+def _places(sheet: Sheet, layout: Layout) -> tuple[dict[str, tuple[int, str]], int]:
+    """Return the top edge of every row, with the category where a new one begins, and where the last row ends."""
+    places: dict[str, tuple[int, str]] = {}
+    top = layout.title
+    for category, names in categories().items():
+        shown = [name for name in names if name in sheet.rows]
+        if shown and places:
+            top += layout.group - layout.gap
+        for name in shown:
+            places[name] = (top, category if name == shown[0] else "")
+            top += layout.tile + layout.gap
+    return places, top - layout.gap
+
+
+def _head(pen: ImageDraw.ImageDraw, sheet: Sheet, layout: Layout, severities: Sequence[int], width: int) -> None:
+    room = width - 2 * layout.margin
+    pen.text((layout.margin, 36), fitted(sheet.title, 40, room), INK, font(40))
+    pen.text((layout.margin, 90), fitted(sheet.subtitle, 19, room), FAINT, font(19))
+    for column, head in enumerate(["clean", *(f"severity {severity}" for severity in severities)]):
+        x = layout.column(column) + layout.tile / 2
+        pen.text((x, layout.title - 14), head, INK, font(20), anchor="ms")
+
+
+def _shown(pixels: Tensor) -> Image.Image:
+    """Return a tile: the pixels as they are; small images enlarged pixel by pixel, large ones shrunk."""
+    image = Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()))
+    side = image.width
+    if side < SMALLEST_TILE:
+        side *= math.ceil(SMALLEST_TILE / side)
+        return image.resize((side, side), Image.Resampling.NEAREST)
+    return image.resize((Layout.tile, Layout.tile), Image.Resampling.LANCZOS) if side > Layout.tile else image
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").replace("jpeg", "JPEG")
+
+
+_ALL = ",".join(("in-c", "in-c-extra"))
+
+
+def corrupt(
+    images: Sequence[str],
+    write: Path | None,
+    drift_from: Path | None,
+    *,
+    data_dir: str | None,
+    console: Console,
+    side: Console,
+    **options: Any,
+) -> None:
+    """Do what was asked for: exactly one of images, write and drift_from.
+
+    console: for results. side: for progress and notes. options: as the command line names them.
+
+    Raises:
+        RobustkitError: the options contradict each other, or a file cannot be used.
+    """
+    asked = [bool(images), write is not None, drift_from is not None]
+    if sum(asked) != 1:
+        said = "none of them" if not any(asked) else "several of them"
+        raise ProtocolError(f"give IMAGE..., --write DIR or --drift TREE, and only one; here is {said}")
+    mode = "a contact sheet" if images else "--write" if write is not None else "--drift"
+    _refuse_unused(options | {"data_dir": data_dir}, mode)
+    options["image_format"] = options["image_format"] or "jpeg"
+    if images:
+        _sheets(images, console, side, options)
+        return
+    if not data_dir:
+        mode, what = ("--write", "to corrupt") if write is not None else ("--drift", "that the tree was made of")
+        raise DataError(f"{mode} needs --data-dir, the clean images {what}")
+    if write is not None:
+        _write(write, data_dir, console, side, options)
+    elif drift_from is not None:
+        _drift(drift_from, data_dir, console, side, options)
+
+
+_UNUSED = {
+    "a contact sheet": ("data_dir", "json_file", "image_format", "limit", "ids", "labels_csv", "real_labels", "layout"),
+    "--write": ("json_file", "out"),
+    "--drift": ("image_format", "out"),
+}
+_SPELLED = {"json_file": "--json", "image_format": "--format", "labels_csv": "--labels"}
+
+
+def _refuse_unused(options: Mapping[str, Any], mode: str) -> None:
+    """Raise ProtocolError for an option that would do nothing."""
+    given = [name for name in _UNUSED[mode] if options.get(name) is not None]
+    if given:
+        option = _SPELLED.get(given[0], "--" + given[0].replace("_", "-"))
+        raise ProtocolError(f"{option} means nothing for {mode}; leave it out")
+
+
+def _say(console: Console, *lines: str) -> None:
+    for line in filter(None, lines):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _count(wanted: Wanted) -> str:
+    return "1 corruption" if len(wanted) == 1 else f"{len(wanted)} corruptions"
+
+
+def _recipe(native: tuple[int, int] | None, options: Mapping[str, Any], **given: Any) -> tuple[Recipe, tuple[str, ...]]:
+    settings = {key: options[key] for key in ("constants", "variant", "seed", "img_size", "crop_pct", "interpolation")}
+    frost_dir = options["frost_dir"]
+    settings |= {"frost_dir": None if frost_dir is None else str(frost_dir), "device": pick_device(options["device"])}
+    settings["texture"] = asked_texture(options["corruptions"] or "") or "photographs"
+    return settle(native, **settings | given)
+
+
+def _without_frost(wanted: Wanted, recipe: Recipe) -> tuple[Wanted, str]:
+    """Return what can be done without frost's photographs if they are missing, and the line that says so."""
+    if FROST not in wanted:
+        return wanted, ""
+    try:
+        texture_digest(recipe.texture, recipe.frost_dir)
+    except DataError as fault:
+        rest = {name: severities for name, severities in wanted.items() if name != FROST}
+        if not rest:
+            raise
+        return rest, f"left out frost: {fault}"
+    return wanted, ""
+
+
+def _sheets(images: Sequence[str], console: Console, side: Console, options: Mapping[str, Any]) -> None:
+    wanted = expand(options["corruptions"] or _ALL)
+    files = targets(images, options["out"])
+    pictures = [(Path(path).name, _picture(Path(path)), target) for path, target in zip(images, files, strict=True)]
+    for name, picture, target in pictures:
+        texture, line = _shown_texture(wanted, options)
+        recipe, lines = _recipe((picture.height, picture.width), options, texture=texture)
+        sheet = _sheet(name, picture, wanted, recipe, [*lines, *filter(None, [line])])
+        save(sheet, target)
+        _say(side, *lines, line)
+        _say(console, f"{target}: {name} under {_count(wanted)}")
+
+
+def _shown_texture(wanted: Wanted, options: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the texture of frost for a contact sheet, which may show our own unasked; a tree may not."""
+    if FROST not in wanted:
+        return "photographs", ""
+    chosen = choose_texture(asked_texture(options["corruptions"] or ""), options["frost_dir"])
+    texture_digest(chosen[0], options["frost_dir"])
+    return chosen
+
+
+def _picture(path: Path) -> Image.Image:
+    try:
+        data = bytes_of(path, MAX_FILE_BYTES)
+    except OSError as fault:
+        raise BadImageError(f"{path}: {reason(fault)}; give image files") from None
+    return read_image(data, str(path))
+
+
+def _sheet(name: str, picture: Image.Image, wanted: Wanted, recipe: Recipe, footnotes: Sequence[str]) -> Sheet:
+    clean = to_pixels(picture, recipe.preprocessing, name)
+    rows = {
+        corruption: {severity: recipe.corrupt(clean[None], [name], corruption, severity)[0] for severity in severities}
+        for corruption, severities in wanted.items()
+    }
+    size = recipe.preprocessing.input_size[0]
+    as_it_is = picture.size == (size, size) and recipe.preprocessing.crop_pct == 1
+    changed = "as they are" if as_it_is else f"resized and cropped to {size}x{size}"
+    subtitle = f"{picture.width}x{picture.height} pixels, {changed}; "
+    subtitle += f"preset {recipe.preset}, variant {recipe.variant}, seed {recipe.seed}"
+    return Sheet(name, subtitle, clean, rows, footnotes)
+
+
+def _open(data_dir: str, options: Mapping[str, Any]) -> Dataset:
+    layout = {key: options[key] for key in ("layout", "labels_csv", "real_labels")}
+    try:
+        return open_dataset(data_dir, **layout)
+    except DataError:
+        if any(layout.values()):
+            raise
+        return open_dataset(data_dir, layout="unlabelled")  # no label is needed here
+
+
+def _chosen(whole: Dataset, options: Mapping[str, Any]) -> Dataset:
+    """Return the samples that --limit and --ids name."""
+    chosen = whole.select(limit=options["limit"], ids=options["ids"], seed=options["seed"])
+    if not chosen.samples:
+        raise NothingEvaluated(f"{whole.root}: no sample is left; loosen --limit or --ids")
+    return chosen
+
+
+def _write(out: Path, data_dir: str, console: Console, side: Console, options: Mapping[str, Any]) -> None:
+    wanted = expand(options["corruptions"] or "in-c")
+    whole = _open(data_dir, options)
+    dataset = _chosen(whole, options)
+    recipe, lines = _recipe(native_size(dataset), options)
+    photographs = texture_digest(recipe.texture, recipe.frost_dir) if FROST in wanted else None
+    image_format = options["image_format"]
+    corrupt_tree.prepare(out, dataset, whole, wanted, recipe, image_format, photographs)
+    total = sum(map(len, wanted.values())) * len(dataset)
+    _say(side, *dataset.notes, *lines)
+    speed = {key: options[key] for key in ("batch_size", "workers")}
+    with _bar(side, f"writing {out}", total) as tell:
+        written = corrupt_tree.write_tree(out, dataset, wanted, recipe, image_format=image_format, tell=tell, **speed)
+    there = f", {written.there} were there already" if written.there else ""
+    _say(console, f"{out}: {written.made} files written{there}; {_count(wanted)} of {len(dataset)} images")
+    if written.bad:
+        raise BadImageError(
+            f"{len(written.bad)} of {len(dataset)} images could not be read and were left out, "
+            f"the first: {written.bad[0]}; fix them, or leave them out with --ids"
+        )
+
+
+def _drift(root: Path, data_dir: str, console: Console, side: Console, options: Mapping[str, Any]) -> None:
+    tree = CorruptedTree.open(root)
+    asked = options["corruptions"]
+    wanted: Wanted = tree.present if asked is None else expand(asked)
+    whole = _open(data_dir, options)
+    cells = [(name, severity) for name, severities in wanted.items() for severity in severities]
+    there = [sample for sample in whole.samples if any(tree.path(sample.id, *cell) for cell in cells)]
+    if not there:
+        raise DataError(
+            f"{root} holds no image of {data_dir} under {', '.join(wanted)}; an id is {whole.samples[0].id!r}"
+        )
+    held = f"{root} holds {len(there)} of {len(whole)} images" if len(there) < len(whole) else ""
+    dataset = _chosen(replace(whole, samples=tuple(there)), options)
+    recipe, lines = _recipe(native_size(dataset), options, **_like(tree, dataset, options))
+    wanted, left_out = _without_frost(wanted, recipe)
+    total = sum(map(len, wanted.values())) * len(dataset)
+    speed = {key: options[key] for key in ("batch_size", "workers")}
+    with _bar(side, f"comparing {root}", total) as tell:
+        result = corrupt_drift.measure(tree, dataset, wanted, recipe, tell=tell, **speed)
+    rows = result.rows()
+    if not any(row["images"] for row in rows):
+        raise DataError(f"{root}: no image could be compared; {(*result.lines, 'none was chosen')[0]}")
+    notes = [*tree.notes, *lines, *filter(None, (held, left_out)), *result.lines]
+    if (path := options["json_file"]) is not None:
+        settings = {
+            "tree": str(root),
+            "data": data_dir,
+            **{key: getattr(recipe, key) for key in ("seed", "preset", "variant")},
+            "preprocessing": asdict(recipe.preprocessing),
+            "rule": corrupt_drift.RULE,
+        }
+        report = json.dumps({**settings, "notes": notes, "rows": rows}, indent=2, ensure_ascii=False) + "\n"
+        try:
+            write_whole(path, report.encode())
+        except RunError as fault:
+            raise RunError(str(fault).replace("a folder with --out", "another file with --json")) from None
+    _say(side, *notes)
+    print_tables(console, [corrupt_drift.table(rows)], "the file of --json")
+    _say(
+        console, "mean absolute difference in grey levels (0-255), mean over images and severities.", corrupt_drift.RULE
+    )
+
+
+def _like(tree: CorruptedTree, dataset: Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the input size of the tree's images, if the user names none."""
+    if options["img_size"] is not None:
+        return {}
+    for name, severity in tree.folders:
+        for sample in dataset.samples[:20]:
+            try:
+                width, height = read_image(tree.read(sample.id, name, severity), sample.id).size
+            except BadImageError:
+                continue
+            return {"img_size": width} if width == height else {}
+    return {}
+
+
+@contextmanager
+def _bar(console: Console, text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal; yield a function that takes the number of files done."""
+    bars = Bars(console, "files")
+
+    def left() -> str:
+        seconds = next((task.time_remaining for task in bars.tasks), None)
+        return "" if seconds is None else f"about {clock_time(seconds)} left"
+
+    bars.overall = left
+    with bars:
+        task = bars.begin([text], total)
+        yield lambda files: bars.advance(task, files)

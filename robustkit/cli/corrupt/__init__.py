@@ -1,1 +1,0 @@
-"""`robustkit corrupt`: contact sheets, corrupted trees, and the drift of a released tree."""

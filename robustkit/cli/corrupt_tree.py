@@ -1,0 +1,368 @@
+"""Settle how clean images are corrupted: for a written tree, its comparison and a contact sheet.
+
+corruptions.json                          what the tree was made of, and how
+<corruption>/<1-5>/<id of the sample>     its image, .JPEG of quality 85 or .png
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from corruptions.corruption import SMALLEST
+
+from ..common.environment import usual_workers
+from ..common.files import check_plain, json_of, reason, write_whole
+from ..common.preprocessing import INTERPOLATIONS, Preprocessing
+from ..common.randomness import SampleRng
+from ..data.dataset import Dataset, Sample
+from ..data.images import to_pixels
+from ..errors import BadImageError, DataError, ProtocolError, RunError, unknown
+from ..evaluations.corruptions.condition import PRESETS, VARIANTS, Corrupted
+from ..evaluations.corruptions.plan import CIFAR_SIZE, choose_constants
+from ..evaluations.corruptions.tree import stem_of
+
+FORMATS = {"jpeg": ".JPEG", "png": ".png"}
+JPEG_QUALITY = 85  # of the released ImageNet-C
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Resize, crop and corruption. The draws are those of an audit with the same seed, so the pixels are the same."""
+
+    preprocessing: Preprocessing = field(default_factory=lambda: Preprocessing(interpolation="bilinear"))
+    preset: str = "imagenet"
+    variant: str = "hendrycks"
+    seed: int = 0
+    frost_dir: str | None = None
+    texture: str = "photographs"  # of frost
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def corrupt(
+        self, pixels: Tensor, ids: Sequence[str], name: str, severity: int, *, seed: int | None = None
+    ) -> Tensor:
+        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's.
+
+        Raises:
+            DataError: a photograph of frost cannot be read.
+        """
+        part = Corrupted(name, severity, self.preset, self.variant, texture=self.texture)
+        seed = self.seed if seed is None else seed
+        rng = SampleRng.of(ids, seed=seed, condition=part.text, device=self.device)
+        corruption = part.make(self.frost_dir)
+        try:
+            corrupted = corruption.apply(pixels.to(self.device), corruption.draw(pixels.shape[1:], severity, rng))
+        except OSError as fault:
+            raise DataError(str(fault)) from None
+        return corrupted.cpu()
+
+    def decoded(
+        self, dataset: Dataset, samples: Sequence[Sample], pool: Executor
+    ) -> Iterator[tuple[Sample, Tensor | BadImageError]]:
+        """Yield the samples resized and cropped, (3, H, W) uint8, or why one cannot be read."""
+
+        def read(sample: Sample) -> Tensor | BadImageError:
+            try:
+                return to_pixels(dataset.image(sample), self.preprocessing, sample.id)
+            except BadImageError as fault:
+                return fault
+
+        yield from zip(samples, pool.map(read, samples), strict=True)
+
+
+def settle(
+    native: tuple[int, int] | None,
+    *,
+    constants: str,
+    variant: str,
+    seed: int,
+    frost_dir: str | None,
+    texture: str,
+    device: torch.device,
+    img_size: int | None,
+    crop_pct: float | None,
+    interpolation: str,
+) -> tuple[Recipe, tuple[str, ...]]:
+    """Return the recipe for images of this (height, width), and lines for the user.
+
+    constants: `auto` takes CIFAR-10-C's for images of 32x32. img_size, crop_pct: 224 and 0.875 if None, as the
+    benchmark was made; images of 32x32 are taken as they are.
+
+    Raises:
+        ProtocolError: a setting is unknown or out of range, or no such pair of constants and variant exists.
+    """
+    for what, value, allowed in (
+        ("constants", constants, ("auto", *PRESETS)),
+        ("variant", variant, VARIANTS),
+        ("interpolation", interpolation, INTERPOLATIONS),
+    ):
+        if value not in allowed:
+            raise ProtocolError(unknown(what, value, allowed))
+    small = native == CIFAR_SIZE
+    size = img_size if img_size is not None else 32 if small else 224
+    if size < SMALLEST:
+        raise ProtocolError(f"--img-size {size}: the corruptions are defined from {SMALLEST}x{SMALLEST} on")
+    crop = crop_pct if crop_pct is not None else 1.0 if small else 0.875
+    if not 0 < crop <= 1:
+        raise ProtocolError(f"--crop-pct {crop}: expected a number above 0, at most 1")
+    lines = []
+    if constants == "auto":
+        constants, line = choose_constants(native, [(size, size)])
+        lines.append(line)
+    if native and img_size is None and max(native) < size:
+        lines.append(f"images of {native[1]}x{native[0]} are enlarged to {size}x{size}; --img-size takes another size")
+    try:
+        Corrupted("fog", 1, constants, variant).make()
+    except ValueError as fault:  # bethgelab has no constants for 32x32
+        raise ProtocolError(str(fault)) from None
+    preprocessing = Preprocessing(input_size=(size, size), interpolation=interpolation, crop_pct=crop)
+    return Recipe(preprocessing, constants, variant, seed, frost_dir, texture, device), tuple(filter(None, lines))
+
+
+def encode(pixels: Tensor, image_format: str) -> bytes:
+    """Return (3, H, W) uint8 as a file: `jpeg` at the benchmark's quality, or `png`."""
+    buffer = io.BytesIO()
+    image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    if image_format == "jpeg":
+        image.save(buffer, "JPEG", quality=JPEG_QUALITY, optimize=True)
+    else:
+        image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+MANIFEST = "corruptions.json"
+_PROBED = 16  # images that identify a source
+_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
+Wanted = Mapping[str, tuple[int, ...]]
+
+
+@dataclass
+class Written:
+    """The files that were made, those that were there, and why images could not be read."""
+
+    made: int = 0
+    there: int = 0
+    bad: list[str] = field(default_factory=list)
+
+
+def write_tree(
+    out: Path,
+    dataset: Dataset,
+    wanted: Wanted,
+    recipe: Recipe,
+    *,
+    image_format: str = "jpeg",
+    batch_size: int = 16,
+    workers: int | None = None,
+    tell: Callable[[int], None] = lambda files: None,
+) -> Written:
+    """Write the files that do not exist yet; `corruptions.json` must have been prepared.
+
+    Each file appears whole or not at all, and does not depend on the batch size or on what was there before.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
+    written = Written()
+    folders = [(name, severity) for name, severities in wanted.items() for severity in severities]
+    with ThreadPoolExecutor(workers or usual_workers()) as pool:
+        ahead: list[Future[None]] = []
+        for start in range(0, len(dataset.samples), batch_size):
+            batch = dataset.samples[start : start + batch_size]
+            lacking = {
+                (name, severity): {
+                    sample.id
+                    for sample in batch
+                    if not _is_whole(_target(out, name, severity, sample, image_format), image_format)
+                }
+                for name, severity in folders
+            }
+            there = len(folders) * len(batch) - sum(map(len, lacking.values()))
+            written.there += there
+            tell(there)
+            needed = [sample for sample in batch if any(sample.id in ids for ids in lacking.values())]
+            clean: list[tuple[Sample, Tensor]] = []
+            for sample, pixels in recipe.decoded(dataset, needed, pool):
+                if isinstance(pixels, BadImageError):
+                    written.bad.append(str(pixels))
+                    tell(sum(sample.id in ids for ids in lacking.values()))
+                else:
+                    clean.append((sample, pixels))
+            for (name, severity), ids in lacking.items():
+                todo = [(sample, pixels) for sample, pixels in clean if sample.id in ids]
+                if not todo:
+                    continue
+                stacked = torch.stack([pixels for _, pixels in todo])
+                corrupted = recipe.corrupt(stacked, [sample.id for sample, _ in todo], name, severity)
+                _finish(ahead)
+                targets = [_target(out, name, severity, sample, image_format) for sample, _ in todo]
+                ahead = [pool.submit(_save, *pair, image_format) for pair in zip(corrupted, targets, strict=True)]
+                written.made += len(todo)
+                tell(len(todo))
+        _finish(ahead)
+    return written
+
+
+def _finish(futures: list[Future[None]]) -> None:
+    for future in futures:
+        future.result()
+
+
+def prepare(
+    out: Path,
+    dataset: Dataset,
+    whole: Dataset,
+    wanted: Wanted,
+    recipe: Recipe,
+    image_format: str,
+    photographs: str | None,
+) -> None:
+    """Write `corruptions.json`, or extend the existing one by what is asked for now.
+
+    dataset: the samples to write. whole: all samples of their source, which `--limit` may not change.
+    photographs: digest of frost's, if it is among the corruptions.
+
+    Raises:
+        RunError: the folder holds something else, or a tree that was made otherwise.
+        DataError: two samples would become one file, or the tree would lie among its own source.
+    """
+    _check_apart(out, dataset)
+    _check_distinct(dataset, image_format)
+    path = out / MANIFEST
+    deciding = _deciding(whole, recipe, image_format)
+    old = _existing(out)
+    for key, value in deciding.items():
+        if old and old["deciding"].get(key) != value:
+            raise RunError(
+                f"{path}: the tree was made with {key} {old['deciding'].get(key)!r}, and now it is {value!r}; "
+                f"choose another folder, or the same settings"
+            )
+    before = old.get("frost photographs")
+    if before and photographs and before != photographs:
+        raise RunError(f"{path}: the tree was made with other photographs of frost; choose another folder")
+    made = {name: set(severities) for name, severities in old.get("corruptions", {}).items()}
+    for name, severities in wanted.items():
+        made.setdefault(name, set()).update(severities)
+    manifest = {
+        "deciding": deciding,
+        "frost photographs": photographs or before,
+        "source": {"name": dataset.name, "root": dataset.root, "layout": dataset.layout},
+        "corruptions": {name: sorted(severities) for name, severities in made.items()},
+        "jpeg": {"quality": JPEG_QUALITY, "optimize": True} if image_format == "jpeg" else None,
+        "versions": {name: metadata.version(name) for name in ("robustkit-audit", "torch", "numpy", "pillow")}
+        | {"python": platform.python_version()},
+    }
+    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    text = re.sub(r"\[\s+(\d[\d,\s]*\d|\d)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
+    try:
+        write_whole(path, text.encode())
+    except RunError as fault:
+        raise RunError(str(fault).replace("--out", "--write")) from None
+
+
+def _deciding(whole: Dataset, recipe: Recipe, image_format: str) -> dict[str, Any]:
+    """Return the settings that two commands must share to write into one tree."""
+    return {
+        "seed": recipe.seed,
+        "preset": recipe.preset,
+        "variant": recipe.variant,
+        "img size": recipe.preprocessing.input_size[0],
+        "crop pct": recipe.preprocessing.crop_pct,
+        "interpolation": recipe.preprocessing.interpolation,
+        "format": image_format,
+        "source digest": _source_digest(whole),
+    }
+
+
+def _source_digest(whole: Dataset) -> str:
+    """Return SHA-256 over a few images, chosen by their ids: reading all would take as long as corrupting."""
+    total = hashlib.sha256()
+    by_hash = sorted(whole.samples, key=lambda sample: hashlib.sha256(sample.id.encode()).digest())
+    for sample in by_hash[:_PROBED]:
+        try:
+            content = hashlib.sha256(whole.read(sample)).hexdigest()
+        except BadImageError:
+            content = "unreadable"
+        total.update(f"{sample.id}\0{content}\n".encode())
+    return total.hexdigest()
+
+
+def _existing(out: Path) -> dict[str, Any]:
+    """Return what corruptions.json holds; empty if there is no folder yet, or it is empty."""
+    path = out / MANIFEST
+    try:
+        manifest = json_of(path)
+    except FileNotFoundError:
+        if out.is_dir() and next((entry for entry in out.iterdir() if not entry.name.startswith(".")), None):
+            raise RunError(f"{out} holds files but no {MANIFEST}; choose an empty folder") from None
+        return {}
+    except NotADirectoryError:
+        raise RunError(f"{out} is not a folder; choose another one") from None
+    except (OSError, ValueError) as fault:
+        raise RunError(f"{path}: cannot be read ({reason(fault)}); restore it or choose another folder") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("deciding"), dict):
+        raise RunError(f"{path}: not a whole {MANIFEST}; restore it or choose another folder")
+    return manifest
+
+
+def _check_apart(out: Path, dataset: Dataset) -> None:
+    source = Path(dataset.root)
+    if source.is_dir() and (out.resolve() == source.resolve() or source.resolve() in out.resolve().parents):
+        raise DataError(f"{out} lies in the data set {source}, and would become part of it; choose another folder")
+
+
+def _check_distinct(dataset: Dataset, image_format: str) -> None:
+    first: dict[str, str] = {}
+    for sample in dataset.samples:
+        name = file_name(sample.id, image_format)
+        other = first.setdefault(name, sample.id)
+        if other != sample.id:
+            raise DataError(f"{dataset.name}: {other!r} and {sample.id!r} would become one file, {name!r}; rename one")
+
+
+def file_name(sample_id: str, image_format: str) -> str:
+    """Return the sample's path below the folder of a severity: its id, with the suffix of the actual format."""
+    stem = stem_of(sample_id)
+    allowed = (".jpeg", ".jpg") if image_format == "jpeg" else (".png",)
+    return sample_id if sample_id[len(stem) :].lower() in allowed else stem + FORMATS[image_format]
+
+
+def _target(out: Path, name: str, severity: int, sample: Sample, image_format: str) -> Path:
+    return out / name / str(severity) / file_name(sample.id, image_format)
+
+
+def _is_whole(path: Path, image_format: str) -> bool:
+    """Whether the file is complete; a machine that lost power may have kept only part of it."""
+    end = _ENDS[image_format]
+    try:
+        check_plain(path)
+        with path.open("rb") as file:
+            file.seek(-len(end), 2)
+            return file.read() == end
+    except OSError:
+        return False
+
+
+def _save(image: Tensor, path: Path, image_format: str) -> None:
+    """Write one image. Not synced to the disk file by file, which would take longer than the rest: see `_is_whole`."""
+    data = encode(image, image_format)
+    temporary = path.with_name(f".{path.name}.tmp")  # the next attempt at this file overwrites it
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as fault:
+        raise RunError(f"cannot write {path}: {fault.strerror or fault}; choose a folder with --write") from None

@@ -1,0 +1,347 @@
+"""Check whether this machine's numbers can be trusted: versions, names, device, files, and known answers.
+
+The checks that take more than a literal are in `known_answers`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..common.files import write_whole
+from ..errors import CheckpointError, RunError
+from ..runs.folder import RunFolder
+from ..runs.untrusted import read_rows
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class Caution(str):
+    """What a check says where something works, but not wholly."""
+
+
+class UnexpectedAnswer(Exception):  # noqa: N818 - an answer rather than a fault
+    """Something differs from what it must be; the message says what was found."""
+
+
+def everywhere(check: Callable[[Any], str]) -> Callable[[], str]:
+    """Return a check of all devices of this machine, from that of one; its line names several."""
+
+    @wraps(check)
+    def checked() -> str:
+        from ..models.device import devices
+
+        present = devices()
+        for device in present:
+            try:
+                line = check(device)
+            except UnexpectedAnswer as fault:
+                raise UnexpectedAnswer(f"on {device}: {fault}") from None
+        return line if len(present) == 1 else f"{line}, on {' and '.join(map(str, present))}"
+
+    return checked
+
+
+OURS = "robustkit-audit"
+PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
+
+
+def owners() -> str:
+    """Say whether another distribution has files under one of our names.
+
+    Raises:
+        UnexpectedAnswer: what is imported under such a name is not ours.
+    """
+    house, claims = Path(__file__).parents[3], metadata.packages_distributions()
+    shared, foreign = list[str](), list[str]()
+    for name in PACKAGES:
+        others = [_described(other) for other in dict.fromkeys(claims.get(name, ())) if _canonical(other) != OURS]
+        found = find_spec(name)
+        origin = None if found is None or found.origin is None else Path(found.origin)
+        ours = origin is not None and origin.parent.parent == house and _as_installed(origin)
+        belongs = f"{name} belongs to {', '.join(others)}, too" if others else name
+        if not ours:
+            foreign.append(f"{belongs}; what is imported, {origin}, is not robustkit's")
+        elif others:
+            shared.append(f"{belongs}; robustkit's own is imported, {origin}")
+    if foreign:
+        raise UnexpectedAnswer("; ".join([*foreign, *shared]))
+    said = f"{OURS} {_version()} at {house}"
+    if not shared:
+        return f"{said}; no other distribution has its names"
+    return Caution(f"{said}; {'; '.join(shared)}; install robustkit in an environment of its own")
+
+
+def _canonical(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _described(name: str) -> str:
+    try:
+        return f"{name} {metadata.version(name)}"
+    except metadata.PackageNotFoundError:
+        return name
+
+
+def _version() -> str:
+    try:
+        return metadata.version(OURS)
+    except metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
+        return "(not installed)"
+
+
+def _as_installed(path: Path) -> bool:
+    """Whether a file is the one that was installed; true where nothing says what that was, as in a checkout."""
+    try:
+        files = metadata.files(OURS) or []
+    except metadata.PackageNotFoundError:
+        return True
+    for file in files:
+        if file.hash is not None and file.hash.mode == "sha256" and Path(str(file.locate())) == path:
+            digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).decode().rstrip("=")
+            return digest == file.hash.value
+    return True
+
+
+LITTLE_DISK = 2 * 2**30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check and what it found, with the remedy where it did not pass.
+
+    state: `ok`, `warn` (it works, but not wholly) or `FAIL`.
+    """
+
+    name: str
+    state: str
+    text: str
+
+    @property
+    def fine(self) -> bool:
+        """Whether numbers can be trusted: a warning does not touch them."""
+        return self.state != "FAIL"
+
+
+def examine() -> list[Check]:
+    """Run all checks; one that breaks is a finding, not a crash."""
+    findings = []
+    for name, check, remedy in CHECKS:
+        try:
+            text = check()
+            findings.append(Check(name, "warn" if isinstance(text, Caution) else "ok", str(text)))
+        except Exception as fault:
+            expected = isinstance(fault, (UnexpectedAnswer, CheckpointError, RunError))
+            said = str(fault) if expected else f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+            findings.append(Check(name, "FAIL", f"{said}; {remedy}" if remedy else said))
+    return findings
+
+
+def _versions() -> str:
+    import cv2
+
+    names = ("torch", "torchvision", "timm", "safetensors", "numpy", "pillow", "pyarrow", "pandas")
+    versions = [f"{name} {metadata.version(name)}" for name in names]
+    return ", ".join([*versions, f"opencv {cv2.__version__}"])
+
+
+def _device() -> str:
+    """Describe the device. A missing GPU or a single thread is slow, not wrong: a warning, not a fault."""
+    import torch
+
+    from ..models.device import device_name, devices
+
+    threads = torch.get_num_threads()
+    text = f"CPU, {threads} thread{'s' * (threads > 1)}"
+    *_, device = devices()
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(0).total_memory
+        return f"{device_name(device)}, {total / 2**30:.0f} GiB; {text}"
+    if device.type != "cpu":
+        return f"{device_name(device)}; {text}"
+    text, slow = f"{text}; no accelerator", False
+    if any(DEVICE_FILES.glob("nvidia[0-9]*")):
+        slow, text = (
+            True,
+            (
+                f"{text}; {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install "
+                "torch's build for CUDA, or look at nvidia-smi"
+            ),
+        )
+    if threads == 1:
+        slow, text = True, f"{text}; one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
+    return Caution(text) if slow else text
+
+
+def _disk() -> str:
+    """Describe the free space. Little of it is not a fault either: a small run fits."""
+    here = Path.cwd()
+    free = shutil.disk_usage(here).free
+    said = f"{free / 2**30:.1f} GiB free in {here}"
+    if free >= LITTLE_DISK:
+        return said
+    return Caution(f"{said}, less than {LITTLE_DISK / 2**30:.0f}; make room, or put runs elsewhere with --out")
+
+
+def _frost() -> str:
+    """Say where frost's photographs are. Missing ones are not a fault: our own textures stand for them."""
+    from corruptions import find_photographs
+
+    try:
+        return f"its photographs are in {find_photographs()[0].parent}"
+    except FileNotFoundError:
+        return Caution(
+            "the benchmark's photographs are not here: frost(texture=own) is used, whose errors are near and not the "
+            "published ones; for those: pip install --no-deps imagecorruptions, or --frost-dir"
+        )
+
+
+def _records() -> str:
+    """Write a unit's rows as Parquet and read them back, in a temporary folder."""
+    import pyarrow as pa
+
+    rows = {"sample_id": ["a", "b"], "label": [1, 2], "nll": [0.25, float("inf")], "error": [None, "broken"]}
+    table = pa.table(rows).replace_schema_metadata({"protocol": "doctor"})
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunFolder(folder)
+        path = run.shard_path("doctor", "clean", 0)
+        run.write_shard(path, table)
+        read = read_rows(path, path.read_bytes())
+    kept = {key: value for key, value in (read.schema.metadata or {}).items() if key in table.schema.metadata}
+    if not read.replace_schema_metadata(kept).equals(table, check_metadata=True):
+        raise UnexpectedAnswer(f"Parquet gives back {read.to_pydict()} and not {table.to_pydict()}")
+    return "a record comes back from Parquet as it was written"
+
+
+def _renaming() -> str:
+    """Check that a rename replaces a file as a whole: an open handle keeps the old one, and nothing half-written stays
+    behind.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=".robustkit-doctor-", dir=Path.cwd()) as folder:
+            path, contents = Path(folder) / "record", (b"old" * 5000, b"new" * 5000)
+            write_whole(path, contents[0])
+            with path.open("rb") as held:
+                write_whole(path, contents[1])
+                read = (held.read(), path.read_bytes())
+            left = [other.name for other in Path(folder).iterdir() if other != path]
+    except PermissionError as fault:
+        return Caution(f"{Path.cwd()} cannot be written ({fault.strerror}); give runs a folder with --out")
+    if read != contents or left:
+        raise UnexpectedAnswer(f"{Path.cwd()}: a file is not replaced as a whole{': ' * bool(left)}{left or ''}")
+    return f"files in {Path.cwd()} are replaced as a whole"
+
+
+@everywhere
+def _draws(device: torch.device) -> str:
+    """Check SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream."""
+    import torch
+
+    from ..common.randomness import SampleRng, signed, splitmix64
+
+    states = [signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
+    words = [word % 2**64 for word in splitmix64(torch.tensor(states, device=device)).tolist()]
+    rng = SampleRng.of(["sample"], seed=0, condition="clean", device=device)
+    draws = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
+    for what, got, expected in (("SplitMix64", words, SPLITMIX), ("the stream", draws, [DRAWS, SIGNS])):
+        if got != expected:
+            raise UnexpectedAnswer(f"{what} gives {got} and not {expected}")
+    _expect_close("the normal draw", rng.normal((3,), "doctor")[0].tolist(), NORMAL)
+    return "stateless random numbers are right"
+
+
+def _linear(images: Tensor) -> Tensor:
+    """Return two logits, of which the first rises with the first and third value and falls with the second; the other
+    is its negative.
+    """
+    import torch
+
+    return images.flatten(1) @ torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]], device=images.device).T
+
+
+@everywhere
+def _fgsm(device: torch.device) -> str:
+    """Check the step on a linear model, by hand: x + eps sign(w_wrong - w_true), cut to [0, 1]."""
+    import torch
+
+    from attacks import FGSM, ThreatModel
+
+    image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]], device=device)
+    point = FGSM(ThreatModel(eps=0.1))(_linear, image, torch.tensor([0])).flatten().tolist()
+    _expect_close("the step on a linear model", point, [0.4, 0.6, 0.0])
+    return "the step on a linear model is right"
+
+
+@everywhere
+def _projection(device: torch.device) -> str:
+    """Check that three steps of 0.08 end on the ball of 0.1, and the nearest points of an l-inf and an l2 ball, by
+    hand.
+    """
+    import torch
+
+    from attacks import PGD, ThreatModel
+
+    image = torch.tensor([[[[0.5]], [[0.5]], [[0.01]]]], device=device)
+    attack = PGD(ThreatModel(eps=0.1), steps=3, step_size=0.08, random_start=False)
+    _expect_close("PGD's end", attack(_linear, image, torch.tensor([0])).flatten().tolist(), [0.4, 0.6, 0.0])
+    clean, far = torch.tensor([[[0.5, 0.05, 0.95]], [[0.75, -0.2, 1.3]]], device=device)
+    _expect_close("the l-inf projection", ThreatModel(eps=0.1).project(far, clean)[0].tolist(), [0.6, 0.0, 1.0])
+    clean, far = torch.tensor([[[0.5, 0.5]], [[0.8, 0.9]]], device=device)
+    _expect_close("the l2 projection", ThreatModel("l2", 0.25).project(far, clean)[0].tolist(), [0.65, 0.7])
+    return "PGD ends on its ball, and both projections are right"
+
+
+def _expect_close(what: str, actual: list[float], expected: list[float]) -> None:
+    if not all(abs(a - b) < 1e-5 for a, b in zip(actual, expected, strict=True)):
+        raise UnexpectedAnswer(f"{what} is {[round(value, 6) for value in actual]} and not {expected}")
+
+
+def _known_answer(name: str) -> Callable[[], str]:
+    """Return a check of `known_answers`, which is imported when the check runs: without torch, each says so."""
+    return lambda: str(getattr(import_module(".known_answers", __package__), name)())
+
+
+DEVICE_FILES = Path("/dev")
+SPLITMIX = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+"""SplitMix64 of seed 1234567, as published."""
+DRAWS = [0.5364676713943481, 0.8541311025619507, 0.9820759892463684]
+SIGNS = [-1.0, 1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0]
+NORMAL = [0.6791912317276001, -0.8855489492416382, -0.09704035520553589]
+"""The first draws of sample 'sample' under seed 0, condition 'clean', purpose 'doctor'."""
+AGAIN = "install RobustKit again from its source"
+OTHER_TORCH = f"try another version of torch, and {AGAIN}"
+FOLDER = "put runs on a local disk, with --out"
+CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
+    ("distribution", owners, f"pip uninstall the other, and {AGAIN}, in an environment of its own"),
+    ("versions", _versions, AGAIN),
+    ("device", _device, OTHER_TORCH),
+    ("disk", _disk, FOLDER),
+    ("frost", _frost, AGAIN),
+    ("records", _records, "try another version of pyarrow: pip install -U pyarrow"),
+    ("renaming", _renaming, FOLDER),
+    ("draws", _draws, f"runs from here cannot be compared: {OTHER_TORCH}"),
+    ("fgsm", _fgsm, OTHER_TORCH),
+    ("projection", _projection, OTHER_TORCH),
+    ("formulas", _known_answer("formulas"), f"no attention formula can be trusted here: {OTHER_TORCH}, or of timm"),
+    ("agcam", _known_answer("agcam"), f"maps cannot be trusted here: {OTHER_TORCH}, or of timm"),
+    ("corruptions", _known_answer("corrupted"), "try other versions of numpy, opencv-python-headless and pillow"),
+    (
+        "checkpoints",
+        _known_answer("checkpoints"),
+        f"{AGAIN}; where only predictions differ, try another version of torch",
+    ),
+    ("no radius", _known_answer("no_radius"), OTHER_TORCH),
+    ("monotone", _known_answer("monotone"), f"attacks cannot be trusted here: {OTHER_TORCH}"),
+)
+"""Name, check, and the remedy where it fails."""

@@ -1,1 +1,0 @@
-"""`robustkit doctor`: check this machine against known answers."""

@@ -1,0 +1,355 @@
+"""Draw maps: the gallery of a run's samples, and a user's own pictures."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cam import Explanation
+
+from ..common.files import bytes_of, reason, write_whole
+from ..common.preprocessing import Preprocessing
+from ..data.class_names import class_name, class_names
+from ..data.dataset import Dataset, Sample
+from ..data.images import read_image, to_pixels
+from ..data.sources import MAX_FILE_BYTES, is_image_name
+from ..errors import DataError, ProtocolError, RunError
+from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
+from ..evaluations.maps.evaluate import check_explainable
+from ..evaluations.maps.explainers import explainer_of
+from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page, write_sheet
+from ..evaluations.maps.truth import Located, Truth, open_truth
+from ..evaluations.maps.two_objects.evaluate import masses
+from ..evaluations.subject import Batch, Settings, Subject, as_bytes, shown_under
+from ..models.classifier import load
+from ..models.device import pick_device
+from ..models.identity import Classifier, distinct_names
+from ..pipeline.request import ClassificationRequest
+from ..protocol.card import load_card
+from ..protocol.condition import CLEAN, Condition
+from ..runs.folder import RunFolder
+from ..tasks.classification.subject import ClassifierSubject
+from .gallery_choice import COLUMNS, LABEL, Choice, Records, Target, chosen, data_of, label
+
+Heat = NDArray[np.float32]
+Row = Mapping[str, Any]
+Scores = Mapping[tuple[str, str], Row]
+"""The row of the sample that is drawn, by checkpoint and condition."""
+
+
+@dataclass
+class Painter:
+    """Draws what it is asked for, and keeps the maps by name.
+
+    shown: the maps. targets: of each, in order; empty for the class that the map is scored for. under: attacks.
+    """
+
+    shown: Sequence[MapSpec]
+    targets: Sequence[Target]
+    under: Sequence[Condition]
+    kept: dict[str, Heat]
+
+    def rows(
+        self, subject: Subject, pixels: Tensor, sample: Sample, named: str, located: Located | None, scores: Scores
+    ) -> Iterator[GalleryRow]:
+        """Yield a row for the image as it is, and one for each attack, whose maps are of the classes explained there.
+
+        pixels: (3, H, W) uint8. named: its class in words. located: where its object is, or both of them.
+        """
+        clean, batch = subject.inputs(pixels[None]), Batch(pixels[None], [sample])
+        first = _logits(subject, clean, sample)
+        for under in (None, *self.under):
+            inputs, logits, image = clean, first, pixels
+            if under is not None:
+                shown = shown_under(subject, batch, under)
+                inputs, logits, image = shown.inputs, _logits(subject, shown.inputs, sample), shown.images()[0]
+            picture = as_bytes(image)
+            tiles = tuple(
+                tile
+                for spec in self.shown
+                for tile in self._tiles(subject, inputs, sample, spec, first, located, scores, under, picture)
+            )
+            name, best = subject.classifier.identity.name, logits.argmax(dim=1)
+            right = subject.correct(best, [sample])[0]
+            said = f"predicts {_named(subject, int(best))} {_share(logits, int(best))}{' (wrong)' * (right is False)}"
+            text = "" if under is None else under.text
+            yield GalleryRow(sample.id, named, picture, tiles, _marked(located), name, text, (said,))
+
+    def _tiles(
+        self,
+        subject: Subject,
+        inputs: Tensor,
+        sample: Sample,
+        spec: MapSpec,
+        clean: Tensor,
+        located: Located | None,
+        scores: Scores,
+        under: Condition | None,
+        image: NDArray[np.uint8],
+    ) -> Iterator[Tile]:
+        """Yield the tiles of one map, of all its classes from one explanation."""
+        name, objects = subject.classifier.identity.name, None if located is None else located.objects
+        both = objects is not None and not self.targets
+        own = Target.of(spec.target)
+        targets = (Target("first object"), Target("second object")) if both else self.targets or (own,)
+        places = (
+            subject.accepted([sample])[0]
+            if both
+            else torch.stack([target.place(subject, sample, clean) for target in targets])
+        )
+        rng = subject.rng([sample], map_condition(spec))
+
+        def explain() -> Explanation:
+            with explainer_of(subject, spec.method, spec.options) as explainer:
+                return explainer.explain(inputs, places[None].to(inputs.device), rng=rng)
+
+        explained = subject.steadily(label(spec), rng, explain)
+        maps = explained.maps[0].cpu()
+        shares = masses(maps[None], objects[None].to(maps))[2][0].tolist() if both and objects is not None else []
+        for index, target in enumerate(targets):
+            place, plain = int(places[index]), not both and target == own
+            row = scores.get((name, spec.text if under is None else spec.beside(under.text).text), {}) if plain else {}
+            lines = [f"{_named(subject, place)} {_share(explained.logits, place)}", *_figures(row)]
+            lines += [f"{shares[index]:.0%} in it, of both"] if both else []
+            truth = objects[index].numpy() if both and objects is not None else _marked(located)
+            heading = label(spec) if target == own and not self.targets else f"{label(spec)}, {target.heading}"
+            heat = maps[index].numpy()
+            key = [name, label(spec), *([target.name] if both or self.targets else []), sample.id]
+            key[-1:-1] = [] if under is None else [under.text]
+            self.kept["/".join(key)] = heat
+            yield Tile(heading, image, heat, tuple(lines), truth)
+
+
+def _logits(subject: Subject, inputs: Tensor, sample: Sample) -> Tensor:
+    """Return the logits (1, K) of the classes that compete."""
+
+    def ask() -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = subject.exact(inputs)
+            return logits
+
+    rng = subject.rng([sample], Condition("clean", "clean"))
+    return subject.steadily("gallery", rng, ask)
+
+
+def _share(logits: Tensor, place: int) -> str:
+    return f"{logits.softmax(dim=1)[0, place].item():.0%}"
+
+
+def _named(subject: Subject, place: int) -> str:
+    identity = subject.classifier.identity
+    return class_name(identity.class_names or (), subject.classes(torch.tensor([place]))[0], identity.num_classes)
+
+
+def _figures(row: Row) -> Iterator[str]:
+    """Yield the lines of a map's scores, or of how it differs from the clean one."""
+    for some in (
+        {"IoU": "mask_iou", "box IoU": "box_iou"},
+        {"ABPC": "abpc"},
+        {"rank correlation with clean": "rank_correlation"},
+    ):
+        found = {word: row[key] for word, key in some.items() if row.get(key) is not None}
+        if line := "   ".join(f"{word} {value:.2f}" for word, value in found.items() if math.isfinite(value)):
+            yield line
+
+
+def _marked(located: Located | None) -> NDArray[np.bool_] | None:
+    """Return where the object is, or both of them; None where that is not known."""
+    if located is None:
+        return None
+    return (located.mask if located.objects is None else located.objects.any(dim=0)).numpy()
+
+
+def make_gallery(
+    run: RunFolder, request: ClassificationRequest, choice: Choice, raw: bool = False
+) -> tuple[Path, Path]:
+    """Draw samples of a run with maps of the request's checkpoints, as cams/gallery.png and .html in its folder.
+
+    request: the one that the run was made with. raw: also keep the maps as cams/maps.npz.
+
+    Raises:
+        RunError: the run holds no maps of a checkpoint, has another protocol, or no sample is left.
+        DataError, ProtocolError: as `Choice.samples`.
+    """
+    manifest, card = run.manifest, request.card
+    if card.tag != manifest.protocol.tag:
+        raise RunError(f"{run.path} was made with protocol {manifest.protocol.tag}, not {card.tag}; give that")
+    classifiers = _as_recorded(run, [load(spec, **request.model) for spec in request.checkpoints])
+    names = [classifier.identity.name for classifier in classifiers]
+    records: Records = _records(run, choice.shown, names)
+    seed, asked = manifest.seed, {name: manifest.arguments[name] for name in ("limit", "ids")}
+    dataset = data_of(replace(request, seed=seed, **asked), classifiers[0].identity)
+    samples, words = chosen(choice, run, dataset, records, seed)
+    settings = Settings(seed, batch_size=1, device=pick_device(request.device))
+    subjects = [ClassifierSubject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
+    first, attacks = choice.shown[0], request.attack_conditions(request.attack_list, request.engine)
+    under = [attack for attack in attacks if attack != CLEAN and first.beside(attack.text).text in manifest.conditions]
+    moved = [spec.beside(attack.text) for attack in under for spec in choice.shown if not spec.is_control]
+    painter = Painter(choice.shown, choice.classes(dataset, classifiers[0].identity), under, {})
+    truth = open_truth(dataset, request.boxes, request.masks)
+    rows = tuple(_rows(painter, subjects, dataset, truth, samples, {**records, **_records(run, moved, names)}))
+    compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
+    title = f"{', '.join(map(label, choice.shown))}: {compared}"
+    gallery = Gallery(title, rows, (f"{dataset.name}; {words}; protocol {card.tag}",))
+    folder = run.path / "cams"
+    write_sheet(gallery, folder / "gallery.png")
+    write_page(gallery, folder / "gallery.html")
+    if raw:
+        write_maps(painter.kept, folder / "maps.npz")
+    return folder / "gallery.png", folder / "gallery.html"
+
+
+def _records(run: RunFolder, maps: Sequence[MapSpec], names: Sequence[str]) -> dict[tuple[str, str], dict[str, Row]]:
+    return {
+        (name, spec.text): {row["sample_id"]: row for row in run.table(name, spec.text, COLUMNS).to_pylist()}
+        for spec in maps
+        for name in names
+    }
+
+
+def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
+    """Write maps by name as one .npz file. Raises RunError where it cannot be written."""
+    buffer, arrays = io.BytesIO(), dict[str, Any](maps)
+    np.savez_compressed(buffer, **arrays)
+    write_whole(path, buffer.getvalue())
+
+
+def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
+    """Return the classifiers with the names and preprocessing that they have in the run.
+
+    Raises:
+        RunError: the run lacks one of them.
+    """
+    taken: set[str] = set()
+    entries = run.manifest.checkpoints
+    for classifier in classifiers:
+        ours = classifier.identity
+        key = ours.sha256, ours.attention, ours.arch
+        matching = [entry for entry in entries if (entry.sha256, entry.attention, entry.arch) == key]
+        if not matching:
+            there = ", ".join(run.manifest.names)
+            raise RunError(f"{run.path}: no records of {ours.spec}, only of {there}; run robustkit cam with it")
+        # The same file may be there twice, under two names.
+        entry = min(matching, key=lambda entry: (entry.name in taken, entry.name != ours.name, entry.spec != ours.spec))
+        taken.add(entry.name)
+        preprocessing = Preprocessing(**msgspec.structs.asdict(entry.preprocessing))
+        classifier.identity = replace(ours, name=entry.name, preprocessing=preprocessing)
+    return list(classifiers)
+
+
+def _rows(
+    painter: Painter,
+    subjects: Sequence[Subject],
+    dataset: Dataset,
+    truth: Truth,
+    samples: Sequence[Sample],
+    records: Records,
+) -> Iterator[GalleryRow]:
+    for sample in samples:
+        picture = dataset.image(sample)
+        labels = sample.valid if sample.valid and dataset.objects(sample) is not None else (sample.label,)
+        named = " and ".join(class_name(dataset.class_names, one) for one in labels if one >= 0)
+        for subject in subjects:
+            preprocessing = subject.classifier.identity.preprocessing
+            pixels, located = to_pixels(picture, preprocessing, sample.id), truth.locate(sample, preprocessing)
+            scores = {unit: rows[sample.id] for unit, rows in records.items() if sample.id in rows}
+            yield from painter.rows(subject, pixels, sample, named or "no label", located, scores)
+
+
+def is_picture(argument: str) -> bool:
+    """Whether an argument names an image file rather than a checkpoint."""
+    return is_image_name(argument) and ":" not in argument
+
+
+def explain_pictures(
+    pictures: Sequence[str],
+    checkpoints: Sequence[str],
+    targets: Sequence[str],
+    methods: str,
+    *,
+    model: Mapping[str, Any],
+    device: str = "auto",
+    out: Path | None = None,
+    raw: bool = False,
+) -> list[Path]:
+    """Draw maps of pictures for the named classes, or the predicted one, as a PNG; return the files written.
+
+    out: its name, or the folder of `<stem>-cam.png`. raw: also keep the maps next to it, as .npz.
+
+    Raises:
+        RobustkitError: the request cannot be fulfilled; raised before anything is computed.
+    """
+    if not checkpoints:
+        raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
+    wanted, path = _plain(methods), sheet_path(pictures, out)
+    decoded = [read_image(_bytes(picture), picture) for picture in pictures]
+    settings, card = Settings(device=pick_device(device)), load_card("standard")
+    opened = distinct_names([load(spec, **model) for spec in checkpoints])
+    subjects = [ClassifierSubject(classifier, card, settings, None) for classifier in opened]
+    wished: list[Sequence[Target]] = []
+    for subject in subjects:
+        identity = subject.classifier.identity
+        check_explainable(subject.classifier, identity.name, wanted)
+        names = class_names(identity.class_names, identity.num_classes)
+        wished.append([Target.of(text, names) for text in dict.fromkeys(targets or ["predicted"])])
+        if LABEL in wished[-1]:
+            raise ProtocolError("--target label: a picture has no label; name a class, or give predicted")
+    rows: list[GalleryRow] = []
+    kept: dict[str, Heat] = {}
+    for picture, image in zip(pictures, decoded, strict=True):
+        for subject, classes in zip(subjects, wished, strict=True):
+            pixels = to_pixels(image, subject.classifier.identity.preprocessing, picture)
+            painter = Painter(wanted, classes, (), kept)
+            rows += painter.rows(subject, pixels, Sample(picture, -1), Path(picture).stem, None, {})
+    write_sheet(Gallery(", ".join(subject.classifier.identity.name for subject in subjects), tuple(rows)), path)
+    if raw:
+        write_maps(kept, path.with_suffix(".npz"))
+    return [path, path.with_suffix(".npz")] if raw else [path]
+
+
+def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
+    """Return where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
+
+    Raises:
+        ProtocolError: it would not be a PNG, or would replace a picture.
+    """
+    name = f"{Path(pictures[0]).stem}-cam.png"
+    path = Path(name) if out is None else out / name if out.is_dir() else out
+    if path.suffix.lower() != ".png":
+        raise ProtocolError(f"--out {out}: maps of pictures are a PNG; give a name that ends in .png, or a folder")
+    if path.resolve() in {Path(picture).resolve() for picture in pictures}:
+        raise ProtocolError(f"--out {path} is one of the pictures itself; give another name")
+    return path
+
+
+def _plain(methods: str) -> list[MapSpec]:
+    """Return the methods without controls. Raises ProtocolError for what needs a label or a score."""
+    specs = [spec for spec in parse_cams(methods) if not spec.is_control]
+    for spec in specs:
+        if spec != MapSpec(spec.method, options=spec.options):
+            raise ProtocolError(
+                f"--cams {methods}: a picture has neither label nor score; give methods alone, such as {spec.method}, "
+                "and the class with --target"
+            )
+    if not specs:
+        raise ProtocolError(
+            f"--cams {methods}: controls only, which do not look at the image; give a method such as agcam"
+        )
+    return specs
+
+
+def _bytes(picture: str) -> bytes:
+    try:
+        return bytes_of(Path(picture), MAX_FILE_BYTES)
+    except OSError as fault:
+        raise DataError(f"{picture}: cannot be read ({reason(fault)}); check its name") from None

@@ -1,0 +1,274 @@
+"""Turn the columns of records into rows of results, in one reading."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.intervals import Floats, bootstrap, wilson
+from ..data.layouts import FLAGGED
+from ..display.text import amount
+from ..protocol.condition import CLEAN, part_of
+from ..runs.folder import SUMMARY_COLUMNS, RunFolder
+from ..runs.manifest import CheckpointEntry, Manifest
+from .presenting import Cells, SummaryRow
+from .setup_flags import guessing_flags, setup_flags
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EXCEEDS = 1e-6
+"""How far a perturbation may exceed its eps before the result is flagged: float32 rounding, in the units of records."""
+
+Parts = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
+"""Rows of single conditions, of means over corruptions, and of maps."""
+
+Row = tuple[str, str, float, int, float, float, list[str]]
+
+Number = tuple[str, float, int, float, float]
+"""A metric, its value, n, and the ends of its interval."""
+
+Rows = NDArray[np.int64]
+
+STOPPED = (
+    "what the samples show may have ended the run here, and intervals know nothing of that; read the gate's verdicts"
+)
+"""The flag of results of a sequential run that is not whole."""
+
+FEWEST = 10  # fewer samples have no interval
+
+
+def joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table, list[str]]:
+    """Return the table of a condition, and how its attack deviated from its settings, each deviation once."""
+    import pyarrow as pa
+
+    tables, notes = [], dict[str, None]()
+    for shard in shards:
+        packed = (shard.schema.metadata or {}).get(b"notes", b"[]")
+        notes |= dict.fromkeys(map(str, json.loads(packed)))
+        if shard["error"].null_count < len(shard):
+            lost = shard.filter(shard["error"].is_valid())
+            unread |= zip(lost["sample_id"].to_pylist(), lost["error"].to_pylist(), strict=True)
+        tables.append(shard.replace_schema_metadata())
+    return pa.concat_tables(tables, promote_options="default"), list(notes)
+
+
+def readable(table: pa.Table) -> pa.Table:
+    """Return the rows of samples that could be read."""
+    return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
+
+
+def result_row(checkpoint: str, manifest: Manifest, row: Row) -> dict[str, Any]:
+    condition, metric, value, n, low, high, flags = row
+    figures = (checkpoint, condition, metric, value, n, low, high, manifest.protocol.tag, flags)
+    return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
+
+
+def record_flags(
+    table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint: str, condition: str, claimed: str = ""
+) -> list[str]:
+    """Return the flags of a condition's records. claimed: the attack whose claim they must keep, if not its own."""
+    flags = []
+    expected = min(manifest.data.n, part_of(condition) or manifest.data.n)
+    if len(table) != expected:
+        flags.append(f"incomplete: {len(table)} of {expected} samples; the same command continues")
+        flags += [STOPPED] if manifest.is_sequential else []
+    described = manifest.checkpoint(checkpoint)
+    if described.weights.endswith("in part"):
+        flags.append("weights were loaded in part; the rest is random")
+    flags += (note for note in manifest.data.notes if note.startswith(FLAGGED))
+    claim = manifest.claims.get(claimed or condition)
+    changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
+    if claim and len(changes):
+        largest = float(column_of(changes, claim.norm).max())
+        space = manifest.protocol.space
+        unit = "" if space == "sigma" else " in pixels"
+        measured = f"largest {claim.norm} perturbation {amount(largest, claim.norm, space)}{unit}"
+        if space == "normalised":
+            flags.append(f"eps {claim.eps:.4g} is in normalised units: {measured}")
+        # In normalised units a step of eps is eps * std in pixels, at most that of the widest channel.
+        allowed = claim.eps * (max(described.preprocessing.std) if space == "normalised" else 1)
+        if largest > allowed + EXCEEDS:
+            flags.append(f"exceeds eps: {measured}, claimed {amount(allowed, claim.norm, space)}")
+    if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
+        broken = int((~np.isfinite(column_of(read, "nll"))).sum())
+        if broken:
+            flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
+    if condition == CLEAN.text:
+        flags += guessing_flags(read, competing_classes(manifest, described))
+    unread = len(table) - len(read)
+    if unread:
+        flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; left out")
+    return flags
+
+
+def competing_classes(manifest: Manifest, checkpoint: CheckpointEntry) -> int:
+    """Return among how many classes a checkpoint chooses: all that it has, except on data where only some
+    compete.
+    """
+    return manifest.data.classes if manifest.data.layout in ("imagenet-a", "imagenet-r") else checkpoint.num_classes
+
+
+def column_of(table: pa.Table, name: str) -> Floats:
+    values: Floats = table[name].to_numpy(zero_copy_only=False).astype(np.float64)
+    return values
+
+
+def mean_of(values: Floats) -> tuple[float, int, float, float]:
+    """Return the mean of (n,) figures, n, and its 95 % interval, which few figures have not."""
+    n, mean = len(values), float(values.mean())
+    if n < FEWEST:
+        return mean, n, math.nan, math.nan
+    return mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
+
+
+def share_of(hits: Floats | NDArray[np.bool_]) -> tuple[float, int, float, float]:
+    """Return the share of (n,) samples that are hits, n, and Wilson's interval of it."""
+    count, n = int(hits.sum()), len(hits)
+    return count / n, n, *wilson(count, n)
+
+
+class Gatherer:
+    """What a section of the page gathers from records that the task scores, while the summary reads them.
+
+    It keeps figures, not records: those of all samples would not fit into memory.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        """Whether it takes the records of a checkpoint under a condition, which come in the order of the run."""
+        raise NotImplementedError
+
+    def needs(self, column: str) -> bool:
+        """Whether it needs a column of them."""
+        raise NotImplementedError
+
+    def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
+        """Take the rows of samples that could be read, with at least the columns that it needs."""
+        raise NotImplementedError
+
+    def read(self, run: RunFolder) -> None:
+        """Take everything it wants from the records, where no summary has read them for it."""
+        for checkpoint, condition in run.units():
+            if self.wants(checkpoint, condition):
+                self.take(checkpoint, condition, readable(run.table(checkpoint, condition, self.needs)))
+
+
+@dataclass
+class Reading:
+    """The records of one checkpoint, as families and tasks read them.
+
+    unread: why a sample could not be read, by its id; filled while records are read. gatherers: what else takes them.
+    """
+
+    run: RunFolder
+    manifest: Manifest
+    checkpoint: str
+    unread: dict[str, str]
+    gatherers: Mapping[type[Gatherer], Gatherer] = field(default_factory=dict)
+
+    def shards(self, condition: str, columns: Collection[str] | Callable[[str], bool]) -> Iterator[pa.Table]:
+        """Yield the records of a condition, a table per shard."""
+        return self.run.shards(self.checkpoint, condition, columns)
+
+    def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[str]]:
+        """Return the table of a condition, and how its attack deviated from its settings, each deviation once."""
+        return joined(shards, self.unread)
+
+    def flags(self, condition: str, table: pa.Table, claimed: str = "") -> list[str]:
+        """Return the flags of a condition's records, `table`, that do not depend on the family. claimed: as of
+        `record_flags`.
+        """
+        flags = record_flags(table, readable(table), self.manifest, self.checkpoint, condition, claimed)
+        return [*flags, *self._of_setup]
+
+    @cached_property
+    def _of_setup(self) -> list[str]:
+        return setup_flags(self.manifest, self.checkpoint, self.run.evidence(self.checkpoint, CLEAN.text))
+
+    def rows(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
+        """Return rows as summary.json has them."""
+        return [result_row(self.checkpoint, self.manifest, row) for row in rows]
+
+
+Gathering = TypeVar("Gathering", bound=Gatherer)
+
+
+def gatherers_of(kinds: Iterable[type[Gatherer]], manifest: Manifest) -> dict[type[Gatherer], Gatherer]:
+    """Return a gatherer of each kind, still empty."""
+    return {kind: kind(manifest) for kind in kinds}
+
+
+@dataclass(frozen=True)
+class Results(Sequence[SummaryRow]):
+    """Rows of the summary, in the order of the run's checkpoints and conditions.
+
+    unread: why a sample could not be read, by its id. gatherers: what sections of the page gathered from the records.
+    """
+
+    run: RunFolder
+    rows: Sequence[SummaryRow]
+    unread: Mapping[str, str] = field(default_factory=dict)
+    gatherers: dict[type[Gatherer], Gatherer] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, run: RunFolder, rows: Sequence[SummaryRow]) -> Results:
+        """Return the rows of a run's summary as its results; results are returned unchanged."""
+        return rows if isinstance(rows, Results) else cls(run, rows)
+
+    @overload
+    def __getitem__(self, place: int) -> SummaryRow: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[SummaryRow]: ...
+
+    def __getitem__(self, place: int | slice) -> SummaryRow | Sequence[SummaryRow]:
+        return self.rows[place]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[SummaryRow]:
+        return iter(self.rows)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What run.json holds."""
+        return self.run.manifest
+
+    @cached_property
+    def cells(self) -> dict[str, Cells]:
+        """A row for each condition and metric, by checkpoint, including those without results."""
+        by_checkpoint: dict[str, dict[tuple[str, str], SummaryRow]] = {
+            checkpoint.name: {} for checkpoint in self.manifest.checkpoints
+        }
+        for row in self.rows:
+            by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+        return dict(by_checkpoint)
+
+    @property
+    def bad_images(self) -> list[dict[str, str]]:
+        """Samples that could not be read under some condition: id and reason."""
+        return [{"sample_id": name, "error": self.unread[name]} for name in sorted(self.unread)]
+
+    def changed(self, change: Callable[[SummaryRow], SummaryRow]) -> Results:
+        """Return the same with other rows."""
+        return Results(self.run, [change(row) for row in self.rows], self.unread, self.gatherers)
+
+    def gathered(self, kind: type[Gathering]) -> Gathering:
+        """Return what a section gathered from the records; they are read now if the summary did not gather it."""
+        gatherer = self.gatherers.get(kind)
+        if gatherer is None:
+            gatherer = self.gatherers[kind] = kind(self.manifest)
+            gatherer.read(self.run)
+        assert isinstance(gatherer, kind)
+        return gatherer

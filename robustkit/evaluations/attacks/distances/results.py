@@ -1,0 +1,485 @@
+"""Smallest changes in results: medians, robust accuracy at every radius, tables and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from scipy.special import bdtr
+
+from ....common.intervals import Floats, bootstrap, wilson
+from ....display.grid import Grid, part_of, side_by_side
+from ....display.svg import Figure, Point, Style, draw, labels, legend, listed, panels, percent, plain
+from ....display.table import TextTable
+from ....display.text import amount, pixels
+from ....errors import DamagedRecord, RunError
+from ....protocol.card import number
+from ....protocol.condition import CLEAN
+from ...aggregate import EXCEEDS, FEWEST, Number, Reading, Row, column_of, mean_of, readable
+from ...family import Overview, Summary
+from ...records import Layer, PerSample, Recorded, decode_layers, head_name, not_paired
+from ...registry import words_of
+from ..ranking import Strengths
+from .condition import (
+    AREA,
+    BY_CHANCE,
+    CORRELATION,
+    FURTHEST,
+    OF_HEAD,
+    OPTIMALITY,
+    RADII,
+    RATIO,
+    VOCABULARY,
+    WATCHED,
+    norm_of,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+Places = np.ndarray[tuple[int], np.dtype[np.int64]]
+_LEAST = 0.02
+"""The share of the samples that may be missed without a flag, and one sample always: random starts differ."""
+
+
+def beside_flags(reading: Reading, condition: str, read: pa.Table) -> list[str]:
+    """Return a flag for each attack of a fixed radius that broke samples nearer than this one found.
+
+    read: of the attack that looks for the smallest change, with `distance`.
+    """
+    flags = []
+    for other, eps in _same_norm(reading, condition):
+        try:
+            table = readable(reading.run.table(reading.checkpoint, other, ["sample_id", "error", "correct"]))
+        except RunError:
+            continue  # not evaluated yet
+        distances, right = _paired(read, table)
+        missed = int((~right & (distances > eps * (1 + 1e-4) + EXCEEDS)).sum())
+        if missed > max(1.0, _LEAST * len(right)):
+            radius = amount(eps, norm_of(condition), reading.manifest.protocol.space)
+            flags.append(
+                f"too weak: {other} broke {missed} of {len(right)} samples within {radius}, "
+                "where this attack found nothing; give it more steps"
+            )
+    return flags
+
+
+class LeftStanding(Overview):
+    """Attacks of a fixed radius that left standing what a nearer wrong point was found for."""
+
+    def __init__(self, reading: Reading, minimal: Sequence[str]) -> None:
+        self.reading, self.minimal = reading, minimal
+        self.seen: dict[str, pa.Table] = {}
+
+    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
+        if condition in self.reading.manifest.claims:
+            self.seen[condition] = read.select(["sample_id", "correct"])
+
+    def flags(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for condition in self.minimal:
+            try:
+                names = ["sample_id", "error", "distance"]
+                table = readable(self.reading.run.table(self.reading.checkpoint, condition, names))
+            except RunError:
+                continue
+            for other, eps in _same_norm(self.reading, condition):
+                if other not in self.seen:
+                    continue
+                distances, right = _paired(table, self.seen[other])
+                left = int((right & (distances <= eps)).sum())
+                if left > max(1.0, _LEAST * len(right)):
+                    found.setdefault(other, []).append(
+                        f"it left {left} of {len(right)} samples standing for which {condition} found a wrong point "
+                        "in the same ball: the accuracy is lower than it says"
+                    )
+        return found
+
+
+def _same_norm(reading: Reading, condition: str) -> list[tuple[str, float]]:
+    """Return the attacks of a fixed radius above 0 in the norm of a condition, each with its radius in the units of
+    records; those on clean samples.
+    """
+    if reading.manifest.protocol.space == "normalised":
+        return []
+    claims = reading.manifest.claims
+    norm = norm_of(condition)
+    alike = {text: claim for text, claim in claims.items() if words_of(text).starts_from(text) == CLEAN.text}
+    return [(text, claim.eps) for text, claim in alike.items() if claim.norm == norm and claim.eps > 0]
+
+
+def _paired(first: pa.Table, second: pa.Table) -> tuple[Floats, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Return the distances of the first and whether the second is right, of the samples that both have."""
+    mine, theirs = shared(first["sample_id"].to_pylist(), second["sample_id"].to_pylist())
+    distances = column_of(first, "distance")
+    distances = np.where(np.isnan(distances), np.inf, distances)
+    right = second["correct"].fill_null(False).to_numpy().astype(bool)
+    return distances[mine], right[theirs]
+
+
+def shared(first: Sequence[str], second: Sequence[str]) -> tuple[Places, Places]:
+    """Return the places of the samples that both have, in the order of the first: in the first, and in the second."""
+    places = {name: place for place, name in enumerate(second)}
+    common = [(place, places[name]) for place, name in enumerate(first) if name in places]
+    both = np.array(common, dtype=np.int64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+_COLUMNS = ("sample_id", "error", "softmax_slope", "softmax_slopes")
+_SHUFFLES = 1000
+_AT_ONCE = 1_000_000  # figures of shuffles that are held together
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """The softmax slopes of n samples on clean images: (n,) over all heads, and of each of the T heads (n, T)."""
+
+    ids: Sequence[str]
+    means: Floats
+    heads: Floats
+    layers: Sequence[Layer]
+
+
+def slopes_of(reading: Reading) -> Slopes | None:
+    """Return the slopes that the records of `attention(clean)` have; None where there are none.
+
+    Raises:
+        DamagedRecord: a record does not say which layers it is of, or lacks a head.
+    """
+    where = reading.run.shard_path(reading.checkpoint, WATCHED, 0).parent
+    ids, means, heads = list[str](), list[Floats](), list[Floats]()
+    layers: tuple[Layer, ...] = ()
+    try:
+        shards = [(readable(shard), shard.schema.metadata) for shard in reading.shards(WATCHED, _COLUMNS)]
+    except DamagedRecord:
+        raise
+    except RunError:
+        return None  # not asked for, or not evaluated yet
+    for read, metadata in shards:
+        if not len(read):
+            continue
+        found = decode_layers(metadata, where)
+        if layers and found != layers:
+            raise DamagedRecord(f"{where}: records of other layers than the rest; delete them and run again")
+        layers = found
+        width = sum(layer.heads for layer in layers)
+        values = np.empty(0)
+        if {"softmax_slope", "softmax_slopes"} <= {*read.column_names}:
+            values = read["softmax_slopes"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        if len(values) != len(read) * width:
+            raise DamagedRecord(f"{where}: a record without a figure for each head; delete it and run again")
+        ids += read["sample_id"].to_pylist()
+        means.append(column_of(read, "softmax_slope"))
+        heads.append(values.reshape(-1, width))
+    return Slopes(ids, np.concatenate(means), np.concatenate(heads), layers) if ids else None
+
+
+def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Iterator[Number]:
+    """Yield Spearman's correlation of slopes with distances (n,), over the samples that are right as they are, with its
+    interval; from 10 samples on also that of the head with the largest, and what the largest of so many heads reaches
+    by chance.
+
+    A sample without a wrong point, whose distance is infinite, ranks last; ties share their rank. A sample with a slope
+    that is not finite has no rank, and is left out. Nothing is yielded where all samples tie.
+    """
+    mine, theirs = shared(ids, slopes.ids)
+    finite = np.isfinite(slopes.means) & np.isfinite(slopes.heads).all(axis=1)
+    kept = (distances[mine] > 0) & finite[theirs]
+    far, theirs = distances[mine][kept], theirs[kept]
+    n, means = len(far), slopes.means[theirs]
+    value = float(spearman(means, far, np.ones((1, n)))[0]) if n else math.nan
+    if math.isnan(value):
+        return
+    if n < FEWEST:
+        yield CORRELATION.name, value, n, math.nan, math.nan
+        return
+    ((low, high),) = bootstrap(lambda counts: spearman(means, far, counts), n, [value])
+    yield CORRELATION.name, value, n, low, high
+    standard = np.stack([_standard(column) for column in slopes.heads[theirs].T], axis=1)
+    ranks = _standard(far)
+    of_heads = ranks @ standard
+    best = int(np.abs(of_heads).argmax())
+    if of_heads[best]:
+        yield f"{OF_HEAD.name}{head_name(slopes.layers, best)})", float(of_heads[best]), n, math.nan, math.nan
+        yield BY_CHANCE.name, by_chance(ranks, standard), n, math.nan, math.nan
+
+
+def spearman(x: Floats, y: Floats, counts: Floats) -> Floats:
+    """Return Spearman's correlation (R,) of x and y (n,), where sample i is there counts[r, i] times, (R, n); nan where
+    all that is there ties. The ranks are those among all copies; ties share the mean of theirs.
+    """
+    middle = (counts.sum(axis=1, keepdims=True) + 1) / 2
+    first, second = (_ranks(values, counts) - middle for values in (x, y))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        both = (counts * first * second).sum(axis=1)
+        correlation: Floats = both / np.sqrt((counts * first**2).sum(axis=1) * (counts * second**2).sum(axis=1))
+    return correlation
+
+
+def _ranks(values: Floats, counts: Floats) -> Floats:
+    """Return the rank, from 1 on, of each of n values among their copies, (R, n)."""
+    order = np.argsort(values, kind="stable")
+    found, group = np.unique(values, return_inverse=True)
+    starts = np.searchsorted(values[order], found)
+    copies = np.add.reduceat(counts[:, order], starts, axis=1)
+    ranks: Floats = (copies.cumsum(axis=1) - (copies - 1) / 2)[:, group]
+    return ranks
+
+
+def _standard(values: Floats) -> Floats:
+    """Return the ranks (n,) of values, with mean 0 and a sum of squares of 1; 0 where all tie."""
+    (ranks,) = _ranks(values, np.ones((1, len(values)))) - (len(values) + 1) / 2
+    standard: Floats = ranks / (math.sqrt(float(ranks @ ranks)) or 1.0)
+    return standard
+
+
+def by_chance(ranks: Floats, standard: Floats) -> float:
+    """Return what the largest |correlation| of ranks (n,) with any of T columns (n, T) stays below in 95 % of shuffles
+    of the ranks, which one fixed stream draws.
+    """
+    generator = np.random.Generator(np.random.PCG64(0))
+    largest, n = list[Floats](), len(ranks)
+    while sum(map(len, largest)) < _SHUFFLES:
+        rows = min(max(1, _AT_ONCE // n), _SHUFFLES - sum(map(len, largest)))
+        drawn = generator.permuted(np.broadcast_to(ranks, (rows, n)), axis=1)
+        largest.append(np.abs(drawn @ standard).max(axis=1))
+    return float(np.quantile(np.concatenate(largest), 0.95))
+
+
+COLUMNS = ("sample_id", "error", "correct", "distance", "nll")
+
+
+class DistanceSummary(Summary):
+    """The rows of each attack that looks for the smallest change."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading, self.strengths, self.noted = reading, Strengths(reading), dict[str, list[str]]()
+
+    def add(self, condition: str) -> list[Row]:
+        table, notes = self.reading.joined(self.reading.shards(condition, COLUMNS))
+        read = readable(table)
+        flags = [*self.reading.flags(condition, table), *notes]
+        if not len(read):
+            return []
+        distances = distances_of(column_of(read, "distance"))
+        lost = int(np.isinf(distances).sum())
+        if lost:
+            flags.append(
+                f"no wrong point was found for {lost} of {len(read)} samples; gradients may mislead the attack"
+            )
+        flags += beside_flags(self.reading, condition, read)
+        self.strengths.take(condition, read)
+        self.noted[condition] = flags
+        figures = list(numbers(distances, norm_of(condition)))
+        if self._slopes is not None:
+            figures += correlations(read["sample_id"].to_pylist(), distances, self._slopes)
+        return [(condition, *some, flags) for some in figures]
+
+    @cached_property
+    def _slopes(self) -> Slopes | None:
+        return slopes_of(self.reading)
+
+    def finish(self) -> Iterator[Row]:
+        for condition, flags in self.noted.items():
+            yield from ((condition, OPTIMALITY.name, *figure, flags) for figure in self.strengths.optimality(condition))
+
+
+def distances_of(column: Floats) -> Floats:
+    """Return distances with infinity, not nan, where no wrong point was found."""
+    return np.where(np.isnan(column), np.inf, column)
+
+
+def numbers(distances: Floats, norm: str) -> Iterator[Number]:
+    """Yield metric, value, n and 95 % interval of the distances (n,) of samples."""
+    n = len(distances)
+    middle, (low, high) = float(np.sort(distances)[(n - 1) // 2]), median_interval(distances)
+    yield "median_distance", _finite(middle), n, _finite(low), _finite(high)
+    shares = np.minimum(distances, FURTHEST[norm]) / FURTHEST[norm]
+    yield "distance_area", *mean_of(shares)
+    for text in RADII[norm]:
+        standing = int((distances > float(number(text))).sum())
+        yield f"accuracy_at({text})", standing / n, n, *wilson(standing, n)
+
+
+def median_interval(values: Floats) -> tuple[float, float]:
+    """Return a 95 % interval of the median that asks nothing of the distribution: two of the values themselves.
+
+    Of fewer than six values none is that sure.
+    """
+    n, ordered = len(values), np.sort(values)
+    below = [k for k in range(n // 2 + 1) if bdtr(k - 1, n, 0.5) <= 0.025] if n else []
+    if not below or below[-1] == 0:
+        return math.nan, math.nan
+    place = below[-1]
+    return float(ordered[place - 1]), float(ordered[n - place])
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else math.nan
+
+
+def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
+    """Return ln distances of the samples that are predicted right, shares of the area, or whether samples stand at a
+    radius. Raises RunError for another metric.
+    """
+    read = side.samples(condition, ["distance"])
+    distances = distances_of(read.columns["distance"])
+    if metric == RATIO.name:
+        right = distances > 0
+        return read.ids.filter(pa.array(right)), np.log(distances[right])
+    if metric == AREA.name:
+        furthest = FURTHEST[norm_of(condition)]
+        return read.ids, np.minimum(distances, furthest) / furthest
+    if metric.startswith("accuracy_at(") and metric.endswith(")"):
+        return read.ids, (distances > float(number(metric[12:-1]))).astype(np.float64)
+    raise not_paired(condition, metric, [RATIO.name, AREA.name, "accuracy_at(RADIUS)"])
+
+
+_TITLE = "Smallest changes"
+_NOTE = (
+    "Accuracy at a radius counts the samples whose nearest wrong point found is further away; samples that are wrong "
+    "as they are have distance 0. 95 % intervals: of the median by order statistics, of accuracies Wilson's."
+)
+_OF_SLOPES = (
+    " Slope correlation: Spearman's, of distance and softmax slope on the clean image, over the samples that are right "
+    "as they are. Samples without a wrong point rank last, ties share their rank; the interval is a bootstrap's. The "
+    "head is picked from all for the largest, which is large by chance, too: in 95 % of 1000 shuffles of the distances "
+    "the largest stays below the figure that is said to be chance's."
+)
+Rows = Sequence[Mapping[str, Any]]
+
+
+def distance_tables(results: Rows, texts: Sequence[str]) -> list[TextTable]:
+    """Return a table for each checkpoint, from the rows of the summary. texts: the conditions of the family."""
+    figures: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for row in results:
+        if row["condition"] in texts:
+            figures.setdefault(row["checkpoint"], {}).setdefault(row["condition"], []).append(row)
+    return [_table(checkpoint, conditions) for checkpoint, conditions in figures.items()]
+
+
+def distance_grids(tables: Sequence[TextTable]) -> list[Grid]:
+    """Return the tables as one grid: a row for each figure, a column for each checkpoint."""
+    parts = [part_of(table) for table in tables]
+    grids = side_by_side(_TITLE, parts, keys=2, headline="value", note=max((t.note for t in tables), key=len))[:1]
+    return [replace(grid, title=_TITLE) for grid in grids]
+
+
+def _table(checkpoint: str, conditions: Mapping[str, Sequence[Mapping[str, Any]]]) -> TextTable:
+    lines = []
+    for condition, rows in conditions.items():
+        norm, name = norm_of(condition), VOCABULARY.label(condition)
+        for row in rows:
+            if str(row["metric"]).startswith(CORRELATION.name):
+                continue
+            metric, percent = str(row["metric"]), row["metric"] != "median_distance"
+            what = {"median_distance": "median distance"}.get(metric, "")
+            if metric == OPTIMALITY.name:
+                what = "optimality among all attacks of this norm, %"
+            elif metric == "distance_area":
+                what = f"area under the curve to {pixels(FURTHEST[norm], norm)}, %"
+            elif not what:
+                radius = metric.removeprefix("accuracy_at(").removesuffix(")")
+                what = f"accuracy at {radius}, %"
+            lines.append((name, what, _cell(row, norm, percent)))
+        lines += [(name, *line) for line in _correlations(rows)]
+    n = next(iter(conditions.values()))[0]["n"]
+    return TextTable(
+        f"{checkpoint}: smallest changes, n = {n}",
+        ("attack", "figure", "value"),
+        tuple(lines),
+        (),
+        _NOTE + _OF_SLOPES * any(what == CORRELATION.label for _, what, _ in lines),
+        checkpoint=checkpoint,
+    )
+
+
+def _correlations(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield what the rows say about softmax slopes: of all heads together, and of the one with most."""
+    of = {str(row["metric"]): row for row in rows if row["value"] is not None}
+    if (row := of.get(CORRELATION.name)) is not None:
+        ends = [row["ci_low"], row["ci_high"]]
+        interval = "" if None in ends else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]"
+        yield CORRELATION.label, f"{row['value']:+.2f}{interval}, n = {row['n']}"
+    for metric, row in of.items():
+        if metric.startswith(OF_HEAD.name) and BY_CHANCE.name in of:
+            head = metric.removeprefix(OF_HEAD.name).removesuffix(")")
+            chance = of[BY_CHANCE.name]["value"]
+            yield f"{CORRELATION.label}, largest of all heads", f"{row['value']:+.2f} ({head}; chance {chance:.2f})"
+
+
+def _cell(row: Mapping[str, Any], norm: str, percent: bool) -> str:
+    """Return `2.74/255 [2.30, 3.49]`, or `43.3 [31.6, 55.9]` of percentages."""
+    if row["value"] is None:
+        return "none found"
+    levels = norm == "linf" and not percent
+
+    def shown(value: float | None) -> str:
+        if value is None:
+            return "…"
+        return f"{100 * value:.1f}" if percent else f"{255 * value:.2f}" if levels else f"{value:.3g}"
+
+    text = shown(row["value"]) + "/255" * levels
+    if row["ci_low"] is None and row["ci_high"] is None:
+        return text
+    return f"{text} [{shown(row['ci_low'])}, {shown(row['ci_high'])}]"
+
+
+def distance_figures(
+    results: Sequence[Mapping[str, Any]], texts: Sequence[str], looks: Mapping[str, Style]
+) -> Iterator[Figure]:
+    """Yield a figure for each condition of the family, `texts`, with a curve for each checkpoint."""
+    for text in texts:
+        curves: dict[str, list[tuple[float, Point]]] = {}
+        for row in results:
+            if row["condition"] == text and row["metric"].startswith("accuracy_at("):
+                radius = float(number(row["metric"].removeprefix("accuracy_at(").removesuffix(")")))
+                curves.setdefault(row["checkpoint"], []).append((radius, Point.of(row)))
+        if curves:
+            yield _figure(text, curves, looks)
+
+
+def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: Mapping[str, Style]) -> Figure:
+    norm, names = norm_of(text), labels(curves)
+    unit = 255 if norm == "linf" else 1
+    axis = {"linf": "radius (linf) in 1/255", "l0": "values that may change (l0)"}.get(norm, f"radius ({norm})")
+
+    def paint(canvas: Canvas) -> None:
+        (axes,) = panels(canvas, 1)
+        for checkpoint, points in curves.items():
+            look, radii = looks[checkpoint], [unit * radius for radius, _ in points]
+            low, value, high = (
+                [100 * getattr(point, part) for _, point in points] for part in ("low", "value", "high")
+            )
+            axes.fill_between(radii, low, high, color=look.colour, alpha=0.15, linewidth=0)
+            axes.plot(
+                radii, value, color=look.colour, marker=look.marker, markersize=4, linestyle=look.line, linewidth=1.6
+            )
+        axes.set_xscale("symlog", linthresh=min(unit * points[0][0] for points in curves.values()))
+        ticks = [unit * radius for radius, _ in next(iter(curves.values()))]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_ylim(0, 104)
+        axes.set_xlabel(axis)
+        axes.set_ylabel("accuracy, %")
+        legend(canvas, {names[name]: looks[name] for name in curves})
+
+    sentences = []
+    for checkpoint, points in curves.items():
+        shown = (f"{percent(point.value)} at {unit * radius:g}" for radius, point in points)
+        sentences.append(f"{names[checkpoint]} has {', '.join(shown)}")
+    label = VOCABULARY.label(text)
+    return draw(
+        "distances",
+        f"Accuracy at every radius, {label}",
+        300 + 18 * -(-len(curves) // 2),
+        paint,
+        alt=f"{plain(label, 90)}: {listed(sentences)}.",
+        caption=f"{label}: the share of samples without a wrong point nearer than the radius; bands: 95 %.",
+        name=text,
+    )

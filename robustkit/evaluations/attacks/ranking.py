@@ -1,0 +1,336 @@
+"""Rank attacks by what they found: a stronger one that leaves more standing than a weaker one is flagged.
+
+An attack that looks for the smallest change has a curve, the accuracy at every radius, and so has the best of all,
+which takes of each sample the smallest change that any attack found. The optimality of AttackBench (Cinà et al. 2024,
+arXiv:2404.19460) says how near the one comes to the other. An attack of a fixed radius has one point of such a curve:
+for it, the share of the samples broken by any attack within the radius that it broke itself.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...common.intervals import Floats, bootstrap, wilson
+from ...errors import RunError
+from ...protocol.condition import CLEAN, part_of
+from ..aggregate import EXCEEDS, FEWEST, Reading, Row, column_of, readable
+from ..estimation import supported_rows
+from ..family import Overview
+from ..records import Right, aligned_outcomes, chance
+from ..registry import words_of
+from .condition import FOUND, TOP1, starts_from, supporting
+from .gradient_masking import Doubt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...runs.manifest import Manifest
+
+Figure = tuple[float, int, float, float]
+"""A value, n, and the ends of its interval."""
+
+
+class Strengths:
+    """What each attack of a checkpoint found. Conditions that were not given are read from the records."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading, self.manifest = reading, reading.manifest
+        self._tables: dict[str, pa.Table | None] = {}
+        self._alike: dict[tuple[str, str], dict[str, Floats]] = {}
+        self._starts = {_start(text) for text in self.manifest.claims} | {CLEAN.text}
+
+    def take(self, condition: str, read: pa.Table) -> None:
+        """Take the readable rows under a condition, which are otherwise read again."""
+        if "distance" in read.column_names:
+            self._tables[condition] = read.select(["sample_id", "distance"])
+        elif condition in self._starts or condition in self.manifest.claims:
+            self._tables[condition] = read.select(["sample_id", "correct", self.manifest.norm(condition)])
+
+    def optimality(self, condition: str) -> Iterator[Figure]:
+        """Yield the optimality of an attack that looks for the smallest change; nothing where there is none.
+
+        n: the samples that are right when clean. The interval is of resampled samples, up to the same radius.
+        """
+        sizes = self._sizes(words_of(condition).distance_norm(condition), _start(condition))
+        if condition not in sizes or len(sizes) < 2:
+            return
+        gains, best = gains_of(sizes[condition], np.minimum.reduce([*sizes.values()]))
+        if not best.sum() > 0:
+            return
+        value, n = float(gains.sum() / best.sum()), len(best)
+
+        def resampled(counts: Floats) -> Floats:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return np.divide(counts @ gains, counts @ best)
+
+        bounds = bootstrap(resampled, n, [value])[0] if n >= FEWEST else (np.nan, np.nan)
+        yield value, n, *bounds
+
+    def found(self, condition: str) -> Iterator[Figure]:
+        """Yield the share of all that was broken within the radius of an attack that it broke; nothing where no other
+        attack of that radius, nor one without a radius, is in the run.
+
+        n: the samples that were broken.
+        """
+        claim = self.manifest.claims[condition]
+        sizes = self._sizes(claim.norm, _start(condition))
+        beside = [text for text in sizes if text != condition and self._eps(text) in (None, claim.eps)]
+        if condition not in sizes or not beside:
+            return
+        broke = np.isfinite(sizes[condition])
+        every = broke | np.logical_or.reduce([size <= claim.eps + EXCEEDS for size in sizes.values()])
+        if n := int(every.sum()):
+            yield int(broke.sum()) / n, n, *wilson(int(broke.sum()), n)
+
+    def _eps(self, condition: str) -> float | None:
+        claim = self.manifest.claims.get(condition)
+        return None if claim is None else claim.eps
+
+    def _sizes(self, norm: str, start: str) -> Mapping[str, Floats]:
+        """Return the size of the smallest change (n,) that each attack in a norm found, infinity where it found none,
+        of the samples that all of them have and that are right before.
+
+        start: the condition whose images they change: clean, or a corruption.
+        """
+        if (norm, start) not in self._alike:
+            self._alike[norm, start] = self._gather(norm, start)
+        return self._alike[norm, start]
+
+    def _gather(self, norm: str, start: str) -> dict[str, Floats]:
+        attacks = [text for text in self._attacks(norm) if _start(text) == start]
+        tables = {text: table for text in attacks if (table := self.table(text)) is not None}
+        clean = self.table(start)
+        if clean is None or len(tables) < 2:
+            return {}
+        right = dict(zip(clean["sample_id"].to_pylist(), clean["correct"].fill_null(False).to_pylist(), strict=True))
+        ids = [table["sample_id"].to_pylist() for table in tables.values()]
+        common = sorted(set(ids[0]).intersection(*ids[1:]) & {name for name, is_right in right.items() if is_right})
+        sizes = {}
+        for (text, table), names in zip(tables.items(), ids, strict=True):
+            places = dict(zip(names, range(len(names)), strict=True))
+            sizes[text] = _found(table, norm)[[places[name] for name in common]]
+        return sizes
+
+    def _attacks(self, norm: str) -> Sequence[str]:
+        """Return the attacks of a norm whose sizes are in the units of their radii, without those on a part of the
+        samples.
+        """
+        if self.manifest.protocol.space == "normalised":
+            return []
+        claims = self.manifest.claims
+        fixed = {text for text, claim in claims.items() if claim.norm == norm and claim.eps > 0}
+        return [
+            text
+            for text in self.manifest.conditions
+            if not part_of(text) and (text in fixed or words_of(text).distance_norm(text) == norm)
+        ]
+
+    def table(self, condition: str) -> pa.Table | None:
+        """Return the rows that could be read; None where the condition is not evaluated yet."""
+        if condition not in self._tables:
+            try:
+                names = ["sample_id", "error", "correct", "linf", "l2", "distance"]
+                table = self.reading.run.table(self.reading.checkpoint, condition, names)
+                self._tables[condition] = readable(table)
+            except RunError:
+                self._tables[condition] = None
+        return self._tables[condition]
+
+
+def gains_of(sizes: Floats, best: Floats) -> tuple[Floats, Floats]:
+    """Return, for each sample (n,), by how much the attack and the best of all stay below the radius where the best
+    curve ends, which is the largest finite size in it; nothing for a sample that none broke.
+
+    The mean of the first is the area between the clean accuracy and the attack's curve.
+    """
+    finite = best[np.isfinite(best)]
+    end = float(finite.max()) if len(finite) else 0.0
+    return end - np.minimum(sizes, end), end - np.minimum(best, end)
+
+
+def _start(condition: str) -> str:
+    """Return the condition whose images an attack changes."""
+    return words_of(condition).starts_from(condition)
+
+
+def _found(table: pa.Table, norm: str) -> Floats:
+    if "distance" in table.column_names:
+        distances = column_of(table, "distance")
+        return np.where(np.isnan(distances), np.inf, distances)
+    right = table["correct"].fill_null(False).to_numpy().astype(bool)
+    return np.where(right, np.inf, column_of(table, norm))
+
+
+CHANCE = 0.001
+"""Probability below which more survivors of the stronger attack are not chance: McNemar's exact test, one-sided."""
+LEAST = 0.01
+"""Share of the samples that must differ as well between two attacks, whose random starts differ."""
+_CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do less, gradients mislead it"
+_INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"
+OFTEN = 0.25
+"""The same chance between an attack and no attack, after which fewer samples are right, if any change."""
+CONTRADICTED = 0.02
+"""The same chance between an attack and the PGD of its own evidence."""
+_STRENGTH = {
+    "clean": 0,
+    "corruption": 0,
+    "spsa": 0.5,
+    "square": 0.5,
+    "fab": 0.5,
+    "fgsm": 1,
+    "pgd": 2,
+    "apgd": 2,
+    "autoattack": 3,
+}
+_STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text has none
+_TRAVEL = 2.0  # radii that an attack's steps must be able to go to be compared with one step of a whole radius
+
+
+def is_compared(condition: str) -> bool:
+    """Whether a condition is an attack, or one whose images attacks change, of those that have an order."""
+    return _name(condition) in _STRENGTH
+
+
+def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Right]) -> str:
+    """Return what is odd about an attack compared with clean and the weaker attacks at the same eps, or "".
+
+    rights: the answers under the conditions of one checkpoint.
+    """
+    pairs, start = [], starts_from(condition)
+    for weaker in rights:
+        if not _is_above(manifest, condition, weaker):
+            continue
+        ours, theirs, *clean = aligned_outcomes([rights[name] for name in (condition, weaker, start) if name in rights])
+        if clean and _labels(manifest, condition) != "true":  # the way from a wrong prediction may lead to a right one
+            ours, theirs = ours[clean[0]], theirs[clean[0]]
+        more, fewer = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
+        if weaker == start:  # a share above clean says that the attack did worse than none
+            odd = more > fewer and (not fewer or chance(more, fewer) <= OFTEN)
+        else:
+            odd = more - fewer > LEAST * len(ours) and chance(more, fewer) < CHANCE
+        if odd:
+            what = "right that were wrong before it" if weaker == start else f"standing that {weaker} broke"
+            pairs.append(f"it left {more} of {len(ours)} samples {what}, and {fewer} the other way round")
+    return f"{_CHECK}{', '.join(pairs)}: {_ADVICE}; {_INSTEAD}" if pairs else ""
+
+
+def contradiction(manifest: Manifest, condition: str, found: Right, figures: Mapping[str, Any] | None) -> str:
+    """Return a flag where an attack left standing what the weaker PGD of its own evidence broke, or "".
+
+    found: its answers. figures: of `examining.examine`, or what someone else put in their place.
+    """
+    ids, fell, steps = (figures or {}).get("sample_ids"), (figures or {}).get("fell"), (figures or {}).get("loss_steps")
+    claim, name = manifest.claims.get(condition), _name(condition)
+    if not (isinstance(ids, list) and isinstance(fell, list) and isinstance(steps, list) and len(ids) == len(fell)):
+        return ""
+    if claim is None or not claim.eps or not steps or not isinstance(steps[-1], int):
+        return ""
+    strong = _STRENGTH.get(name, 0) >= _STRENGTH["pgd"] and _steps(condition) >= steps[-1]
+    if not strong or _travel(condition, claim.eps) < _TRAVEL:
+        return ""
+    broke = {str(sample): bool(gone) for sample, gone in zip(ids, fell, strict=True) if gone in (0, 1)}
+    both = [
+        (right, broke[sample])
+        for sample, right in zip(found.ids.to_pylist(), found.right, strict=True)
+        if sample in broke
+    ]
+    more, fewer = sum(right and gone for right, gone in both), sum(not right and not gone for right, gone in both)
+    if not (more > fewer and chance(more, fewer) < CONTRADICTED):
+        return ""
+    return (
+        f"{_CHECK}it left {more} of {len(both)} samples standing that PGD with {steps[-1]} steps broke for its "
+        f"evidence, and {fewer} the other way round: {_ADVICE}; {_INSTEAD}"
+    )
+
+
+def findings_of(flags: Sequence[str]) -> list[Doubt]:
+    """Return those flags of a result that are about attacks in order."""
+    ours = dict.fromkeys(flag for flag in flags if flag.startswith(_CHECK))
+    return [
+        Doubt(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(f": {_ADVICE}; {_INSTEAD}"), flag, _INSTEAD)
+        for flag in ours
+    ]
+
+
+def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
+    """Whether the attack must do at least what `weaker` does: at the same eps, and with steps enough for it."""
+    name, other = _name(condition), _name(weaker)
+    if not (name in _STRENGTH and other in _STRENGTH and _STRENGTH[name] > _STRENGTH[other]):
+        return False
+    claim, beside = manifest.claims.get(condition), manifest.claims.get(weaker)
+    if claim is None or not claim.eps:
+        return False
+    if 0 < _STRENGTH[other] < 1:
+        return False
+    if not _STRENGTH[other]:
+        return weaker == starts_from(condition) and _labels(manifest, condition) == "true"
+    same = beside is not None and (claim.norm, claim.eps) == (beside.norm, beside.eps)
+    same &= _labels(manifest, condition) == _labels(manifest, weaker)
+    same &= starts_from(condition) == starts_from(weaker)
+    return same and _travel(condition, claim.eps) >= _TRAVEL and _steps(condition) >= _steps(weaker)
+
+
+def _name(condition: str) -> str:
+    return condition.partition("(")[0]
+
+
+def _steps(condition: str) -> int:
+    """Return the updates of an attack from its text, over all restarts; 1 for a single step."""
+    counts = {key: int(count) for key, count in re.findall(r"(steps|restarts)=(\d+)", condition)}
+    return counts.get("steps", _STEPS.get(_name(condition), 1)) * counts.get("restarts", 1)
+
+
+def _travel(condition: str, eps: float) -> float:
+    """Return how many radii the steps of PGD can go in all; infinity for attacks that choose their own steps."""
+    if _name(condition) != "pgd":
+        return math.inf if _steps(condition) >= 10 else 0.0
+    size = re.search(r"step_size=([\d.e+-]+)(\*eps)?", condition)
+    step = 0.15 if size is None else float(size[1]) / (1 if size[2] else eps)
+    return step * _steps(condition)
+
+
+def _labels(manifest: Manifest, condition: str) -> str:
+    protocol = manifest.protocol
+    parameters = protocol.parameters.get(_name(condition), {})
+    return str(parameters.get("labels", protocol.labels))
+
+
+class OrderOfAttacks(Overview):
+    """Which attacks left standing what weaker ones broke, and how much of what all of them broke each did."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.manifest, self.rights = reading.manifest, dict[str, Right]()
+        self.evidence = partial(reading.run.evidence, reading.checkpoint)
+        self.strengths, self.noted = Strengths(reading), dict[str, Sequence[str]]()
+
+    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
+        if is_compared(condition):
+            self.rights[condition] = Right.of(read)
+        self.strengths.take(condition, read)
+        if condition in self.manifest.claims:
+            self.noted[condition] = flags
+
+    def rows(self) -> Iterator[Row]:
+        for condition, flags in self.noted.items():
+            yield from ((condition, FOUND.name, *figure, [*flags]) for figure in self.strengths.found(condition))
+            if part_of(condition):
+                by = supporting(condition, self.manifest.conditions)
+                tables = [self.strengths.table(text) for text in (condition, by)]
+                table, others = (each and each.select(["sample_id", "correct"]) for each in tables)
+                if table is not None and others is not None:
+                    yield from supported_rows(condition, TOP1, table, by, others, flags)
+
+    def flags(self) -> dict[str, list[str]]:
+        found = {}
+        for condition, right in self.rights.items():
+            flags = [order_flag(self.manifest, condition, self.rights)]
+            if condition in self.manifest.evidence:
+                flags.append(contradiction(self.manifest, condition, right, self.evidence(condition)))
+            found[condition] = [flag for flag in flags if flag]
+        return {condition: flags for condition, flags in found.items() if flags}

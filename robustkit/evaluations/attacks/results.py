@@ -1,0 +1,324 @@
+"""Attacks in results: what each stage left standing, tables and sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...common.intervals import wilson
+from ...display.grid import Grid, Part, side_by_side
+from ...display.table import TextTable
+from ...display.text import amount
+from ...protocol.condition import CLEAN, part_of
+from ...runs.folder import RunFolder
+from ...runs.manifest import Manifest
+from ..aggregate import Gatherer, Number, Results, column_of, readable
+from ..estimation import support_grids, support_tables
+from ..family import family_of
+from ..interface import Clause, share
+from ..metrics import Metric
+from ..presenting import Cells, interval_cell, is_whole
+from ..registry import kind_of, words_of
+from .condition import FOUND, UNDER, VOCABULARY, starts_from
+from .gradient_masking import NO_EVIDENCE, Doubt, findings
+from .ranking import findings_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class StageCounts:
+    """A stage of an attack: samples that stand after it, and the total of its passes."""
+
+    name: str
+    standing: int
+    forwards: int
+    backwards: int
+    seconds: float | None = None
+
+
+def is_stage_column(column: str) -> bool:
+    return column in ("error", "broken_by") or column.startswith(("forwards ", "backwards "))
+
+
+def stages(run: RunFolder, checkpoint: str, condition: str) -> list[StageCounts]:
+    """Return the stages of an attack, with the seconds of each where known; empty for an attack without stages."""
+    counts = stages_of(readable(run.table(checkpoint, condition, is_stage_column)))
+    seconds = run.stage_seconds(checkpoint, condition) if counts else {}
+    return [replace(stage, seconds=seconds.get(stage.name)) for stage in counts]
+
+
+def stages_of(read: pa.Table) -> list[StageCounts]:
+    names = [name.removeprefix("forwards ") for name in read.column_names if name.startswith("forwards ")]
+    often = Counter(read["broken_by"].to_pylist() if names else ())
+    standing, counts = len(read), []
+    for name in names:
+        standing -= often[name]
+        passes = (int(np.nansum(column_of(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
+        counts.append(StageCounts(name, standing, *passes))
+    return counts
+
+
+def stage_numbers(read: pa.Table) -> Iterator[Number]:
+    """Yield the share of samples that stands after each stage, for the results."""
+    n = len(read)
+    for stage in stages_of(read):
+        yield f"top1_after_{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
+
+
+class Stages(Gatherer):
+    """What stands after each stage of the attacks of a run; attacks without stages have an empty list.
+
+    by_unit: by checkpoint and condition, the number of samples and the stages.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        self.by_unit: dict[tuple[str, str], tuple[int, list[StageCounts]]] = {}
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        return condition in self.manifest.claims or condition in self.manifest.evidence
+
+    def needs(self, column: str) -> bool:
+        return is_stage_column(column)
+
+    def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
+        self.by_unit[checkpoint, condition] = len(read), stages_of(read)
+
+
+def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:
+    """Return what speaks for and against the result of an attack; empty where no evidence was asked for."""
+    read = readable(run.table(checkpoint, condition, is_stage_column))
+    return dossier_of(run, run.manifest, checkpoint, condition, len(read), stages_of(read))
+
+
+def dossier_of(
+    run: RunFolder,
+    manifest: Manifest,
+    checkpoint: str,
+    condition: str,
+    n: int,
+    stages: Sequence[StageCounts],
+) -> list[Doubt]:
+    """Return the same for n samples, of which some stand after each stage."""
+    if condition not in manifest.evidence:
+        return []
+    figures = run.evidence(checkpoint, condition)
+    if figures is None:
+        return [NO_EVIDENCE]
+    standing = {stage.name: stage.standing for stage in stages}
+    return findings(figures, standing, n=n, averaged="version=rand" in condition)
+
+
+STRENGTH_HEADINGS = ("condition", "found of all broken % [95 %]", "broken by any")
+STRENGTH_NOTE = (
+    "Of the samples right when clean that any attack of the run in the same norm broke within the radius, the share "
+    "that this attack broke itself."
+)
+STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
+
+
+def stage_tables(results: Results) -> list[tuple[str, str, list[tuple[str, ...]]]]:
+    """Return the checkpoint, condition and rows of texts under `STAGE_HEADINGS` of each attack in stages."""
+    tables = []
+    for (checkpoint, condition), (_, stages) in results.gathered(Stages).by_unit.items():
+        seconds = results.run.stage_seconds(checkpoint, condition) if stages else {}
+        rows: list[tuple[str, ...]] = [
+            (
+                *(stage.name, str(stage.standing), f"{stage.forwards:,}", f"{stage.backwards:,}"),
+                f"{seconds[stage.name]:.1f}" if stage.name in seconds else "–",
+            )
+            for stage in stages
+        ]
+        if rows:
+            tables.append((checkpoint, condition, rows))
+    return tables
+
+
+def strength_rows(results: Results) -> dict[str, list[tuple[str, ...]]]:
+    """Return the rows of texts under `STRENGTH_HEADINGS`, by checkpoint, of attacks that have others to compare."""
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for row in results:
+        if row["metric"] == FOUND.name:
+            rows.setdefault(row["checkpoint"], []).append((row["condition"], interval_cell(row), str(row["n"])))
+    return rows
+
+
+def dossiers(results: Results) -> list[tuple[str, str, list[Doubt]]]:
+    """Return the evidence on attacks, doubtful or not: checkpoint, condition, findings."""
+    flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
+    rows = []
+    for unit, (n, stages) in results.gathered(Stages).by_unit.items():
+        doubts = [*dossier_of(results.run, results.manifest, *unit, n, stages), *findings_of(flags.get(unit, []))]
+        if doubts:
+            rows.append((*unit, doubts))
+    return rows
+
+
+def terminal_stages(results: Results) -> Iterator[TextTable]:
+    """Yield the stages of all attacks that have any as one table, and how much of what was broken each attack found."""
+    every = [(checkpoint, condition, row) for checkpoint, condition, rows in stage_tables(results) for row in rows]
+    if every:
+        title = "stages: each works on what the ones before left standing"
+        rows = tuple((f"{checkpoint}, {condition}", *row) for checkpoint, condition, row in every)
+        yield TextTable(title, ("", *STAGE_HEADINGS), rows).under_heads([row[0] for row in rows])
+    if found := strength_rows(results):
+        lines = [(f"{checkpoint}, {row[0]}", *row[1:]) for checkpoint, rows in found.items() for row in rows]
+        yield TextTable("how strong the attacks were", ("", *STRENGTH_HEADINGS[1:]), tuple(lines), note=STRENGTH_NOTE)
+    yield from support_tables(results, lambda text: words_of(text) is VOCABULARY)
+
+
+_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
+_STAGES = {
+    "apgd-ce": "APGD on the cross-entropy",
+    "apgd-dlr": "APGD on the DLR loss",
+    "apgd-t": "targeted APGD",
+    "fab-t": "targeted FAB",
+    "square": "Square",
+}
+
+
+def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
+    """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`; then that
+    of those on corrupted images.
+
+    While records of some attack are missing, none is called the strongest or the only one. Attacks on a part of the
+    samples count only where there are no others, and stages of an attack that is estimated as a whole do not.
+    """
+    whole = [text for text in manifest.claims if not text.startswith(_parts_of_estimated(manifest))]
+    every = [text for text in whole if not part_of(text)] or whole
+    on_clean = [text for text in every if starts_from(text) == CLEAN.text]
+    on_corrupted = [text for text in every if text not in on_clean]
+    yield from _least(on_clean, cells, manifest, headline)
+    yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
+
+
+def _parts_of_estimated(manifest: Manifest) -> tuple[str, ...]:
+    """Return how the texts of stages begin that ran for the estimate of a whole attack, which has its own clause."""
+    named = ((text, metric.name) for text in manifest.conditions for metric in words_of(text).metrics)
+    estimated = (words_of(text).estimated(text, name) for text, name in named)
+    return tuple(dict.fromkeys(f"{attack.removesuffix(')')},only=" for attack in estimated if attack))
+
+
+def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
+    """Yield the result of one of these attacks, of equally strong ones the last. of: whose images they change, where
+    those are not clean.
+    """
+    attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in texts]
+    if not attacked:
+        return
+    claims = manifest.claims
+    row, clean = min(reversed(attacked), key=lambda row: float(row["value"])), cells.get((CLEAN.text, headline.name))
+    norm, eps = claims[row["condition"]].norm, float(claims[row["condition"]].eps)
+    space = manifest.protocol.space
+    radius = amount(eps, norm, space) + ("" if norm == "linf" else f" ({norm})")
+    if space == "normalised":
+        radius += " in normalised units"
+    of_others = (
+        "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} {manifest.protocol.samples.many}"
+    )
+    name, given = _parts(row["condition"])
+    stages = f" with {_alone(given['only'])}" if "only" in given else ""
+    call = f"{name}{stages} at {radius}{_beneath(row['condition'], manifest)}"
+    leaves = f"leaves {share(row)}{of_others}"
+    missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
+    if missing:
+        so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(texts)})"
+        yield Clause(f"the attack{of} {call} {leaves}{so_far}", (row,))
+    else:
+        yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack{of}, {call}, {leaves}", (row,))
+
+
+def _alone(only: str) -> str:
+    """Return which stages of AutoAttack run, in words: `targeted FAB and Square alone`."""
+    *first, last = (_STAGES.get(stage, stage) for stage in only.split("+"))
+    return f"{', '.join(first)} and {last} alone" if first else f"{last} alone"
+
+
+def _beneath(text: str, manifest: Manifest) -> str:
+    """Return ` on fog, severity 3` for an attack on corrupted images; nothing on clean ones."""
+    start = starts_from(text)
+    return "" if start == CLEAN.text else f" on {family_of(kind_of(start)).called(start, manifest)}"
+
+
+def called(text: str, manifest: Manifest) -> str:
+    """Return `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says."""
+    claim, name, given = manifest.claims.get(text), *_parts(text)
+    eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
+    space = manifest.protocol.space
+    radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
+    words = [_NAMES.get(name, name.upper()), f"{norm} {radius}" if norm != "linf" else radius]
+    words += ["normalised units"] if space == "normalised" else []
+    if given.get("version") == "standard":
+        del given["version"]
+    words += [_alone(given.pop("only"))] if "only" in given else []
+    for key, value in given.items():
+        counted = value.isdigit() and key.endswith("s")
+        word = key.removesuffix("s") if value == "1" else key
+        words.append(f"{value} {word}" if counted else f"{key} {value}")
+    return ", ".join(filter(None, (*words, _beneath(text, manifest).strip())))
+
+
+def _parts(text: str) -> tuple[str, dict[str, str]]:
+    """Return the name of an attack and the parameters that its text names, without those of a corruption."""
+    name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
+    return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
+
+
+def title(text: str, manifest: Manifest) -> str:
+    """Return `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels."""
+    claim, (name, given) = manifest.claims[text], _parts(text)
+    budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
+    version = given.get("version", "standard")
+    # A text names what differs from the card's attack, apart from its radius and budget.
+    modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
+    words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
+    words = ["modified", *words] if modified else words
+    words += [version] if version != "standard" else []
+    words += [] if claim.norm == "linf" else [claim.norm]
+    words += [amount(claim.eps, claim.norm, manifest.protocol.space)]
+    words += ["normalised"] if manifest.protocol.space == "normalised" else []
+    return " ".join(words) + _beneath(text, manifest)
+
+
+def stage_grids(results: Results) -> list[Grid]:
+    """Return what stands after each stage, all checkpoints side by side."""
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for checkpoint, condition, stages in stage_tables(results):
+        rows.setdefault(checkpoint, []).extend((condition, *row) for row in stages)
+    headings = ("condition", *STAGE_HEADINGS)
+    parts = [Part(checkpoint, headings, tuple(lines)) for checkpoint, lines in rows.items()]
+    return side_by_side("Samples that stand after each stage", parts, keys=2, headline=STAGE_HEADINGS[1])
+
+
+def strength_grids(results: Results) -> list[Grid]:
+    """Return how much of what all attacks broke each broke itself, and the figures of attacks on a part of the samples
+    that others support, all checkpoints side by side.
+    """
+    parts = [Part(name, STRENGTH_HEADINGS, tuple(rows)) for name, rows in strength_rows(results).items()]
+    title = "How strong the attacks were"
+    strengths = side_by_side(title, parts, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
+    return [*strengths, *support_grids(results, lambda text: words_of(text) is VOCABULARY)]
+
+
+def dossier_grids(results: Results) -> list[Grid]:
+    """Return the checks that found something, then, folded, the others."""
+    flagged, passed = list[tuple[str, ...]](), list[tuple[str, ...]]()
+    for checkpoint, condition, found in dossiers(results):
+        for finding in found:
+            said = "" if finding.flag else "not measured" if finding.figure == "not measured" else "nothing found"
+            row = (finding.check, checkpoint, condition, finding.figure)
+            (flagged if finding.flag else passed).append((*row, f"⚑ {finding.flag}" if finding.flag else said))
+    return [*_grid("Checks that found something", flagged), *_grid("Checks that found nothing", passed, folded=True)]
+
+
+def _grid(title: str, rows: Sequence[tuple[str, ...]], folded: bool = False) -> list[Grid]:
+    headings = ("check", "checkpoint", "condition", "measured", "verdict")
+    names = list(dict.fromkeys(row[0] for row in rows))
+    ordered = tuple(sorted(rows, key=lambda row: names.index(row[0])))
+    return [Grid(f"{title}: {len(rows)}", headings, ordered, 3, folded=folded)] if rows else []

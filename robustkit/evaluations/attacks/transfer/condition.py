@@ -1,0 +1,117 @@
+"""Adversarial images passed on to other checkpoints: `transfer(pgd(…),source=…)`. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from ....errors import ProtocolError
+from ....protocol.condition import Condition, ConditionPattern
+from ...interface import View, Vocabulary
+from ...metrics import Metric, Term
+from ...registry import is_attack, kind_of, vocabulary_of
+
+_START, _FROM = "transfer(", ",from="  # no attack's text has the second; a checkpoint's name may
+
+
+class Passed(NamedTuple):
+    """What is passed on.
+
+    attack: the text of its condition. source: the checkpoint that it was found for; empty where a group is meant.
+    """
+
+    attack: str
+    source: str
+
+
+def transfer_condition(attack: Condition, source: str) -> Condition:
+    """Return the condition of the adversarial images that an attack finds for a checkpoint."""
+    text = f"{_START}{attack.text}{_FROM}{source})"
+    return Condition("transfer", text, under=attack, source=source, group=group_text(attack.text))
+
+
+def group_text(attack: str) -> str:
+    """Return the text of all conditions that pass on what an attack finds."""
+    return f"{_START}{attack})"
+
+
+def passed_of(text: str) -> Passed | None:
+    """Return the parts of a condition's text; None for other conditions."""
+    if not (text.startswith(_START) and text.endswith(")")):
+        return None
+    attack, _, source = text[len(_START) : -1].partition(_FROM)
+    return Passed(attack, source)
+
+
+ACCURACY = Metric("transfer_accuracy", "transfer accuracy %", 100, 1, binary=True, share=True)
+KEPT = Metric("verdicts_kept", "verdicts kept %", 100, 1, binary=True, share=True)
+METRICS = (ACCURACY, KEPT)
+TERMS = (
+    Term(
+        "transfer accuracy",
+        "The share of samples that a checkpoint predicts right on adversarial images which an attack found with the "
+        "gradients of another checkpoint. They are rounded to 16 bits and drawn back into the ball of the attack.",
+        ("found for",),
+    ),
+    Term(
+        "verdicts kept",
+        "The share of samples on which a checkpoint is as right or wrong on its own adversarial images, once these are "
+        "rounded to 16 bits, as the attack's record says: what rounding costs the other figures of transfer.",
+    ),
+)
+
+
+class TransferWords(Vocabulary):
+    """Adversarial images of one checkpoint, shown to another."""
+
+    metrics = METRICS
+    terms = TERMS
+    telling = ("from",)
+
+    def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
+        passed = passed_of(text)
+        return (checkpoint, text) if passed is None else (passed.source, passed.attack)
+
+    def label(self, text: str) -> str:
+        passed = passed_of(text)
+        if passed is None:
+            return text
+        of = f" from {passed.source}" if passed.source else ""
+        return f"{vocabulary_of(kind_of(passed.attack)).label(passed.attack)}{of}"
+
+    def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
+        passed = passed_of(text)
+        if passed is None:
+            return None
+        inner = read(passed.attack)
+        named = (("from", passed.source),) if passed.source else ()
+        whole = f"{group_text(inner.text)[:-1]}{f',from={passed.source}' if passed.source else ''})"
+        return ConditionPattern(whole, "transfer", "", (("under", inner.text), *named))
+
+    def parse(self, text: str) -> Condition:
+        raise ProtocolError(f"condition {text!r}: it takes the checkpoints of a run; ask for it by --transfer")
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        under = pattern.given.get("under", "")
+        if not is_attack(kind_of(under)) or not pattern.given.get("from"):
+            raise ProtocolError(f"condition {text!r}: expected such as transfer(pgd(eps=1/255,steps=20),from=NAME)")
+        other(under)
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        attack = other(pattern.given.get("under", "pgd"))
+        yield from vocabulary_of(attack.name).command(attack, other)
+        yield "--transfer"
+
+    def group(self, text: str) -> str:
+        passed = passed_of(text)
+        return text if passed is None else group_text(passed.attack)
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        passed = passed_of(text)
+        return [text, *([passed.attack] if passed is not None and metric == KEPT.name else [])]
+
+    def view(self, text: str) -> View | None:
+        return None
+
+
+VOCABULARY = TransferWords()

@@ -1,0 +1,29 @@
+"""Score a batch on the adversarial images that were found for another checkpoint."""
+
+from __future__ import annotations
+
+import torch
+
+from ....protocol.condition import Condition
+from ...family import family_of
+from ...subject import Batch, Evaluation, Subject, attacked_inputs
+
+
+def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    """Return how the model does on the images that are passed on, in full precision.
+
+    A difference in half precision may leave the ball by a rounding, so the sum is drawn back into ball and bounds.
+    """
+    attack = condition.under
+    assert attack is not None and batch.given is not None
+    ball = family_of(attack.name).ball(attack, subject.card)
+    assert ball is not None
+    inputs = attacked_inputs(subject, batch, attack)
+    with torch.inference_mode():
+        shown = ball.project(inputs + batch.given.to(inputs.device, inputs.dtype), inputs)
+        change = (shown - inputs).float()
+        if subject.card.space != "pixels":
+            change = change * subject.classifier.std
+        parts = torch.split(shown, subject.settings.batch_size)
+        rows = subject.score(torch.cat([subject.scorer(part) for part in parts]), batch)
+    return Evaluation(rows | subject.distance(change, len(batch)))

@@ -1,0 +1,128 @@
+"""Attacks in two phases: `two-phase(autoattack(…),second=200)`. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from ....errors import ProtocolError
+from ....protocol.condition import Condition, ConditionPattern
+from ...interface import View, Vocabulary
+from ...metrics import Metric, Term
+from ...registry import kind_of, vocabulary_of
+
+_START = "two-phase("
+
+
+class Phases(NamedTuple):
+    """The parts of a condition's text.
+
+    attack: the text of the whole attack. first: the stages that all samples go through. m: the most samples that go
+    through the others.
+    """
+
+    attack: str
+    first: str
+    m: int
+
+    @property
+    def all_go_through(self) -> str:
+        """The text of the condition that is the first phase."""
+        return f"{self.attack.removesuffix(')')},only={self.first})"
+
+
+def two_phase_condition(first: Condition, rest: Condition, attack: Condition, stages: str, m: int) -> Condition:
+    """Return the condition that runs `rest` on m samples of those that `first` leaves standing.
+
+    attack: what both are the parts of. stages: the names of the first's.
+    """
+    text = f"{_START}{attack.text},first={stages},m={m})"
+    return Condition("two-phase", text, under=rest, after=first, draws=text)
+
+
+def phases_of(text: str) -> Phases | None:
+    """Return the parts of a condition's text; None for other conditions."""
+    attack, first, rest = text.removeprefix(_START).removesuffix(")").rpartition(",first=")
+    stages, named, m = rest.rpartition(",m=")
+    if not (text.startswith(f"{_START}autoattack(") and first and named and m.isdecimal()):
+        return None
+    return Phases(attack, stages, int(m))
+
+
+_MORE = "a larger second phase (second), or more samples for both"
+ESTIMATE = Metric(
+    *("estimated_top1", "robust accuracy, estimated %", 100, 1),
+    share=True,
+    noun="estimated robust accuracy",
+    narrowed_by=_MORE,
+)
+KEPT = Metric("kept_in_second", "of those drawn, still standing %", 100, 1, binary=True, share=True, narrowed_by=_MORE)
+METRICS = (ESTIMATE, KEPT)
+TERMS = (
+    Term(
+        "two-phase",
+        "All samples go through the first stages of an attack, and m of those that they leave standing, drawn at "
+        "random, through the rest. The share that stands after the first phase, times the share of those drawn that "
+        "still stands, estimates what the whole attack would leave of all samples. The interval holds what both phases "
+        "leave to chance; where all that stand are drawn, figure and interval are those of the whole attack.",
+        ("robust accuracy, estimated", "two phases"),
+    ),
+    Term(
+        "drawn",
+        "Samples that stand after the first phase and were picked, by a hash of seed and id, to go through the second.",
+        ("of those drawn, still standing",),
+    ),
+)
+
+
+class TwoPhaseWords(Vocabulary):
+    """An attack in stages, whose last stages some samples alone go through."""
+
+    metrics = METRICS
+    terms = TERMS
+    telling = ("m", "first")
+
+    def label(self, text: str) -> str:
+        phases = phases_of(text)
+        if phases is None:
+            return text
+        return f"{vocabulary_of(kind_of(phases.attack)).label(phases.attack)}, two-phase(m={phases.m})"
+
+    def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
+        phases = phases_of(text)
+        if phases is None:
+            return None
+        attack = read(phases.attack).text
+        whole = f"two-phase({attack},first={phases.first},m={phases.m})"
+        parameters = (("under", attack), ("first", phases.first), ("m", str(phases.m)))
+        return ConditionPattern(whole, "two-phase", "", parameters)
+
+    def parse(self, text: str) -> Condition:
+        raise ProtocolError(f'condition {text!r}: ask for it by --attacks "autoattack(second=200)"')
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        if phases_of(pattern.text) is None:
+            example = "two-phase(autoattack(eps=1/255,version=standard),first=apgd-ce,m=200)"
+            raise ProtocolError(f"condition {text!r}: expected such as {example}")
+        other(pattern.given["under"])
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        given = pattern.given
+        inside = given["under"].removesuffix(")")
+        yield from ("--attacks", f"{inside},first={given['first']},second={given['m']})")
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        yield from ((text, name, "the whole attack, estimated") for text, name in values if name == ESTIMATE.name)
+
+    def estimated(self, text: str, metric: str) -> str:
+        phases = phases_of(text)
+        return phases.attack if phases is not None and metric == ESTIMATE.name else ""
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [text]
+
+    def view(self, text: str) -> View | None:
+        return None
+
+
+VOCABULARY = TwoPhaseWords()

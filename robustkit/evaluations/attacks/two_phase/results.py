@@ -1,0 +1,158 @@
+"""Estimate what a whole attack leaves standing from its first stages on all samples and the rest on a few."""
+
+from __future__ import annotations
+
+import math
+
+from scipy.special import betaincinv
+
+from ....common.intervals import Interval, Z, wilson
+from ....display.table import TextTable
+from ...aggregate import Reading, Results, Row, column_of, readable
+from ...family import Summary, family_of
+from ...presenting import interval_cell, short_names
+from ...registry import kind_of
+from .condition import ESTIMATE, KEPT, phases_of
+
+_FEW = 5
+_HALVINGS = 60
+
+
+def two_phase_share(n: int, standing: int, drawn: int, kept: int) -> tuple[float, Interval]:
+    """Return (standing / n) · (kept / drawn), the estimated share of all samples that stand, and its 95 % interval.
+
+    Of n samples `standing` stand after the first phase; `drawn` of those, picked at random, went through the second,
+    and `kept` still stand. Both phases are samples of the same population, so the interval inverts the score test of
+    the product of two proportions (Cochran 1977, chapter 12, has the design). It holds what leaving out costs and what
+    n costs: with drawn = standing it is Wilson's of kept out of n. Where fewer than five of those drawn went one way,
+    it is recovered from Wilson's interval of the first phase and the exact one of the second (Clopper and Pearson
+    1934), whose distances from the estimates add up in squares (MOVER: Zou and Donner 2008, Statistics in Medicine 27).
+    """
+    if drawn == standing:
+        return kept / n, wilson(kept, n)
+    share = standing / n * (kept / drawn)
+    if min(kept, drawn - kept) < _FEW:
+        return share, _recovered(standing / n, wilson(standing, n), kept / drawn, clopper_pearson(kept, drawn))
+
+    def end(bound: float) -> float:
+        """Return the share that is just not refuted between the estimate and a bound."""
+        inside, outside = share, bound
+        for _ in range(_HALVINGS):
+            middle = (inside + outside) / 2
+            refuted = _score(middle, n, standing, drawn, kept) > Z**2
+            inside, outside = (inside, middle) if refuted else (middle, outside)
+        return inside
+
+    return share, (end(0.0), end(1.0))
+
+
+def _recovered(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
+    """Return the interval of the product of two independent shares from the intervals of each."""
+    low, high = (
+        math.hypot(second * (first - one), first * (second - other))
+        for one, other in zip(of_first, of_second, strict=True)
+    )
+    return max(first * second - low, 0.0), min(first * second + high, 1.0)
+
+
+def _score(share: float, n: int, standing: int, drawn: int, kept: int) -> float:
+    """Return the score statistic of a share, which is chi-squared with one degree of freedom where it is the truth.
+
+    The likeliest share p that stands after the first phase, if `share` stands after both, solves a quadratic equation.
+    """
+    a, b, c = n - kept, standing - kept + share * (n - drawn), share * (standing - drawn)
+    first = min(max((b + math.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a), share), 1.0)
+    return _off(standing, n, first) + _off(kept, drawn, share / first)
+
+
+def _off(count: int, n: int, share: float) -> float:
+    """Return how far a count is from its mean, squared, over its variance."""
+    variance = n * share * (1 - share)
+    if variance <= 0:
+        return 0.0 if math.isclose(count, n * share, abs_tol=1e-9) else math.inf
+    return (count - n * share) ** 2 / variance
+
+
+def clopper_pearson(successes: int, n: int) -> Interval:
+    """Return the exact 95 % interval of a proportion (Clopper and Pearson 1934)."""
+    low = 0.0 if successes == 0 else float(betaincinv(successes, n - successes + 1, 0.025))
+    return low, 1.0 if successes == n else float(betaincinv(successes + 1, n - successes, 0.975))
+
+
+_COLUMNS = ("sample_id", "error", "correct", "drawn", "linf", "l2")
+
+
+class TwoPhaseSummary(Summary):
+    """The rows of each condition."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+
+    def add(self, condition: str) -> list[Row]:
+        phases = phases_of(condition)
+        assert phases is not None
+        attack = family_of(kind_of(phases.attack))
+        found = self.reading.shards(condition, lambda name: name in _COLUMNS or attack.wants(name))
+        table, notes = self.reading.joined(found)
+        read = readable(table)
+        if not len(read):
+            return []
+        second = read.filter(read["drawn"])
+        n, drawn = len(read), len(second)
+        fallen = n - read["correct"].null_count - drawn
+        if fallen < n and not drawn:
+            return []  # the shards of those that were drawn are still to come
+        known = table.drop_columns("correct")  # losses are of those drawn
+        claimed, whole = phases.all_go_through, self.reading.flags(condition, known, phases.all_go_through)
+        flags = [*whole, *notes, *attack.doubts(self.reading, claimed, second), *self._first(claimed)]
+        flags = list(dict.fromkeys(flags))
+        kept = int(column_of(second, "correct").sum()) if drawn else 0
+        share, (low, high) = two_phase_share(n, n - fallen, drawn, kept)
+        rows: list[Row] = [(condition, ESTIMATE.name, share, n, low, high, flags)]
+        if drawn:
+            rows.append((condition, KEPT.name, kept / drawn, drawn, *wilson(kept, drawn), flags))
+        return rows
+
+    def _first(self, condition: str) -> list[str]:
+        """Return the flags of the phase that all samples go through."""
+        table, notes = self.reading.joined(self.reading.shards(condition, ("sample_id", "error", "linf", "l2")))
+        return [*self.reading.flags(condition, table), *notes]
+
+
+_HEADINGS = (
+    "checkpoint",
+    "attack",
+    "n",
+    "first phase",
+    "drawn",
+    f"{KEPT.label} [95 %]",
+    f"{ESTIMATE.label} [95 %]",
+)
+_NOTE = (
+    "Two-phase: all n samples go through the first phase; of those that stand after it at most m, drawn at random, go "
+    "through the rest of the attack. The interval of the estimate holds what both phases leave to chance."
+)
+
+
+def two_phase_tables(results: Results) -> list[TextTable]:
+    """Return one table of all estimates, a row for each checkpoint and attack; none where there are none."""
+    called = short_names(results.manifest.names)
+    rows = []
+    for row in results:
+        phases = phases_of(row["condition"])
+        if phases is None or row["metric"] != ESTIMATE.name:
+            continue
+        kept = results.cells[row["checkpoint"]].get((row["condition"], KEPT.name))  # none where nobody was drawn
+        attack = family_of("two-phase").called(row["condition"], results.manifest)
+        rows.append(
+            (
+                called[row["checkpoint"]],
+                attack,
+                str(row["n"]),
+                phases.first,
+                "0" if kept is None else str(kept["n"]),
+                interval_cell(kept),
+                interval_cell(row),
+            )
+        )
+    return [TextTable("attacks in two phases", _HEADINGS, tuple(rows), (), _NOTE)] if rows else []

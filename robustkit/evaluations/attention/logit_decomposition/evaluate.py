@@ -1,0 +1,63 @@
+"""The columns of records of the logit ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from ....attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Ledger, ledger
+from ....protocol.condition import Condition
+from ...records import Layer, encode_layers
+from ...subject import Batch, Evaluation, Subject, inputs_under
+from .condition import CHANGE, LISTS, METRICS
+
+LEDGER: dict[str, pa.DataType] = {
+    **{metric.name: pa.float32() for metric in METRICS},
+    **dict.fromkeys(LISTS, pa.list_(pa.float32())),
+}
+"""Columns that the ledger adds to a record: of all heads together, and of each head. Shares are nan where nothing
+changes; what comes back is null where the prediction had not changed."""
+
+
+def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    """Return why the logits on the images of another condition are not those on the clean ones, in float32."""
+    assert condition.under is not None
+    shown, clean = inputs_under(subject, batch, condition.under), subject.inputs(batch.inputs)
+    columns: dict[str, list[Any]] = {}
+    layers: tuple[Layer, ...] = ()
+    for place, part in batch.parts(max(1, subject.settings.batch_size // STREAMS)):
+        books = ledger(subject.classifier.network, clean[place], shown[place], subject.exact)
+        layers = tuple(Layer(layer.name, layer.change.shape[1], layer.keys) for layer in books.layers)
+        rows = subject.score(books.shown, part) | subject.distance(None, len(part)) | columns_of(books)
+        for name, values in rows.items():
+            columns.setdefault(name, []).extend(values)
+    return Evaluation(columns, metadata={b"attention": encode_layers(layers)} if layers else {})
+
+
+def columns_of(books: Ledger) -> dict[str, list[Any]]:
+    """Return the columns of a record; a layer's heads count as often as any other's."""
+    change = torch.cat([layer.change for layer in books.layers], dim=1)  # (B, T)
+    parts = torch.cat([layer.parts for layer in books.layers], dim=1)  # (B, T, 3)
+    shares, by_head = parts.sum(dim=1) / change.sum(dim=1, keepdim=True), parts / change[..., None]
+    figures = dict(zip(LISTS, [change.sqrt(), *by_head.unbind(dim=-1)], strict=True))
+    return {
+        CHANGE.name: change.mean(dim=1).sqrt().tolist(),
+        **{f"{factor}_share": values.tolist() for factor, values in zip(FACTORS, shares.unbind(dim=1), strict=True)},
+        **{f"back_with_{swap}": _back(books, books.swapped[swap]) for swap in SWAPS},
+        **{name: values.tolist() for name, values in figures.items()},
+    }
+
+
+def _back(books: Ledger, swapped: Tensor) -> list[float | None]:
+    """Return the share of each sample's changed predictions that come back; None where none changed.
+
+    A classifier makes one prediction for a sample, a segmenter one for each pixel.
+    """
+    clean, shown, now = (logits.argmax(dim=1).flatten(1) if logits.ndim > 2 else logits.argmax(dim=1, keepdim=True)
+                         for logits in (books.clean, books.shown, swapped))  # fmt: skip
+    changed = clean != shown
+    counts, back = changed.sum(dim=1).tolist(), (changed & (now == clean)).sum(dim=1).tolist()
+    return [found / count if count else None for found, count in zip(back, counts, strict=True)]

@@ -1,0 +1,383 @@
+"""Records of watched attention into results and tables.
+
+`attention(pgd(eps=1/255,steps=20))` describes the heads of a model on the images of that attack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...common.intervals import Floats, bootstrap
+from ...display.table import TextTable
+from ...errors import DamagedRecord
+from ..aggregate import FEWEST, Gatherer, Reading, Row, readable
+from ..family import Summary
+from ..presenting import by_checkpoint
+from ..records import Layer, decode_layers, head_name
+from .condition import COLUMN_NAMES, LISTS, under_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...runs.folder import RunFolder
+    from ...runs.manifest import Manifest
+
+EXPLOSION = 100.0
+"""A |logit| above which a head is flagged: what Kimi K2 clips at (Moonshot 2025, QK-Clip, tau = 100). From 64 on
+bfloat16 has steps of 0.5, so that rounding alone changes weights by up to e^0.25, 28 %; where training diverged,
+far more was seen (Dehghani et al. 2023). ViT-Tiny on ImageNet reaches 29, the shipped checkpoints at most 37."""
+COLLAPSE = 0.01
+"""Mean entropy as a share of log N below which a head is flagged (entropy collapse: Zhai et al. 2023). Sharp heads are
+natural: ViT-Tiny on ImageNet has one at 0.19 clean, and at 0.017 under gaussian noise of severity 5. At 0.01, over 197
+keys, e^0.053 = 1.05 of them are attended to."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The figures of the T heads of all layers on n samples.
+
+    values: by name of `LISTS` (T,), over the samples that are finite: the largest of logits, means of the others; nan
+    where there is none. broken: (T,) the number of samples with a figure that is not finite. lost: samples with one in
+    any head.
+    """
+
+    layers: tuple[Layer, ...]
+    n: int
+    values: Mapping[str, Floats]
+    broken: Floats
+    lost: int
+
+    @cached_property
+    def shares(self) -> Floats:
+        """Mean entropies as shares of log N; nan with a single key, where they say nothing."""
+        keys = np.array([layer.keys for layer in self.layers for _ in range(layer.heads)], float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares: Floats = self.values["attention_entropies"] / np.log(keys)
+        return shares
+
+    def figures(self, name: str) -> Floats:
+        """Return one of `LISTS`, or `entropy_shares`, (T,)."""
+        return self.shares if name == "entropy_shares" else self.values[name]
+
+    def by_layer(self, name: str) -> list[Floats]:
+        """Return the same split by layer, (heads,) each."""
+        return np.split(self.figures(name), np.cumsum([layer.heads for layer in self.layers])[:-1])
+
+    def name(self, place: int) -> str:
+        """Return `blocks.3.attn head 0`."""
+        return head_name(self.layers, place)
+
+    @property
+    def flags(self) -> list[str]:
+        """Doubts, each with the head that gives the strongest reason for it."""
+        flags = []
+        if self.lost:
+            first = int(np.flatnonzero(self.broken)[0])
+            flags.append(f"attention is not finite in {self.lost} of {self.n} samples, first in {self.name(first)}")
+        logits = self.values["largest_logits"]
+        high = np.flatnonzero(logits > EXPLOSION)
+        if len(high):
+            worst = int(high[logits[high].argmax()])
+            flags.append(
+                f"logit explosion: |logit| {logits[worst]:.0f} in {self.name(worst)}{_more(high)}, above "
+                f"{EXPLOSION:g}, where bfloat16 has steps of 0.5 and more"
+            )
+        low = np.flatnonzero(self.shares < COLLAPSE)
+        if len(low):
+            worst = int(low[self.shares[low].argmin()])
+            flags.append(
+                f"entropy collapse: {100 * self.shares[worst]:.2g} % of log N in {self.name(worst)}{_more(low)}, below "
+                f"{100 * COLLAPSE:g} %: each query attends to one key"
+            )
+        return flags
+
+
+def _more(places: Any) -> str:
+    others = len(places) - 1
+    return "" if not others else f" and {others} more {'head' if others == 1 else 'heads'}"
+
+
+class HeadSums:
+    """Sums over samples of what each head did, shard by shard. where: the place of the records, for messages."""
+
+    def __init__(self, where: Path) -> None:
+        self.where = where
+        self.layers: tuple[Layer, ...] = ()
+        self.n = self.lost = 0
+
+    def taken(self, shard: pa.Table) -> pa.Table:
+        """Take the columns per head from a shard; return the rest."""
+        here = [name for name in LISTS if name in shard.column_names]
+        read = shard.filter(shard["error"].is_null()) if here else shard
+        if here and len(read):
+            layers = decode_layers(shard.schema.metadata, self.where)
+            if lacking := [name for name in LISTS if name not in here]:
+                raise DamagedRecord(f"{self.where}: a record without {lacking[0]}; delete it and run again")
+            width = sum(layer.heads for layer in layers)
+            self.add(layers, {name: self._matrix(read[name], width) for name in LISTS})
+        return shard.drop_columns(here)
+
+    def add(self, layers: tuple[Layer, ...], figures: Mapping[str, Floats]) -> None:
+        """Add more samples: (n, T) by name of `LISTS`."""
+        if not self.layers:
+            width = sum(layer.heads for layer in layers)
+            self.layers, self._broken = layers, np.zeros(width)
+            self._counts, self._sums = np.zeros((len(LISTS), width)), np.zeros((len(LISTS), width))
+            self._sums[0] = -math.inf
+        if layers != self.layers:
+            raise DamagedRecord(f"{self.where}: records of other layers than the rest; delete them and run again")
+        values = np.stack([figures[name] for name in LISTS])
+        finite = np.isfinite(values)
+        kept = np.where(finite, values, 0)
+        odd = np.logical_not(finite.all(axis=0))
+        self.n += values.shape[1]
+        self.lost += int(odd.any(axis=1).sum())
+        self._broken += odd.sum(axis=0)
+        self._counts += finite.sum(axis=1)
+        self._sums[1:] += kept[1:].sum(axis=1)
+        self._sums[0] = np.maximum(self._sums[0], np.where(finite[0], values[0], -math.inf).max(axis=0))
+
+    def _matrix(self, column: pa.ChunkedArray, width: int) -> Floats:
+        import pyarrow.compute as pc
+
+        lists = column.combine_chunks()
+        fine = lists.null_count == 0 and pc.all(pc.equal(pc.list_value_length(lists), width)).as_py()
+        if not fine:
+            raise DamagedRecord(f"{self.where}: a record without a figure for each head; delete it and run again")
+        values: Floats = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+        return values.reshape(len(lists), width)
+
+    def heads(self) -> Heads | None:
+        """Return the sums; None without a sample."""
+        if not self.n:
+            return None
+        with np.errstate(invalid="ignore"):
+            figures = self._sums / self._counts
+        figures[0] = np.where(self._counts[0] > 0, self._sums[0], math.nan)
+        return Heads(self.layers, self.n, dict(zip(LISTS, figures, strict=True)), self._broken, self.lost)
+
+
+class WatchedHeads(Gatherer):
+    """The heads by checkpoint and condition, for each condition whose records have them."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        self.by_unit: dict[tuple[str, str], Heads] = {}
+
+    def wants(self, checkpoint: str, condition: str) -> bool:
+        return False  # its own summary puts them here
+
+    def put(self, checkpoint: str, condition: str, heads: Heads | None) -> None:
+        """Keep the heads of a condition, None without a sample."""
+        if heads is not None:
+            self.by_unit[checkpoint, condition] = heads
+
+    def read(self, run: RunFolder) -> None:
+        for checkpoint, condition in run.units():
+            if under_of(condition) is not None:
+                self.put(checkpoint, condition, heads_of(run, checkpoint, condition))
+
+
+def heads_of(run: RunFolder, checkpoint: str, condition: str) -> Heads | None:
+    """Return the heads from the records; None where no sample could be read.
+
+    Raises:
+        RunError: there are no records, or they are damaged.
+    """
+    sums = HeadSums(run.shard_path(checkpoint, condition, 0).parent)
+    for shard in run.shards(checkpoint, condition, (*LISTS, "error", "sample_id")):
+        sums.taken(shard)
+    return sums.heads()
+
+
+def is_wanted_of_attention(column: str) -> bool:
+    """Whether results of watched attention need a column."""
+    return column in (*COLUMN_NAMES, *LISTS, "sample_id", "error")
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """(n, M) figures of `METRICS` by sample, and the (n,) ids."""
+
+    ids: pa.Array
+    values: Floats
+
+    @classmethod
+    def of(cls, read: pa.Table) -> Sampled:
+        """Return the figures of the samples that could be read; nan for what a record lacks."""
+        empty = np.full(len(read), math.nan)
+        there = set(read.column_names)
+        columns = [
+            read[name].to_numpy(zero_copy_only=False).astype(np.float64) if name in there else empty
+            for name in COLUMN_NAMES
+        ]
+        return cls(read["sample_id"].combine_chunks(), np.stack(columns, axis=1))
+
+    def minus(self, other: Sampled) -> Floats:
+        """Return the differences (m, M) of the m samples that both have."""
+        import pyarrow.compute as pc
+
+        places = pc.index_in(self.ids, value_set=other.ids)
+        mine = places.is_valid().to_numpy(zero_copy_only=False)
+        with np.errstate(invalid="ignore"):
+            difference: Floats = self.values[mine] - other.values[places.drop_null().to_numpy()]
+        return difference
+
+
+def attention_rows(
+    condition: str, sampled: Sampled, clean: Sampled | None, heads: Heads | None, flags: Sequence[str]
+) -> Iterator[Row]:
+    """Yield condition, metric, value, n, interval and flags; `<metric>_change` is the difference from the clean images,
+    paired by sample.
+    """
+    lines = [*flags, *(heads.flags if heads else ())]
+    parts = [("", sampled.values)]
+    if clean is not None:
+        parts.append(("_change", sampled.minus(clean)))
+    for suffix, values in parts:
+        for place, (value, low, high) in enumerate(_means(values)):
+            yield condition, COLUMN_NAMES[place] + suffix, value, len(values), low, high, lines
+
+
+def _means(values: Floats) -> list[tuple[float, float, float]]:
+    """Return the mean of each column of (n, M) with its interval, nan for a few samples and for what is not finite."""
+    n = len(values)
+    if not n:
+        return []
+    with np.errstate(invalid="ignore"):
+        means = values.mean(axis=0)
+    finite = np.isfinite(means)
+    bounds = np.full((len(means), 2), math.nan)
+    if n >= FEWEST and finite.any():
+        columns = values[:, finite]
+        bounds[finite] = bootstrap(lambda counts: counts @ columns / n, n, means[finite])
+    return [(float(mean), float(low), float(high)) for mean, (low, high) in zip(means, bounds, strict=True)]
+
+
+class AttentionSummary(Summary):
+    """What heads do under each condition, and how much more than on the clean images."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.clean: Sampled | None = None
+
+    def add(self, condition: str) -> list[Row]:
+        reading = self.reading
+        sums = HeadSums(reading.run.shard_path(reading.checkpoint, condition, 0).parent)
+        table, _ = reading.joined(map(sums.taken, reading.shards(condition, is_wanted_of_attention)))
+        sampled = Sampled.of(readable(table))
+        heads, flags = sums.heads(), reading.flags(condition, table)
+        if isinstance(kept := reading.gatherers.get(WatchedHeads), WatchedHeads):
+            kept.put(reading.checkpoint, condition, heads)
+        rows = list(attention_rows(condition, sampled, self.clean, heads, flags))
+        if under_of(condition) == "clean":
+            self.clean = sampled
+        return rows
+
+
+HEADINGS = {
+    "largest_logit": ("largest |logit|", 1, 1),
+    "query_norm": ("query norm", 1, 2),
+    "key_norm": ("key norm", 1, 2),
+    "entropy_share": ("entropy, % of log N", 100, 1),
+    "strongest_key": ("strongest key, %", 100, 1),
+    "softmax_slope": ("softmax slope", 1, 3),
+}
+"""Name, factor and decimals of each figure. Entropy in nats is in the summary and in the tables of layers."""
+_LAYERS = (
+    ("largest_logits", "largest |logit|", 1, 1),
+    ("query_norms", "query norm", 1, 1),
+    ("key_norms", "key norm", 1, 1),
+    ("attention_entropies", "entropy, nats", 1, -1),
+    ("entropy_shares", "entropy, % of log N", 100, -1),
+    ("strongest_keys", "strongest key, %", 100, 1),
+    ("softmax_slopes", "softmax slope", 1, -1),
+)
+"""For each figure of a head its name, its factor, and 1 if the highest is the worst, -1 if the lowest is."""
+_MOST = 64  # layers in a table
+_NOTE = (
+    "Means over samples; per sample the largest |logit| of all heads and means over the heads of all layers. With a "
+    "sign: the change against clean, paired by sample, of percentages in points."
+)
+_OF_LAYERS = (
+    "Mean over the heads of a layer, then the worst of them with its number from 0 on; a head's logit is the largest "
+    "over all samples, all else a mean over samples and tokens."
+)
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def attention_tables(results: Rows) -> list[TextTable]:
+    """Return a table for each checkpoint whose attention was watched, from the rows of the summary."""
+    return [_table(checkpoint, conditions) for checkpoint, conditions in by_checkpoint(results, under_of).items()]
+
+
+def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
+    rows = []
+    counts = {under: next(iter(figures.values()))["n"] for under, figures in conditions.items()}
+    several = len(set(counts.values())) > 1
+    for under, figures in conditions.items():
+        shown = [(figures.get(f"{name}_change") if under != "clean" else None, figures.get(name)) for name in HEADINGS]
+        cells = (_cell(*pair, *HEADINGS[name][1:]) for name, pair in zip(HEADINGS, shown, strict=True))
+        rows.append((under, *([str(counts[under])] if several else []), *cells))
+    headings = ("condition", *(["n"] if several else []), *(name for name, _, _ in HEADINGS.values()))
+    title = f"{checkpoint}: attention" + ("" if several else f", n = {counts[next(iter(counts))]}")
+    return TextTable(title, headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
+
+
+def _cell(change: Mapping[str, Any] | None, value: Mapping[str, Any] | None, factor: int, decimals: int) -> str:
+    """Return `12.30 [12.10, 12.50]`, or of a change `+0.31 [+0.20, +0.42]`."""
+    row, sign = (change, "+") if change is not None else (value, "")
+    decimals = max(decimals, 2) if sign and factor == 1 else decimals
+    if row is None:
+        return "–"
+    if row["value"] is None:
+        return "nan"
+    text = _number(factor * row["value"], decimals, sign)
+    if row["ci_low"] is None or row["ci_high"] is None:
+        return text
+    low, high = (_number(factor * row[key], decimals, sign) for key in ("ci_low", "ci_high"))
+    return f"{text} [{low}, {high}]"
+
+
+def _number(value: float, decimals: int, sign: str = "") -> str:
+    if not math.isfinite(value):
+        return "nan"
+    if abs(value) >= 1e6:
+        return f"{value:{sign}.3g}"
+    if abs(value) >= 1e3:
+        return f"{value:{sign},.0f}"
+    return f"{round(value, decimals) + 0.0:{sign}.{decimals}f}"  # no -0.00
+
+
+def layer_table(heads: Heads, title: str) -> TextTable:
+    """Return a row for each layer, with its flags."""
+    headings = ("layer", "heads", "N", *(name for _, name, _, _ in _LAYERS))
+    parts = [(heads.by_layer(name), factor, worst) for name, _, factor, worst in _LAYERS]
+    rows = [
+        (
+            *(layer.name, str(layer.heads), str(layer.keys)),
+            *(_mean_and_worst(factor * values[place], worst, percent=factor == 100) for values, factor, worst in parts),
+        )
+        for place, layer in enumerate(heads.layers[:_MOST])
+    ]
+    more = len(heads.layers) - len(rows)
+    note = _OF_LAYERS + (f" {more} more layers are left out." if more else "")
+    return TextTable(title, headings, tuple(rows), tuple(heads.flags), note)
+
+
+def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:
+    """Return `8.25, 10.12 (2)`: the mean, the worst and its head; `nan` where nothing is finite."""
+    finite = np.flatnonzero(np.isfinite(values))
+    if not len(finite):
+        return "nan"
+    worst = int(finite[(sign * values[finite]).argmax()])
+    digits = 1 if percent or float(np.abs(values[finite]).max()) >= 10 else 2
+    return f"{_number(float(values[finite].mean()), digits)}, {_number(float(values[worst]), digits)} ({worst})"

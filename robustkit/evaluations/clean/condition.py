@@ -1,0 +1,35 @@
+"""The word of the clean images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ...errors import ProtocolError
+from ...protocol.condition import ConditionPattern
+from ..interface import Vocabulary
+
+
+class CleanWords(Vocabulary):
+    """`clean`."""
+
+    in_results = True
+    in_means = True
+
+    def published_names(self) -> Sequence[str]:
+        return ("clean",)
+
+    def is_fixed(self, name: str) -> bool:
+        return name == "clean"
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        yield from ((text, name, "as they are") for text, name, _ in super().chief(values, metric))
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        if pattern.text != "clean":
+            raise ProtocolError(f"condition {text!r}: clean takes no parameters")
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        yield from ("--attacks", "none")
+
+
+VOCABULARY = CleanWords()

@@ -1,0 +1,294 @@
+"""Errors under corruption into the benchmark's figures: mean error, mCE, relative mCE; of one checkpoint and of two.
+
+A set has a figure only if every one of its conditions was evaluated; what is missing is reported, never silently
+averaged over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...common.intervals import Floats, bootstrap, calibration_error
+from ..aggregate import Reading, Row
+from ..family import Overview
+from ..records import Compared, PerSample, Recorded, common_ids
+from .condition import (
+    CORRUPTIONS,
+    SETS,
+    Corrupted,
+    by_definition,
+    conditions_of,
+    corruption_names,
+    parse_corrupted,
+    set_of,
+    sets_at,
+    shares_of,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...runs.manifest import Manifest
+
+ALEXNET: dict[str, float] = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
+"""AlexNet's error on ImageNet-C, mean over the severities (Hendrycks and Dietterich 2019)."""
+
+ALEXNET_CLEAN = 0.4348
+"""Its error on clean images, as in robustness_metrics (Google 2020)."""
+
+
+@dataclass(frozen=True)
+class CorruptionSample:
+    """A checkpoint's predictions under one condition, one row per sample that was read.
+
+    ids: (n,) strings. wrong: (n,) bools. nll, confidence: (n,), of the records' float32. flags: of the condition.
+    """
+
+    ids: pa.Array
+    wrong: NDArray[np.bool_]
+    nll: NDArray[np.floating]
+    confidence: NDArray[np.floating]
+    flags: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, read: pa.Table, flags: Sequence[str], like: CorruptionSample | None = None) -> CorruptionSample:
+        """Return the sample of a condition from the records that were read. like: another sample, whose ids are reused
+        where they are the same.
+        """
+        ids = read["sample_id"].combine_chunks()
+        nll, confidence = (read[name].to_numpy(zero_copy_only=False) for name in ("nll", "confidence"))
+        wrong = ~read["correct"].to_numpy(zero_copy_only=False).astype(bool)
+        same = like is not None and like.ids.equals(ids)
+        return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags))
+
+    def take(self, rows: NDArray[np.int64]) -> CorruptionSample:
+        """Return the samples at these rows, in their order."""
+        ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
+        return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
+
+
+def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Row]:
+    """Yield condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
+
+    A mean is over the samples that could be read under all of its conditions; without any, there is none.
+
+    outcomes: by the text of the condition, `clean` among them if it was evaluated. expected: samples of the data set.
+    why_no_mce: why AlexNet's errors are not a yardstick for these images; empty where they are.
+    """
+    seen = set[str]()
+    for example, members in by_definition(outcomes):
+        samples = {key: outcomes[replace(example, name=key[0], severity=key[1]).text] for key in members}
+        rows = [*_of_corruptions(samples, expected, example, why_no_mce)]
+        for text in sets_at(samples, example.definition, example.of_frost):
+            rows += _of_set(text, samples, outcomes.get("clean"), expected, why_no_mce)
+        yield from (row for row in rows if row[0] not in seen)
+        seen.update(row[0] for row in rows)  # those without frost are the same for each texture
+
+
+def _of_corruptions(
+    samples: Mapping[tuple[str, int], CorruptionSample], expected: int, example: Corrupted, why_no_mce: str
+) -> Iterator[Row]:
+    for name in corruption_names():
+        five = [samples[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in samples]
+        if len(five) < 5:
+            continue
+        weights = {"mean_error": [0.2] * 5}
+        if name in ALEXNET and not why_no_mce:
+            weights["ce"] = [0.2 / ALEXNET[name]] * 5
+        yield from _means(replace(example, name=name).mean.text, five, weights, expected)
+
+
+def _of_set(
+    text: str,
+    samples: Mapping[tuple[str, int], CorruptionSample],
+    clean: CorruptionSample | None,
+    expected: int,
+    why_no_mce: str,
+) -> Iterator[Row]:
+    name, some, _ = set_of(text) or (text, (), "")
+    members = {corruption: some or severities for corruption, severities in SETS[name].items()}
+    keys = [(corruption, severity) for corruption, severities in members.items() for severity in severities]
+    shares = [1 / len(members) / len(members[corruption]) for corruption, _ in keys]
+    weights, conditions = {"mean_error": shares}, [samples[key] for key in keys]
+    why_no_mce = why_no_mce or ("AlexNet's errors are means over all five severities" if some else "")
+    if name != "in-c" or why_no_mce:
+        reason = f"no mCE: {why_no_mce}" if name == "in-c" else ""
+        yield from _means(text, conditions, weights, expected, reason)
+        return
+    weights["mce"] = [share / ALEXNET[key[0]] for share, key in zip(shares, keys, strict=True)]
+    yield from _means(text, conditions, weights, expected)
+    if clean is not None:
+        above = [share / (ALEXNET[key[0]] - ALEXNET_CLEAN) for share, key in zip(shares, keys, strict=True)]
+        relative = {"relative_mce": [*above, -sum(above)]}
+        yield from _means(text, [*conditions, clean], relative, expected, losses=False)
+
+
+def _means(
+    text: str,
+    conditions: Sequence[CorruptionSample],
+    weights: Mapping[str, Sequence[float]],
+    expected: int,
+    reason: str = "",
+    losses: bool = True,
+) -> Iterator[Row]:
+    """Yield a row for each weighting of the conditions' errors, and their mean NLL and calibration error."""
+    conditions = _of_common_samples(conditions)
+    n = len(conditions[0].wrong)
+    if n == 0:
+        return
+    flags = _merged(conditions)
+    if n < expected:
+        flags.append(f"{expected - n} of {expected} samples lack some of its conditions; left out")
+    for metric, weighting in weights.items():
+        # All conditions of a sample stay together when samples are resampled.
+        share: Floats = np.zeros(n)
+        for weight, condition in zip(weighting, conditions, strict=True):
+            share += weight * condition.wrong
+        value = float(share.mean())
+        ((low, high),) = bootstrap(_mean_of(share), n, [value])
+        yield text, metric, value, n, low, high, [*flags, *filter(None, [reason])]
+    if losses:
+        shares = next(iter(weights.values()))
+        nll = sum(w * float(c.nll.astype(np.float64).mean()) for w, c in zip(shares, conditions, strict=True))
+        ece = sum(w * _calibration(c) for w, c in zip(shares, conditions, strict=True))
+        yield text, "nll", nll, n, math.nan, math.nan, flags
+        yield text, "ece", ece, n, math.nan, math.nan, flags
+
+
+def _mean_of(values: Floats) -> Callable[[Floats], Floats]:
+    return lambda counts: counts @ values / len(values)
+
+
+def _calibration(outcome: CorruptionSample) -> float:
+    finite = np.isfinite(outcome.confidence)
+    sure, right = outcome.confidence[finite].astype(np.float64), 1.0 - outcome.wrong[finite]
+    return calibration_error(sure, right)
+
+
+def _merged(conditions: Sequence[CorruptionSample]) -> list[str]:
+    """Return the flags of conditions, each once; missing samples are counted over all conditions."""
+    every = dict.fromkeys(flag for condition in conditions for flag in condition.flags)
+    return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
+
+
+def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[CorruptionSample]:
+    """Return the conditions with the samples that could be read under every one of them, in one order."""
+    first = conditions[0].ids
+    if all(condition.ids is first or condition.ids.equals(first) for condition in conditions):
+        return list(conditions)
+    import pyarrow as pa
+
+    coded = pa.chunked_array([condition.ids for condition in conditions]).combine_chunks().dictionary_encode()
+    codes = np.split(coded.indices.to_numpy(), np.cumsum([len(condition.ids) for condition in conditions])[:-1])
+    seen = np.bincount(np.concatenate(codes), minlength=len(coded.dictionary))
+    common = np.flatnonzero(seen == len(conditions))
+    aligned = []
+    for condition, code in zip(conditions, codes, strict=True):
+        place = np.zeros(len(coded.dictionary), dtype=np.int64)
+        place[code] = np.arange(len(code))
+        aligned.append(condition.take(place[common]))
+    return aligned
+
+
+def why_no_mce(manifest: Manifest) -> str:
+    """Return why AlexNet's errors are not a yardstick for a run's images; empty where they are."""
+    data = manifest.data
+    if data.layout != "imagenet" or data.classes != 1000:
+        return f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.name}"
+    return ""
+
+
+def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
+
+    released: what run.json says about the trees that its conditions were read from.
+    """
+    size = f"{input_size[1]}x{input_size[0]}"
+    flags = []
+    if "source=released" in condition:
+        odd = {tuple(image) for tree in released for image in tree["image_sizes"] if list(image) != list(input_size)}
+        flags += [f"released files of {width}x{height} were resized to {size}" for height, width in sorted(odd)]
+        roots = sorted({str(tree["root"]) for tree in released})
+        if len(roots) > 1:
+            flags.append(f"released files of several trees: {', '.join(roots)}")
+    elif "preset=cifar" not in condition and tuple(input_size) != (224, 224):
+        flags.append(f"corrupted at {size}; the benchmark's images are 224x224")
+    if "texture=own" in condition:
+        flags.append("frost(texture=own): not the benchmark's photographs, so not quite a published error or mCE")
+    if "variant=bethgelab" in condition:
+        flags.append("variant bethgelab: snow, frost and elastic_transform are not the benchmark's")
+    return flags
+
+
+class MeanErrors(Overview):
+    """Mean errors of a classifier over severities and corruptions, and mCE."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading, self.outcomes = reading, dict[str, CorruptionSample]()
+
+    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
+        if condition == "clean" or parse_corrupted(condition):
+            like = next(iter(self.outcomes.values()), None)
+            self.outcomes[condition] = CorruptionSample.of(read, flags, like=like)
+
+    def rows(self) -> Iterator[Row]:
+        manifest = self.reading.manifest
+        described = manifest.checkpoint(self.reading.checkpoint)
+        size, trees = described.preprocessing.input_size, manifest.corrupted.released
+        rows = corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest))
+        for condition, metric, value, n, low, high, flags in rows:
+            released = [trees[text] for text in conditions_of(condition) if text in trees]
+            yield condition, metric, value, n, low, high, [*flags, *doubts(condition, size, released)]
+
+
+def compared(common: Sequence[str], of: Compared) -> Iterator[tuple[str, str]]:
+    """Yield condition and metric of the means over sets, and over severities, that `common` allows.
+
+    Single severities are left out: they follow these means so closely that they would only weaken the correction for
+    multiple rows.
+    """
+    for example, members in by_definition(common):
+        means = dict.fromkeys(sets_at(members, example.definition, example.of_frost), of.sets)
+        means |= {replace(example, name=name).mean.text: of.groups for name in CORRUPTIONS if of.groups}
+        for mean, metrics in means.items():
+            if set(conditions_of(mean)) <= set(common):
+                yield from ((mean, metric) for metric in metrics)
+
+
+def not_compared(common: Sequence[str], shown: Sequence[str]) -> list[str]:
+    """Return a line on the severities that are in no mean."""
+    averaged = {text for condition in dict.fromkeys(shown) for text in shares_of(condition)}
+    single = [text for text in common if text not in averaged]
+    return [f"single severities that make no mean are left out: {', '.join(single)}"] if single else []
+
+
+def mean_errors(side: Recorded, condition: str) -> PerSample:
+    """Return the mean error of each sample that could be read under all conditions of a mean."""
+    shares = shares_of(condition)
+    ids = common_ids([side.samples(text, ["correct"]).ids for text in shares])
+    errors = np.zeros(len(ids))
+    for text, part in shares.items():
+        errors += part * (1 - side.samples(text, ["correct"]).of("correct", ids))
+    return ids, errors

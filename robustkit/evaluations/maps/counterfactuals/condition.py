@@ -1,0 +1,101 @@
+"""Changed images: `counterfactual(change=colour)`. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar, cast
+
+from ....errors import ProtocolError, unknown
+from ....protocol.condition import Condition, ConditionPattern, Value, parse_parameters
+from ...interface import View, Vocabulary
+from ...metrics import Metric, Term, of_samples
+from ..methods import Chosen, check_method, method_text, shown, split_options, with_options
+
+FLIPPED = Metric("flipped", "flips %", 100, paired=True, binary=True, noun="predictions that flip")
+FOLLOWED = Metric("followed", "flips to what was put in %", 100, paired=True, binary=True)
+CHANGE = Metric("mass_change", "change of mass on the object, points", 100, paired=True, least=-1, most=1)
+BEFORE = Metric("mass_before", "mass on the object before %", 100, least=0, most=1)
+RIGHT = of_samples("changed_top1", "top-1 % of changed images")
+METRICS = (RIGHT, FLIPPED, FOLLOWED, BEFORE, CHANGE)
+TERMS = (
+    Term(
+        "changed images",
+        "Each image is shown again with one thing changed, all else the same: the colour of its shape, which becomes "
+        "that of another class; the outline, which becomes that of the same other class and so decides the label; or "
+        "the photograph behind it.",
+        ("Changed images", "top-1 % of changed images"),
+    ),
+    Term(
+        "flips",
+        "Of the images that are predicted right as they are, the share whose prediction is another one once the image "
+        "is changed. A model that goes by the outline alone flips with it always, with colour and background never.",
+    ),
+    Term(
+        "flips to what was put in",
+        "The share of the same images whose prediction becomes the class whose colour, or outline, was put in. For the "
+        "colour it is the part of the predictions that a shortcut decides.",
+    ),
+    Term(
+        "mass on the object",
+        "The share of the sum of a map, of the predicted class, that lies on the object. Its change is paired.",
+        ("change of mass on the object", "mass on the object before"),
+    ),
+)
+
+
+KIND, CHANGES = "counterfactual", ("colour", "shape", "background")
+
+
+class CounterfactualWords(Vocabulary):
+    """One thing of an image is changed. map: whose mass on the object is compared; empty for none."""
+
+    parameters: ClassVar[Mapping[str, Value]] = {"change": "", "map": ""}
+    metrics = METRICS
+    terms = TERMS
+
+    def parse(self, text: str) -> Condition:
+        plain, options = split_options(text, "")
+        kind, given = parse_parameters(plain, self.parameters)
+        if given["change"] not in CHANGES:
+            raise ProtocolError(f"{text}: " + unknown("change", str(given["change"]), CHANGES))
+        kept = tuple((key, value) for key, value in given.items() if value)
+        inside = ",".join(f"{key}={value}" for key, value in kept)
+        named = with_options(f"{kind}({inside})", options)
+        return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=True)
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        super().check(pattern, text, other)
+        if "map" in pattern.given:
+            check_method(pattern.given["map"], text)
+
+    def label(self, text: str) -> str:
+        condition = self.parse(text)
+        given = dict(condition.parameters)
+        method = method_text(str(given.get("map", "")), chosen_of(condition))
+        return f"{given['change']} changed" + (f", maps by {method}" if method else "")
+
+    def view(self, text: str) -> View:
+        return View(self.label(text))
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        yield from ((text, name, "") for text, name in values if name == FLIPPED.name)
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        yield from ("--attacks", "none", "--data-dir", "embedded:shapes-counterfactual")
+        if method := pattern.given.get("map", ""):
+            own = ",".join(f"{key}={value}" for key, value in pattern.given.items() if key not in ("map", "change"))
+            yield from ("--cams", f"{method}({own})" if own else method)
+
+
+VOCABULARY = CounterfactualWords()
+
+
+def counterfactual_conditions(method: str = "", options: Chosen = ()) -> tuple[Condition, ...]:
+    """Return a condition for each change. method: of the maps whose mass is compared, with options; empty for none."""
+    with_map = "".join([f",map={method}", *(f",{each}" for each in shown(options))]) if method else ""
+    return tuple(VOCABULARY.parse(f"{KIND}(change={change}{with_map})") for change in CHANGES)
+
+
+def chosen_of(condition: Condition) -> Chosen:
+    """Return the method's own options."""
+    return cast("Chosen", condition.payload)

@@ -1,0 +1,78 @@
+"""Evaluate a batch of images with one thing changed, into the columns of a record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+import cam
+from cam.localisation import energy_inside
+
+from ....common.randomness import SampleRng
+from ....protocol.condition import Condition
+from ...subject import Batch, Evaluation, Shown, Subject, show_pixels
+from ..explainers import explainer_of
+from .condition import chosen_of
+
+COLUMNS: dict[str, pa.DataType] = {
+    "clean_prediction": pa.int32(),
+    "clean_correct": pa.bool_(),
+    "flipped": pa.bool_(),
+    "followed": pa.bool_(),
+    "mass_before": pa.float32(),
+    "mass_after": pa.float32(),
+}
+"""Columns that changed images add to a record, whose label is that of the changed image.
+
+flipped: whether the prediction is not that of the image as it is. followed: whether it is the class whose colour or
+outline was put in; null for backgrounds. mass_…: the share of the map of the predicted class on the object, of the
+image as it is and of the changed one; null without a map, or of one that is constant or not finite.
+"""
+
+
+def show(subject: Subject, batch: Batch, condition: Condition) -> Shown:
+    """Return the changed images of a batch."""
+    change = str(dict(condition.parameters)["change"])
+    pixels = torch.stack([truth.changed(change).pixels for truth in batch.truths]).to(subject.settings.device)
+    return show_pixels(subject, batch, pixels)
+
+
+def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    """Return how the model does on the changed images, and what became of its predictions. Computed in float32."""
+    given = dict(condition.parameters)
+    altered = [truth.changed(str(given["change"])) for truth in batch.truths]
+    shown = show(subject, batch, condition)
+    clean = subject.inputs(batch.inputs)
+    masses: dict[str, list[Any]] = {}
+    if method := str(given.get("map", "")):
+        masks = [truth.mask for truth in batch.truths], [each.mask for each in altered]
+        with explainer_of(subject, method, chosen_of(condition)) as explainer:
+            before, masses["mass_before"] = _explained(explainer, clean, masks[0], rng)
+            after, masses["mass_after"] = _explained(explainer, shown.inputs, masks[1], rng)
+    else:
+        with torch.inference_mode():
+            before, after = subject.exact(clean), subject.exact(shown.inputs)
+    samples = [replace(s, label=each.label, valid=None) for s, each in zip(batch.samples, altered, strict=True)]
+    rows = subject.score(after, replace(batch, samples=samples)) | subject.distance(shown.change, len(batch))
+    there = subject.score(before, batch)
+    flipped = [first != second for first, second in zip(there["prediction"], rows["prediction"], strict=True)]
+    followed = [None if a.other < 0 else p == a.other for p, a in zip(rows["prediction"], altered, strict=True)]
+    said = {"clean_prediction": there["prediction"], "clean_correct": there["correct"]}
+    pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
+    return Evaluation(rows | said | {"flipped": flipped, "followed": followed} | masses, pictures=pictures)
+
+
+def _explained(
+    explainer: cam.Explainer, inputs: Tensor, masks: list[Tensor], rng: SampleRng
+) -> tuple[Tensor, list[float | None]]:
+    """Return the logits (B, K), and the share of the map of each prediction on its object; None of a map that is
+    constant or not finite.
+    """
+    explained = explainer.explain(inputs, rng=rng)
+    shares = energy_inside(explained.maps.cpu(), torch.stack(masks))
+    lost = explained.degenerate.tolist()
+    return explained.logits, [None if gone else share for share, gone in zip(shares.tolist(), lost, strict=True)]

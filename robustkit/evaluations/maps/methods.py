@@ -1,0 +1,164 @@
+"""Methods of maps: names, own parameters, and cost. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ...common.plugins import declared
+from ...errors import ProtocolError, unknown
+from ...protocol.card import format_number, number
+from ...protocol.condition import split_condition
+from ..interface import Cost
+
+FULL = "full"
+"""The control that is 1 everywhere: from both ends the same pixels are removed, so that its ABPC is 0 by definition."""
+CONTROLS = ("random", "centre", FULL)
+METHODS = (
+    *("agcam", "agcam-full", "legrad", "chefer", "rollout"),
+    *("grad-cam", "grad-cam-pp", "layer-cam", "score-cam", "rise"),
+    *("gradient", "integrated-gradients", "smooth-grad"),
+    *CONTROLS,
+)
+"""As in `cam`, which loads torch."""
+
+
+def method_names() -> tuple[str, ...]:
+    """Return all methods: the package's own, those of plug-ins, and the controls."""
+    return tuple(dict.fromkeys((*METHODS[: -len(CONTROLS)], *(one.name for one in declared("explainers")), *CONTROLS)))
+
+
+def check_method(method: str, where: str) -> None:
+    """Raise ProtocolError, which begins with `where`, unless there is a method of this name."""
+    if method not in method_names():
+        raise ProtocolError(f"{where}: " + unknown("map", method, method_names()))
+
+
+@dataclass(frozen=True)
+class MethodOption:
+    """A number that a method takes: its usual value, what it is, and from where to where it goes, both included.
+
+    whole: whether only whole numbers will do.
+    """
+
+    usual: Fraction
+    what: str
+    low: Fraction
+    high: Fraction
+    whole: bool = True
+
+    def read(self, text: str, where: str) -> Fraction:
+        """Return the value that a user gives. Raises ProtocolError for one that will not do."""
+        kind = "a whole number" if self.whole else "a number"
+        expected = f"{kind} from {format_number(self.low)} to {format_number(self.high)}"
+        value = number(text, where, expected)
+        if not self.low <= value <= self.high or (self.whole and value.denominator != 1):
+            raise ProtocolError(f"{where} {text}; expected {expected}")
+        return value
+
+
+def _whole(usual: int, what: str, low: int = 1, high: int = 100_000) -> MethodOption:
+    return MethodOption(Fraction(usual), what, Fraction(low), Fraction(high))
+
+
+def _share(usual: str, what: str, low: str = "1/100", high: str = "99/100") -> MethodOption:
+    return MethodOption(Fraction(usual), what, Fraction(low), Fraction(high), whole=False)
+
+
+OPTIONS: Mapping[str, Mapping[str, MethodOption]] = {
+    "legrad": {"layers": _whole(0, "blocks that count, from the last back; 0: all", low=0, high=1000)},
+    "rise": {
+        "masks": _whole(1000, "random masks"),
+        "cells": _whole(7, "of a side of a mask's grid", low=2, high=64),
+        "share": _share("0.5", "of cells that show the image"),
+    },
+    "integrated-gradients": {"steps": _whole(32, "on the way from the plain image", high=1000)},
+    "smooth-grad": {
+        "samples": _whole(25, "noisy copies"),
+        "noise": _share("0.15", "standard deviation, of the range of the image's values", high="10"),
+    },
+}
+"""By method and name, as the explainers of `cam` take them."""
+
+Chosen = tuple[tuple[str, Fraction], ...]
+"""Options that differ from the usual ones, by name, in the order of `OPTIONS`."""
+
+
+def take_options(method: str, given: dict[str, str], where: str) -> Chosen:
+    """Take the method's own options out of `given`. Raises ProtocolError for a value that will not do."""
+    own = OPTIONS.get(method, {})
+    values = {key: option.read(given.pop(key), f"{where}: {key}") for key, option in own.items() if key in given}
+    return tuple((key, value) for key, value in values.items() if value != own[key].usual)
+
+
+def split_options(text: str, usual: str, kept: Collection[str] = ()) -> tuple[str, Chosen]:
+    """Return a condition's text without what is its map's own, and these options: of `two-object(map=rise,masks=4)`.
+    usual: the method where none is named. kept: names that are the condition's, whatever the map has. Raises
+    ProtocolError for a value that will not do.
+    """
+    kind, inside = split_condition(text)
+    given = dict(part.partition("=")[::2] for part in (inside or "").split(",") if part)
+    rest = {key: value for key, value in given.items() if key not in kept}
+    options = take_options(given.get("map", usual), rest, text)
+    plain = ",".join(f"{key}={value}" for key, value in given.items() if key in kept or key in rest)
+    return (f"{kind}({plain})" if plain else kind), options
+
+
+def with_options(text: str, chosen: Chosen) -> str:
+    """Return a condition's text, which has parentheses, with its map's own options at the end."""
+    return f"{','.join([text.removesuffix(')'), *shown(chosen)])})"
+
+
+def shown(chosen: Chosen) -> list[str]:
+    """Return `masks=200` for each option."""
+    return [f"{key}={format_number(value)}" for key, value in chosen]
+
+
+def method_text(method: str, chosen: Chosen) -> str:
+    """Return the method with its own options, `rise(masks=200)`."""
+    return f"{method}({','.join(shown(chosen))})" if chosen else method
+
+
+def as_numbers(method: str, chosen: Chosen) -> dict[str, int | float]:
+    """Return the options as an explainer takes them."""
+    return {key: int(value) if OPTIONS[method][key].whole else float(value) for key, value in chosen}
+
+
+def value_of(method: str, key: str, chosen: Chosen) -> float:
+    """Return an option's value, the usual one where none was chosen."""
+    return float(dict(chosen).get(key, OPTIONS[method][key].usual))
+
+
+def check_names(method: str, given: Mapping[str, str], others: tuple[str, ...], where: str) -> None:
+    """Raise ProtocolError for a parameter that neither all maps have nor this method."""
+    names = (*others, *OPTIONS.get(method, {}))
+    if odd := given.keys() - set(names):
+        raise ProtocolError(f"{where}: " + unknown("parameter", min(odd), names))
+
+
+CHANNELS = 512
+"""What Score-CAM is expected to ask, a forward for each channel of a layer: ResNet-18's last one has so many."""
+
+
+def map_with_logits(method: str, options: Chosen = (), targets: int = 1) -> Cost:
+    """Return the passes of the maps of one or more classes, and of the logits that tell which class is predicted."""
+    if method in CONTROLS:
+        return Cost(0)
+    alone = map_of_class(method, options)
+    return Cost(alone.forwards + (1 if _turns(method, options) else 0), alone.backwards * targets)
+
+
+def map_of_class(method: str, options: Chosen = ()) -> Cost:
+    """Return the passes of a map of a class that is known."""
+    if turns := _turns(method, options):
+        return Cost(turns, 0 if method == "rise" else turns)
+    if method == "score-cam":
+        return Cost(1 + CHANNELS)
+    return Cost(1, 0 if method == "rollout" else 1)
+
+
+def _turns(method: str, options: Chosen) -> int:
+    """Return how often a method asks that has no need of the image's own answer; 0 for others."""
+    name = {"rise": "masks", "integrated-gradients": "steps", "smooth-grad": "samples"}.get(method)
+    return 0 if name is None else int(value_of(method, name, options))

@@ -1,0 +1,164 @@
+"""Drowned regions: `region-noise(region=object)`. Loads no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from ....errors import ProtocolError, unknown
+from ....protocol.condition import Condition, ConditionPattern, Value, parse_parameters, show, split_condition
+from ...interface import View, Vocabulary
+from ...metrics import Metric, Term, of_samples
+from ..methods import Chosen, check_method, split_options, with_options
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ACCURACY = replace(of_samples("region_top1", "top-1 % without the region"), noun="accuracy without the region")
+KEPT = replace(of_samples("region_kept", "accuracy kept %"), noun="accuracy kept without the region")
+KEPT_RANDOM = replace(of_samples("region_random_kept", "kept without a random region %"), paired=False)
+LEAD = Metric("region_over_random", "kept over random, points", 100, paired=True, least=-1, most=1)
+AREA = Metric("region_area", "drowned area %", 100, least=0, most=1)
+METRICS = (ACCURACY, KEPT, KEPT_RANDOM, LEAD, AREA)
+TERMS = (
+    Term(
+        "region noise",
+        "Noise drowns one region of each image, and the rest stays: the object, the background, or the highest or "
+        "lowest part of a map. Severities 1 to 4 add Gaussian noise with a standard deviation of 0.1, 0.2, 0.4 or 0.8 "
+        "of the range of pixels, cut off at its ends; severity 5 puts uniform noise in place of the region, "
+        "whose outline stays visible as that of the noise.",
+        ("Region noise", "drowned area", "without the region"),
+    ),
+    Term(
+        "accuracy kept",
+        "Of the images that are predicted right as they are, the share that is still right with a region drowned.",
+        ("kept",),
+    ),
+    Term(
+        "random region",
+        "The same region at a random place: moved by a drawn number of rows and columns, around the borders. So it has "
+        "the same area and shape, and the same noise drowns it. Images that a region fills are left out, since there "
+        "is no other place for it; a large one overlaps with its own random region. A model needs a region where it "
+        "keeps less accuracy without it than without the random one.",
+        ("kept without a random region", "kept over random"),
+    ),
+)
+
+
+KIND = "region-noise"
+LOCATED, OF_MAP, RANDOM = ("object", "background"), ("map-top", "map-bottom"), "random"
+"""Regions that need to know where the object is, those of a map, and the one of neither."""
+REGIONS = (*LOCATED, *OF_MAP, RANDOM)
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+class RegionWords(Vocabulary):
+    """A region of each image, and how much noise drowns it. map: the explainer, whose own options may stand with it.
+    share: of the pixels of the image, not RISE's.
+    """
+
+    parameters: ClassVar[Mapping[str, Value]] = {"region": "", "map": "agcam", "share": Fraction(1, 2), "severity": 5}
+    metrics = METRICS
+    terms = TERMS
+
+    def parse(self, text: str) -> Condition:
+        """Return the condition. Its draws are the same for all regions and severities, so that they share their noise.
+
+        Raises:
+            ProtocolError: an unknown region or parameter, one that the region does not have, or a value out of range.
+        """
+        plain, options = split_options(text, "agcam", kept=self.parameters)
+        kind, given = parse_parameters(plain, self.parameters)
+        region, share, severity = str(given["region"]), Fraction(str(given["share"])), given["severity"]
+        if region not in REGIONS:
+            raise ProtocolError(f"{text}: " + unknown("region", region, REGIONS))
+        if severity not in SEVERITIES:
+            raise ProtocolError(f"{text}: severity {severity}; expected a whole number from 1 to 5")
+        if not 0 < share < 1:
+            raise ProtocolError(f"{text}: share {show(share)}; expected a part of the image, above 0 and below 1")
+        keys = [
+            "region",
+            *(["map"] if region in OF_MAP else []),
+            *(["share"] if region not in LOCATED else []),
+            "severity",
+        ]
+        if idle := [key for key in self.parameters if key not in keys and f"{key}=" in plain.replace(" ", "")]:
+            raise ProtocolError(f"{text}: {idle[0]} does nothing for the region {region}; leave it out")
+        kept = tuple((key, given[key]) for key in keys)
+        inside = ",".join(f"{key}={show(value)}" for key, value in kept)
+        named = with_options(f"{KIND}({inside})", options)
+        return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=region in LOCATED)
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        super().check(pattern, text, other)
+        check_method(pattern.given.get("map", "agcam"), text)
+
+    def label(self, text: str) -> str:
+        given = given_of(text)
+        severity, kind = given["severity"], given["region"]
+        percent = f"{100 * float(Fraction(given['share'])):.4g} %" if "share" in given else ""
+        if kind in LOCATED:
+            return f"{kind}, severity {severity}"
+        if kind == RANDOM:
+            return f"random {percent}, severity {severity}"
+        own = ",".join(f"{key}={value}" for key, value in given.items() if key not in self.parameters)
+        named = f"{given['map']}({own})" if own else given["map"]
+        return f"{'highest' if kind == 'map-top' else 'lowest'} {percent} of {named}, severity {severity}"
+
+    def view(self, text: str) -> View:
+        line, _, level = self.label(text).rpartition(", severity ")
+        return View(f"noise on: {line}", level, "severity")
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        texts = [text for text, name in values if name == LEAD.name]
+        if texts:
+            yield max(texts, key=lambda text: abs(values[text, LEAD.name])), LEAD.name, "largest of the regions"
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        yield from ("--attacks", "none", "--region-noise", pattern.text)
+
+
+VOCABULARY = RegionWords()
+
+
+def chosen_of(condition: Condition) -> Chosen:
+    """Return the map's own options."""
+    return cast("Chosen", condition.payload)
+
+
+def given_of(text: str) -> dict[str, str]:
+    """Return the parameters in a canonical text."""
+    return dict(item.split("=", 1) for item in text.partition("(")[2].rstrip(")").split(","))
+
+
+def which_count(text: str, area: np.ndarray) -> np.ndarray:
+    """Return whether images count: those that have the region, and another place where a random one may be.
+
+    area: (n,), the shares of the images that it takes.
+    """
+    return (area > 0) & ((area < 1) | (given_of(text)["region"] == RANDOM))
+
+
+def parse_regions(asked: str | Sequence[str]) -> tuple[Condition, ...]:
+    """Return the conditions of a list, each once: `object,map-top(map=rollout,share=0.3,severity=4)`.
+
+    Raises:
+        ProtocolError: as `parse` does, or nothing is in the list.
+    """
+    parts = re.split(r",(?![^(]*\))", asked) if isinstance(asked, str) else asked
+    conditions = tuple(dict.fromkeys(_condition(part) for part in parts if part.strip()))
+    if not conditions:
+        raise ProtocolError(f"--region-noise {asked!r}: no region is named; expected some of {', '.join(REGIONS)}")
+    return conditions
+
+
+def _condition(part: str) -> Condition:
+    name, inside = split_condition(part)
+    if name == KIND:
+        return VOCABULARY.parse(part)
+    if name not in REGIONS:
+        raise ProtocolError(f"--region-noise {part.strip()}: " + unknown("region", name, REGIONS))
+    return VOCABULARY.parse(f"{KIND}({','.join(filter(None, (f'region={name}', inside)))})")

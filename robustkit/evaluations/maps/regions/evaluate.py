@@ -1,0 +1,117 @@
+"""Regions of images, and the noise that drowns them: functions of images, maps, and each sample's own draws.
+
+of the same size.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from ....common.randomness import SampleRng
+from ....protocol.condition import Condition
+from ...subject import Batch, Evaluation, Shown, Subject, show_pixels
+from ..explainers import control_map, explainer_of
+from .condition import OF_MAP, RANDOM, chosen_of
+
+SPREAD = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.8}
+"""Standard deviation of the noise by severity, as a share of the range of pixels; severity 5 keeps nothing."""
+
+
+def extreme(maps: Tensor, share: Fraction, lowest: bool = False) -> Tensor:
+    """Return the pixels (B, H, W) bool of the highest or lowest values of maps (B, H, W).
+
+    Of each map it is the same number of pixels, the share rounded to whole ones; raster order decides among equals, so
+    that the highest and lowest halves have no pixel in common.
+    """
+    order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)
+    count = int(share * order.shape[1] + Fraction(1, 2))
+    chosen = order[:, order.shape[1] - count :] if lowest else order[:, :count]
+    return torch.zeros_like(order, dtype=torch.bool).scatter_(1, chosen, True).view_as(maps)
+
+
+def elsewhere(regions: Tensor, rng: SampleRng) -> Tensor:
+    """Return regions (B, H, W) at random places: each moved by drawn rows and columns, around the borders."""
+    B, H, W = regions.shape
+    drawn = rng.uniform((2,), "place").to(regions.device)
+    rows, columns = (
+        (torch.arange(size, device=regions.device) + (drawn[:, axis, None] * size).long()) % size
+        for axis, size in ((0, H), (1, W))
+    )
+    return regions[torch.arange(B, device=regions.device)[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def noised(pixels: Tensor, severity: int, rng: SampleRng) -> Tensor:
+    """Return images (B, 3, H, W) uint8 with noise everywhere, rounded to whole levels."""
+    if severity not in SPREAD:
+        return (rng.uniform(pixels.shape[1:], "levels") * 256).to(pixels)
+    noise = rng.normal(pixels.shape[1:], "noise").to(pixels.device)
+    return (pixels.float() + 255 * SPREAD[severity] * noise).round_().clamp_(0, 255).to(pixels.dtype)
+
+
+COLUMNS: dict[str, pa.DataType] = {
+    "clean_correct": pa.bool_(),
+    "random_correct": pa.bool_(),
+    "region_area": pa.float32(),
+}
+"""Columns that region noise adds to a record.
+
+clean_correct: whether the clean image is predicted right. random_correct: whether the image is that has the region
+drowned at a random place; null for random regions. region_area: the share of the image that is drowned; 0 where an
+image has no such region, and is not counted.
+"""
+
+
+def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+    """Return the images of a batch with their regions drowned."""
+    return _shown(subject, batch, _regions(subject, batch, condition, rng), condition, rng)
+
+
+def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    """Return how the model does on images with their regions drowned, on the clean ones, and on those with the region
+    drowned elsewhere. All is computed in float32.
+    """
+    regions = _regions(subject, batch, condition, rng)
+    shown = _shown(subject, batch, regions, condition, rng)
+    rows = _answers(subject, batch, shown) | subject.distance(shown.change, len(batch))
+    rows["clean_correct"] = _answers(subject, batch, show_pixels(subject, batch, batch.inputs))["correct"]
+    if dict(condition.parameters)["region"] != RANDOM:
+        control = _shown(subject, batch, elsewhere(regions, rng), condition, rng)
+        rows["random_correct"] = _answers(subject, batch, control)["correct"]
+    rows["region_area"] = regions.float().mean(dim=(1, 2)).tolist()
+    pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
+    return Evaluation(rows, pictures=pictures)
+
+
+def _answers(subject: Subject, batch: Batch, shown: Shown) -> dict[str, list[Any]]:
+    with torch.inference_mode():
+        return subject.score(subject.exact(shown.inputs), batch)
+
+
+def _shown(subject: Subject, batch: Batch, regions: Tensor, condition: Condition, rng: SampleRng) -> Shown:
+    pixels = batch.inputs.to(subject.settings.device)
+    severity = int(dict(condition.parameters)["severity"])
+    return show_pixels(subject, batch, torch.where(regions[:, None], noised(pixels, severity, rng), pixels))
+
+
+def _regions(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Tensor:
+    """Return the region of each image, (B, H, W) bool; empty where it has none."""
+    given, device = dict(condition.parameters), subject.settings.device
+    region = str(given["region"])
+    if "share" in given:
+        inputs = subject.inputs(batch.inputs)
+        if region in OF_MAP:
+            with explainer_of(subject, str(given["map"]), chosen_of(condition)) as explainer:
+                explained = explainer.explain(inputs, rng=rng)
+        else:
+            explained = control_map(RANDOM, inputs, rng)
+        chosen = extreme(explained.maps, Fraction(str(given["share"])), lowest=region == "map-bottom")
+        return chosen & ~explained.degenerate[:, None, None]
+    nothing = torch.zeros(batch.inputs.shape[2:], dtype=torch.bool)
+    objects = torch.stack([nothing if truth is None else truth.mask for truth in batch.truths]).to(device)
+    known = objects.any(dim=(1, 2), keepdim=True)
+    return objects if region == "object" else ~objects & known

@@ -1,0 +1,442 @@
+"""Records of maps into results: scores with intervals, pooled counts, differences of two checkpoints.
+
+Scores at the threshold exist in two modes, `cam(agcam,mode=mask)` and `cam(agcam,mode=box)`; those without a threshold
+are under `cam(agcam)`. Maps of wrong predictions are left out and counted, unless the run keeps them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+
+from cam.localisation import IOUS, THRESHOLDS, pxap
+
+from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums, wilson
+from ...errors import RunError
+from ...protocol.condition import CLEAN, part_of
+from ..aggregate import FEWEST, Reading, Row, Rows, column_of, readable
+from ..estimation import supported_rows
+from ..family import Summary
+from ..records import PerSample, Recorded, not_paired
+from .condition import (
+    ASSUMED_BOXES,
+    FAITHFUL,
+    METRICS,
+    MODES,
+    PLAIN,
+    SCORES,
+    STABILITY,
+    MapSpec,
+    of_mode,
+    parse_explained,
+    parts_of,
+)
+from .methods import CONTROLS
+
+MAXIMA = ("max_box_acc",)
+
+
+class Counted:
+    """Hundreds of whole numbers per sample for n samples, of which only sums are needed and kept.
+
+    places: (n,) rows among the numbers, -1 for a sample without any. read: returns the numbers, (k, K), or packed to
+    bits; called again for sums over other samples, such as those that also have a control.
+    """
+
+    def __init__(self, metric: str, places: Rows, read: Callable[[], NDArray[Any]]) -> None:
+        self.metric, self.places, self._read = metric, places, read
+        self._last = self.present, self._summed(self.present)
+
+    @property
+    def present(self) -> Rows:
+        """The samples that have numbers."""
+        return np.flatnonzero(self.places >= 0)
+
+    def figure(self, rows: Rows) -> Floats:
+        """Return the metric on the samples, followed by its R bootstrap replicates if it has an interval: (1 + R,)."""
+        if not np.array_equal(self._last[0], rows):
+            self._last = rows, self._summed(rows)
+        return _STATISTICS[self.metric](self._last[1], len(rows))
+
+    def _summed(self, rows: Rows) -> Floats:
+        values, places = self._read(), self.places[rows]
+
+        def floats(some: slice) -> Floats:
+            chosen = values[places[some]]
+            packed = chosen.dtype == np.uint8
+            return (np.unpackbits(chosen, axis=1, count=_BITS) if packed else chosen).astype(np.float64)
+
+        return resampled_sums(floats, len(rows), has_interval(len(rows), self.metric))
+
+
+class Pooled:
+    """The columns of a map with hundreds of whole numbers per sample, taken shard by shard."""
+
+    def __init__(self) -> None:
+        self._present: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in POOLED}
+        self._values: dict[str, list[NDArray[Any]]] = {name: [] for name in POOLED}
+
+    def taken(self, shard: pa.Table) -> pa.Table:
+        """Take the pooled columns from a shard; return the rest."""
+        for name in POOLED:
+            if name not in shard.column_names:
+                self._present[name].append(np.zeros(len(shard), dtype=bool))
+                continue
+            column = shard[name].combine_chunks()
+            self._present[name].append(column.is_valid().to_numpy(zero_copy_only=False))
+            present = column.drop_null()
+            if len(present):
+                self._values[name].append(_few_bytes(present) if name == "pixel_counts" else _bits(present))
+        return shard.drop_columns([name for name in POOLED if name in shard.column_names])
+
+    def of(self, column: str, rows: Rows, again: Callable[[], Pooled]) -> Counted | None:
+        """Return the numbers of some samples; None where no sample of the condition has any. again: takes all from the
+        shards.
+        """
+        if not self._values[column]:
+            return None
+        present = np.concatenate(self._present[column])
+        places = np.where(present, np.cumsum(present) - 1, -1)[rows]
+
+        def read() -> NDArray[Any]:
+            held = self._values.pop(column, None)  # the first time
+            return np.concatenate(again()._values[column] if held is None else held)
+
+        return Counted(POOLED[column], places, read)
+
+
+POOLED = {"pixel_counts": "pxap", "box_hits": "max_box_acc"}
+_BITS = len(THRESHOLDS) * len(IOUS)
+
+
+def _few_bytes(lists: pa.ListArray) -> NDArray[Any]:
+    values: NDArray[Any] = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+    return values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int64)
+
+
+def _bits(packed: pa.BinaryArray) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(packed.to_pylist()), np.uint8).reshape(len(packed), -1)
+
+
+def has_interval(n: int, metric: str) -> bool:
+    return n >= FEWEST and metric not in MAXIMA
+
+
+def _pxap(sums: Floats, n: int) -> Floats:
+    """Compute PxAP of counts outside and inside the object by level, (R, 2 * levels), pooled over samples."""
+    return pxap(torch.from_numpy(sums).reshape(len(sums), 2, -1)).numpy()
+
+
+def _max_box_acc(sums: Floats, n: int) -> Floats:
+    """Compute MaxBoxAcc of hits by threshold and IoU, (R, thresholds * IOUS): the best threshold for each IoU,
+    averaged.
+    """
+    figures: Floats = (sums.reshape(len(sums), -1, len(IOUS)) / n).max(axis=1).mean(axis=1)
+    return figures
+
+
+_STATISTICS: dict[str, Callable[[Floats, int], Floats]] = {"pxap": _pxap, "max_box_acc": _max_box_acc}
+
+
+_WANTED = {
+    *("sample_id", "error", "correct", "nll", "degenerate", "clean_correct", "held", "rank_correlation", "map_iou"),
+    *(f"{mode}_{score}" for mode in MODES for score in SCORES),
+    *(*PLAIN, "pixel_counts", "box_hits", "vanished_boxes"),
+}
+_LOWER_IS_BETTER = {metric.name for metric in METRICS if metric.better < 0}
+_NEITHER_IS_BETTER = {metric.name for metric in METRICS if metric.better == 0}
+_OF_MAPS = {*_NEITHER_IS_BETTER, "infidelity"}  # what a constant map has not
+_HIT = "pointing_game"  # 0 or 1, but of a constant map, which hits by chance
+UNMOVED = 0.9
+"""A rank correlation: maps above it after the head is redrawn do not depend on the class."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The records of one map for n samples: (n,) figures per metric, nan where a sample has none, or counts."""
+
+    explained: MapSpec
+    ids: Any
+    values: dict[tuple[str, str], Floats | Counted]
+    flags: tuple[str, ...] = ()
+
+
+def is_wanted_of_maps(column: str) -> bool:
+    """Whether results of a map need a column."""
+    return column in _WANTED
+
+
+def map_figures(
+    shards: Callable[[], Iterator[pa.Table]],
+    table: pa.Table,
+    pooled: Pooled,
+    explained: MapSpec,
+    keep: bool,
+    flags: Sequence[str],
+) -> Figures:
+    """Return the figures of a condition from its records, in one table. pooled: what was taken from them. shards: the
+    shards to take it from again. keep: count wrong predictions too.
+    """
+
+    def again() -> Pooled:
+        pooled = Pooled()
+        for shard in shards():
+            pooled.taken(shard)
+        return pooled
+
+    mask = table["error"].is_null().to_numpy()
+    labelled = bool(table["correct"].is_valid().to_numpy()[mask].all())
+    read, right = int(mask.sum()), pc.fill_null(table["correct"], False).to_numpy()
+    if not keep and labelled:
+        mask = mask & right
+    rows = np.flatnonzero(mask)
+    chosen = table.take(rows)
+    lines = list(flags)
+    if len(chosen) < read:
+        lines.append(f"{read - len(chosen)} of {read} samples are predicted wrong and left out of the scores of maps")
+    elif labelled and not right[rows].all():
+        lines.append("maps of wrong predictions count, too")
+    if broken := pc.sum(chosen["degenerate"]).as_py() or 0:
+        lines.append(f"{broken} of {len(chosen)} maps are constant or not finite; they count as all 0")
+    values: dict[tuple[str, str], Floats | Counted] = {}
+    base = replace(explained, under="").text
+    names = set(chosen.column_names)
+    for mode in MODES:
+        for score in SCORES:
+            if f"{mode}_{score}" in names:
+                values[of_mode(explained, mode), f"cam_{score}"] = column_of(chosen, f"{mode}_{score}")
+    for column, metric in PLAIN.items():
+        if column in names:
+            values[base, metric] = column_of(chosen, column)
+    for column, metric in POOLED.items():
+        if (counted := pooled.of(column, rows, again)) is not None:
+            values[base, metric] = counted
+    lost = (pc.sum(chosen["vanished_boxes"]).as_py() or 0) if "vanished_boxes" in names else 0
+    if lost:
+        lines.append(f"{lost} boxes lie outside the crop and are left out")
+    return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
+
+
+def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
+    """Yield condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and as
+    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample.
+    """
+    for figures in maps:
+        for key in figures.values:
+            rows = _present(figures.values[key])
+            if not len(rows):
+                continue
+            value, low, high = _of_samples(figures.values[key], key[1], rows)
+            flags = list(figures.flags)
+            if len(rows) < len(figures.ids):
+                why = "maps are constant" if key[1] in _OF_MAPS else "samples have no object in the frame"
+                flags.append(f"{len(figures.ids) - len(rows)} of {len(figures.ids)} {why}")
+            if key[1] == "head_correlation" and low >= UNMOVED:
+                flags.append("maps stay when the head is replaced by a random one: they do not depend on the class")
+            yield *key, value, len(rows), low, high, flags
+            if not figures.explained.is_control and key[1] not in _NEITHER_IS_BETTER:
+                yield from _over_control(figures, key, maps)
+
+
+def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures]) -> Iterator[Row]:
+    """Yield the lead over the best control, which is chosen again in every resample."""
+    sign = -1 if key[1] in _LOWER_IS_BETTER else 1
+    rivals: dict[str, Floats | Counted] = {}
+    for other in maps:
+        other_key = (key[0].replace(figures.explained.text[:-1], other.explained.text[:-1], 1), key[1])
+        same = figures.explained.control(other.explained.method) == other.explained
+        if other.explained.method in CONTROLS and same and other_key in other.values and other.ids == figures.ids:
+            rivals[other.explained.method] = other.values[other_key]
+    if key[1] == "cam_pixel_accuracy" and "full" in rivals:
+        # The score of a map that marks no pixel, which wins where objects are small.
+        rivals["nothing"] = 1 - np.asarray(rivals["full"])
+    rows = _present(figures.values[key])
+    for values in rivals.values():
+        rows = np.intersect1d(rows, _present(values))
+    if not rivals or not len(rows):
+        return
+    mine = _drawn(figures.values[key], key[1], rows)
+    theirs = {name: _drawn(values, key[1], rows) for name, values in rivals.items()}
+    best = max(theirs, key=lambda name: sign * float(theirs[name][0]))
+    ahead: Floats = sign * mine - np.max([sign * control for control in theirs.values()], axis=0)
+    value, low, high = _estimate(ahead, len(rows), key[1])
+    yield key[0], f"{key[1]}_over_control", value, len(rows), low, high, [f"best control: {best}"]
+
+
+def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Row]:
+    """Yield the mean rank correlation and IoU with the clean map, for predictions that held, for those that fell, and
+    for all.
+
+    keep: count samples that are predicted wrong without the condition, too.
+    """
+    whole = table.filter(table["error"].is_null())
+    read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
+    if len(read) < len(whole):
+        left = f"{len(whole) - len(read)} of {len(whole)} samples"
+        flags = [*flags, f"{left} are predicted wrong and left out of the scores of maps"]
+    held = pc.fill_null(read["held"], False).to_numpy()
+    groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
+    broken = pc.sum(read["degenerate"]).as_py() or 0
+    lines = [
+        *flags,
+        *([f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out"] if broken else []),
+    ]
+    for column in ("rank_correlation", "map_iou"):
+        values = column_of(read, column)
+        for suffix, group in groups.items():
+            chosen = values[group & np.isfinite(values)]
+            if len(chosen):
+                drawn = _drawn(chosen, column, np.arange(len(chosen)))
+                value, low, high = _estimate(drawn, len(chosen), column)
+                yield explained.text, column + suffix, value, len(chosen), low, high, lines
+
+
+def _of_samples(values: Floats | Counted, metric: str, rows: Rows) -> tuple[float, float, float]:
+    """Return the metric on the samples and its interval, Wilson's of hits and misses."""
+    value, low, high = _estimate(_drawn(values, metric, rows), len(rows), metric)
+    if metric == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
+        low, high = wilson(int(values[rows].sum()), len(rows))
+    return value, low, high
+
+
+def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
+    """Return the metric and its interval; nan for a few samples, and for a maximum, which resampling biases upwards."""
+    if not has_interval(n, metric):
+        return float(drawn[0]), math.nan, math.nan
+    ((low, high),) = intervals(drawn[1:, None], n, drawn[:1])
+    return float(drawn[0]), low, high
+
+
+def _present(values: Floats | Counted) -> Rows:
+    """Return the rows of the samples that have a figure."""
+    return values.present if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
+
+
+def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
+    """Return the metric on the samples, followed by its R bootstrap replicates if it has an interval: (1 + R,)."""
+    if isinstance(values, Counted):
+        return values.figure(rows)
+    n = len(rows)
+    chosen = values[rows]
+
+    def mean(counts: Floats) -> Floats:
+        return counts @ chosen / n
+
+    parts = [mean(np.ones((1, n))), *([resampled_figures(mean, n)[:, 0]] if has_interval(n, metric) else [])]
+    return np.concatenate(parts)
+
+
+class MapSummary(Summary):
+    """Scores of maps, compared with those of controls, and how maps change with the images."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.figures: list[Figures] = []
+
+    def add(self, condition: str) -> Iterable[Row]:
+        reading, explained, pooled = self.reading, parse_explained(condition), Pooled()
+        assert explained is not None
+        shards = partial(reading.shards, condition, is_wanted_of_maps)
+        table, notes = reading.joined(map(pooled.taken, shards()))
+        if "degenerate" not in table.column_names:  # no sample could be read
+            return ()
+        flags = [*reading.flags(condition, table), *notes]
+        flags += [note for note in reading.manifest.data.notes if note.startswith(ASSUMED_BOXES)]
+        keep = reading.manifest.keep_misclassified
+        if explained.under:
+            return stability_rows(table, explained, keep, flags)
+        self.figures.append(map_figures(shards, table, pooled, explained, keep, flags))
+        return ()
+
+    def finish(self) -> Iterator[Row]:
+        yield from map_rows(self.figures)
+        for figures in self.figures:
+            if part_of(figures.explained.text) and not figures.explained.is_control:
+                yield from self._supported(figures)
+
+    def _supported(self, figures: Figures) -> Iterator[Row]:
+        """Yield scores of faithfulness, supported by the confidence of the model on all clean images: of the same kind
+        of sample, predicted right unless the run keeps maps of wrong predictions.
+        """
+        reading, names = self.reading, ["sample_id", "error", "correct", "confidence"]
+        if (reading.checkpoint, CLEAN.text) not in reading.run.units():
+            return
+        clean = readable(reading.run.table(reading.checkpoint, CLEAN.text, names))
+        if not reading.manifest.keep_misclassified:
+            clean = clean.filter(clean["correct"].fill_null(True))
+        for metric in FAITHFUL:
+            values = figures.values.get((figures.explained.text, metric.name))
+            if values is None or isinstance(values, Counted):
+                continue
+            table = pa.table({"sample_id": figures.ids, metric.name: values})
+            others = clean.select(["sample_id", "confidence"])
+            yield from supported_rows(figures.explained.text, metric, table, CLEAN.text, others, figures.flags)
+
+
+_LOCALISED = ("cam_pixel_accuracy", "cam_iou", "cam_dice")  # precision and recall follow them too closely
+_COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
+
+
+def compared(first: Recorded, second: Recorded, common: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield condition and metric of the scores that some sample of either side has, for all maps except controls.
+
+    A score that was not requested is null throughout a record.
+    """
+    for explained in filter(None, map(parse_explained, common)):
+        if explained.is_control:
+            continue
+        columns = {key: _columns(*key)[1:] for key in _keys(explained)}
+        read = [name for names in columns.values() for name in names]
+        for side in (first, second):  # so that no file is opened twice; what a record lacks is reported later
+            with contextlib.suppress(RunError):
+                side.samples(explained.text, read)
+        for key, (column, right) in columns.items():
+            with contextlib.suppress(RunError):
+                sides = [side.samples(explained.text, [column, right]).columns[column] for side in (first, second)]
+                if not all(np.isnan(figures).all() for figures in sides):
+                    yield key
+
+
+def _keys(explained: MapSpec) -> list[tuple[str, str]]:
+    if explained.under:
+        return [(explained.text, metric.name) for metric in STABILITY]
+    localised = [(of_mode(explained, mode), name) for mode in ("box", "mask") for name in _LOCALISED]
+    return [*localised, *((explained.text, name) for name in PLAIN.values())]
+
+
+def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
+    """Return a score for each sample whose clean image is predicted right and that has one.
+
+    Raises:
+        RunError: it is not a mean over samples, or there are no records.
+    """
+    text, column, right = _columns(condition, metric)
+    read = side.samples(text, [column, right])
+    figures = read.columns[column]
+    kept = np.flatnonzero((read.columns[right] != 0) & ~np.isnan(figures))  # nan: without a label
+    return read.ids.take(kept), figures[kept]
+
+
+def _columns(condition: str, metric: str) -> tuple[str, str, str]:
+    """Return the condition of a score's records, its column, and the column of what was predicted right."""
+    parts = parts_of(condition)
+    assert parts is not None
+    explained, mode = parts
+    if explained.under:
+        names = [score.name for score in STABILITY]
+    else:
+        names = [f"cam_{name}" for name in SCORES] if mode else list(PLAIN.values())
+    if metric not in names:
+        raise not_paired(condition, metric, names)
+    column = f"{mode}_{metric.removeprefix('cam_')}" if mode else _COLUMN_OF.get(metric, metric)
+    return explained.text, column, "clean_correct" if explained.under else "correct"

@@ -1,0 +1,95 @@
+"""Maps of two objects: `two-object(map=agcam)`. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import ClassVar, cast
+
+from ....protocol.condition import Condition, ConditionPattern, Value
+from ...interface import Vocabulary
+from ...metrics import Metric, Term, mean_share, of_samples
+from ..methods import Chosen, check_method, shown, split_options, with_options
+
+SHARE = mean_share("asked_share", "share of the asked object %")
+ASKED = mean_share("asked_mass", "mass in the asked object %")
+OTHER = Metric("other_mass", "mass in the other object %", 100, -1, least=0, most=1)
+FOUND = of_samples("both_found", "both classes found %")
+LEADS = {
+    "other_mass": Metric("asked_over_other", "lead over the map of the other class, points", 100, least=-1, most=1),
+    "centre_mass": Metric("asked_over_centre", "lead over a centred Gaussian, points", 100, least=-1, most=1),
+    "random_mass": Metric("asked_over_random", "lead over a random map, points", 100, least=-1, most=1),
+}
+"""By the column of the control's mass in the asked object. What the map of the other class has there is what the map of
+the asked class has in the other object, on average over both classes.
+"""
+METRICS = (SHARE, ASKED, OTHER, *LEADS.values(), FOUND)
+TERMS = (
+    Term(
+        "two objects",
+        "An image shows objects of two classes, and a map is asked for each class in turn. Figures of an image are "
+        "means over both classes.",
+        ("both classes found", "Two objects"),
+    ),
+    Term(
+        "share of the asked object",
+        "Of what a map has in both objects together, the share in the one whose class was asked for. A map that is the "
+        "same for every class has exactly 50 %.",
+    ),
+    Term(
+        "mass in the asked object",
+        "The share of a map's sum that lies in the object whose class was asked for.",
+        ("mass in the other object",),
+    ),
+    Term(
+        "map of the other class",
+        "A control that knows the image but not the question: what it has in an object, when the other one is asked "
+        "for.",
+        ("lead over the map of the other class", "lead over a centred Gaussian", "lead over a random map"),
+    ),
+)
+
+
+KIND = "two-object"
+
+
+class TwoObjectWords(Vocabulary):
+    """A map that is asked for each of two classes."""
+
+    parameters: ClassVar[Mapping[str, Value]] = {"map": "agcam"}
+    metrics = METRICS
+    terms = TERMS
+
+    def parse(self, text: str) -> Condition:
+        plain, options = split_options(text, "agcam")
+        condition = super().parse(plain)
+        named = with_options(condition.text, options)
+        return replace(condition, text=named, payload=options, draws=KIND, needs_truth=True)
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        super().check(pattern, text, other)
+        check_method(pattern.given.get("map", "agcam"), text)
+
+    def label(self, text: str) -> str:
+        return text.removeprefix(f"{KIND}(map=").removesuffix(")")
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        yield from ((text, name, "") for text, name in values if name in (SHARE.name, ASKED.name))
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        own = ",".join(f"{key}={value}" for key, value in pattern.given.items() if key != "map")
+        method = pattern.given.get("map", "agcam")
+        yield from ("--attacks", "none", "--cams", f"{method}({own})" if own else method)
+
+
+VOCABULARY = TwoObjectWords()
+
+
+def two_object_condition(method: str, options: Chosen = ()) -> Condition:
+    """Return the condition of one method's maps."""
+    return VOCABULARY.parse(f"{KIND}({','.join([f'map={method}', *shown(options)])})")
+
+
+def chosen_of(condition: Condition) -> Chosen:
+    """Return the method's own options."""
+    return cast("Chosen", condition.payload)

@@ -1,0 +1,73 @@
+"""Evaluate a batch of images with two objects: maps of both classes, into the columns of a record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from ....common.randomness import SampleRng
+from ....protocol.condition import Condition
+from ...subject import Batch, Evaluation, Subject
+from ..explainers import control_map, explainer_of
+from .condition import chosen_of
+
+CONTROLS = ("centre", "random")
+COLUMNS: dict[str, pa.DataType] = {
+    **dict.fromkeys(("asked_share", "first_share", "second_share"), pa.float32()),
+    **dict.fromkeys(("asked_mass", "other_mass", "centre_mass", "random_mass"), pa.float32()),
+    "both_found": pa.bool_(),
+    "degenerate": pa.bool_(),
+}
+"""Columns that maps of two objects add to a record; null where an object is not in the model's frame.
+
+first_share, second_share: of what the map of one class has in both objects, the share in its own. asked_share: their
+mean. …_mass: share of a map's sum, mean over both classes: in the asked object, in the other, and what the controls
+have in the asked one. both_found: whether the two most probable classes are those of the objects. degenerate: whether
+a map was constant or not finite; its masses are 0 and its share is one half.
+"""
+
+
+def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    """Return how much of the maps lies in the object that was asked for."""
+    inputs, labels = subject.inputs(batch.inputs), subject.accepted(batch.samples).to(subject.settings.device)
+    method = str(dict(condition.parameters)["map"])
+    with explainer_of(subject, method, chosen_of(condition)) as explainer:
+        explained = explainer.explain(inputs, labels, rng=rng)
+    objects = torch.stack([truth.objects for truth in batch.truths]).to(explained.maps)
+    rows = subject.score(explained.logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
+    there = (objects.flatten(2).sum(dim=2) > 0).all(dim=1).tolist()
+    asked, other, shares = masses(explained.maps, objects)
+    controls = {}
+    for name in CONTROLS:
+        alike = control_map(name, inputs, rng).maps[:, None].expand(objects.shape)  # the same for every class
+        controls[f"{name}_mass"] = masses(alike, objects)[0].mean(dim=1).tolist()
+    first, second = shares.unbind(dim=1)
+    two = explained.logits.topk(2, dim=1).indices.sort(dim=1).values
+    columns: dict[str, list[Any]] = {
+        "asked_share": shares.mean(dim=1).tolist(),
+        "first_share": first.tolist(),
+        "second_share": second.tolist(),
+        "asked_mass": asked.mean(dim=1).tolist(),
+        "other_mass": other.mean(dim=1).tolist(),
+        **controls,
+        "both_found": (two == labels.sort(dim=1).values).all(dim=1).tolist(),
+        "degenerate": explained.degenerate.any(dim=1).tolist(),
+    }
+    kept = {name: [v if seen else None for v, seen in zip(some, there, strict=True)] for name, some in columns.items()}
+    return Evaluation(rows | kept)
+
+
+def masses(maps: Tensor, objects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the share of each map in its own object, in the other, and its own of both: (B, 2) each.
+
+    maps: of the class of each object, (B, 2, H, W), 0 or more. objects: their masks, likewise. A map that is 0 in both
+    has half of each.
+    """
+    inside = torch.einsum("bthw,bohw->bto", maps.double(), objects.double())
+    whole = maps.double().sum(dim=(2, 3)).clamp_min(torch.finfo(torch.float64).tiny)
+    own, both = inside.diagonal(dim1=1, dim2=2), inside.sum(dim=2)
+    shares = torch.where(both > 0, own / both.clamp_min(torch.finfo(torch.float64).tiny), 0.5)
+    return own / whole, (both - own) / whole, shares

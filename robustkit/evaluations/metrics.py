@@ -1,0 +1,136 @@
+"""Everything about a number that results may have, in one place: its name, unit, direction, and what its words mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+
+class Term(NamedTuple):
+    """A word that pages explain. definition: sentences. also: other words for it that pages show."""
+
+    name: str
+    definition: str
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of the results.
+
+    name: in summary.json and in rules. label: for people, with its unit. scale: the factor of the value under that
+    label. better: 1 where more is better, -1 where less is, 0 where neither is. paired: a mean over samples, or of
+    segmentation, so that two runs can be paired by sample. binary: each sample is right or wrong, hence Wilson's
+    interval. share: between 0 and 1, so that n samples bound how sure it can be. under: the condition that a rule means
+    where it names none. parametric: the name continues with a parameter, such as a class. drafted: a drafted policy has
+    a rule on it. hub: its type and its name in the metadata of a model card; None where it has none. noun: what a
+    sentence calls it, where that is not the label. narrowed_by: what makes its interval narrower, where that is not
+    samples alone, so that no number of them can be told. least, most: what no value is below, or above; those
+    of shares are 0 and 1. also: what else people call it.
+    """
+
+    name: str
+    label: str = ""
+    scale: float = 1.0
+    better: int = 0
+    paired: bool = False
+    binary: bool = False
+    share: bool = False
+    under: str = ""
+    parametric: bool = False
+    drafted: bool = False
+    hub: tuple[str, str] | None = None
+    noun: str = ""
+    narrowed_by: str = ""
+    least: float = -math.inf
+    most: float = math.inf
+    also: tuple[str, ...] = ()
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """What no value is below, and what none is above; infinite where nothing bounds it."""
+        bounded = self.share or self.binary
+        return max(self.least, 0.0) if bounded else self.least, min(self.most, 1.0) if bounded else self.most
+
+    @property
+    def difference_ends(self) -> tuple[float, float]:
+        """The same of a difference of two values."""
+        reach = self.ends[1] - self.ends[0]
+        return -reach, reach
+
+    @property
+    def heading(self) -> str:
+        """The label, and which way is better."""
+        return self.label + {1: ", more is better", -1: ", less is better"}.get(self.better, "")
+
+    def said(self, value: float) -> str:
+        """Return a value for a sentence: `93.3 %`, or `434.7` where it is not in percent."""
+        return f"{self.scale * value:.1f}{' %' if self.scale == 100 else ''}"
+
+    @property
+    def word(self) -> str:
+        """The label without its unit."""
+        return self.label.removesuffix(" %")
+
+
+def of_samples(name: str, label: str, drafted: bool = False, hub: tuple[str, str] | None = None) -> Metric:
+    """Return a metric for which each sample is right or wrong, in percent."""
+    return Metric(name, label, 100, 1, paired=True, binary=True, drafted=drafted, hub=hub)
+
+
+def mean_share(
+    name: str, label: str = "", better: int = 1, drafted: bool = False, hub: tuple[str, str] | None = None
+) -> Metric:
+    """Return a metric that is a mean over samples of shares between 0 and 1, in percent."""
+    return Metric(name, label, 100, better, paired=True, share=True, drafted=drafted, hub=hub)
+
+
+def named(metrics: Iterable[Metric], name: str) -> Metric | None:
+    """Return the metric of this name, also of a parametric one such as `iou(CLASS)`; None where there is none."""
+    for metric in metrics:
+        if metric.name == name and not metric.parametric:
+            return metric
+        if metric.parametric and name.startswith(metric.name) and name != f"{metric.name})":
+            return replace(metric, name=name)
+    return None
+
+
+PREFIX = "supported_"
+WEIGHT = Metric("support_weight(", "λ", parametric=True)
+TERMS = (
+    Term(
+        "supported",
+        "The figure of a condition that was evaluated on a random part of the samples, corrected by how a cheaper "
+        "condition, evaluated on all, does on the others (prediction-powered inference, Angelopoulos et al. 2023). It "
+        "is right on average whatever the cheaper condition is, since the weight of each sample is chosen on others "
+        "(cross-fitting, Zrnic and Candès 2024), and as precise as the two go together. Which condition supports is "
+        "fixed by a rule, not by the result.",
+    ),
+    Term(
+        "λ",
+        "The weight of the supporting condition, from 0 (it says nothing) to 1, chosen for the least variance (PPI++, "
+        "Angelopoulos, Duchi and Zrnic 2023).",
+        ("lambda",),
+    ),
+)
+
+
+def supported(metric: Metric) -> Metric:
+    """Return what the supported figure of a metric is called."""
+    label, percent = metric.label.removesuffix(" %"), " %" * metric.label.endswith(" %")
+    return Metric(
+        f"{PREFIX}{metric.name}", f"{label}, supported{percent}", metric.scale, metric.better, share=metric.share
+    )
+
+
+def plain_name(metric: str) -> str:
+    """Return the name of the metric that a supported figure is of; empty for other metrics."""
+    return metric.removeprefix(PREFIX) if metric.startswith(PREFIX) else ""
+
+
+def weight_of(name: str) -> tuple[str, str]:
+    """Return the metric that a weight is of, and the supporting condition; empty for other numbers."""
+    metric, _, by = name.removeprefix(WEIGHT.name).removesuffix(")").partition(" by ")
+    return (metric, by) if name.startswith(WEIGHT.name) else ("", "")

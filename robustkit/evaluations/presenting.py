@@ -1,0 +1,397 @@
+"""Show results: cells of tables, flags with their subjects, gaps, and the few figures that sum up a run.
+
+Terminal, page and comparison show them in these words and in this order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..display.grid import Grid, part_of, side_by_side
+from ..display.svg import labels
+from ..display.table import TextTable
+from ..runs.description import repeat_of
+from ..runs.folder import RunFolder
+from ..runs.manifest import Manifest
+from .aggregate import Results
+from .family import families, family_of
+from .registry import by_words, kind_of, shares_of, words_of
+
+SummaryRow = Mapping[str, Any]
+Cells = Mapping[tuple[str, str], SummaryRow]
+"""The rows of a checkpoint, by condition and metric."""
+
+
+def by_checkpoint(
+    rows: Iterable[SummaryRow], name_of: Callable[[str], str | None]
+) -> dict[str, dict[str, dict[str, SummaryRow]]]:
+    """Return rows of the summary by checkpoint, condition as `name_of` calls it, and metric; without those that it
+    calls None.
+    """
+    found: dict[str, dict[str, dict[str, SummaryRow]]] = {}
+    for row in rows:
+        if (name := name_of(row["condition"])) is not None:
+            found.setdefault(row["checkpoint"], {}).setdefault(name, {})[row["metric"]] = row
+    return found
+
+
+LEFT_OUT = "left out of the mean"
+"""Text in flags of single conditions that the flags of a mean over them repeat."""
+
+
+def is_finite(value: float | None) -> bool:
+    """Whether there is a value, and a finite one."""
+    return value is not None and math.isfinite(value)
+
+
+INCOMPLETE = "incomplete"
+"""How the flag of a result begins while records of it are missing."""
+
+
+def is_whole(row: SummaryRow | None) -> bool:
+    """Whether there is a result, and no record of it is missing."""
+    return row is not None and not any(flag.startswith(INCOMPLETE) for flag in row["flags"])
+
+
+def finite(cells: Cells, condition: str, metric: str) -> float | None:
+    """Return a value; None where there is none or it is not finite."""
+    row = cells.get((condition, metric))
+    return None if row is None or not is_finite(row["value"]) else float(row["value"])
+
+
+def percent_cell(value: float | None) -> str:
+    """Return `93.3`; a dash where there is no value."""
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def interval_cell(row: SummaryRow | None) -> str:
+    """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
+    if row is None or not is_finite(row["value"]):
+        return "–" if row is None else "nan"
+    if not is_finite(row["ci_low"]):
+        return percent_cell(row["value"])
+    return f"{100 * row['value']:.1f} [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]"
+
+
+def loss_cell(row: SummaryRow | None) -> str:
+    """Return `1.234`; a dash where there is no row."""
+    if row is None or not is_finite(row["value"]):
+        return "–" if row is None else "nan"
+    return f"{row['value']:.3f}"
+
+
+_NAMED = 3  # conditions and checkpoints that a flag names
+_WIDEST = 28
+
+Levels = dict[str, set[str]]
+"""The conditions of each group, such as all severities of a corruption; a mean over several has none."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A doubt. who: the checkpoints; where: the conditions; empty for one about the whole run."""
+
+    who: str
+    where: str
+    text: str
+
+    @property
+    def line(self) -> str:
+        """All of it: `vit, clean: normalisation was assumed`."""
+        subject = ", ".join(filter(None, (self.who, self.where)))
+        return f"{subject}: {self.text}" if subject else self.text
+
+
+@dataclass(frozen=True)
+class Flagged:
+    """A result of a checkpoint under a condition, and its flags, if any; manifest: of its run."""
+
+    checkpoint: str
+    condition: str
+    flags: tuple[str, ...]
+    manifest: Manifest
+
+
+def flags_of(results: Results, of: Callable[[str], bool] = lambda condition: True) -> list[Flag]:
+    """Return each doubt once. of: whether those of a condition are wanted.
+
+    What is unfinished is left out, since all that shows a run says so first; so is which classes a condition leaves
+    out, where a mean over several says it.
+    """
+    repeated = {
+        (name, share)
+        for name, cells in results.cells.items()
+        for condition, _ in cells
+        if len(shares := shares_of(condition)) > 1
+        for share in shares
+    }
+
+    def counts(row: Mapping[str, str], flag: str) -> bool:
+        key = row["checkpoint"], row["condition"]
+        return not flag.startswith("incomplete") and not (LEFT_OUT in flag and key in repeated)
+
+    manifest = results.manifest
+    every = []
+    for row in results:
+        flags = tuple(flag for flag in row["flags"] if counts(row, flag)) if of(row["condition"]) else ()
+        every.append(Flagged(row["checkpoint"], row["condition"], flags, manifest))
+    return raised(every, short_names(manifest.names))
+
+
+def flag_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
+    """Return each doubt of `flags_of` as a line."""
+    return tuple(flag.line for flag in flags_of(results, of))
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Return what flags call checkpoints."""
+    return labels(names, _WIDEST)
+
+
+def of_family(name: str) -> Callable[[str], bool]:
+    """Return whether a condition is of the family of this name."""
+    return lambda condition: family_of(kind_of(condition)).name == name
+
+
+def raised(every: Iterable[Flagged], called: Mapping[str, str]) -> list[Flag]:
+    """Return each doubt about results once. every: with those without a flag. called: the checkpoints, with what they
+    are called.
+    """
+    seen: dict[str, dict[str, Levels]] = {}  # by flag and checkpoint
+    reached: dict[str, Levels] = {}
+    manifests: dict[str, Manifest] = {}
+    for result in every:
+        name, condition, words = result.checkpoint, result.condition, words_of(result.condition)
+        single = len(words.shares(condition)) == 1
+        group, level = (words.group(condition), {condition}) if single else (condition, set[str]())
+        reached.setdefault(name, {}).setdefault(group, set()).update(level)
+        manifests[name] = result.manifest
+        for flag in result.flags:
+            if not words.is_remark(flag):
+                seen.setdefault(flag, {}).setdefault(name, {}).setdefault(group, set()).update(level)
+    found = []
+    for flag, by_checkpoint in seen.items():
+        alike: dict[tuple[str, ...], list[str]] = {}  # checkpoints that have it under the same conditions
+        for name, groups in by_checkpoint.items():
+            said = _without_means(groups)
+            every_one = _without_means(reached[name], said)
+            where = _all(said, every_one) or _each(said, reached[name], manifests[name])
+            alike.setdefault((where, *groups), []).append(name)
+        found += [Flag(_who(names, called), where, flag) for (where, *_), names in alike.items()]
+    return found
+
+
+def _without_means(groups: Levels, kept: Collection[str] = ()) -> Levels:
+    """Return the groups without means over conditions that are all there themselves. kept: means that stay."""
+    singles = set[str]().union(*groups.values())
+    return {
+        group: levels
+        for group, levels in groups.items()
+        if levels or group in kept or not singles.issuperset(shares_of(group))
+    }
+
+
+def _who(names: Sequence[str], called: Mapping[str, str]) -> str:
+    if 1 < len(names) == len(called):
+        return "both checkpoints" if len(names) == 2 else f"all {len(names)} checkpoints"
+    return _some([called[name] for name in names], "checkpoints")
+
+
+def _each(groups: Levels, reached: Levels, manifest: Manifest) -> str:
+    """Return what people call the conditions, and which groups have the flag in part."""
+
+    def called(text: str) -> str:
+        return family_of(kind_of(text)).called(text, manifest)
+
+    names = dict[str, None]()
+    for group, levels in groups.items():
+        if _is_whole(levels, reached[group]):
+            names[called(group)] = None
+        else:
+            names[called(*levels) if len(levels) == 1 else f"{called(group)} in part"] = None
+    return _some(list(names), "conditions")
+
+
+def _all(groups: Levels, reached: Levels) -> str:
+    """Return `all conditions`, or `all corruptions`, where these are all of many; else an empty text."""
+    families = {family_of(kind_of(text)).name for text in groups}
+    of_these = [text for text in reached if family_of(kind_of(text)).name in families]
+    whole = all(_is_whole(levels, reached[group]) for group, levels in groups.items())
+    if not whole or len(groups) <= _NAMED or len(groups) < min(len(of_these), len(reached)):
+        return ""
+    return "all conditions" if len(groups) == len(reached) else f"all {' and '.join(sorted(families))}"
+
+
+def _is_whole(levels: set[str], every: set[str]) -> bool:
+    return not levels or levels == every
+
+
+def _some(names: Sequence[str], what: str) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _NAMED
+    if more < 2:
+        return "; ".join(names)
+    return f"{'; '.join(names[:_NAMED])} and {more} more {what}"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What an unfinished run lacks under a condition, or a group of them such as all severities of a corruption.
+
+    called: what people call the condition. missing, units: shards of samples, over all checkpoints. fewest, most:
+    samples that have a record, of the checkpoint and condition with the fewest and of that with the most.
+    """
+
+    called: str
+    missing: int
+    units: int
+    fewest: int
+    most: int
+
+    @property
+    def samples(self) -> str:
+        """The number of samples that have a record, such as `64` or `0 to 64`."""
+        return str(self.most) if self.fewest == self.most else f"{self.fewest} to {self.most}"
+
+
+def gaps_of(run: RunFolder) -> list[Gap]:
+    """Return what an unfinished run lacks, in the order of its conditions; nothing of a finished one."""
+    manifest, missing, units = run.manifest, Counter[str](), Counter[str]()
+    names: dict[str, str] = {}
+    there: dict[str, list[int]] = {}
+    for condition in manifest.conditions:
+        group = words_of(condition).group(condition)
+        names.setdefault(group, family_of(kind_of(group)).called(group, manifest))
+        for checkpoint in manifest.names:
+            units[group] += run.shard_count
+            missing[group] += run.missing_units(checkpoint, condition)
+            there.setdefault(group, []).append(manifest.data.n - run.lacking(checkpoint, condition))
+    return [
+        Gap(names[group], missing[group], units[group], min(there[group]), max(there[group]))
+        for group in names
+        if missing[group]
+    ]
+
+
+def unfinished(run: RunFolder, checkpoint: str | None = None) -> str:
+    """Return a line that says what a run lacks, and the command that completes it; empty for a finished one.
+
+    checkpoint: only what this one lacks.
+    """
+    missing, every = missing_units(run, checkpoint)
+    what = "ends when its rules are decided" if run.manifest.is_sequential else "unfinished"
+    return f"{what}: {missing} of {every} units are missing; {_completing(run)}" if missing else ""
+
+
+def _completing(run: RunFolder) -> str:
+    repeat = repeat_of(run.manifest.command)
+    if repeat.why_not:
+        return f"the same command completes it, which is not repeated here: {repeat.why_not}"
+    return f"this completes it: {repeat.command}"
+
+
+def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, int]:
+    """Return how many units of work have no record, and how many there are. checkpoint: only those of this one."""
+    manifest = run.manifest
+    wanted = manifest.names if checkpoint is None else [checkpoint]
+    missing = sum(run.missing_units(name, condition) for name in wanted for condition in manifest.conditions)
+    return missing, run.shard_count * len(wanted) * len(manifest.conditions)
+
+
+def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
+    """Return lines on images with unprintable names, on what could not be evaluated, and on conditions without any
+    record.
+    """
+    return [*not_evaluated(run), *_without_records(run, checkpoint)]
+
+
+def not_evaluated(run: RunFolder) -> list[str]:
+    """Return lines on images with unprintable names, and on what could not be evaluated, however often it is tried."""
+    manifest = run.manifest
+    unnamed = [line for line in manifest.data.notes if "whose names" in line]
+    return [*unnamed, *(line for family in families() for line in family.left_out(manifest))]
+
+
+def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
+    manifest, done = run.manifest, set(run.units())
+    for entry in manifest.checkpoints:
+        gone = [condition for condition in manifest.conditions if (entry.name, condition) not in done]
+        if gone and checkpoint in (None, entry.name):
+            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+            yield f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command continues"
+
+
+Figures = Mapping[str, Mapping[str, Any]]
+"""The rows of a condition by metric."""
+
+
+@dataclass(frozen=True)
+class ListedConditions:
+    """How a family shows its results. kind: what its conditions' texts begin with. title: of the tables, in sentence
+    case. headings: the condition's, n, and those of the figures. headline: which of them is shown of each checkpoint
+    side by side. note: below each table. label: what a condition is called. counted: the metric whose n stands for
+    the row; 0 where a condition lacks it. cells: the texts of a condition's figures, fewer than headings where it has
+    none of the last ones.
+    """
+
+    kind: str
+    title: str
+    headings: tuple[str, ...]
+    headline: int
+    note: str
+    label: Callable[[str], str]
+    counted: str
+    cells: Callable[[Figures], Iterable[str]]
+
+    def tables(self, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
+        """Return a table for each checkpoint, from the rows of the summary."""
+        ours = by_checkpoint(results, lambda text: text if text.startswith(f"{self.kind}(") else None)
+        return [self._table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
+
+    def grids(self, tables: Sequence[TextTable]) -> list[Grid]:
+        """Return the tables as one grid: a row for each condition, and the headline of each checkpoint."""
+        parts = [part_of(table) for table in tables]
+        return side_by_side(self.title, parts, headline=self.headings[self.headline], note=self.note)
+
+    def _table(self, checkpoint: str, conditions: Mapping[str, Figures]) -> TextTable:
+        every = [
+            (self.label(text), str(figures.get(self.counted, {"n": 0})["n"]), *self.cells(figures))
+            for text, figures in conditions.items()
+        ]
+        headings = self.headings[: max(map(len, every))]
+        rows = tuple((*cells, *["–"] * (len(headings) - len(cells))) for cells in every)
+        title = f"{checkpoint}: {self.title[0].lower()}{self.title[1:]}"
+        return TextTable(title, headings, rows, (), self.note, checkpoint=checkpoint).said_once("n")
+
+
+class Chief(NamedTuple):
+    """A figure that sums up a run. why: in a few words."""
+
+    condition: str
+    metric: str
+    why: str
+
+
+def chief_figures(checkpoints: Iterable[Cells], metric: str) -> list[Chief]:
+    """Return the same few figures for all checkpoints of a run, families in the order of the results.
+
+    Where one of several conditions is taken, such as the strongest attack, it is the one for the mean over checkpoints.
+
+    checkpoints: the results of each. metric: the task's headline.
+    """
+    values: dict[tuple[str, str], list[float]] = {}
+    for cells in checkpoints:
+        for key, row in cells.items():
+            if is_finite(row["value"]):
+                values.setdefault(key, []).append(row["value"])
+    means = {key: sum(some) / len(some) for key, some in values.items()}
+    chosen, order = list[Chief](), list(dict.fromkeys(condition for condition, _ in means))
+    for words, texts in sorted(by_words(order), key=lambda group: order.index(group[1][0])):
+        of_family = set(texts)
+        own = {key: value for key, value in means.items() if key[0] in of_family}
+        chosen += [Chief(*figure) for figure in words.chief(own, metric)]
+    return chosen

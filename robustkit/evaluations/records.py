@@ -1,0 +1,327 @@
+"""Read the columns of a checkpoint's records: for results, for comparisons, and divided into parts.
+
+A unit is (checkpoint, condition, shard). Parts have a share of each condition's shards that differs by one shard at
+most. With four shards or more for each part, all conditions of a shard are of one part, which decodes it once;
+otherwise conditions are divided, too. What takes the images that another condition made (watched attention, what is
+passed on) is of the same part. What is measured before an attack's units, or before all, goes with one of these units,
+so that it is there when that unit is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..common.intervals import Floats
+from ..common.plugins import GROUPS, declared
+from ..errors import DamagedRecord, PluginError, ProtocolError, RunError, unknown
+from ..runs.folder import RunFolder
+from ..runs.manifest import Manifest
+from .registry import EVERY_FAMILY, kind_of, words_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..runs.manifest import CheckpointEntry
+
+_MOST_LAYERS, _MOST_HEADS, _LONGEST = 4096, 1 << 16, 200
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer. keys: the number of keys among which a query divides its attention."""
+
+    name: str
+    heads: int
+    keys: int
+
+
+def head_name(layers: Sequence[Layer], place: int) -> str:
+    """Return `blocks.3.attn head 0` of the head at a place among those of all layers; heads are counted from 0, as
+    layers are.
+    """
+    for layer in layers:
+        if place < layer.heads:
+            return f"{layer.name} head {place}"
+        place -= layer.heads
+    raise IndexError(place)
+
+
+def encode_layers(layers: Sequence[Layer]) -> bytes:
+    """Encode the layers for the metadata of a record."""
+    return json.dumps([[layer.name, layer.heads, layer.keys] for layer in layers]).encode()
+
+
+def decode_layers(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[Layer, ...]:
+    try:
+        layers = tuple(Layer(*entry) for entry in json.loads((metadata or {})[b"attention"]))
+    except (KeyError, TypeError, ValueError, RecursionError):
+        layers = ()
+    fine = 0 < len(layers) <= _MOST_LAYERS and all(map(_is_layer, layers))
+    if not fine or sum(layer.heads for layer in layers) > _MOST_HEADS:
+        raise DamagedRecord(f"{where}: a record does not say which layers it is of; delete it and run again")
+    return layers
+
+
+def _is_layer(layer: Layer) -> bool:
+    counts = all(type(count) is int and 0 < count < 1 << 31 for count in (layer.heads, layer.keys))
+    return counts and isinstance(layer.name, str) and len(layer.name) <= _LONGEST and layer.name.isprintable()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The metrics by which a task compares checkpoints.
+
+    shown: under each condition of its table. ended: the same where samples left at their first wrong prediction.
+    groups: means over the conditions of a group, such as all severities of a corruption. sets: means over groups.
+    """
+
+    shown: tuple[str, ...]
+    ended: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What was read from a record: (n,) ids in order, and (n,) figures by column; samples with errors are left out."""
+
+    ids: pa.Array
+    columns: Mapping[str, Floats]
+
+    def of(self, name: str, ids: pa.Array) -> Floats:
+        """Return a column for the samples with these ids, all of which are there."""
+        return aligned(self.ids, self.columns[name], ids)
+
+
+PerSample = tuple["pa.Array", Floats]
+"""A figure for each sample that could be read: (n,) ids in order, and (n,) figures."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A checkpoint of a run. What was read from its records is kept, so that each is read once.
+
+    memo: what a task keeps besides.
+    """
+
+    run: RunFolder
+    checkpoint: str
+    memo: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _samples: dict[str, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _absent: dict[str, set[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _order: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """Its run's run.json."""
+        return self.run.manifest
+
+    @cached_property
+    def described(self) -> CheckpointEntry:
+        """The checkpoint as run.json has it."""
+        return self.manifest.checkpoint(self.checkpoint)
+
+    @cached_property
+    def conditions(self) -> tuple[str, ...]:
+        """The conditions that it has records of, in the order of the run."""
+        return tuple(condition for name, condition in self.run.units() if name == self.checkpoint)
+
+    def forget(self) -> None:
+        """Drop what was read."""
+        for kept in (self._samples, self._absent, self._order, self.memo):
+            kept.clear()
+
+    def table(self, condition: str, columns: Sequence[str]) -> pa.Table:
+        """Return its rows under a condition. Raises RunError where there are none."""
+        return self.run.table(self.checkpoint, condition, columns)
+
+    def samples(self, condition: str, columns: Sequence[str]) -> Samples:
+        """Return at least these columns under a condition.
+
+        Raises:
+            RunError: there are no records, or they lack a column.
+        """
+        kept, absent = self._samples.get(condition), self._absent.setdefault(condition, set())
+        wanted = dict.fromkeys(columns)
+        missing = [name for name in wanted if name not in absent and (kept is None or name not in kept.columns)]
+        if missing or kept is None:
+            table = self.table(condition, ["sample_id", *missing, "error"])
+            absent.update(name for name in missing if name not in table.column_names)
+            table = table.filter(table["error"].is_null())
+            ids, order = self._sorted(table["sample_id"].combine_chunks())
+            there = [name for name in missing if name not in absent]
+            read = {name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)[order] for name in there}
+            kept = self._samples[condition] = Samples(ids, read if kept is None else {**kept.columns, **read})
+        if lacking := [name for name in wanted if name in absent]:
+            raise RunError(
+                f"{self.run.path}: the records of {self.checkpoint} under {condition} have no {', '.join(lacking)}; "
+                "compare another figure, or run the audit again with it"
+            )
+        return kept
+
+    def _sorted(self, ids: pa.Array) -> tuple[pa.Array, Any]:
+        """Return the sorted ids and the places they had; conditions mostly share both."""
+        import pyarrow.compute as pc
+
+        if not (self._order and self._order[0].equals(ids)):
+            order = pc.sort_indices(ids).to_numpy()
+            self._order[:] = [ids, ids.take(order), order]
+        return self._order[1], self._order[2]
+
+
+def aligned(ids: pa.Array, values: Floats, wanted: pa.Array) -> Floats:
+    """Return the values of the wanted samples, which are in the same order."""
+    if ids.equals(wanted):
+        return values
+    import pyarrow.compute as pc
+
+    chosen: Floats = values[pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False)]
+    return chosen
+
+
+def common_ids(ids: Sequence[pa.Array]) -> pa.Array:
+    """Return the ids that are in all of these, in the order of the first."""
+    import pyarrow.compute as pc
+
+    return reduce(lambda kept, other: kept if kept.equals(other) else kept.filter(pc.is_in(kept, value_set=other)), ids)
+
+
+def nothing_common(first: Recorded, second: Recorded, condition: str) -> RunError:
+    """Return the error for two checkpoints whose records share no sample."""
+    return RunError(
+        f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no sample in common under {condition}; "
+        "audit both again"
+    )
+
+
+def not_paired(condition: str, metric: str, paired: Sequence[str]) -> RunError:
+    """Return the error for a number that is not a mean over samples under a condition. paired: those that are."""
+    return RunError(unknown(f"figure of pairs under {condition}", metric, paired))
+
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Right:
+    """Whether samples, by their ids, were predicted right under some condition."""
+
+    ids: pa.ChunkedArray
+    right: Bools
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Right:
+        """Return the answers of a condition's readable rows."""
+        return cls(table["sample_id"], table["correct"].fill_null(False).to_numpy().astype(bool))
+
+
+def aligned_outcomes(rights: Sequence[Right]) -> list[Bools]:
+    """Return one array for each condition, of the samples that all of them have."""
+    if all(each.ids.equals(rights[0].ids) for each in rights[1:]):
+        return [each.right for each in rights]
+    by_id = [dict(zip(each.ids.to_pylist(), each.right.tolist(), strict=True)) for each in rights]
+    common = [name for name in by_id[0] if all(name in each for each in by_id[1:])]
+    return [np.array([each[name] for name in common], dtype=bool) for each in by_id]
+
+
+def chance(more: int, fewer: int) -> float:
+    """Return the probability that a fair coin gives at least `more` heads in `more + fewer` throws: McNemar's exact
+    test, one-sided.
+    """
+    n = more + fewer
+    if n > 1000:  # the normal approximation, with the correction for continuity
+        return 0.5 * math.erfc((more - fewer - 1) / math.sqrt(2 * n))
+    return float(sum(math.comb(n, heads) for heads in range(more, n + 1)) / 2**n)
+
+
+ENOUGH = 4
+"""Shards for each process from which the conditions of a shard stay together."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of `count` parts of a run; `number` counts from 1."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def of(cls, text: str) -> Part:
+        """Return the part that `3/64` means. Raises ProtocolError where it means none."""
+        number, _, count = text.strip().partition("/")
+        if all(each.isascii() and each.isdecimal() and len(each) < 10 for each in (number, count)):
+            part = cls(int(number), int(count))
+            if 1 <= part.number <= part.count:
+                return part
+            if part.count:
+                raise ProtocolError(f"--part {text}: expected 1/{part.count} to {part.count}/{part.count}")
+        raise ProtocolError(f"--part {text}: expected one part of several, such as 3/64")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def holds(self, checkpoint: str, condition: str, shard: int, shards: int) -> bool:
+        """Whether a unit is of this part. shards: of the run."""
+        return part_of(checkpoint, condition, shard, shards, self.count) == self.number
+
+    def measures(self, checkpoint: str, condition: str, shards: int) -> bool:
+        """Whether what is measured besides the units of a condition is of this part."""
+        return self.holds(checkpoint, condition, _number(checkpoint, condition) % max(shards, 1), shards)
+
+
+def part_of(checkpoint: str, condition: str, shard: int, shards: int, parts: int) -> int:
+    """Return the number of the part, from 1 on, that a unit is of. shards: of the run."""
+    checkpoint, condition = words_of(condition).computed_with(checkpoint, condition)
+    together = shards >= ENOUGH * parts
+    return (_number(checkpoint, "" if together else condition) + shard) % parts + 1
+
+
+def missing_by_part(run: RunFolder, parts: int) -> dict[int, list[str]]:
+    """Return the units of a run that have no record, in words, by the part that they are of."""
+    missing: dict[int, list[str]] = {}
+    for checkpoint in run.manifest.names:
+        for condition in run.manifest.conditions:
+            for shard in run.missing_shards(checkpoint, condition):
+                number = part_of(checkpoint, condition, shard, run.shard_count, parts)
+                missing.setdefault(number, []).append(f"{checkpoint} under {condition}, shard {shard}")
+    return dict(sorted(missing.items()))
+
+
+def _number(*parts: str) -> int:
+    return int.from_bytes(hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()[:8], "big")
+
+
+_READING = ("families", "corruptions", "explainers", "tasks")  # groups needed to read the texts of conditions
+
+
+def check_plugins(manifest: Manifest) -> None:
+    """Raise PluginError where a plug-in that reads the records of a run is missing, has other code, or took no part."""
+    for entry in manifest.used_plugins:
+        here = [plugin for plugin in declared(entry.group) if plugin.name == entry.name]
+        if entry.group not in _READING:
+            continue
+        what = f"{entry.name} ({GROUPS[entry.group]}, {f'{entry.distribution} {entry.version}'.rstrip()})"
+        if not here:
+            raise PluginError(
+                f"the run needs plug-in {what}, which is not here: install it, or give its file with --plugin"
+            )
+        if all(plugin.source != entry.source for plugin in here):
+            raise PluginError(
+                f"the run was made with plug-in {what} of source {entry.source[:12]}…, here it is of source "
+                f"{here[0].source[:12]}…: install that one, or make the run again"
+            )
+    families = {entry.name for entry in manifest.used_plugins if entry.group == "families"}
+    for text in manifest.conditions:
+        plugin = EVERY_FAMILY.plugin(kind_of(text))
+        if plugin is not None and plugin.name not in families:
+            raise PluginError(f"{text} of the run is not of {plugin.words}, which has taken its name: leave that out")

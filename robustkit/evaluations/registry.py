@@ -1,0 +1,170 @@
+"""Find the family of a condition by the first word of its text, and what a rule names. Loads no torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+from ..common.plugins import Registry
+from ..errors import ProtocolError
+from ..protocol.card import number
+from ..protocol.condition import ConditionPattern
+from .interface import Vocabulary
+
+FOLDERS = {
+    "clean": "clean",
+    "corruption": "corruptions",
+    **dict.fromkeys(("in-c", "in-c-extra", "segformer-16", "fan-19"), "corruptions"),
+    **dict.fromkeys(("noise", "blur", "weather", "digital"), "corruptions"),
+    "cam": "maps",
+    "stability": "maps",
+    "attention": "attention",
+    "ledger": "attention.logit_decomposition",
+    **dict.fromkeys(("fmn", "ddn"), "attacks.distances"),
+    "patch": "attacks.patches",
+    "transfer": "attacks.transfer",
+    "two-phase": "attacks.two_phase",
+    "region-noise": "maps.regions",
+    "two-object": "maps.two_objects",
+    "counterfactual": "maps.counterfactuals",
+    **dict.fromkeys(("jitter", "drop-steps", "drop-channels", "warp", "rescale"), "disturbances"),
+    **dict.fromkeys(("word-swap", "typo", "case"), "perturbations"),
+}
+"""The folder of the family of each kind of condition, including means in results."""
+ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd", "cospgd", "sea")
+"""As in `attacks.registry`, which loads torch. Each is a kind of condition of the folder `attacks`."""
+_ATTACKS = "attacks"
+
+
+def _with_words(value: Any) -> Any:
+    if isinstance(value, type) or not isinstance(getattr(value, "words", None), Vocabulary):
+        raise TypeError(f"it brings {value!r}; expected an instance of robustkit.evaluations.family.Family")
+    if value.name in (*FOLDERS.values(), _ATTACKS):
+        raise TypeError(f"its family is called {value.name!r}, as one of robustkit's own; rename it")
+    return value
+
+
+EVERY_FAMILY: Registry[Any] = Registry("families", FOLDERS, _with_words, ATTACK_NAMES, same_name=False)
+"""The folders of robustkit's families and the families of plug-ins, by kind of condition; without attacks."""
+
+
+def is_attack(kind: str) -> bool:
+    """Whether a kind of condition is the name of an attack: one that no other family has."""
+    return kind not in EVERY_FAMILY
+
+
+def plugged(kind: str) -> Any:
+    """Return the plug-in's family of a kind of condition; None where the family is robustkit's own."""
+    plugin = EVERY_FAMILY.plugin(kind)
+    return None if plugin is None else EVERY_FAMILY.load(plugin)
+
+
+def module_of(kind: str, name: str) -> Any:
+    """Return a module from the folder of robustkit's family of a kind."""
+    return import_module(f"{__package__}.{FOLDERS.get(kind, _ATTACKS)}.{name}")
+
+
+def kind_of(text: str) -> str:
+    """Return the kind of a condition by its text: the first word."""
+    return text.partition("(")[0]
+
+
+def vocabulary_of(kind: str) -> Vocabulary:
+    """Return the vocabulary of a kind of condition, such as `cam`."""
+    family = plugged(kind)
+    words: Vocabulary = module_of(kind, "condition").VOCABULARY if family is None else family.words
+    return words
+
+
+def vocabularies() -> list[Vocabulary]:
+    """Return the vocabulary of robustkit's families and of those of plug-ins that were loaded, once each."""
+    loaded = (family.words for family in EVERY_FAMILY.loaded)
+    return list(dict.fromkeys((*map(vocabulary_of, (*FOLDERS, "")), *loaded)))
+
+
+def words_of(text: str) -> Vocabulary:
+    """Return the vocabulary of a condition's family."""
+    return vocabulary_of(kind_of(text))
+
+
+def shows(text: str) -> bool:
+    """Whether a condition shows images, on which others can be evaluated; one that only measures does not."""
+    return words_of(text).shows(kind_of(text))
+
+
+def shares_of(text: str) -> dict[str, float]:
+    """Return the conditions whose records a result is a mean over, and the share of each."""
+    return words_of(text).shares(text)
+
+
+def is_over_groups(text: str) -> bool:
+    """Whether a result is a mean over several groups of conditions, such as corruptions."""
+    words = words_of(text)
+    return len({words.group(share) for share in words.shares(text)}) > 1
+
+
+def by_words(texts: Iterable[str]) -> list[tuple[Vocabulary, list[str]]]:
+    """Return conditions by family, in the order of families; only families that have any."""
+    groups: dict[Vocabulary, list[str]] = {words: [] for words in vocabularies()}
+    for text in texts:
+        groups.setdefault(words_of(text), []).append(text)
+    return [(words, some) for words, some in groups.items() if some]
+
+
+def pattern_of(text: str) -> ConditionPattern:
+    """Return the parts of a condition's text, whether it makes sense or not."""
+    form = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    if not form:
+        return ConditionPattern(text, text)
+    items = [item.strip() for item in re.split(r",(?![^(]*\))", form[2] or "") if item.strip()]
+    split = [item.partition("=") for item in items]
+    pairs = tuple((key.strip(), value.strip()) for key, equals, value in split if equals)
+    what = ",".join(key for key, equals, _ in split if not equals)
+    name = form[1].lower()
+    special = vocabulary_of(name).read(text.strip(), pattern_of)
+    if special is not None:
+        return special
+    plain = f"{name}({','.join(['='.join(pair) for pair in ((what,), *pairs) if any(pair)])})"
+    return ConditionPattern(plain if items else name, name, what, pairs)
+
+
+def fits(pattern: ConditionPattern, condition: str) -> bool:
+    """Whether the pattern means a run's condition."""
+    other = pattern_of(condition)
+    if (pattern.name, pattern.what) != (other.name, other.what):
+        return False
+    vocabulary, given = vocabulary_of(pattern.name), pattern.given
+    theirs = {**vocabulary.defaults, **other.given}
+    if any(key in theirs and key not in given for key in vocabulary.telling):
+        return False  # without a severity, it means the mean over all
+    return all(key in theirs and _equal(key, value, theirs[key]) for key, value in pattern.parameters)
+
+
+def is_exactly(pattern: ConditionPattern, condition: str) -> bool:
+    """Whether a run's condition is this one, with nothing more."""
+    return fits(pattern, condition) and fits(pattern_of(condition), pattern.text)
+
+
+def check_condition(text: str) -> ConditionPattern:
+    """Check a condition of a rule and its names, and return it.
+
+    Raises:
+        ProtocolError: no such condition, parameter or value.
+    """
+    pattern = pattern_of(text)
+    vocabulary_of(pattern.name).check(pattern, text, check_condition)
+    return pattern
+
+
+def _equal(key: str, wanted: str, actual: str) -> bool:
+    if key == "under":
+        return fits(pattern_of(wanted), actual)
+    if wanted == actual:
+        return True
+    try:
+        return math.isclose(float(number(wanted)), float(number(actual)), rel_tol=1e-9)
+    except (ProtocolError, OverflowError):
+        return False

@@ -1,0 +1,315 @@
+"""Counts of label maps into results: of single conditions, of the worst case, of two segmenters.
+
+An attack that makes several runs (SEA) keeps of each image the point by which fewest of its own pixels are right. The
+mIoU is no mean over images, so another choice may lower it further: Croce, Singh and Hein (2024, arXiv:2306.12941)
+choose image after image, and go on until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...common.differences import Difference, of_resamples
+from ...common.intervals import Floats
+from ...evaluations.aggregate import FEWEST, Parts, Reading, Row
+from ...evaluations.presenting import LEFT_OUT
+from ...evaluations.records import Recorded, common_ids, nothing_common
+from ...evaluations.registry import by_words, is_over_groups, shares_of, words_of
+from ...protocol.condition import CLEAN
+from .counts import COLUMNS, METRICS, NO_INTERVAL, Counts, averaged, biased, interval, mean_known
+from .subject import BY_RUN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def of_runs(column: str) -> bool:
+    """Whether a column of records is about a run of an attack: `predicted js`."""
+    return column.partition(" ")[0] in BY_RUN and " " in column
+
+
+def counts_of_runs(table: pa.Table) -> list[Counts]:
+    """Return the counts at the worst point of each run of an attack; none where it makes no several runs."""
+    runs = [name.partition(" ")[2] for name in table.column_names if name.startswith(f"{BY_RUN[0]} ")]
+    tables = []
+    for run in runs:
+        ours = table.drop_columns(list(BY_RUN))
+        tables.append(ours.rename_columns([_whole(name, run) for name in ours.column_names]))
+    return [Counts.of(each, ()) for each in tables]
+
+
+def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], notes: Sequence[str]) -> Iterator[Row]:
+    """Yield condition, `miou_worst`, value, n, interval and flags; nothing where there are no runs.
+
+    The interval is of resampled images, each with the run that was chosen on all of them.
+    """
+    n = len(counts.ids)
+    if n and runs:
+        worst = worst_case(counts, runs)
+        bounds = worst.intervals[0] if n >= FEWEST else NO_INTERVAL
+        yield condition, "miou_worst", float(worst.values[0]), n, *bounds, [*counts.flags, *notes]
+
+
+def worst_case(counts: Counts, runs: Sequence[Counts]) -> Counts:
+    """Return the counts of each image at the point, of its record's and of those of all runs, that was chosen.
+
+    It begins with the record's points, so it is never above their mIoU. Then it goes through the images in the order of
+    their ids, takes of each the point with which the mIoU of all is lowest, the first of those that are alike, and
+    starts again until a whole round has changed nothing. That need not be the lowest of all choices, of which there are
+    too many to try. counts, runs: of the same images, (n, K).
+    """
+    every = [counts, *runs]
+    hits = np.stack([each.intersections for each in every]).astype(np.int64)
+    unions = np.stack([each.predicted for each in every]) + counts.labelled.astype(np.int64) - hits
+    images = np.arange(len(counts.ids))
+    chosen = np.zeros(len(images), dtype=np.int64)
+    both, either = hits[0].sum(axis=0), unions[0].sum(axis=0)
+    changed = True
+    while changed:
+        changed = False
+        for image in images:
+            now = chosen[image]
+            hit = both - hits[now, image] + hits[:, image]
+            union = either - unions[now, image] + unions[:, image]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                figures = mean_known(hit / union)
+            best = int(np.argmin(np.where(np.isnan(figures), np.inf, figures)))
+            if figures[best] < figures[now]:
+                chosen[image], both, either, changed = best, hit[best], union[best], True
+    predicted = np.stack([each.predicted for each in every])
+    return replace(
+        counts,
+        intersections=hits[chosen, images].astype(np.int32),
+        predicted=predicted[chosen, images],
+    )
+
+
+def _whole(name: str, run: str) -> str:
+    """Return the name of the column that a run's column stands for; any other as it is."""
+    column, _, of = name.partition(" ")
+    return column if of == run and column in BY_RUN else name
+
+
+BIASED = "classes in few images bias its interval by over a quarter of a standard error; evaluate more images"
+_NAMED = 5  # classes that a flag names
+
+
+def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator[Row]:
+    """Yield condition, metric, value, n, interval and flags of every figure of one condition.
+
+    `iou(pole)` is given for each class that is in the prediction or truth of some image; n is the number of these. As
+    for scores of maps, a few images have no interval. names: of the K classes.
+    """
+    n = len(counts.ids)
+    if n == 0:
+        return
+    flags, notes = list(counts.flags), _notes([counts], names)
+    values = counts.values.tolist()
+    for place, metric in enumerate(METRICS):
+        bounds = counts.intervals[place] if n >= FEWEST else NO_INTERVAL
+        doubt = [BIASED] * (n >= FEWEST and biased(values[place], counts.resampled[:, place]))
+        yield condition, metric, values[place], n, *bounds, [*flags, *notes.get(metric, []), *doubt]
+    for place, (name, seen) in enumerate(zip(_distinct(names), counts.seen.tolist(), strict=True), len(METRICS)):
+        if seen:
+            bounds = counts.intervals[place] if seen >= FEWEST else NO_INTERVAL
+            yield condition, f"iou({name})", values[place], seen, *bounds, flags
+    for norm, largest in counts.largest.items():
+        if largest > 0:
+            yield condition, f"{norm}_max", largest, n, *NO_INTERVAL, flags
+
+
+def scene_mean_rows(by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]) -> Iterator[Row]:
+    """Yield condition, metric, value, n, interval and flags of every mean that a checkpoint's conditions allow.
+
+    For each corruption at the severities that some set has of it, and for each set: `METRICS`, means over severities
+    and then over corruptions; `retention`, that mIoU over the clean one; for sets also the IoU of each class, without
+    an interval. Only images count that could be read under all conditions of the mean, and clean; without any, there is
+    no row.
+
+    by_condition: counts by the text of the condition, `clean` among them if it was evaluated. expected: images of the
+    data set.
+    """
+    for words, conditions in by_words(by_condition):
+        for mean in words.means(conditions):
+            shares = shares_of(mean)
+            if all(text in by_condition for text in shares):
+                texts = [*shares, *([CLEAN.text] if CLEAN.text in by_condition else [])]
+                yield from _mean(mean, shares, {text: by_condition[text] for text in texts}, expected, names)
+
+
+def _mean(
+    mean: str, shares: Mapping[str, float], by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]
+) -> Iterator[Row]:
+    ids = common_ids([counts.ids for counts in by_condition.values()])
+    n, same = len(ids), {text: counts.of_samples(ids) for text, counts in by_condition.items()}
+    if n == 0:
+        return
+    members, clean = [same[text] for text in shares], same.get(CLEAN.text)
+    lack = f"{expected - n} of {expected} samples lack some of its conditions; left out"
+    flags = _merged(members) + [lack] * (n < expected)
+    _, values, resampled = averaged(zip(shares.values(), members, strict=True))
+    figures = {metric: (values[place], resampled[:, place]) for place, metric in enumerate(METRICS)}
+    notes = _notes(members, names)
+    if clean is not None:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            figures["retention"] = values[0] / clean.values[0], resampled[:, 0] / clean.resampled[:, 0]
+        notes["retention"] = [flag for flag in _merged([clean]) if flag not in flags]
+        notes["retention"] += _notes([*members, clean], names)["miou"]
+    for metric, (value, drawn) in figures.items():
+        bounds = interval(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
+        doubt = [BIASED] * (n >= FEWEST and biased(value, drawn))
+        yield mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *doubt]
+    if not is_over_groups(mean):
+        return
+    fewest = np.min([counts.seen for counts in members], axis=0).tolist()
+    for name, iou, seen in zip(_distinct(names), values[len(METRICS) :].tolist(), fewest, strict=True):
+        if seen:
+            yield mean, f"iou({name})", iou, seen, *NO_INTERVAL, flags
+
+
+def _merged(conditions: Sequence[Counts]) -> list[str]:
+    """Return the flags of conditions, each once; missing images are counted over all conditions."""
+    every = dict.fromkeys(flag for counts in conditions for flag in counts.flags)
+    return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
+
+
+def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list[str]]:
+    """Return by metric which classes its means over classes leave out, under all of the conditions or under some."""
+    absent = np.sum([counts.seen == 0 for counts in conditions], axis=0)
+    unlabelled, where = conditions[0].labelled.max(axis=0) == 0, "in neither prediction nor truth"
+    sometimes = _naming((absent > 0) & (absent < len(conditions)), names, f"{where} under some of its conditions")
+    return {
+        "miou": _naming(absent == len(conditions), names, where) + sometimes,
+        "mean_accuracy": _naming(unlabelled, names, "without labelled pixels"),
+    }
+
+
+def _naming(which: NDArray[np.bool_], names: Sequence[str], where: str) -> list[str]:
+    """Return `2 of 11 classes are in neither prediction nor truth, left out of the mean: pole, sign`."""
+    said = [name for name, yes in zip(_distinct(names), which.tolist(), strict=True) if yes]
+    if not said:
+        return []
+    more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+    verb = "is" if len(said) == 1 else "are"
+    return [f"{len(said)} of {len(names)} classes {verb} {where}, {LEFT_OUT}: {', '.join(said[:_NAMED])}{more}"]
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the names, with the number of the class where several share a name."""
+    often = Counter(names)
+    return [name if often[name] == 1 else f"{name} {place}" for place, name in enumerate(names)]
+
+
+def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
+    """Return the rows of a checkpoint: of single conditions, and of means over corruptions."""
+    data = reading.manifest.data
+    every, expected = data.class_names, data.n
+    judged = [place for place in range(len(every)) if place not in (data.unjudged or ())]
+    names = [every[place] for place in judged]
+    rows: list[dict[str, Any]] = []
+    by_condition: dict[str, Counts] = {}
+    for condition in conditions:
+        table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or of_runs(name)))
+        counts = Counts.of(table, [*reading.flags(condition, table), *odd]).of_classes(judged)
+        rows += reading.rows(scene_rows(condition, counts, names))
+        if runs := [each.of_classes(judged) for each in counts_of_runs(table)]:
+            rows += reading.rows(worst_rows(condition, counts, runs, _notes([counts, *runs], names).get("miou", [])))
+        if words_of(condition).in_means:
+            by_condition[condition] = counts
+    return rows, reading.rows(scene_mean_rows(by_condition, expected, names)), []
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """What was read from a record of scenes: (n,) ids, (4 + K,) figures and (R, 4) of resampled images (`Counts`)."""
+
+    ids: pa.Array
+    values: Floats
+    resampled: Floats
+
+    @classmethod
+    def of(cls, counts: Counts) -> Scenes:
+        """Return the figures of counts, which need not be kept."""
+        if not len(counts.ids):
+            return cls(counts.ids, np.empty(0), np.empty((0, 0)))
+        return cls(counts.ids, counts.values, counts.resampled)
+
+
+def scene_ids(side: Recorded, condition: str) -> pa.Array:
+    """Return the images that could be read under a condition, in their order. Raises RunError without records."""
+    if ("ids", condition) not in side.memo:
+        scenes = side.memo["scenes", condition] = Scenes.of(_counts(side, condition))
+        side.memo["ids", condition] = scenes.ids
+    return side.memo["ids", condition]
+
+
+def scenes_of(side: Recorded, condition: str, ids: pa.Array) -> Scenes:
+    """Return the figures under a condition of the images with these ids, all of which it has."""
+    kept: Scenes | None = side.memo.get(("scenes", condition))
+    if kept is None or not kept.ids.equals(ids):
+        kept = side.memo["scenes", condition] = Scenes.of(_counts(side, condition).of_samples(ids))
+    return kept
+
+
+def _counts(side: Recorded, condition: str) -> Counts:
+    return Counts.of(side.table(condition, list(COLUMNS)), ())
+
+
+def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+    """Return how the second's figure differs from the first's under a condition, or a mean over conditions.
+
+    Raises:
+        RunError: there are no records, or no image is in common.
+    """
+    shares = shares_of(condition)
+    ids = common_ids([scene_ids(side, text) for side in (first, second) for text in shares])
+    if not len(ids):
+        raise nothing_common(first, second, condition)
+    before, after = (
+        [(share, scenes_of(side, text, ids)) for text, share in shares.items()] for side in (first, second)
+    )
+    return scene_difference(before, after, metric)
+
+
+def scene_difference(
+    first: Iterable[tuple[float, Counts | Scenes]],
+    second: Iterable[tuple[float, Counts | Scenes]],
+    metric: str = "miou",
+) -> Difference:
+    """Return how the second's figure of a data set differs from the first's.
+
+    first, second: shares and counts of the conditions that the figure is a mean over, all of the same images; for one
+    condition `[(1.0, counts)]`. They need not be in memory together. metric: miou, pixel_accuracy, mean_accuracy or
+    nll.
+    """
+    place = METRICS.index(metric)
+    (n, before, drawn_before), (_, after, drawn_after) = _averaged(first, place), _averaged(second, place)
+    with np.errstate(invalid="ignore"):
+        resampled = drawn_after - drawn_before
+    return of_resamples(before, after, resampled, n, FEWEST)
+
+
+def _averaged(parts: Iterable[tuple[float, Counts | Scenes]], place: int) -> tuple[int, float, Floats]:
+    """Return the number of images, the figure and that of each resample, (R,), of a weighted mean over conditions."""
+    n, value, drawn = 0, 0.0, np.zeros(1)
+    for weight, scenes in parts:
+        n, value = len(scenes.ids), value + weight * float(scenes.values[place])
+        drawn = drawn + weight * scenes.resampled[:, place]
+    return n, value, drawn
+
+
+def other_mask(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
+    """Return how many images both have, and which of them has another mask; empty if none."""
+    tables = [side.table(condition, ["sample_id", "labelled", "error"]) for side in (first, second)]
+    read = [table.filter(table["error"].is_null()) for table in tables]
+    ids = common_ids([table["sample_id"].combine_chunks() for table in read]).to_pylist()
+    masks = [dict(zip(t["sample_id"].to_pylist(), t["labelled"].to_pylist(), strict=True)) for t in read]
+    if first.described.preprocessing != second.described.preprocessing:
+        masks = masks[:1] * 2  # counts at other image sizes say nothing
+    return len(ids), next((f"the mask of {name} differs" for name in ids if masks[0][name] != masks[1][name]), "")

@@ -1,0 +1,170 @@
+"""Perplexity, bits a byte, NLL and accuracy of tokens: from records into results and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...common.differences import Difference, of_resamples
+from ...common.intervals import Floats, intervals, resampled_figures
+from ...display.grid import Grid, Part, side_by_side, with_flags
+from ...display.table import CardPart, TextTable
+from ...display.text import Made, code
+from ...evaluations.aggregate import FEWEST, Parts, Reading, Results, column_of, readable
+from ...evaluations.family import family_of
+from ...evaluations.presenting import Cells, flag_lines, is_finite
+from ...evaluations.records import Recorded, common_ids, nothing_common
+from ...evaluations.registry import kind_of, words_of
+from ...runs.description import shown_as
+from ...runs.manifest import CheckpointEntry
+from .subject import SUMS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FIGURES = ("perplexity", "word_perplexity", "bits_per_byte", "nll", "token_accuracy")
+
+
+def figures(sums: Floats) -> Floats:
+    """Return the figures (..., 5), in the order of FIGURES, of sums (..., 5) in that of SUMS."""
+    tokens, words, size, nll, right = np.moveaxis(sums, -1, 0)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        parts = np.exp(nll / tokens), np.exp(nll / words), nll / np.log(2) / size, nll / tokens, right / tokens
+    return np.stack(parts, axis=-1)
+
+
+def sums_of(table: pa.Table) -> Floats:
+    """Return the sums of each document that could be read: (n, 5)."""
+    return np.stack([column_of(table, name) for name in SUMS], axis=1)
+
+
+def resampled(sums: Floats) -> Floats:
+    """Return the figures of resampled documents, (R, 5)."""
+    return resampled_figures(lambda counts: figures(counts @ sums), len(sums))
+
+
+def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
+    """Return the rows of a checkpoint, of single conditions. Documents are resampled; few of them give no interval."""
+    rows: list[dict[str, Any]] = []
+    for condition in conditions:
+        family = family_of(kind_of(condition))
+        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family.wants)))
+        read = readable(table)
+        if not len(read):
+            continue
+        flags = [*reading.flags(condition, table), *notes, *family.doubts(reading, condition, read)]
+        sums, n = sums_of(read), len(read)
+        if broken := int(np.isnan(sums).any(axis=1).sum()):
+            flags.append(f"{broken} of {n} documents have logits that are not finite")
+        if lacking := column_of(read, "unknown").sum():
+            share = 100 * lacking / sums[:, 0].sum()
+            flags.append(f"{share:.1f} % of the tokens are of words that the vocabulary lacks, and count as one word")
+        values = figures(sums.sum(axis=0))
+        bounds = intervals(resampled(sums), n, values) if n >= FEWEST else [(np.nan, np.nan)] * len(values)
+        pairs = zip(FIGURES, values.tolist(), bounds, strict=True)
+        rows += reading.rows((condition, name, value, n, *ends, flags) for name, value, ends in pairs)
+    return rows, [], []
+
+
+def _is_wanted(wants: Any, column: str) -> bool:
+    return column in (*SUMS, "unknown", "sample_id", "error") or wants(column)
+
+
+def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+    """Return how the second's figure differs from the first's under a condition, over the same resampled documents.
+
+    Raises:
+        RunError: there are no records, or no document is in common.
+    """
+    read = [side.samples(condition, SUMS) for side in (first, second)]
+    ids = common_ids([side.ids for side in read])
+    if not len(ids):
+        raise nothing_common(first, second, condition)
+    place = FIGURES.index(metric)
+    sums = [np.stack([side.of(name, ids) for name in SUMS], axis=1) for side in read]
+    before, after = (float(figures(each.sum(axis=0))[place]) for each in sums)
+    with np.errstate(invalid="ignore"):
+        drawn = (resampled(sums[1]) - resampled(sums[0]))[:, place]
+    return of_resamples(before, after, drawn, len(ids), FEWEST)
+
+
+def other_text(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
+    """Return how many documents both have, and which of them has other tokens in the second run; empty if none."""
+    sides = [side.samples(condition, ["tokens"]) for side in (first, second)]
+    ids = common_ids([side.ids for side in sides])
+    before, after = (side.of("tokens", ids) for side in sides)
+    places = np.flatnonzero(before != after)[:1]
+    said = (f"{ids[p].as_py()} has {before[p]:.0f} and {after[p]:.0f} tokens to predict" for p in places)
+    return len(ids), "".join(said)
+
+
+_COLUMNS = (
+    ("perplexity", "perplexity [95 %]", 1, ".2f"),
+    ("word_perplexity", "word perplexity [95 %]", 1, ".2f"),
+    ("bits_per_byte", "bits a byte [95 %]", 1, ".4f"),
+    ("nll", "NLL [95 %]", 1, ".4f"),
+    ("token_accuracy", "top-1 % of tokens [95 %]", 100, ".2f"),
+)
+HEADINGS = ("condition", "n", *(heading for _, heading, _, _ in _COLUMNS), "flag")
+_HEADLINE = HEADINGS[2]
+
+
+def _rows(cells: Cells) -> list[tuple[str, ...]]:
+    """Return a row for each condition, its text first."""
+    rows = []
+    for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
+        first = cells[text, _COLUMNS[0][0]]
+        shown = (_cell(cells.get((text, name)), scale, form) for name, _, scale, form in _COLUMNS)
+        rows.append((text, str(first["n"]), *shown, "⚑" if first["flags"] else ""))
+    return rows
+
+
+def _cell(row: Any, scale: float, form: str) -> str:
+    """Return `434.70 [410.12, 460.03]`; a dash where there is no row."""
+    if row is None or not is_finite(row["value"]):
+        return "–" if row is None else "nan"
+    value = format(scale * row["value"], form)
+    if not is_finite(row["ci_low"]) or not is_finite(row["ci_high"]):
+        return value
+    return f"{value} [{scale * row['ci_low']:{form}}, {scale * row['ci_high']:{form}}]"
+
+
+def _read_as(entry: CheckpointEntry) -> str:
+    """Return how a checkpoint reads a text, in words."""
+    return ", ".join(shown_as(entry).values())
+
+
+def terminal_table(results: Results) -> TextTable:
+    """Return the results for a terminal, each checkpoint above its conditions."""
+    protocol, rows, heads = results.manifest.protocol, list[tuple[str, ...]](), list[str]()
+    for entry in results.manifest.checkpoints:
+        own = _rows(results.cells[entry.name])
+        rows += [(entry.name, *row) for row in own]
+        heads += [f"{entry.name}, {entry.attention} attention, {_read_as(entry)}"] * len(own)
+    title = f"protocol {protocol.tag}: {protocol.summary}"
+    spare = (HEADINGS[5], HEADINGS[3], HEADINGS[4], "n")
+    table = TextTable(title, ("checkpoint", *HEADINGS), tuple(rows), spare=spare)
+    return table.said_once("n").under_heads(heads)
+
+
+def result_grids(results: Results) -> list[Grid]:
+    """Return the perplexities of all checkpoints side by side, then every figure."""
+    parts = [
+        Part(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in _rows(results.cells[entry.name])))
+        for entry in results.manifest.checkpoints
+    ]
+    said = dict.fromkeys(f"{entry.name}: {_read_as(entry)}." for entry in results.manifest.checkpoints)
+    grids = side_by_side("Clean and with changed words", parts, headline=_HEADLINE, note=" ".join(said))
+    return with_flags(grids, flag_lines(results, lambda text: words_of(text).in_results))
+
+
+def card_parts(checkpoint: str, results: Results) -> Iterator[CardPart]:
+    """Yield the table of a checkpoint for its model card."""
+    if rows := _rows(results.cells[checkpoint]):
+        shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
+        entry = results.manifest.checkpoint(checkpoint)
+        note = f"In brackets 95 % intervals, n is the number of documents; {_read_as(entry)}."
+        yield CardPart("Clean and with changed words", note, [("", HEADINGS[:-1], shown)])
