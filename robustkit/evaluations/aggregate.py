@@ -18,7 +18,7 @@ from ..display.text import amount
 from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
-from .presenting import Cells, SummaryRow
+from .metrics import Cells, SummaryRow
 from .setup_flags import guessing_flags, setup_flags
 
 if TYPE_CHECKING:

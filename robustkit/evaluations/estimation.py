@@ -19,8 +19,8 @@ from ..common.intervals import Floats, Z
 from ..display.grid import Grid, Part, side_by_side
 from ..display.table import TextTable
 from .aggregate import Results, Row, column_of
-from .metrics import PREFIX, WEIGHT, Metric, weight_of
-from .presenting import interval_cell, is_finite, short_names
+from .metrics import PREFIX, WEIGHT, Metric, interval_cell, is_finite, weight_of
+from .presenting import short_names
 from .registry import words_of
 
 if TYPE_CHECKING:

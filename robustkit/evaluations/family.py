@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from ..runs.manifest import Manifest
     from .aggregate import Gatherer, Number, Reading, Results, Row
     from .interface import Clause, Cost
-    from .metrics import Metric
-    from .presenting import Cells
+    from .metrics import Cells, Metric
     from .records import Compared, PerSample, Recorded
     from .subject import Batch, Evaluation, Shown, Subject
 

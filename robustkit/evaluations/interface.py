@@ -8,8 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, ConditionPattern, Value, parse_parameters, show
-from .metrics import Metric, Term, named
-from .presenting import SummaryRow, is_finite
+from .metrics import Metric, SummaryRow, Term, is_finite, named
 
 BACKWARD = 1.5
 """Forwards that a backward to the input takes as long as, on a ViT on a CPU; measured seconds soon replace it."""

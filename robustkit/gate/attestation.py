@@ -16,7 +16,7 @@ from typing import Any
 
 from ..common.files import json_of, reason
 from ..errors import ProtocolError, RunError
-from ..evaluations.presenting import SummaryRow
+from ..evaluations.metrics import SummaryRow
 from ..runs.manifest import CheckpointEntry, Manifest
 from .output import finite, names_of, plain
 from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..errors import ProtocolError
-from ..evaluations.presenting import SummaryRow, chief_figures, unfinished
+from ..evaluations.metrics import SummaryRow
+from ..evaluations.presenting import chief_figures, unfinished
 from ..evaluations.registry import check_condition, shares_of, words_of
 from ..evaluations.setup_flags import is_of_setup
 from ..protocol.condition import CLEAN

@@ -13,7 +13,7 @@ from typing import Any
 from ..common.differences import unseen
 from ..display.text import no_controls
 from ..errors import NothingEvaluated, RunError
-from ..evaluations.presenting import Cells, SummaryRow
+from ..evaluations.metrics import Cells, SummaryRow
 from ..evaluations.registry import fits, is_exactly, pattern_of, shares_of, vocabulary_of
 from ..protocol.card import card_names
 from ..protocol.condition import ConditionPattern

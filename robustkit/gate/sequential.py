@@ -21,7 +21,7 @@ import numpy as np
 from ..common.intervals import Floats
 from ..errors import ProtocolError, RunError
 from ..evaluations.aggregate import STOPPED
-from ..evaluations.presenting import INCOMPLETE
+from ..evaluations.metrics import INCOMPLETE
 from ..evaluations.records import Recorded
 from ..evaluations.registry import by_words, fits, is_exactly, pattern_of, vocabulary_of, words_of
 from ..protocol.condition import Condition

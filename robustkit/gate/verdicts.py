@@ -11,7 +11,7 @@ from ..common.differences import needed_unchanged, of_outcomes
 from ..common.intervals import Z
 from ..common.preprocessing import said_by
 from ..errors import ProtocolError
-from ..evaluations.presenting import INCOMPLETE, SummaryRow
+from ..evaluations.metrics import INCOMPLETE, SummaryRow
 from ..evaluations.registry import fits, words_of
 from ..results.pairing import Side, heads_setup, is_of_rounding, lacking, run_setup
 from ..runs.description import repeat_of, shown_as

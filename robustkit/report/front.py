@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, percent, plain, spread
 from ..evaluations.aggregate import Results
-from ..evaluations.presenting import Flag, Gap, SummaryRow, flags_of, gaps_of, is_finite, not_evaluated
+from ..evaluations.metrics import SummaryRow, is_finite
+from ..evaluations.presenting import Flag, Gap, flags_of, gaps_of, not_evaluated
 from ..evaluations.setup_flags import setups_of
 from ..protocol.card import Samples
 from ..results.comparison import Asked, ComparisonRow, Tested, asked, pair_tests

@@ -18,8 +18,7 @@ from ..display.web import ENLARGE
 from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family
 from ..evaluations.interface import Clause
-from ..evaluations.metrics import Term
-from ..evaluations.presenting import Cells, SummaryRow, is_finite
+from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
 from ..evaluations.registry import words_of
 from ..protocol.condition import CLEAN
 from ..results.tables import comparison_grids, report_tables

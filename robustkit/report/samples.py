@@ -18,7 +18,7 @@ from ..data.picture_files import Refused, open_picture
 from ..display.text import pixels
 from ..errors import RunError
 from ..evaluations.family import family_of
-from ..evaluations.presenting import is_finite
+from ..evaluations.metrics import is_finite
 from ..evaluations.registry import kind_of, words_of
 from ..protocol.condition import CLEAN
 from ..runs.folder import TAKEN, RunFolder, only_taken

@@ -23,7 +23,8 @@ from ..common.differences import Difference, holm
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family, family_of
-from ..evaluations.presenting import Flagged, SummaryRow, raised, short_names
+from ..evaluations.metrics import SummaryRow
+from ..evaluations.presenting import Flagged, raised, short_names
 from ..evaluations.registry import kind_of, words_of
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of

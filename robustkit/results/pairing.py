@@ -13,7 +13,8 @@ from msgspec import UNSET
 from ..common.differences import Difference
 from ..errors import RunError, unknown
 from ..evaluations.family import family_of
-from ..evaluations.presenting import Flagged, SummaryRow
+from ..evaluations.metrics import SummaryRow
+from ..evaluations.presenting import Flagged
 from ..evaluations.records import Recorded, check_plugins, common_ids, nothing_common
 from ..evaluations.registry import kind_of, words_of
 from ..runs.digests import digest_of

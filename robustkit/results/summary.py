@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..display.text import no_controls, no_formula
 from ..evaluations.aggregate import Parts, Reading, Results, gatherers_of
-from ..evaluations.presenting import SummaryRow
+from ..evaluations.metrics import SummaryRow
 from ..evaluations.records import check_plugins
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.task import task_of

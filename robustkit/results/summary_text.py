@@ -16,7 +16,8 @@ from ..common.intervals import Z
 from ..display.svg import labels, plain
 from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family, family_of
-from ..evaluations.presenting import gaps_of, is_finite
+from ..evaluations.metrics import is_finite
+from ..evaluations.presenting import gaps_of
 from ..evaluations.registry import is_over_groups, kind_of, words_of
 from ..protocol.condition import CLEAN
 from ..tasks.registry import metric_of

@@ -12,8 +12,7 @@ from ..display.table import TextTable
 from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family
 from ..evaluations.interface import ShortRow
-from ..evaluations.metrics import Metric
-from ..evaluations.presenting import SummaryRow, is_finite
+from ..evaluations.metrics import Metric, SummaryRow, is_finite
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..evaluations.aggregate import Gatherer, Parts, Reading, Results
     from ..evaluations.family import Looks
     from ..evaluations.interface import Clause
-    from ..evaluations.presenting import Cells, SummaryRow
+    from ..evaluations.metrics import Cells, SummaryRow
     from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
 

@@ -25,7 +25,7 @@ import torch
 import robustkit
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
-from robustkit.evaluations.presenting import is_finite, is_whole
+from robustkit.evaluations.metrics import is_finite, is_whole
 from robustkit.results.summary import Run
 from robustkit.runs.files import folder_name
 from robustkit.runs.manifest import CheckpointEntry

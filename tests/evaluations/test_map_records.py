@@ -20,7 +20,8 @@ from robustkit.data.dataset import Sample, open_dataset
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError
 from robustkit.evaluations.interface import Cost
-from robustkit.evaluations.maps.condition import FAITHFULNESS, map_condition, map_cost, parse_cams
+from robustkit.evaluations.maps.condition import FAITHFULNESS, map_condition, parse_cams
+from robustkit.evaluations.maps.evaluate import map_cost
 from robustkit.evaluations.maps.truth import Located
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card

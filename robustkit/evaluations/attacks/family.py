@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from ..aggregate import Gatherer, Number, Reading, Results
     from ..family import Looks
     from ..interface import Clause, Cost
-    from ..metrics import Metric
-    from ..presenting import Cells
+    from ..metrics import Cells, Metric
     from ..subject import Batch, Evaluation, Shown, Subject
 
 

@@ -20,8 +20,7 @@ from ..aggregate import Gatherer, Number, Results, column_of, readable
 from ..estimation import support_grids, support_tables
 from ..family import family_of
 from ..interface import Clause, share
-from ..metrics import Metric
-from ..presenting import Cells, interval_cell, is_whole
+from ..metrics import Cells, Metric, interval_cell, is_whole
 from ..registry import kind_of, words_of
 from .condition import FOUND, UNDER, VOCABULARY, starts_from
 from .gradient_masking import NO_EVIDENCE, Doubt, findings

@@ -19,7 +19,7 @@ from ...display.table import TextTable
 from ...errors import DamagedRecord
 from ..aggregate import FEWEST, Gatherer, Reading, Row, readable
 from ..family import Summary
-from ..presenting import by_checkpoint
+from ..metrics import by_checkpoint
 from ..records import Layer, decode_layers, head_name
 from .condition import COLUMN_NAMES, LISTS, under_of
 

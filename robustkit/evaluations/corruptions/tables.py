@@ -12,8 +12,7 @@ from ...display.grid import Grid, Part, side_by_side
 from ...display.table import CardPart, HeatTable, TextTable
 from ...runs.manifest import Manifest
 from ..interface import Clause, ShortRow, percent, share
-from ..metrics import Metric, named
-from ..presenting import Cells, SummaryRow, finite, interval_cell, is_whole, loss_cell, percent_cell
+from ..metrics import Cells, Metric, SummaryRow, finite, interval_cell, is_whole, loss_cell, named, percent_cell
 from .condition import (
     BENCHMARK,
     CATEGORIES,

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from ..aggregate import Reading, Results
     from ..family import Looks
     from ..interface import Clause, Cost
-    from ..metrics import Metric
-    from ..presenting import Cells
+    from ..metrics import Cells, Metric
     from ..records import Compared, PerSample, Recorded
     from ..subject import Batch, Evaluation, Subject
 
@@ -133,12 +132,12 @@ class Maps(Family):
             yield from family_of(condition.under.name).plugins(condition.under)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        from .condition import map_cost
+        from .evaluate import map_cost
 
         return map_cost(condition, card, classes)
 
     def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
-        from .condition import cost_lines
+        from .evaluate import cost_lines
 
         return cost_lines(costs)
 

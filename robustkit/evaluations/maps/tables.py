@@ -11,7 +11,7 @@ from ...display.grid import Grid, Part, side_by_side
 from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, spread
 from ...display.table import CardPart, TextTable
 from ..interface import Clause, ShortRow
-from ..presenting import Cells, SummaryRow, is_finite
+from ..metrics import Cells, SummaryRow, is_finite
 from .condition import BEST, BOXES_GIVEN, MODES, VOCABULARY, MapSpec, parts_of
 from .methods import CONTROLS, method_names, shown
 

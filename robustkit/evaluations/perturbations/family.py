@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ...runs.manifest import Manifest
     from ..aggregate import Reading
     from ..interface import Clause
-    from ..metrics import Metric
-    from ..presenting import Cells
+    from ..metrics import Cells, Metric
     from ..subject import Batch, Shown, Subject
 
 _CHANGED = (

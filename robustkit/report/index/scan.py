@@ -16,7 +16,8 @@ from msgspec import Meta
 from ...common.files import bytes_of, write_whole
 from ...errors import RunError
 from ...evaluations.family import by_family
-from ...evaluations.presenting import Cells, SummaryRow, chief_figures, missing_units
+from ...evaluations.metrics import Cells, SummaryRow
+from ...evaluations.presenting import chief_figures, missing_units
 from ...evaluations.registry import words_of
 from ...results.pairing import RunSetup, checkpoint_setup, run_setup
 from ...runs.files import OWN, OWN_PICTURES, refuse_link

@@ -15,8 +15,8 @@ from ...display.grid import Grid, Part, side_by_side, with_flags
 from ...display.table import CardPart, TextTable
 from ...display.text import Made, amount, code
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Results, Row, column_of, readable
-from ...evaluations.metrics import named
-from ...evaluations.presenting import Cells, finite, flag_lines, interval_cell, is_finite
+from ...evaluations.metrics import Cells, finite, interval_cell, is_finite, named
+from ...evaluations.presenting import flag_lines
 from ...evaluations.records import PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
 from ...evaluations.registry import by_words, is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN

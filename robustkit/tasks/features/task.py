@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...display.table import CardPart, Section, TextTable
     from ...evaluations.aggregate import Parts, Reading, Results
     from ...evaluations.family import Looks
-    from ...evaluations.presenting import SummaryRow
+    from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
 
 _COMPARED = ("knn", "probe", "retrieval")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Row
-from ...evaluations.presenting import LEFT_OUT
+from ...evaluations.metrics import LEFT_OUT
 from ...evaluations.records import Recorded, common_ids, nothing_common
 from ...evaluations.registry import by_words, is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN

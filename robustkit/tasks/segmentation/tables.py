@@ -13,7 +13,7 @@ from ...display.table import CardPart, HeatTable, TextTable
 from ...display.text import code, pixels
 from ...evaluations.aggregate import Results
 from ...evaluations.family import families_of
-from ...evaluations.presenting import Cells, SummaryRow, finite, interval_cell, loss_cell, percent_cell
+from ...evaluations.metrics import Cells, SummaryRow, finite, interval_cell, loss_cell, percent_cell
 from ...evaluations.registry import is_over_groups, kind_of, words_of
 from ...protocol.condition import CLEAN
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...evaluations.aggregate import Parts, Reading, Results
     from ...evaluations.family import Looks
     from ...evaluations.interface import Clause
-    from ...evaluations.presenting import Cells, SummaryRow
+    from ...evaluations.metrics import Cells, SummaryRow
     from ...runs.folder import RunFolder
 
 _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")

@@ -15,7 +15,8 @@ from ...display.table import CardPart, TextTable
 from ...display.text import Made, code
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Results, column_of, readable
 from ...evaluations.family import family_of
-from ...evaluations.presenting import Cells, flag_lines, is_finite
+from ...evaluations.metrics import Cells, is_finite
+from ...evaluations.presenting import flag_lines
 from ...evaluations.records import Recorded, common_ids, nothing_common
 from ...evaluations.registry import kind_of, words_of
 from ...runs.description import shown_as

@@ -13,8 +13,7 @@ from robustkit.display.table import Section, TextTable, of_tables
 from robustkit.evaluations.aggregate import Number, column_of
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.interface import Clause, share
-from robustkit.evaluations.metrics import Metric
-from robustkit.evaluations.presenting import Cells, percent_cell
+from robustkit.evaluations.metrics import Cells, Metric, percent_cell
 
 from .vocabulary import VOCABULARY, degrees_of
 

@@ -16,7 +16,8 @@ from ....runs.kept_images import DIGEST
 from ...aggregate import Reading, Results, Row, readable
 from ...family import Overview, Summary, family_of
 from ...interface import percent
-from ...presenting import interval_cell, is_finite, short_names
+from ...metrics import interval_cell, is_finite
+from ...presenting import short_names
 from ...records import Right, aligned_outcomes, chance
 from ...registry import kind_of, words_of
 from .condition import ACCURACY, KEPT, Passed, passed_of

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from ...aggregate import Reading, Results
     from ...family import Looks
     from ...interface import Clause, Cost
-    from ...metrics import Metric
-    from ...presenting import Cells
+    from ...metrics import Cells, Metric
     from ...records import Compared, Recorded
     from ...subject import Batch, Evaluation, Subject
     from .evaluate import Choice

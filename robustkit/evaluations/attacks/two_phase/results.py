@@ -10,7 +10,8 @@ from ....common.intervals import Interval, Z, wilson
 from ....display.table import TextTable
 from ...aggregate import Reading, Results, Row, column_of, readable
 from ...family import Summary, family_of
-from ...presenting import interval_cell, short_names
+from ...metrics import interval_cell
+from ...presenting import short_names
 from ...registry import kind_of
 from .condition import ESTIMATE, KEPT, phases_of
 

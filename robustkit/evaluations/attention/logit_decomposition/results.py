@@ -17,7 +17,7 @@ from ....display.table import TextTable
 from ....errors import DamagedRecord
 from ...aggregate import Gatherer, Number, Reading, Row, column_of, mean_of, readable, share_of
 from ...family import Summary
-from ...presenting import by_checkpoint
+from ...metrics import by_checkpoint
 from ...records import Layer, PerSample, Recorded, decode_layers, not_paired
 from ...registry import words_of
 from .condition import BACK, CHANGE, LISTS, METRICS, SHARES, under_of

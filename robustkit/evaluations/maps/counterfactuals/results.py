@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from ...aggregate import Reading, Row, column_of, mean_of, readable, share_of
 from ...family import Summary
-from ...presenting import Figures, ListedConditions, interval_cell
+from ...metrics import interval_cell
+from ...presenting import Figures, ListedConditions
 from ...records import PerSample, Recorded, not_paired
 from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, KIND, METRICS, RIGHT, VOCABULARY
 
