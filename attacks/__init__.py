@@ -13,52 +13,6 @@ normalisation belongs inside it, or eps means something else.
 `FeaturePGD` attacks models that return features, and takes no labels.
 """
 
-from .apgd import APGD
-from .attack import Attack, AttackResult, EnsembleResult, StagedResult
-from .autoattack import AutoAttack
-from .dense import SEA, CosPGD, DenseAttack, DenseFGSM, DensePGD
-from .fab import FAB
-from .minimal import DDN, FMN
-from .model_access import LOSSES, cross_entropy, dlr, dlr_targeted, margin
-from .patch import Patch, PatchResult
-from .pgd import FGSM, PGD, FeaturePGD
-from .registry import ATTACKS, DENSE_ATTACKS, FEATURE_ATTACKS
-from .rng import Rng, TorchRng
-from .spsa import SPSA
-from .square import Square
-from .threat import ThreatModel
+import lazy_loader
 
-__all__ = [
-    "APGD",
-    "ATTACKS",
-    "DDN",
-    "DENSE_ATTACKS",
-    "FAB",
-    "FEATURE_ATTACKS",
-    "FGSM",
-    "FMN",
-    "LOSSES",
-    "PGD",
-    "SEA",
-    "SPSA",
-    "Attack",
-    "AttackResult",
-    "AutoAttack",
-    "CosPGD",
-    "DenseAttack",
-    "DenseFGSM",
-    "DensePGD",
-    "EnsembleResult",
-    "FeaturePGD",
-    "Patch",
-    "PatchResult",
-    "Rng",
-    "Square",
-    "StagedResult",
-    "ThreatModel",
-    "TorchRng",
-    "cross_entropy",
-    "dlr",
-    "dlr_targeted",
-    "margin",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # what __init__.pyi lists, on first use

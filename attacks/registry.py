@@ -1,37 +1,54 @@
-"""Attacks by name: of classifiers, of models that predict a class for each pixel, and of features."""
+"""Attacks by name: of classifiers, of models that predict a class for each pixel, and of features. Loads no torch."""
 
 from __future__ import annotations
 
-from .apgd import APGD
-from .attack import Attack
-from .autoattack import AutoAttack
-from .dense import SEA, CosPGD, DenseAttack, DenseFGSM, DensePGD
-from .fab import FAB
-from .minimal import DDN, FMN
-from .patch import Patch
-from .pgd import FGSM, PGD, FeaturePGD
-from .spsa import SPSA
-from .square import Square
+from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, TypeVar
 
-ATTACKS: dict[str, type[Attack]] = {
-    "fgsm": FGSM,
-    "pgd": PGD,
-    "spsa": SPSA,
-    "apgd": APGD,
-    "fab": FAB,
-    "square": Square,
-    "autoattack": AutoAttack,
-    "fmn": FMN,
-    "ddn": DDN,
-    "patch": Patch,
-}
-DENSE_ATTACKS: dict[str, type[DenseAttack]] = {
-    "fgsm": DenseFGSM,
-    "pgd": DensePGD,
-    "segpgd": DensePGD,
-    "cospgd": CosPGD,
-    "sea": SEA,
-}
+if TYPE_CHECKING:
+    from .attack import Attack
+    from .dense import DenseAttack
+
+T = TypeVar("T")
+
+
+class Lazy(Mapping[str, T]):
+    """Classes by name, each imported when it is asked for. places: by name, such as `attacks.pgd:PGD`."""
+
+    def __init__(self, **places: str) -> None:
+        self._places = places
+
+    def __getitem__(self, name: str) -> T:
+        kind: T = resolve_name(self._places[name])
+        return kind
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+ATTACKS: Mapping[str, type[Attack]] = Lazy(
+    fgsm="attacks.pgd:FGSM",
+    pgd="attacks.pgd:PGD",
+    spsa="attacks.spsa:SPSA",
+    apgd="attacks.apgd:APGD",
+    fab="attacks.fab:FAB",
+    square="attacks.square:Square",
+    autoattack="attacks.autoattack:AutoAttack",
+    fmn="attacks.minimal:FMN",
+    ddn="attacks.minimal:DDN",
+    patch="attacks.patch:Patch",
+)
+DENSE_ATTACKS: Mapping[str, type[DenseAttack]] = Lazy(
+    fgsm="attacks.dense:DenseFGSM",
+    pgd="attacks.dense:DensePGD",
+    segpgd="attacks.dense:DensePGD",
+    cospgd="attacks.dense:CosPGD",
+    sea="attacks.dense:SEA",
+)
 """Attacks on models that predict a class for each pixel, under a card for segmentation."""
-FEATURE_ATTACKS: dict[str, type[Attack]] = {"pgd": FeaturePGD}
+FEATURE_ATTACKS: Mapping[str, type[Attack]] = Lazy(pgd="attacks.pgd:FeaturePGD")
 """Attacks on models that return features, under a card for them."""

@@ -8,23 +8,6 @@ It needs torch, NumPy, OpenCV and Pillow. A corruption is a class with two funct
 `apply` is a function of images and draws.
 """
 
-from .constants import PRESETS, SEVERITIES
-from .corruption import VARIANTS, Corruption, Draws, Rng, TorchRng
-from .registry import CORRUPTIONS, corrupt, corruption
-from .weather import TEXTURES, find_photographs, own_textures
+import lazy_loader
 
-__all__ = [
-    "CORRUPTIONS",
-    "PRESETS",
-    "SEVERITIES",
-    "TEXTURES",
-    "VARIANTS",
-    "Corruption",
-    "Draws",
-    "Rng",
-    "TorchRng",
-    "corrupt",
-    "corruption",
-    "find_photographs",
-    "own_textures",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # what __init__.pyi lists, on first use

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .corruption import Corruption, Deterministic, Draws, Rng
+from .base import Corruption, Deterministic, Draws, Rng
 from .filters import Q16_HALF, by_parts, gaussian_blur, motion_blur, motion_paths, to_bytes, trimmed, unit, zoom_in
 
 

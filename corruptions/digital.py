@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .corruption import Corruption, Deterministic, Draws, Rng
+from .base import Corruption, Deterministic, Draws, Rng
 from .filters import by_parts, smooth, to_bytes, unit, upload
 
 

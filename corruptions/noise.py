@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .corruption import Corruption, Draws, Rng
+from .base import Corruption, Draws, Rng
 from .filters import to_bytes, unit, upload
 
 

@@ -1,26 +1,72 @@
-"""The corruptions by name."""
+"""The corruptions by name. Loads no torch."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from .blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, ZoomBlur
-from .corruption import Corruption, Rng
-from .digital import Brightness, Contrast, ElasticTransform, JpegCompression, Pixelate, Saturate
-from .noise import GaussianNoise, ImpulseNoise, ShotNoise, SpeckleNoise
-from .weather import Fog, Frost, Snow, Spatter
+    from .base import Corruption, Rng
 
-_CLASSES: tuple[type[Corruption], ...] = (
-    *(GaussianNoise, ShotNoise, ImpulseNoise),
-    *(DefocusBlur, GlassBlur, MotionBlur, ZoomBlur),
-    *(Snow, Frost, Fog, Brightness),
-    *(Contrast, ElasticTransform, Pixelate, JpegCompression),
-    *(SpeckleNoise, GaussianBlur, Spatter, Saturate),
+
+class Lazy(Mapping[str, type["Corruption"]]):
+    """Classes by name, each imported when it is asked for. places: by name, such as `corruptions.weather:Fog`."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+
+    def __getitem__(self, name: str) -> type[Corruption]:
+        kind: type[Corruption] = resolve_name(self._places[name])
+        return kind
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+_BY_CATEGORY = {
+    "noise": {
+        "gaussian_noise": "corruptions.noise:GaussianNoise",
+        "shot_noise": "corruptions.noise:ShotNoise",
+        "impulse_noise": "corruptions.noise:ImpulseNoise",
+    },
+    "blur": {
+        "defocus_blur": "corruptions.blur:DefocusBlur",
+        "glass_blur": "corruptions.blur:GlassBlur",
+        "motion_blur": "corruptions.blur:MotionBlur",
+        "zoom_blur": "corruptions.blur:ZoomBlur",
+    },
+    "weather": {
+        "snow": "corruptions.weather:Snow",
+        "frost": "corruptions.weather:Frost",
+        "fog": "corruptions.weather:Fog",
+        "brightness": "corruptions.digital:Brightness",
+    },
+    "digital": {
+        "contrast": "corruptions.digital:Contrast",
+        "elastic_transform": "corruptions.digital:ElasticTransform",
+        "pixelate": "corruptions.digital:Pixelate",
+        "jpeg_compression": "corruptions.digital:JpegCompression",
+    },
+    "extra": {
+        "speckle_noise": "corruptions.noise:SpeckleNoise",
+        "gaussian_blur": "corruptions.blur:GaussianBlur",
+        "spatter": "corruptions.weather:Spatter",
+        "saturate": "corruptions.digital:Saturate",
+    },
+}
+CATEGORIES: Mapping[str, tuple[str, ...]] = {category: tuple(places) for category, places in _BY_CATEGORY.items()}
+"""The benchmark's own: 15 test corruptions in four categories, and the four held out for validation."""
+CORRUPTIONS: Mapping[str, type[Corruption]] = Lazy(
+    {name: place for places in _BY_CATEGORY.values() for name, place in places.items()}
 )
-CORRUPTIONS: dict[str, type[Corruption]] = {kind.name: kind for kind in _CLASSES}
-"""All 19 in the benchmark's order: the 15 test corruptions, then the four held out for validation."""
+"""All 19 in the benchmark's order."""
 
 
 def corruption(
@@ -41,9 +87,9 @@ def corruption(
         close = difflib.get_close_matches(name, CORRUPTIONS, n=1)
         guess = f"; did you mean {close[0]!r}?" if close else ";"
         raise ValueError(f"unknown corruption {name!r}{guess} known: {', '.join(CORRUPTIONS)}")
-    if name == Frost.name:
-        return Frost(preset, variant, frost_dir, texture)
-    return CORRUPTIONS[name](preset, variant)
+    kind: Any = CORRUPTIONS[name]
+    made: Corruption = kind(preset, variant, frost_dir, texture) if name == "frost" else kind(preset, variant)
+    return made
 
 
 def corrupt(

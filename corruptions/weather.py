@@ -17,7 +17,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from .corruption import Corruption, Draws, Rng
+from .base import Corruption, Draws, Rng
 from .filters import Q16_HALF, by_parts, motion_blur, motion_paths, smooth, to_bytes, trimmed, unit, zoom_in
 
 

@@ -28,7 +28,7 @@ from torch import nn
 
 from ..errors import ModelError
 from . import interface
-from .formulas import check_rotary
+from .formulas import Formula, check_rotary, find_formula
 from .hooks import Captured, Watcher
 from .layers import (
     FormulaAttention,
@@ -43,7 +43,7 @@ from .layers import (
     head_size,
 )
 from .multihead import MultiheadAttention
-from .registry import EVERY_FORMULA, Formula, find_formula
+from .registry import EVERY_FORMULA
 
 Model = TypeVar("Model", bound=nn.Module)
 _WITH_FORMULA: dict[type, type] = {

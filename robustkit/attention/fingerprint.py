@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ..errors import ModelError, NothingEvaluated
 from .apply import get_attention, set_attention
-from .registry import EVERY_FORMULA, find_formula
+from .formulas import find_formula
+from .registry import EVERY_FORMULA
 
 FEWEST = 10  # images below which no verdict is given
 Batches = Iterable[tuple[Tensor, Tensor]]

@@ -20,6 +20,7 @@ A name gives only the options that differ from the usual ones, so equal formulas
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ModelError, unknown
+from .registry import EVERY_FORMULA
 
 Parameters = Mapping[str, Tensor]
 LAYER_NORM_EPS = 1e-6  # of the LayerNorm that timm puts on queries and keys
@@ -180,34 +182,29 @@ def _mixes_tokens(formula: Formula) -> bool:
     return False
 
 
-PLAIN: dict[str, Formula] = {
-    formula.name: formula
-    for formula in (
-        Formula("standard", "Q Kᵀ / sqrt(d)", "Vaswani 2017", True, _plain),
-        Formula("quest", "Q K̄ᵀ", "QUEST, Alg. A1", False, _unit_keys),
-        Formula("qnorm", "Q̄ Kᵀ", "QUEST, Table 1", False, _unit_queries),
-        Formula("qknorm-hs", "C_h Q̄ K̄ᵀ", "Liu 2022", False, _head_scale, initial=_initial_head_scale),
-        Formula(
-            "qknorm-ds",
-            "(C_q ⊙ Q̄)(C_k ⊙ K̄)ᵀ, shared by the heads",
-            "Dehghani 2023",
-            False,
-            _dimension_scale,
-            initial=_initial_shared_scales,
-        ),
-        Formula(
-            "qknorm",
-            "(C_q ⊙ Q̄)(C_k ⊙ K̄)ᵀ, own for each head",
-            "QUEST, Table 1",
-            False,
-            _dimension_scale,
-            initial=_initial_own_scales,
-        ),
-        Formula("qknorm-ln", "LN(Q) LN(K)ᵀ / sqrt(d)", "Dehghani 2023; timm's qk_norm", True, _layer_norm),
-        Formula("elliptical", "Q M Kᵀ / sqrt(d)", "Nielsen 2024", True, _plain, elliptical=True),
-        Formula("elliptical-quest", "(Q M) K̄ᵀ", "QUEST, A.5.2", False, _unit_keys, elliptical=True),
-    )
-}
+STANDARD = Formula("standard", "Q Kᵀ / sqrt(d)", "Vaswani 2017", True, _plain)
+QUEST = Formula("quest", "Q K̄ᵀ", "QUEST, Alg. A1", False, _unit_keys)
+QNORM = Formula("qnorm", "Q̄ Kᵀ", "QUEST, Table 1", False, _unit_queries)
+QKNORM_HS = Formula("qknorm-hs", "C_h Q̄ K̄ᵀ", "Liu 2022", False, _head_scale, initial=_initial_head_scale)
+QKNORM_DS = Formula(
+    "qknorm-ds",
+    "(C_q ⊙ Q̄)(C_k ⊙ K̄)ᵀ, shared by the heads",
+    "Dehghani 2023",
+    False,
+    _dimension_scale,
+    initial=_initial_shared_scales,
+)
+QKNORM = Formula(
+    "qknorm",
+    "(C_q ⊙ Q̄)(C_k ⊙ K̄)ᵀ, own for each head",
+    "QUEST, Table 1",
+    False,
+    _dimension_scale,
+    initial=_initial_own_scales,
+)
+QKNORM_LN = Formula("qknorm-ln", "LN(Q) LN(K)ᵀ / sqrt(d)", "Dehghani 2023; timm's qk_norm", True, _layer_norm)
+ELLIPTICAL = Formula("elliptical", "Q M Kᵀ / sqrt(d)", "Nielsen 2024", True, _plain, elliptical=True)
+ELLIPTICAL_QUEST = Formula("elliptical-quest", "(Q M) K̄ᵀ", "QUEST, A.5.2", False, _unit_keys, elliptical=True)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -481,3 +478,58 @@ def shown(value: Value) -> str:
         return str(value).lower()
     short = f"{value:g}" if isinstance(value, float) else str(value)
     return repr(value) if isinstance(value, float) and float(short) != value else short
+
+
+QK_L2, QK_LAYER_NORM, QANA, SOFTCAP = (make(name, "") for name in FAMILIES)
+"""Formulas that take options, with their usual ones."""
+_FORM = re.compile(r"\s*([\w-]+)\s*\((.*)\)\s*", re.DOTALL)
+
+
+def find_formula(name: str) -> Formula:
+    """Return the formula of that name, with options in brackets: `quest`, `qana(hidden=8,gate=true)`.
+
+    Raises ModelError with the nearest name where there is none, or with the option that is not understood.
+    """
+    form = _FORM.fullmatch(name)
+    family = form[1] if form else name.strip()
+    if family not in EVERY_FORMULA:
+        raise ModelError(unknown("attention", family, EVERY_FORMULA))
+    if form is None:
+        found: Formula = EVERY_FORMULA[family]
+        return found
+    if family not in FAMILIES:
+        raise ModelError(f"attention {name!r}: {family} takes no options; expected {family} alone")
+    return make(family, form[2])
+
+
+def scores(
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None = None,
+    previous_v: Tensor | None = None,
+    *,
+    parameters: Parameters | None = None,
+) -> Tensor:
+    """Return attention logits before softmax, (B, H, N, N).
+
+    v, previous_v: the values of this block and of the one before, for the elliptical formulas; without previous_v
+        the block counts as the first one.
+    parameters: qk_scale (H,) for qknorm-hs; q_scale, k_scale (d,) for -ds, (H, d) for qknorm; q_norm.weight,
+        q_norm.bias, k_norm.weight, k_norm.bias (d,) for -ln, where left out 1 and 0; temperature () for learned ones;
+        for qana, network (B, H, N, `Network.rows`) and alpha () where it has a gate.
+    """
+    formula = find_formula(name)
+    metric = None
+    if formula.elliptical and previous_v is not None:
+        if v is None:
+            raise ModelError(f"{name} attention needs the values of this block (v) as well as previous_v")
+        metric = elliptical_metric(v, previous_v)
+    parameters = parameters or {}
+    q, k = formula.reduce(q, k, metric=metric, parameters=parameters)
+    logits = formula.bend((q * formula.constant(q.shape[-1])) @ k.transpose(-2, -1))
+    if formula.network is None:
+        return logits
+    if "network" not in parameters:
+        raise ModelError(f"{name} attention needs parameters['network'], the weights of each query's network")
+    return logits + formula.network.logits(parameters["network"], k, parameters.get("alpha"))

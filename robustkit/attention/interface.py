@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .formulas import Formula
+from .formulas import Formula, find_formula
 from .hooks import Watcher
 from .layers import Formulaic, Handover, give_parameters
-from .registry import EVERY_FORMULA, find_formula
+from .registry import EVERY_FORMULA
 
 PREFIX = "robustkit:"
 NOTED = "robustkit_attention"

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .formulas import LAYER_NORM_EPS, PLAIN, Formula, elliptical_metric
+from .formulas import LAYER_NORM_EPS, STANDARD, Formula, elliptical_metric
 from .hooks import Scoring, Watcher
 
 SCALES = ("qk_scale", "q_scale", "k_scale", "temperature", "alpha")
@@ -172,7 +172,7 @@ class Formulaic:
         source: what the queries were projected from, (B, N, C). mask: as `scaled_dot_product_attention` takes it.
         factor: of the logits, for layers that scale them otherwise than by 1/sqrt(d).
         """
-        formula = self.formula or PLAIN["standard"]
+        formula = self.formula or STANDARD
         metric = None
         if formula.sees_all:
             _check_sees_all(formula, k, mask, is_causal)

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .formulas import check_rotary
+from .formulas import check_rotary, find_formula
 from .layers import Formulaic, give_parameters, hides
-from .registry import find_formula
 
 
 class MultiheadAttention(Formulaic, nn.MultiheadAttention):

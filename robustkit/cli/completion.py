@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from cam.registry import CONTROLS
+
 from ..errors import ProtocolError, unknown
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-FORMULAS = (
-    *("standard", "quest", "qnorm", "qknorm-hs", "qknorm-ds", "qknorm", "qknorm-ln"),
-    *("elliptical", "elliptical-quest", "qk-l2", "qk-layer-norm", "qana", "softcap"),
-)
-"""As in `formulas`, which loads torch."""
 SHELLS = ("bash", "zsh", "fish")
 COLONS = """
 # zoo: and embedded: are parts of words here
@@ -99,6 +96,12 @@ def _of_plugins(group: str) -> list[str]:
     return [plugin.name for plugin in declared(group)]
 
 
+def _formulas(context: click.Context) -> Sequence[str]:
+    from ..attention.registry import EVERY_FORMULA
+
+    return [*EVERY_FORMULA]
+
+
 def _attacks(context: click.Context) -> Sequence[str]:
     from ..protocol.card import load_card
 
@@ -113,7 +116,7 @@ def _corruptions(context: click.Context) -> Sequence[str]:
 
 
 def _cams(context: click.Context) -> Sequence[str]:
-    from ..evaluations.maps.methods import CONTROLS, method_names
+    from ..evaluations.maps.methods import method_names
 
     return [name for name in method_names() if name not in CONTROLS]
 
@@ -138,7 +141,7 @@ def _layouts(context: click.Context) -> Sequence[str]:
 
 
 def _engines(context: click.Context) -> Sequence[str]:
-    from ..evaluations.attacks.engines import ENGINES
+    from ..evaluations.attacks.condition import ENGINES
 
     return ENGINES
 
@@ -150,7 +153,7 @@ COMPLETERS: dict[str, Completer] = {
     "--corruptions": _list_of(_corruptions),
     "--cams": _list_of(_cams),
     "--protocol": _one_of(_protocols, "else"),
-    "--attention": _one_of(lambda context: [*FORMULAS, *_of_plugins("formulas")]),
+    "--attention": _one_of(_formulas),
     "--data-dir": _one_of(_data, "first"),
     "--layout": _one_of(_layouts),
     "--engine": _one_of(_engines),

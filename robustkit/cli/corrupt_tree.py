@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from corruptions.corruption import SMALLEST
+from corruptions.base import SMALLEST
 
 from ..common.environment import usual_workers
 from ..common.files import check_plain, json_of, reason, write_whole

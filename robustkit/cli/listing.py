@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cam.registry import CONTROLS
+
 if TYPE_CHECKING:
     from ..display.table import TextTable
 
@@ -128,7 +130,8 @@ def _lack(fault: Exception, name: str) -> str:
 def _attacks() -> list[Entry]:
     from attacks.registry import FEATURE_ATTACKS
 
-    from ..evaluations.attacks.build import EVERY_ATTACK, EVERY_DENSE_ATTACK, parse_condition
+    from ..evaluations.attacks.build import parse_condition
+    from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
     from ..protocol.card import load_card
 
     rows: list[Entry] = []
@@ -148,8 +151,7 @@ def _attacks() -> list[Entry]:
 
 
 def _corruptions() -> list[Entry]:
-    from ..evaluations.corruptions.condition import SETS, category_of
-    from ..evaluations.corruptions.registry import EVERY_CORRUPTION
+    from ..evaluations.corruptions.condition import EVERY_CORRUPTION, SETS, category_of
 
     sets: list[Entry] = [
         {"name": name, "kind": f"set of {len(some)}", "what it is": [*some], "severities": _range(some.values())}
@@ -184,8 +186,7 @@ def _range(severities: Iterable[tuple[int, ...]]) -> str:
 
 
 def _cams() -> list[Entry]:
-    from ..evaluations.maps.explainers import EVERY_EXPLAINER
-    from ..evaluations.maps.methods import CONTROLS, OPTIONS, method_names
+    from ..evaluations.maps.methods import EVERY_EXPLAINER, OPTIONS, method_names
     from ..protocol.card import format_number
 
     every = dict(EVERY_EXPLAINER.usable())

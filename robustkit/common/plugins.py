@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -360,23 +361,25 @@ class Registry(Mapping[str, T], Generic[T]):
         return ""
 
 
-def subclass_of(base: type) -> Callable[[Any], Any]:
-    """Return a check that a plug-in brings a subclass."""
+def subclass_of(base: type | str) -> Callable[[Any], Any]:
+    """Return a check that a plug-in brings a subclass. base: or its place, `attacks.attack:Attack`."""
 
     def check(value: Any) -> Any:
-        if not (isinstance(value, type) and issubclass(value, base)):
-            raise TypeError(f"it brings {value!r}; expected a subclass of {base.__module__}.{base.__qualname__}")
+        kind = resolve_name(base) if isinstance(base, str) else base
+        if not (isinstance(value, type) and issubclass(value, kind)):
+            raise TypeError(f"it brings {value!r}; expected a subclass of {kind.__module__}.{kind.__qualname__}")
         return value
 
     return check
 
 
-def instance_of(base: type[T]) -> Callable[[Any], T]:
-    """Return a check that a plug-in brings an instance."""
+def instance_of(base: type | str) -> Callable[[Any], Any]:
+    """Return a check that a plug-in brings an instance. base: or its place."""
 
-    def check(value: Any) -> T:
-        if not isinstance(value, base):
-            raise TypeError(f"it brings {value!r}; expected an instance of {base.__module__}.{base.__qualname__}")
+    def check(value: Any) -> Any:
+        kind = resolve_name(base) if isinstance(base, str) else base
+        if not isinstance(value, kind):
+            raise TypeError(f"it brings {value!r}; expected an instance of {kind.__module__}.{kind.__qualname__}")
         return value
 
     return check

@@ -111,9 +111,9 @@ def raised(every: Iterable[Flagged], called: Mapping[str, str]) -> list[Flag]:
             if not words.is_remark(flag):
                 seen.setdefault(flag, {}).setdefault(name, {}).setdefault(group, set()).update(level)
     found = []
-    for flag, by_checkpoint in seen.items():
+    for flag, checkpoints in seen.items():
         alike: dict[tuple[str, ...], list[str]] = {}  # checkpoints that have it under the same conditions
-        for name, groups in by_checkpoint.items():
+        for name, groups in checkpoints.items():
             said = _without_means(groups)
             every_one = _without_means(reached[name], said)
             where = _all(said, every_one) or _each(said, reached[name], manifests[name])

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
+from attacks.registry import ATTACKS, DENSE_ATTACKS
+
 from ..common.plugins import Registry
 from ..errors import ProtocolError
 from ..protocol.card import number
@@ -34,8 +36,8 @@ FOLDERS = {
     **dict.fromkeys(("word-swap", "typo", "case"), "perturbations"),
 }
 """The folder of the family of each kind of condition, including means in results."""
-ATTACK_NAMES = ("fgsm", "pgd", "spsa", "apgd", "fab", "square", "autoattack", "segpgd", "cospgd", "sea")
-"""As in `attacks.registry`, which loads torch. Each is a kind of condition of the folder `attacks`."""
+ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in FOLDERS)
+"""Each is a kind of condition of the folder `attacks`."""
 _ATTACKS = "attacks"
 
 

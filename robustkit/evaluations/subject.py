@@ -28,7 +28,6 @@ from ..models.identity import Classifier
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.kept_images import Picture
-from .family import family_of
 
 Reader = Callable[[Sample], Tensor]
 """From a sample to its input, a tensor; samples of one shape share a batch. Raises BadImageError."""
@@ -487,24 +486,3 @@ def score_shown(subject: Subject, batch: Batch, condition: Condition, shown: Sho
         rows = subject.answers(shown.inputs, batch)
     pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
     return Evaluation(rows | subject.distance(shown.change, len(batch)), pictures=pictures)
-
-
-def attacked_inputs(subject: Subject, batch: Batch, condition: Condition) -> Tensor:
-    """Return the inputs that an attack changes, (B, ...) in the card's space: the clean ones, or as the condition
-    shows them under which it attacks.
-    """
-    return (
-        subject.inputs(batch.inputs) if condition.under is None else shown_under(subject, batch, condition.under).inputs
-    )
-
-
-def inputs_under(subject: Subject, batch: Batch, under: Condition) -> Tensor:
-    """Return what the network sees under a condition, made as it is alone; (B, 3, H, W) in the card's space."""
-    return subject.kept(under, batch.samples, lambda: shown_under(subject, batch, under).inputs)
-
-
-def shown_under(subject: Subject, batch: Batch, under: Condition) -> Shown:
-    """Return what a condition shows the network, made as it is alone."""
-    rng = subject.rng(batch.samples, under)
-    alone = replace(batch, tell=None)
-    return subject.steadily(under.text, rng, lambda: family_of(under.name).show(subject, alone, under, rng))

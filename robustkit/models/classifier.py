@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import timm
 import torch
 
-from ..attention.registry import find_formula
+from ..attention.formulas import find_formula
 from ..common.determinism import seeded
 from ..common.preprocessing import LARGEST_SIDE
 from ..errors import CheckpointError, ModelError

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.apply import attention_kind, set_attention
-from ..attention.registry import find_formula
+from ..attention.formulas import find_formula
 from ..common.preprocessing import UNPROVEN, Preprocessing
 from ..errors import ModelError, RobustkitWarning
 from .trainers import formula_in

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..attention.apply import get_attention, set_attention
+from ..attention.formulas import find_formula
 from ..attention.layers import SelfAttention
-from ..attention.registry import find_formula
 from ..common.files import write_whole
 from ..common.preprocessing import Preprocessing
 from ..data.documents import Words

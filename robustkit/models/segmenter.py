@@ -12,7 +12,7 @@ import timm
 import torch
 from torch import Tensor
 
-from ..attention.registry import find_formula
+from ..attention.formulas import find_formula
 from ..common.determinism import seeded
 from ..common.preprocessing import LARGEST_SIDE
 from ..data.mask_files import printable

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..attention.apply import set_attention
-from ..attention.registry import find_formula
+from ..attention.formulas import find_formula
 from ..common.determinism import seeded
 from ..common.preprocessing import Preprocessing, few_numbers
 from ..errors import CheckpointError, ModelError

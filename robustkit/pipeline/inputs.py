@@ -9,7 +9,7 @@ from typing import Any
 
 from ..data.dataset import Dataset, open_dataset
 from ..errors import DataError, NothingEvaluated, ProtocolError
-from ..evaluations.attacks.condition import on_corrupted
+from ..evaluations.attacks.on_corrupted import on_corrupted
 from ..evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
 from ..evaluations.corruptions.plan import CorruptedInputs, Plan
 from ..evaluations.corruptions.tree import CorruptedTree

@@ -22,10 +22,10 @@ from ..common.environment import count_in
 from ..common.plugins import Plugin, Registry
 from ..common.preprocessing import Preprocessing
 from ..errors import RunError
-from ..evaluations.attacks.build import EVERY_ATTACK
-from ..evaluations.corruptions.registry import EVERY_CORRUPTION
+from ..evaluations.attacks.condition import EVERY_ATTACK
+from ..evaluations.corruptions.condition import EVERY_CORRUPTION
 from ..evaluations.family import family_of
-from ..evaluations.maps.explainers import EVERY_EXPLAINER
+from ..evaluations.maps.methods import EVERY_EXPLAINER
 from ..evaluations.registry import EVERY_FAMILY
 from ..evaluations.subject import Settings
 from ..models.device import device_name

@@ -15,14 +15,8 @@ from ..common.environment import check_date, usual_workers
 from ..common.plugins import declared
 from ..data.scenes import IGNORE
 from ..errors import PluginError, ProtocolError, unknown
-from ..evaluations.attacks.build import (
-    EVERY_ATTACK,
-    EVERY_DENSE_ATTACK,
-    Options,
-    build_attack,
-    parse_condition,
-    parse_conditions,
-)
+from ..evaluations.attacks.build import Options, build_attack, parse_condition, parse_conditions
+from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
 from ..evaluations.attacks.two_phase.condition import two_phase_condition
 from ..evaluations.records import Part
 from ..evaluations.registry import is_attack, kind_of, pattern_of, plugged, vocabulary_of

@@ -27,6 +27,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ..attention.registry import FORMULAS
 from ..common.files import parse_toml, written_text
 from ..errors import RobustkitError, RunError, unknown
 from ..evaluations.registry import kind_of, vocabularies, words_of
@@ -122,8 +123,6 @@ def read_published(spec: str) -> Published:
 
 
 def _parsed(text: str, where: str) -> Published:
-    from ..attention.registry import FORMULAS  # loads torch
-
     data = parse_toml(text, where, RunError)
     for name in _FIELDS:
         if not isinstance(data.get(name), str):

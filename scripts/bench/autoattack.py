@@ -38,7 +38,7 @@ from attacks.model_access import Oracle
 from robustkit.common.randomness import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels, unit
-from robustkit.evaluations.attacks.engines import peer
+from robustkit.evaluations.attacks.peers import peer
 from robustkit.evaluations.subject import low_precision
 from robustkit.models.identity import Classifier
 from robustkit.protocol.card import number

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from robustkit.attention.registry import find_formula
+from robustkit.attention.formulas import find_formula
 from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
 from robustkit.models.language_model import TASK, Sizes, metadata_of

@@ -15,8 +15,8 @@ from robustkit.data.dataset import Dataset, Sample, open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.maps.counterfactuals.condition import counterfactual_conditions
-from robustkit.evaluations.maps.explainers import EVERY_EXPLAINER
 from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_sheet
+from robustkit.evaluations.maps.methods import EVERY_EXPLAINER
 from robustkit.evaluations.maps.regions.condition import parse_regions
 from robustkit.evaluations.maps.truth import open_truth
 from robustkit.evaluations.maps.two_objects.condition import two_object_condition

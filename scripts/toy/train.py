@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from robustkit.attention.registry import find_formula
+from robustkit.attention.formulas import find_formula
 
 from .model import Shape, class_logits, initial
 

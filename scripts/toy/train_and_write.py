@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from robustkit.attention.registry import find_formula
+from robustkit.attention.formulas import find_formula
 from robustkit.errors import ProtocolError, RobustkitError, RunError
 
 from . import choices as toy_choices

@@ -23,8 +23,7 @@ from safetensors import safe_open
 import robustkit
 from robustkit.attention import set_attention
 from robustkit.attention.fingerprint import Fingerprint, judge
-from robustkit.attention.formulas import PLAIN
-from robustkit.attention.registry import find_formula
+from robustkit.attention.formulas import PLAIN, find_formula
 from robustkit.common.intervals import wilson
 from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError

@@ -32,8 +32,8 @@ import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from robustkit.attention.formulas import find_formula
 from robustkit.attention.optim.stabilisers import DEFAULTS, NONE, stabiliser
-from robustkit.attention.registry import find_formula
 from robustkit.common.files import write_whole
 from robustkit.errors import RobustkitError
 from robustkit.models.device import pick_device

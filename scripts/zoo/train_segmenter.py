@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustkit.attention import set_attention
-from robustkit.attention.registry import find_formula
+from robustkit.attention.formulas import find_formula
 from robustkit.common.files import write_whole
 from robustkit.data.scenes import LabelledScenes, open_scenes
 from robustkit.errors import RobustkitError

@@ -18,7 +18,7 @@ from vits import small_vit
 
 from robustkit.attention import FORMULAS, attention_kind, capture, get_attention, scores, set_attention
 from robustkit.attention.fingerprint import judge, rank_formulas
-from robustkit.attention.registry import find_formula
+from robustkit.attention.formulas import find_formula
 from robustkit.errors import ModelError, NothingEvaluated
 
 NAMES = tuple(FORMULAS)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from robustkit.attention import Formula, MultiheadAttention, Watcher, capture, set_attention
 from robustkit.attention.apply import watching
-from robustkit.attention.formulas import FAMILIES
+from robustkit.attention.formulas import FAMILIES, find_formula
 from robustkit.attention.layers import LatentAttention
 from robustkit.attention.optim.stabilisers import sigma_reparam
-from robustkit.attention.registry import EVERY_FORMULA, FORMULAS, find_formula
+from robustkit.attention.registry import EVERY_FORMULA, FORMULAS
 from robustkit.attention.surrogates import FixedAttention, FixedValues, LogitMargins, Softened
 from robustkit.common.plugins import Registry, instance_of
 from robustkit.errors import ModelError

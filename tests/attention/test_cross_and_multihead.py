@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchvision.models import VisionTransformer
 
 from robustkit.attention import MultiheadAttention, capture, get_attention, set_attention
-from robustkit.attention.registry import find_formula
+from robustkit.attention.formulas import find_formula
 from robustkit.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -23,8 +23,7 @@ from torchvision.models import VisionTransformer
 
 from robustkit import audit, load
 from robustkit.attention import MultiheadAttention, get_attention, scores, set_attention
-from robustkit.attention.formulas import Network, rotate
-from robustkit.attention.registry import find_formula
+from robustkit.attention.formulas import Network, find_formula, rotate
 from robustkit.errors import CheckpointError, ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless")

@@ -11,9 +11,9 @@ from formula_vits import NAMES, drawn, small_vit
 from torch import Tensor, nn
 
 from robustkit.attention import Watcher, capture, set_attention, watching
+from robustkit.attention.formulas import find_formula
 from robustkit.attention.hooks import Scoring
 from robustkit.attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Projected, ledger, logit_shares
-from robustkit.attention.registry import find_formula
 from robustkit.errors import ModelError
 
 

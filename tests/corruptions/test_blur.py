@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from corruptions.base import Corruption, Draws
 from corruptions.blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, ZoomBlur, disk, fast_length, glass_walk
-from corruptions.corruption import Corruption, Draws
 from corruptions.digital import ElasticTransform, pixels
 from corruptions.filters import smooth
 from corruptions.weather import Snow

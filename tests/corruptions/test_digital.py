@@ -12,7 +12,7 @@ from skimage.color import hsv2rgb, rgb2hsv
 from torch import Tensor
 from weather_oracles import assert_each_image_stands_alone, byte, photographs, pixels
 
-from corruptions.corruption import Corruption, Draws
+from corruptions.base import Corruption, Draws
 from corruptions.digital import Brightness, Contrast, JpegCompression, Pixelate, Saturate
 
 KINDS = [Brightness, Contrast, Saturate, Pixelate, JpegCompression]

@@ -6,8 +6,8 @@ import torch
 from scipy.stats import poisson
 from weather_oracles import assert_each_image_stands_alone, byte, photographs, pixels
 
+from corruptions.base import Corruption, Draws
 from corruptions.constants import PRESETS
-from corruptions.corruption import Corruption, Draws
 from corruptions.noise import GaussianNoise, ImpulseNoise, ShotNoise, SpeckleNoise
 
 LEVELS = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).expand(1, 3, 16, 16)

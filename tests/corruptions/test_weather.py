@@ -20,7 +20,7 @@ from weather_oracles import (
     write_frost,
 )
 
-from corruptions.corruption import Draws
+from corruptions.base import Draws
 from corruptions.weather import PHOTOGRAPHS, Fog, Frost, Spatter, _stain, find_photographs
 
 

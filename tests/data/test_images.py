@@ -17,7 +17,7 @@ from places import SHARED
 from timm.data import create_transform
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from corruptions.corruption import Deterministic
+from corruptions.base import Deterministic
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.images import encode_png, read_image, to_pixels, unit
 from robustkit.errors import BadImageError, DataError

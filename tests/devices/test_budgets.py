@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import attacks
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel
 from corruptions import corruption
-from corruptions.corruption import Draws
+from corruptions.base import Draws
 from robustkit.common.randomness import SampleRng
 
 pytestmark = pytest.mark.gpu

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from attacks import StagedResult, ThreatModel
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks import engines
-from robustkit.evaluations.attacks.engines import ENGINES, peer
-from robustkit.evaluations.attacks.peers import PeerAttack
+from robustkit.evaluations.attacks import peers
+from robustkit.evaluations.attacks.condition import ENGINES
+from robustkit.evaluations.attacks.peers import PeerAttack, peer
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]  # the peers' own
 LINF, L2 = ThreatModel("linf", 0.05), ThreatModel("l2", 0.5)
@@ -106,7 +106,7 @@ def test_settings_are_the_originals(engine: str, version: str) -> None:
             theirs.n_restarts = 1  # its run does these
         if stage.name in ("apgd-ce", "apgd-dlr"):
             theirs.loss = stage.name[5:]
-        built = engines.make_perturb(engine, stage, nn.Linear(1, 1), LINF, 7, 1000)
+        built = peers.make_perturb(engine, stage, nn.Linear(1, 1), LINF, 7, 1000)
         mine = dict(vars(getattr(built, "__self__", built)))
         if engine == "torchattacks":
             mine |= {
@@ -312,7 +312,7 @@ def test_not_installed(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_importing_loads_no_peer() -> None:
     script = (
-        "import sys, robustkit.evaluations.attacks.engines as e; e.supported('pyautoattack'); "
+        "import sys, robustkit.evaluations.attacks.peers as e; e.supported('pyautoattack'); "
         "print({'torch', 'pyautoattack', 'torchattacks'} & {*sys.modules})"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "set()\n"

@@ -16,6 +16,7 @@ import cam
 import robustkit
 from cam.faithfulness import abpc
 from cam.localisation import MaxBoxAcc, PxAP, iou_at, rank_correlation, score
+from cam.registry import CONTROLS
 from cam.sensitivity import redrawn_head
 from robustkit.cli.gallery_choice import Choice
 from robustkit.common.intervals import percentiles, wilson
@@ -26,7 +27,6 @@ from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.attacks.build import build_attack
 from robustkit.evaluations.maps.condition import METRICS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
-from robustkit.evaluations.maps.methods import CONTROLS
 from robustkit.evaluations.maps.results import Counted, Figures, map_rows
 from robustkit.evaluations.maps.tables import map_tables
 from robustkit.evaluations.presenting import flag_lines

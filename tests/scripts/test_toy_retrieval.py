@@ -15,7 +15,7 @@ import pytest
 import torch
 from toy_oracles import Transformer
 
-from robustkit.attention.registry import find_formula
+from robustkit.attention.formulas import find_formula
 from robustkit.errors import RunError
 from scripts.toy import choices as toy_choices
 from scripts.toy import data as toy_data

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from scipy import stats
 
+from corruptions.base import Corruption, Draws
 from corruptions.constants import PRESETS
-from corruptions.corruption import Corruption, Draws
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = dict[str, npt.NDArray[np.float64]]

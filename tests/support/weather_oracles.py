@@ -11,7 +11,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from corruptions.corruption import Corruption, Draws
+from corruptions.base import Corruption, Draws
 from robustkit.common.randomness import SampleRng
 
 

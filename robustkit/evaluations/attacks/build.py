@@ -21,26 +21,17 @@ from typing import Any, TypedDict, cast
 import attacks
 from attacks import APGD, FAB, FGSM, PGD, SEA, SPSA, Attack, AutoAttack, DenseAttack, DensePGD, FeaturePGD, Square
 from attacks.pgd import STEP_SHARES
-from attacks.registry import ATTACKS, DENSE_ATTACKS, FEATURE_ATTACKS
+from attacks.registry import FEATURE_ATTACKS
 
-from ...common.plugins import Registry, subclass_of
+from ...common.plugins import Registry
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, number
 from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, typed
 from ..interface import Cost
-from ..registry import ATTACK_NAMES, FOLDERS, is_attack
-from .condition import on_corrupted, parted
-from .engines import ENGINES, peer
-
-EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
-    "attacks", ATTACKS, subclass_of(attacks.Attack), (*FOLDERS, *ATTACK_NAMES), same_name=False
-)
-"""Of classifiers."""
-EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
-    "attacks", DENSE_ATTACKS, subclass_of(attacks.DenseAttack), (*FOLDERS, *ATTACK_NAMES), same_name=False
-)
-"""Of models that predict a class for each pixel."""
-
+from ..registry import is_attack
+from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK
+from .on_corrupted import on_corrupted, parted
+from .peers import peer
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
 _PARTS = ("only", ON)

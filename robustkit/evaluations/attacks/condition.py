@@ -1,61 +1,38 @@
-"""The words of attacks: `pgd(eps=1/255,steps=20)`. Loads no torch.
-
-The ball lies around the corrupted image. Its text ends with the words of `corruption(fog,severity=3)`, whose draws the
-image has, so that the corruption alone and the attack on it are a pair.
-"""
+"""The words of attacks: `pgd(eps=1/255,steps=20)`. Loads no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, ClassVar
 
+from attacks.registry import ATTACKS, DENSE_ATTACKS
+
+from ...common.plugins import Registry, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, part_of
 from ..interface import Vocabulary
 from ..metrics import WEIGHT, Metric, Term, of_samples, plain_name, supported
-from ..registry import EVERY_FAMILY, pattern_of, vocabulary_of, words_of
+from ..registry import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, pattern_of, words_of
+from .on_corrupted import UNDER, starts_from
 
-UNDER = "under"
-_KIND = "corruption"
-_OF_IT = ("severity", "preset", "variant", "texture", "source")
-"""Parameters of the corruption, which are no attack's."""
+if TYPE_CHECKING:
+    import attacks
 
-
-def parted(text: str, given: Mapping[str, str], own: Container[str]) -> tuple[dict[str, str], Condition | None]:
-    """Return the attack's own parameters, and the corruption that the others name; None where they name none.
-
-    text: of the whole condition. given: its parameters. own: the names of the attack's.
-
-    Raises:
-        ProtocolError: there is no such corruption or severity, or its images cannot be attacked.
-    """
-    of_it = [f"{key}={given[key]}" for key in _OF_IT if key in given and key not in own]
-    if UNDER not in given:
-        if of_it:
-            raise ProtocolError(f"condition {text!r}: {of_it[0]} is of a corruption; name it, such as under=fog")
-        return dict(given), None
-    called = f"{_KIND}({','.join([given[UNDER], *of_it])})"
-    try:
-        under = vocabulary_of(_KIND).parse(called)
-    except ProtocolError as fault:
-        raise ProtocolError(f"condition {text!r}: {fault}") from None
-    if under.released:
-        raise ProtocolError(f"condition {text!r}: attacked images are corrupted here; leave out source=released")
-    return {key: value for key, value in given.items() if key in own or key not in (UNDER, *_OF_IT)}, under
+EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
+    "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), (*FOLDERS, *ATTACK_NAMES), same_name=False
+)
+"""Of classifiers."""
 
 
-def on_corrupted(attack: Condition, under: Condition) -> Condition:
-    """Return the attack on the images of a corruption, in place of those that it attacks so far."""
-    own = attack.text.partition(f",{UNDER}=")[0].removesuffix(")")
-    return replace(attack, text=f"{own},{UNDER}={under.text.removeprefix(f'{_KIND}(')}", under=under)
+EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
+    "attacks", DENSE_ATTACKS, subclass_of("attacks.dense:DenseAttack"), (*FOLDERS, *ATTACK_NAMES), same_name=False
+)
+"""Of models that predict a class for each pixel."""
 
 
-def starts_from(text: str) -> str:
-    """Return the text of the condition whose images an attack changes, by the attack's text."""
-    _, named, inside = text.partition(f",{UNDER}=")
-    return f"{_KIND}({inside}" if named else CLEAN.text
+ENGINES: tuple[str, ...] = ("robustkit", "pyautoattack", "torchattacks")
 
 
 FOUND = Metric("found_of_broken", "found of all broken %", 100, binary=True)
@@ -104,6 +81,12 @@ TERMS = (
 )
 
 
+def _parse(text: str, card: Card) -> Condition:
+    """Return the condition that a text names under a card, by `build`, which loads torch."""
+    condition: Condition = resolve_name(f"{__package__}.build:parse_condition")(text, card)
+    return condition
+
+
 class AttackWords(Vocabulary):
     """Attacks, by their names in the registry."""
 
@@ -137,29 +120,23 @@ class AttackWords(Vocabulary):
         return [text, *([supporting(text, conditions)] if plain_name(metric) else [])]
 
     def published_names(self) -> Sequence[str]:
-        from attacks.registry import ATTACKS, DENSE_ATTACKS
-
         return (*ATTACKS, *DENSE_ATTACKS)
 
     def is_of_card(self, name: str) -> bool:
         return name in self.published_names()
 
     def text_under(self, name: str, card: Card) -> str:
-        from .build import parse_condition
-
-        return parse_condition(name, card).text
+        return _parse(name, card).text
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         """Raise ProtocolError also where the attack makes sense under none of the cards that come with the package."""
-        from .build import EVERY_ATTACK, EVERY_DENSE_ATTACK, parse_condition
-
         names = (*EVERY_ATTACK, *EVERY_DENSE_ATTACK)
         if pattern.name not in names:
             raise ProtocolError(unknown("condition", pattern.name, {*names, *EVERY_FAMILY}))
         faults = []
         for card in dict.fromkeys(("standard" if pattern.name in EVERY_ATTACK else "segmentation", *card_names())):
             try:
-                parse_condition(pattern.text, load_card(card))
+                _parse(pattern.text, load_card(card))
                 return
             except ProtocolError as fault:
                 faults.append(fault)

@@ -10,7 +10,8 @@ from attacks import EnsembleResult, StagedResult
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
-from ..subject import Batch, Evaluation, Shown, Subject, attacked_inputs, show_attacked
+from ..inputs import attacked_inputs
+from ..subject import Batch, Evaluation, Shown, Subject, show_attacked
 
 
 def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:

@@ -20,7 +20,8 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.folder import RunFolder
 from ...runs.progress import Progress
-from ..subject import Batch, Subject, attacked_inputs
+from ..inputs import attacked_inputs
+from ..subject import Batch, Subject
 from .build import build_attack
 from .examining import examine, examine_again
 from .gradient_masking import AFTERWARDS

@@ -113,7 +113,7 @@ class Attacks(Family):
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        from .build import EVERY_ATTACK
+        from .condition import EVERY_ATTACK
 
         plugged, under = EVERY_ATTACK.plugin(condition.name), condition.under
         beneath = () if under is None else family_of(under.name).plugins(under)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, percent, plain, spread
 from ...display.text import amount
-from .condition import UNDER, starts_from
+from .on_corrupted import UNDER, starts_from
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,8 +22,9 @@ from ..family import family_of
 from ..interface import Clause, share
 from ..metrics import Cells, Metric, interval_cell, is_whole
 from ..registry import kind_of, words_of
-from .condition import FOUND, UNDER, VOCABULARY, starts_from
+from .condition import FOUND, VOCABULARY
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
+from .on_corrupted import UNDER, starts_from
 from .ranking import findings_of
 
 if TYPE_CHECKING:

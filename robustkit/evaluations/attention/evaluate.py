@@ -18,8 +18,9 @@ from ...attention.apply import attention_kind, attention_layers, capturable_laye
 from ...attention.logit_decomposition import softmax_slope
 from ...errors import ModelError
 from ...protocol.condition import Condition
+from ..inputs import inputs_under
 from ..records import Layer, encode_layers
-from ..subject import Batch, Evaluation, Subject, inputs_under
+from ..subject import Batch, Evaluation, Subject
 from .condition import COLUMN_NAMES, LISTS
 
 _HEADS = pa.list_(pa.float32())

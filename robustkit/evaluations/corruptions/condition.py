@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from ...common.plugins import declared
+import corruptions
+from corruptions.registry import CATEGORIES
+from corruptions.registry import CORRUPTIONS as CORRUPTION_CLASSES
+
+from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, ConditionPattern
 from ..interface import View, Vocabulary
 from ..metrics import Metric, Term, mean_share
-
-if TYPE_CHECKING:
-    import corruptions
 
 BENCHMARK = "in-c"
 """The set of corruptions that a rule means where it names none."""
@@ -63,15 +64,6 @@ TERMS = (
 )
 
 
-CATEGORIES: dict[str, tuple[str, ...]] = {
-    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
-    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    "weather": ("snow", "frost", "fog", "brightness"),
-    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
-    "extra": ("speckle_noise", "gaussian_blur", "spatter", "saturate"),
-}
-"""The benchmark's own: 15 test corruptions in four categories, and the four held out for validation."""
-
 CORRUPTIONS = tuple(name for names in CATEGORIES.values() for name in names)
 TEST = (
     *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
@@ -100,10 +92,15 @@ SETS: dict[str, dict[str, tuple[int, ...]]] = {
 """in-c: Hendrycks and Dietterich 2019. segformer-16: Xie et al. 2021. fan-19: Zhou et al. 2022."""
 
 
+EVERY_CORRUPTION: Registry[type[corruptions.Corruption]] = Registry(
+    "corruptions", CORRUPTION_CLASSES, subclass_of("corruptions.base:Corruption"), (*SETS, "corruption")
+)
+
+
 def categories() -> dict[str, tuple[str, ...]]:
     """Return the corruptions of each category; those of plug-ins are the last one, `plug-ins`."""
     brought = tuple(plugin.name for plugin in declared("corruptions"))
-    return CATEGORIES | ({"plug-ins": brought} if brought else {})
+    return {**CATEGORIES, **({"plug-ins": brought} if brought else {})}
 
 
 def category_of(name: str) -> str:
@@ -309,7 +306,6 @@ class Corrupted:
 
     def make(self, frost_dir: str | None = None) -> corruptions.Corruption:
         """Return the corruption to be computed here."""
-        from .registry import make
 
         return make(self.name, self.preset, self.variant, frost_dir, self.texture)
 
@@ -541,3 +537,17 @@ def asked(pattern: ConditionPattern) -> str:
 
 
 VOCABULARY = CorruptionWords()
+
+
+def make(
+    name: str, preset: str, variant: str, frost_dir: str | None, texture: str = "photographs"
+) -> corruptions.Corruption:
+    """Return the corruption of this name; see `corruptions.corruption`.
+
+    Raises:
+        ValueError: unknown preset, variant or texture, or the pair has no definition.
+        PluginError: a plug-in cannot be used.
+    """
+    if name in corruptions.CORRUPTIONS:
+        return corruptions.corruption(name, preset=preset, variant=variant, frost_dir=frost_dir, texture=texture)
+    return EVERY_CORRUPTION[name](preset, variant)

@@ -125,7 +125,7 @@ class Corruptions(Family):
         return "" if there else f"{device.type} has no float64: corruptions are made on the CPU"
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        from .registry import EVERY_CORRUPTION
+        from .condition import EVERY_CORRUPTION
 
         plugged = EVERY_CORRUPTION.plugin(condition.payload.name) if isinstance(condition.payload, Corrupted) else None
         return () if plugged is None else (plugged,)

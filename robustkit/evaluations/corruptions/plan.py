@@ -10,14 +10,22 @@ from importlib.util import find_spec
 from typing import Any
 
 from corruptions import find_photographs, own_textures
-from corruptions.corruption import SMALLEST
+from corruptions.base import SMALLEST
 
 from ...common.files import bytes_of
 from ...data.dataset import Dataset, Sample
 from ...data.images import image_size, read_image
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...protocol.condition import Condition
-from .condition import FROST, PRESETS, VARIANTS, Corrupted, asked_texture, corruption_condition, expand
+from .condition import (
+    FROST,
+    PRESETS,
+    VARIANTS,
+    Corrupted,
+    asked_texture,
+    corruption_condition,
+    expand,
+)
 from .tree import CorruptedTree
 
 

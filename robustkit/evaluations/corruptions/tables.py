@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from corruptions.registry import CATEGORIES
+
 from ...display.grid import Grid, Part, side_by_side
 from ...display.table import CardPart, HeatTable, TextTable
 from ...runs.manifest import Manifest
@@ -15,7 +17,6 @@ from ..interface import Clause, ShortRow, percent, share
 from ..metrics import Cells, Metric, SummaryRow, finite, interval_cell, is_whole, loss_cell, named, percent_cell
 from .condition import (
     BENCHMARK,
-    CATEGORIES,
     CORRUPTIONS,
     METRICS,
     SETS,

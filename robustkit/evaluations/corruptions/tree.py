@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from corruptions.registry import CATEGORIES
+
 from ...data.dataset import Dataset, open_dataset
 from ...data.images import read_image, to_pixels
 from ...data.layouts import Sample
 from ...data.sources import FolderSource, is_image_name, list_folder
 from ...errors import BadImageError, DataError
-from .condition import CATEGORIES, Corrupted, corruption_names
+from .condition import Corrupted, corruption_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

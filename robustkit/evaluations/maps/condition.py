@@ -7,22 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from cam.registry import CONTROLS, METHODS
+
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern
 from ..interface import View, Vocabulary
 from ..metrics import WEIGHT, Metric, Term, mean_share, named, plain_name, supported
 from ..registry import vocabulary_of
-from .methods import (
-    CONTROLS,
-    METHODS,
-    Chosen,
-    check_names,
-    method_names,
-    method_text,
-    shown,
-    take_options,
-)
+from .methods import Chosen, check_names, method_names, method_text, shown, take_options
 
 _SCORES = (
     mean_share("cam_pixel_accuracy", "pixel accuracy %"),

@@ -39,11 +39,12 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.kept_images import Picture
 from ..family import family_of
+from ..inputs import inputs_under
 from ..interface import Cost
-from ..subject import Batch, Evaluation, Subject, inputs_under
+from ..subject import Batch, Evaluation, Subject
 from .condition import MODES, SCORES, MapSpec, explained_of
-from .explainers import EVERY_EXPLAINER, explainer_of, nothing_of
-from .methods import FULL, as_numbers, map_of_class, map_with_logits
+from .explainers import explainer_of, nothing_of
+from .methods import EVERY_EXPLAINER, FULL, as_numbers, map_of_class, map_with_logits
 from .truth import Located
 
 ABPC, AREAS, ROAD = Cost(18), Cost(54), Cost(18)

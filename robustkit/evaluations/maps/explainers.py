@@ -10,12 +10,9 @@ from torch import Tensor
 import cam
 from cam.controls import Control
 
-from ...common.plugins import Registry, subclass_of
 from ...common.randomness import SampleRng
 from ..subject import Subject
-from .methods import Chosen, as_numbers
-
-EVERY_EXPLAINER: Registry[type[cam.Explainer]] = Registry("explainers", cam.METHODS, subclass_of(cam.Explainer))
+from .methods import EVERY_EXPLAINER, Chosen, as_numbers
 
 
 def explainer_of(subject: Subject, method: str, options: Chosen = ()) -> cam.Explainer:

@@ -123,7 +123,7 @@ class Maps(Family):
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         from .condition import explained_of
-        from .explainers import EVERY_EXPLAINER
+        from .methods import EVERY_EXPLAINER
 
         spec = explained_of(condition)
         if spec is not None and (plugged := EVERY_EXPLAINER.plugin(spec.method)) is not None:

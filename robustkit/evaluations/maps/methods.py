@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from ...common.plugins import declared
+from cam.registry import CONTROLS, METHODS
+
+from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.card import format_number, number
 from ...protocol.condition import split_condition
 from ..interface import Cost
 
+if TYPE_CHECKING:
+    import cam
+
+EVERY_EXPLAINER: Registry[type[cam.Explainer]] = Registry("explainers", METHODS, subclass_of("cam.explainer:Explainer"))
+
+
 FULL = "full"
 """The control that is 1 everywhere: from both ends the same pixels are removed, so that its ABPC is 0 by definition."""
-CONTROLS = ("random", "centre", FULL)
-METHODS = (
-    *("agcam", "agcam-full", "legrad", "chefer", "rollout"),
-    *("grad-cam", "grad-cam-pp", "layer-cam", "score-cam", "rise"),
-    *("gradient", "integrated-gradients", "smooth-grad"),
-    *CONTROLS,
-)
-"""As in `cam`, which loads torch."""
 
 
 def method_names() -> tuple[str, ...]:
     """Return all methods: the package's own, those of plug-ins, and the controls."""
-    return tuple(dict.fromkeys((*METHODS[: -len(CONTROLS)], *(one.name for one in declared("explainers")), *CONTROLS)))
+    own = [name for name in METHODS if name not in CONTROLS]
+    return tuple(dict.fromkeys((*own, *(one.name for one in declared("explainers")), *CONTROLS)))
 
 
 def check_method(method: str, where: str) -> None:

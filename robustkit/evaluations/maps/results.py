@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from cam.localisation import IOUS, THRESHOLDS, pxap
+from cam.registry import CONTROLS
 
 from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums, wilson
 from ...errors import RunError
@@ -41,7 +42,6 @@ from .condition import (
     parse_explained,
     parts_of,
 )
-from .methods import CONTROLS
 
 MAXIMA = ("max_box_acc",)
 

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cam.registry import CONTROLS
+
 from ...display.grid import Grid, Part, side_by_side
 from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, spread
 from ...display.table import CardPart, TextTable
 from ..interface import Clause, ShortRow
 from ..metrics import Cells, SummaryRow, is_finite
 from .condition import BEST, BOXES_GIVEN, MODES, VOCABULARY, MapSpec, parts_of
-from .methods import CONTROLS, method_names, shown
+from .methods import method_names, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

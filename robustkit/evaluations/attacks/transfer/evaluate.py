@@ -6,7 +6,8 @@ import torch
 
 from ....protocol.condition import Condition
 from ...family import family_of
-from ...subject import Batch, Evaluation, Subject, attacked_inputs
+from ...inputs import attacked_inputs
+from ...subject import Batch, Evaluation, Subject
 
 
 def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ....attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Ledger, ledger
 from ....protocol.condition import Condition
+from ...inputs import inputs_under
 from ...records import Layer, encode_layers
-from ...subject import Batch, Evaluation, Subject, inputs_under
+from ...subject import Batch, Evaluation, Subject
 from .condition import CHANGE, LISTS, METRICS
 
 LEDGER: dict[str, pa.DataType] = {

@@ -84,7 +84,7 @@ class Counterfactuals(Family):
             yield Section("counterfactuals", CHANGED.title, lambda: values, template="plain")
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        from ..explainers import EVERY_EXPLAINER
+        from ..methods import EVERY_EXPLAINER
 
         plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", "")))
         return () if plugged is None else (plugged,)

@@ -79,7 +79,7 @@ class Regions(Family):
             yield Section(self.name, REGIONS.title, lambda: values)
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        from ..explainers import EVERY_EXPLAINER
+        from ..methods import EVERY_EXPLAINER
 
         plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", RANDOM)))
         return () if plugged is None else (plugged,)

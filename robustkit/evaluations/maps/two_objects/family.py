@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from cam.registry import CONTROLS
+
 from ...family import Family, Summary
 from ...interface import ShortRow
 from .condition import SHARE, VOCABULARY
@@ -76,14 +78,14 @@ class TwoObjects(Family):
             yield Section("two-objects", TWO_OBJECTS.title, lambda: values, template="plain")
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        from ..explainers import EVERY_EXPLAINER
+        from ..methods import EVERY_EXPLAINER
 
         plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters)["map"]))
         return () if plugged is None else (plugged,)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         from ...interface import Cost
-        from ..methods import CONTROLS, map_with_logits
+        from ..methods import map_with_logits
         from .condition import chosen_of
 
         method = str(dict(condition.parameters)["map"])

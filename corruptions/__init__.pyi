@@ -1,0 +1,14 @@
+from .base import VARIANTS as VARIANTS
+from .base import Corruption as Corruption
+from .base import Draws as Draws
+from .base import Rng as Rng
+from .base import TorchRng as TorchRng
+from .constants import PRESETS as PRESETS
+from .constants import SEVERITIES as SEVERITIES
+from .registry import CATEGORIES as CATEGORIES
+from .registry import CORRUPTIONS as CORRUPTIONS
+from .registry import corrupt as corrupt
+from .registry import corruption as corruption
+from .weather import TEXTURES as TEXTURES
+from .weather import find_photographs as find_photographs
+from .weather import own_textures as own_textures

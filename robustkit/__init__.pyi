@@ -1,0 +1,14 @@
+from . import attention as attention
+from .common.plugins import load_plugin as load_plugin
+from .models.classifier import load as load
+from .models.dense import Segmenter as Segmenter
+from .models.identity import Classifier as Classifier
+from .models.segmenter import load_segmenter as load_segmenter
+from .pipeline.audit import audit as audit
+from .pipeline.audit import segment as segment
+from .pipeline.audit import series as series
+from .pipeline.audit import text as text
+from .report.refresh import merge as merge
+from .results.summary import Run as Run
+
+__version__: str

@@ -1,0 +1,15 @@
+from .apply import attention_kind as attention_kind
+from .apply import attention_layers as attention_layers
+from .apply import capture as capture
+from .apply import get_attention as get_attention
+from .apply import set_attention as set_attention
+from .apply import watching as watching
+from .formulas import Formula as Formula
+from .formulas import elliptical_metric as elliptical_metric
+from .formulas import find_formula as find_formula
+from .formulas import scores as scores
+from .formulas import unit as unit
+from .hooks import Captured as Captured
+from .hooks import Watcher as Watcher
+from .multihead import MultiheadAttention as MultiheadAttention
+from .registry import FORMULAS as FORMULAS
