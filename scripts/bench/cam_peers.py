@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import cam
 from cam.explainer import Rng
+from cam.vit import Transformer
 from robustkit.attention import capture
 
 Peer = Callable[[Tensor, Tensor], Tensor]
@@ -51,7 +51,7 @@ def pytorch_grad_cam(kind: str, net: nn.Module, layer: nn.Module, corners: bool 
     package = importlib.import_module("pytorch_grad_cam")
     target = importlib.import_module("pytorch_grad_cam.utils.model_targets").ClassifierOutputTarget
     options = {}
-    if cam.vit.Transformer.find(net) is not None:
+    if Transformer.find(net) is not None:
         vit: Any = net
 
         def reshape(tokens: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ from safetensors import safe_open
 import robustkit
 from robustkit.attention import set_attention
 from robustkit.attention.fingerprint import Fingerprint, judge
-from robustkit.attention.formulas import PLAIN, find_formula
+from robustkit.attention.formulas import FAMILIES, find_formula
+from robustkit.attention.registry import FORMULAS
 from robustkit.common.intervals import wilson
 from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError
@@ -35,6 +36,8 @@ from .endings import endings
 from .logs import Log, finished, plain, read_logs
 
 Facts = dict[str, Any]
+
+PLAIN = [name for name in FORMULAS if name not in FAMILIES]
 
 
 def facts() -> list[Facts]:
