@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustkit.data.dataset import Dataset, Sample, open_dataset
+from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import to_pixels
+from robustkit.data.layouts import Sample
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.maps.counterfactuals.condition import counterfactual_conditions
 from robustkit.evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_sheet

@@ -24,7 +24,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from robustkit.data import shapes
-from robustkit.data.dataset import EMBEDDED, open_dataset
+from robustkit.data.dataset import open_dataset
+from robustkit.data.generated import EMBEDDED
 from robustkit.errors import DataError
 from robustkit.models.checkpoint import digest_of
 

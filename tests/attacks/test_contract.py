@@ -236,7 +236,7 @@ def test_imports_torch_and_nothing_of_the_house() -> None:
         "print(sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "['attacks']"
+    assert run.stdout.strip() == "['attacks', 'lazy_loader']"
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

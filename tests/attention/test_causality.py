@@ -190,7 +190,7 @@ def test_the_test_sees_what_the_elliptical_ones_would_leak(x: Tensor, monkeypatc
 def centred(monkeypatch: pytest.MonkeyPatch) -> str:
     """The formula of a plug-in that is made of all tokens without saying so: keys less their mean."""
     formula = Formula("centred", "Q (K - mean)ᵀ", "a test", True, lambda q, k, p: (q, k - k.mean(-2, keepdim=True)))
-    registry = Registry("formulas", FORMULAS | {formula.name: formula}, instance_of(Formula))
+    registry = Registry("formulas", {**FORMULAS, formula.name: formula}, instance_of(Formula))
     monkeypatch.setattr("robustkit.attention.registry.EVERY_FORMULA", registry)
     return formula.name
 

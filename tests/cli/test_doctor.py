@@ -110,7 +110,7 @@ def wrong_linf(monkeypatch: Patch) -> str:
 
 
 def scaled_quest(monkeypatch: Patch) -> str:
-    monkeypatch.setitem(formulas.FORMULAS, "quest", replace(formulas.FORMULAS["quest"], scaled=True))
+    monkeypatch.setattr(formulas, "QUEST", replace(formulas.QUEST, scaled=True))
     return "quest: logits "
 
 
@@ -254,7 +254,7 @@ def test_what_is_broken_is_found(name: str, break_it: Callable[[Patch], str], mo
 
 def test_without_torch_each_check_says_so() -> None:
     code = (
-        "import sys; sys.modules['torch'] = None; from robustkit.cli.doctor import checks\n"
+        "import sys; sys.modules['torch'] = None; from robustkit.cli import doctor as checks\n"
         "found = {check.name: check for check in checks.examine()}\n"
         "assert found['disk'].text and found['renaming'].fine, found\n"
         "print(*(name for name, check in found.items() if 'import of torch halted' in check.text))"

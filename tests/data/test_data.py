@@ -23,9 +23,9 @@ from places import SHARED
 from row_runs import make_run, row
 
 from robustkit.data.class_names import timm_list
-from robustkit.data.dataset import Dataset, Sample, open_dataset
+from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import encode_png
-from robustkit.data.layouts import LAYOUTS, RULES
+from robustkit.data.layouts import LAYOUTS, RULES, Sample
 from robustkit.errors import BadImageError, DataError
 from robustkit.evaluations.presenting import raised
 from robustkit.gate.policy import parse_policy

@@ -22,7 +22,7 @@ from PIL import Image
 from places import SHARED
 
 from robustkit.data import shapes
-from robustkit.data.dataset import Sample
+from robustkit.data.layouts import Sample
 from robustkit.data.scenes import open_scenes
 from robustkit.errors import BadImageError, DataError
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from manifests import whole
 
+from corruptions.registry import CATEGORIES
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions import condition
 from robustkit.evaluations.corruptions.condition import (
@@ -308,10 +309,10 @@ def test_the_tables_show_errors_means_and_alexnets_columns_where_it_is_a_yardsti
     assert "released files" in replace(table, definition="(source=released)").title
 
 
-def test_a_corruption_that_is_added_enters_no_published_set() -> None:
-    source = Path(condition.__file__).read_text("utf-8")
-    more = source.replace('"impulse_noise"),', '"impulse_noise", "salt"),', 1)
+def test_a_corruption_that_is_added_enters_no_published_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = {**CATEGORIES, "noise": (*CATEGORIES["noise"], "salt")}
+    monkeypatch.setattr("corruptions.registry.CATEGORIES", more)
     module: dict[str, Any] = {"__package__": condition.__package__, "__name__": condition.__name__}
-    exec(compile(more, condition.__file__, "exec"), module)
+    exec(compile(Path(condition.__file__).read_text("utf-8"), condition.__file__, "exec"), module)
     assert "salt" in module["CATEGORIES"]["noise"] and module["SETS"] == condition.SETS
     assert list(condition.SETS["in-c"])[-1] == "jpeg_compression" and len(condition.SETS["fan-19"]) == 19

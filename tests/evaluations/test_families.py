@@ -26,9 +26,9 @@ from robustkit.tasks.task import task_of
 def test_each_kind_has_its_family_and_its_words() -> None:
     assert {kind for kind, folder in FOLDERS.items() if folder == "corruptions"} == {"corruption", *SETS}
     minimal = {name for name, attack in ATTACKS.items() if attack.minimal}
-    assert {kind for kind, folder in FOLDERS.items() if folder == "distances"} == minimal == {"fmn", "ddn"}
+    assert {kind for kind, folder in FOLDERS.items() if folder == "attacks.distances"} == minimal == {"fmn", "ddn"}
     without = {name for name, attack in ATTACKS.items() if not attack.radius}
-    assert {kind for kind, folder in FOLDERS.items() if folder == "patches"} == without == {"patch"}
+    assert {kind for kind, folder in FOLDERS.items() if folder == "attacks.patches"} == without == {"patch"}
     assert {family_of(name).name for name in {*ATTACKS, *DENSE_ATTACKS} - minimal - without} == {"attacks"}
     assert {*ATTACK_NAMES} == {*ATTACKS, *DENSE_ATTACKS} - minimal - without
     assert [one.name for one in families()] == [

@@ -234,7 +234,7 @@ def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeyp
     def some_compete(*arguments: Any, **options: Any) -> Any:
         return replace(labelled_data(*arguments, **options), valid_labels=tuple(others))
 
-    for module in ("pipeline.classification", "cli.cam.choice"):
+    for module in ("pipeline.classification", "cli.gallery_choice"):
         monkeypatch.setattr(f"robustkit.{module}.labelled_data", some_compete)
     words = ("--data-dir", "embedded:shapes", "--ids", str(tmp_path / "ids.txt"), "--cams", "agcam,agcam(target=label)")
     words += ("--keep-misclassified",)

@@ -63,7 +63,7 @@ def test_a_list_brings_the_controls_along_once() -> None:
     assert [one.faithfulness for one in parse_cams("agcam,rollout(faithfulness=none)", "all")][:2] == ["all", "none"]
     named = "cam(agcam),cam(rollout,threshold=0.3,faithfulness=none)"  # as records call them
     assert [one.text for one in parse_cams(named) if not one.is_control] == re.split(r",(?=cam)", named)
-    assert tuple(cam.METHODS) == METHODS
+    assert list(cam.METHODS) == list(METHODS)
     options = parse_cams("rise(share=1/2, masks=200),rise(masks=1000)")
     assert [one.text for one in options] == ["cam(rise,masks=200)", "cam(rise)", *(f"cam({one})" for one in CONTROLS)]
     drawn = map_condition(options[0])

@@ -16,7 +16,8 @@ import robustkit
 import robustkit.evaluations.maps.evaluate as control_scores
 import robustkit.evaluations.maps.evaluate as maps_evaluate
 from cam.boxes import boxes_of
-from robustkit.data.dataset import Sample, open_dataset
+from robustkit.data.dataset import open_dataset
+from robustkit.data.layouts import Sample
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError
 from robustkit.evaluations.interface import Cost

@@ -12,7 +12,8 @@ from manifests import whole
 from torch import Tensor, nn
 
 from robustkit.common.preprocessing import Preprocessing
-from robustkit.data.dataset import Dataset, Sample
+from robustkit.data.dataset import Dataset
+from robustkit.data.layouts import Sample
 from robustkit.errors import BadImageError
 from robustkit.evaluations.subject import Batch, Settings, Subject
 from robustkit.models.identity import Classifier, ModelIdentity

@@ -10,7 +10,7 @@ import torch
 from stand_in import devices, why_not
 from torch import Tensor
 
-from robustkit.data.dataset import Sample
+from robustkit.data.layouts import Sample
 from robustkit.errors import ModelError
 from robustkit.evaluations.subject import Evaluation
 from robustkit.pipeline import units

@@ -30,7 +30,8 @@ from robustkit.report.index.page import compared, write_index
 from robustkit.report.index.scan import CACHE_MARK, MARK, find_runs, list_runs
 from robustkit.report.index.serve import server_of
 from robustkit.report.refresh import refresh
-from robustkit.results.comparison import compare, pairs
+from robustkit.results.comparison import compare
+from robustkit.results.pairing import pairs
 from robustkit.runs.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
@@ -100,8 +101,8 @@ def test_the_page_says_it_and_fetches_nothing(folder: Path, page: Page) -> None:
 
 
 def test_history_and_comparison_of_one_name(folder: Path, page: Page) -> None:
-    (page,) = [attrs for attrs in page.all("details") if attrs.get("class") == "history"]
-    assert "open" in page and page.all("svg")
+    (history,) = [attrs for attrs in page.all("details") if attrs.get("class") == "history"]
+    assert "open" in history and page.all("svg")
     alt = page.all("svg")[0]["aria-label"]
     assert alt.startswith("vit over 2 runs, the oldest first. top-1 %, clean: 90.0 [78.6, 95.7], 80.0 [67.0, 88.8]; ")
     (pair,) = [attrs for attrs in page.all("a") if "data-first" in attrs]

@@ -28,7 +28,8 @@ from robustkit.report.card import write_cards
 from robustkit.report.page import verdicts
 from robustkit.report.refresh import refresh
 from robustkit.report.samples import Browser
-from robustkit.results.comparison import compare, pairs
+from robustkit.results.comparison import compare
+from robustkit.results.pairing import pairs
 from robustkit.results.summary import Run, write_summary
 from robustkit.results.tables import tables
 from robustkit.runs.kept_images import Picture, write_pictures

@@ -17,7 +17,8 @@ from compared_runs import (
 )
 
 from robustkit.cli.app import cli
-from robustkit.results.comparison import compare, own_flags, pairs, unpaired
+from robustkit.results.comparison import compare, own_flags
+from robustkit.results.pairing import pairs, unpaired
 from robustkit.results.published import read_published
 from robustkit.results.tables import tables
 

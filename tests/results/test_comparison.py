@@ -33,8 +33,8 @@ from scipy import stats
 from robustkit.common.differences import holm
 from robustkit.errors import RunError
 from robustkit.evaluations.aggregate import Results
-from robustkit.results.comparison import Comparison, own_flags, pairs, unpaired
-from robustkit.results.pairing import Side
+from robustkit.results.comparison import Comparison, own_flags
+from robustkit.results.pairing import Side, pairs, unpaired
 from robustkit.results.summary import Run, survey
 from robustkit.results.summary_text import sentences
 from robustkit.results.tables import HEADINGS, report_tables, tables

@@ -11,7 +11,7 @@ from compared_runs import FOG, NAMES, PGD, N, Rows, compared, records_of, rows_o
 from robustkit.common.differences import Difference
 from robustkit.evaluations.aggregate import Results
 from robustkit.results.comparison import compare, pair_tests
-from robustkit.results.comparison import pairs as pairs_of
+from robustkit.results.pairing import pairs as pairs_of
 from robustkit.results.summary import Run, survey, write_summary
 from robustkit.results.summary_text import detectable, findings, sentences
 from robustkit.results.tables import report_tables

@@ -22,7 +22,8 @@ from rich.console import Console
 
 from robustkit.cli.compare import compare_runs
 from robustkit.errors import RunError
-from robustkit.results.comparison import compare, pairs
+from robustkit.results.comparison import compare
+from robustkit.results.pairing import pairs
 from robustkit.results.published import read_published, reference_names
 from robustkit.results.tables import Among, among_tables, found_among, sides_of, tables
 

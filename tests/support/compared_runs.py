@@ -13,7 +13,8 @@ from manifests import whole
 from sealing import seal
 
 from robustkit.cli.app import cli
-from robustkit.results.comparison import Comparison, compare, pairs
+from robustkit.results.comparison import Comparison, compare
+from robustkit.results.pairing import pairs
 from robustkit.results.summary import Run
 
 PGD, ENDED = "pgd(eps=1/255,steps=20)", "autoattack(eps=1/255,version=standard)"

@@ -1,0 +1,129 @@
+"""Count what the house costs: modules, lines, small modules with one importer, hooks, words.
+
+`python -m scripts.count [ROOT]` prints a line for each; `--list` names what is behind the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import subprocess
+import sys
+import tempfile
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+PACKAGES = ("robustkit", "attacks", "cam", "corruptions")
+SMALL = 120
+PASSED = """
+import sys, threading
+from pathlib import Path
+import robustkit
+from robustkit.pipeline import {module} as module
+root, seen = Path.cwd(), set()
+def look(frame, event, argument):
+    if event == "call" and frame.f_code.co_name != "<module>":
+        place = Path(frame.f_code.co_filename)
+        if place.is_relative_to(root) and place.relative_to(root).parts[0] in {packages}:
+            seen.add(str(place.relative_to(root)))
+def watched(*given, **more):
+    threading.setprofile(look); sys.setprofile(look)
+    try:
+        return whole(*given, **more)
+    finally:
+        sys.setprofile(None); threading.setprofile(None)
+owner, name = {owner}, "{name}"
+whole = getattr(owner, name)
+setattr(owner, name, watched)
+robustkit.audit(["zoo:shapes-vit-standard"], data_dir="embedded:shapes", attacks=["pgd(steps=2)"], limit=4,
+    out=sys.argv[1], device="cpu", setup_check=False)
+print("\\n".join(sorted(seen)))
+"""
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Return the files of the four packages by module."""
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in PACKAGES
+        for path in sorted((root / package).rglob("*.py"))
+    }
+
+
+def imports_of(module: str, path: Path, known: Container[str]) -> Iterator[str]:
+    """Yield the known modules that a module imports, wherever it does."""
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            whole = ".".join([*above, *([node.module] if node.module else [])])
+            inner = (f"{whole}.{name.name}" for name in node.names)
+            yield from (place for name in inner if (place := name if name in known else whole) in known)
+
+
+def lonely(root: Path) -> dict[str, str]:
+    """Return modules under 120 lines that one module imports, which lies in the same folder, and that module."""
+    known = modules(root)
+    importers: dict[str, set[str]] = {}
+    for module, path in known.items():
+        for name in imports_of(module, path, known):
+            importers.setdefault(name, set()).add(module)
+    return {
+        module: next(iter(who))
+        for module, who in importers.items()
+        if len(who) == 1
+        and module.rpartition(".")[0] == next(iter(who)).rpartition(".")[0]
+        and known[module].name != "__init__.py"
+        and len(known[module].read_text("utf-8").splitlines()) < SMALL
+    }
+
+
+def hooks(root: Path) -> dict[str, list[str]]:
+    """Return the methods of the interfaces of families, by interface."""
+    found = {}
+    for module, path in modules(root).items():
+        if module.startswith("robustkit.evaluations.") and module.count(".") == 2:
+            for node in ast.parse(path.read_text("utf-8")).body:
+                if isinstance(node, ast.ClassDef) and node.name in INTERFACES:
+                    found[node.name] = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
+    return found
+
+
+INTERFACES = ("Family", "Vocabulary", "ConditionKind", "Evaluator", "Aggregator", "Presenter")
+
+
+def passed(root: Path, module: str, place: str) -> list[str]:
+    """Return the modules whose functions run while a unit of PGD is computed by a function of the pipeline, `Worker.compute`."""
+    owner, _, name = f"module.{place}".rpartition(".")
+    code = PASSED.format(packages=PACKAGES, module=module, owner=owner, name=name)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", code, str(Path(folder) / "run")]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return done.stdout.split()
+
+
+def main() -> None:
+    """Print the counts."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).parents[1])
+    parser.add_argument("--list", action="store_true", help="Name what is behind the numbers.")
+    parser.add_argument("--entry", default="units:Worker.compute", help="What computes a unit, module:function.")
+    options = parser.parse_args()
+    root = options.root.resolve()
+    known = modules(root)
+    lines = sum(len(path.read_text("utf-8").splitlines()) for path in known.values())
+    alone, interfaces = lonely(root), hooks(root)
+    way = passed(root, *options.entry.split(":"))
+    words = sum(len(path.read_text("utf-8").split()) for path in (root / "docs").rglob("*.md"))
+    print(f"modules {len(known)}\nlines {lines}\none importer, same folder, under {SMALL} lines {len(alone)}")
+    print(f"hooks {sum(map(len, interfaces.values()))} in {len(interfaces)} interfaces")
+    print(f"modules that a batch of PGD passes {len(way)}\nwords in docs {words}")
+    if options.list:
+        print(*(f"{module} <- {one}" for module, one in sorted(alone.items())), *way, sep="\n")
+        print(*(f"{name}: {', '.join(methods)}" for name, methods in interfaces.items()), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
