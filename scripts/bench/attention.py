@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from robustkit.attention import FORMULAS, attention_layers, set_attention
 from robustkit.models.device import pick_device
-
-from ..pages.writing import markdown
+from scripts.pages.writing import markdown
 
 
 class Kept:

@@ -28,7 +28,7 @@ from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
 from robustkit.pipeline.data import labelled_data
 
-from .cam_pairs import Pair, pairs
+from .cam_peers import Pair, pairs
 
 
 def resident() -> float:

@@ -38,8 +38,7 @@ from robustkit.evaluations.corruptions.sets import TEST
 from robustkit.models.classifier import load as load_model
 from robustkit.models.device import pick_device
 from robustkit.pipeline.data import labelled_data
-
-from ..goldens.reference import find, load, reference
+from scripts.goldens.reference import find, load, reference
 
 SEVERITIES = range(1, 6)
 

@@ -17,7 +17,7 @@ from robustkit.evaluations.corruptions.sets import SETS, asked_texture, expand
 from robustkit.evaluations.corruptions.shares import conditions_of
 from robustkit.evaluations.corruptions.vocabulary import VOCABULARY
 from robustkit.evaluations.pattern import fits, pattern_of
-from scripts.frost import make
+from scripts.studies.frost import make
 
 ALL = [Corrupted(name, s, texture="own").text for name, some in SETS["in-c"].items() for s in some]
 

@@ -25,7 +25,7 @@ from robustkit.evaluations.pattern import check_condition, pattern_of
 from robustkit.evaluations.recorded import Compared
 from robustkit.results.paired import Side, paired_difference
 from robustkit.results.run import Run
-from scripts.pages.attention_attacks import hidden, ledger, patches, without_folders
+from scripts.studies.attention_attacks.page import hidden, ledger, patches, without_folders
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("shapes-vit-standard", "shapes-vit-quest")

@@ -24,8 +24,7 @@ from robustkit.data.brown import brown_split
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
 from robustkit.models.word_model import load_word_model
-from scripts.language.corpus import windows
-from scripts.language.run import loss_of
+from scripts.studies.language.run import loss_of, windows
 from scripts.zoo import card as zoo_card
 
 FOLDER = Path(robustkit.embedded.__file__).parent

@@ -41,7 +41,7 @@ from robustkit.tasks.segmentation.columns import SCENES
 from robustkit.tasks.segmentation.images import SceneImages
 from robustkit.tasks.segmentation.sheet import Examples, Tile, colour_of, draw, overlay
 from robustkit.tasks.segmentation.tables import WORST, scene_tables
-from scripts.pages.dense_attacks import sections
+from scripts.studies.segmenter_attacks.page import sections
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("road", "car", "sky")
