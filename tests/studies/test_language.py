@@ -24,7 +24,7 @@ from scripts.studies.qana import train as keys
 from scripts.studies.quack import page as quack
 from scripts.studies.quack import train as stability
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 SMALL = Recipe(
     "small",
     words=6,

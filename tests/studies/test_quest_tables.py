@@ -8,7 +8,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from robustkit.results.published import read_published
 from robustkit.results.tables import p_text
 from scripts.pages.writing import means, span
 from scripts.studies.quest_tables import evaluate
-from scripts.studies.quest_tables import figures as quest_reference
 from scripts.studies.quest_tables import page as reproduce_quest
 from scripts.studies.quest_tables import variants as quest_variants
 from scripts.studies.quest_tables.differences import (
@@ -64,12 +62,13 @@ from scripts.studies.quest_tables.trainings import (
     spread_of,
 )
 from scripts.zoo.card import endings
-from scripts.zoo.logs import Log, finished, read_logs
+from scripts.zoo.logs import Log, finished
 
 ROOT = Path(__file__).parents[2]
 RECORDS, LOGS = ROOT / "scripts" / "studies" / "quest_tables", ROOT / "scripts" / "zoo" / "trainings"
 CORRUPTED, STEPPED = "in-c(preset=cifar,texture=own)", "pgd(eps=2/255,steps=20)"
 NAMED = {IN_C: CORRUPTED, PGD: STEPPED, FGSM: "fgsm(eps=2/255)"}
+pytestmark = pytest.mark.slow
 KEPT = {"cifar10": RECORDS / "cifar10.jsonl", "shapes": RECORDS / "shapes.jsonl.gz"}
 
 
@@ -738,13 +737,6 @@ def test_without_records_it_says_what_to_run(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("family", KEPT)
-def test_the_shipped_reference_is_of_the_records_that_are_kept(family: str) -> None:
-    kept = Trainings(tuple(evaluate.read_lines(KEPT[family])))
-    shipped = resources.files("robustkit") / "results" / "references" / quest_reference.file_of(family)
-    assert shipped.read_text("utf-8") == quest_reference.reference(family, kept)
-
-
-@pytest.mark.parametrize("family", KEPT)
 def test_the_page_is_of_the_records_that_are_kept(family: str) -> None:
     """All of its tables of differences, which need no draws."""
     kept = Trainings(tuple(evaluate.read_lines(KEPT[family])))
@@ -754,40 +746,6 @@ def test_the_page_is_of_the_records_that_are_kept(family: str) -> None:
     for table in TABLES:
         found = reproduce_quest.had(kept, table.figures)
         assert reproduce_quest.levels(kept, found) in page
-
-
-def test_the_page_is_of_the_logs_that_are_kept() -> None:
-    """Its tables of parts, rates and architectures, and their summary."""
-    kept = finished(read_logs(LOGS))
-    page = (RECORDS / "README.md").read_text("utf-8")
-    assert "\n\n".join(quest_variants.variants(kept)) in page and quest_variants.in_short(kept) in page
-
-
-def test_what_is_written_by_hand_on_attention_is_what_the_records_say() -> None:
-    """The sentences on quest and Elliptical, each next to what must hold for it."""
-    page = " ".join((ROOT / "docs" / "concepts" / "attention.md").read_text("utf-8").split())
-    found = {}
-    for family in ("shapes", "cifar10"):
-        for each in compared(Trainings(tuple(evaluate.read_lines(KEPT[family])))):
-            verdict = (1 if each.is_better else -1) if each.is_beyond_chance else 0
-            found.setdefault((family, each.formula, each.against), {})[each.figure.name] = verdict
-    quest = found["shapes", "quest", "standard"]
-    assert "ours are as accurate as standard as far as these can tell, less robust by corruptions, PGD and" in page
-    assert quest["clean top-1"] == quest["clean NLL"] == 0
-    assert quest["IN-C mean error"] == quest["PGD-20 top-1"] == quest["median distance"] == -1
-    assert "have AG-CAM maps that point better" in page and quest["IoU"] == quest["DICE"] == 1
-    assert "Over three trainings on CIFAR-10, quest has a lower loss on clean images, as published, and differs" in page
-    assert [name for name, verdict in found["cifar10", "quest", "standard"].items() if verdict] == ["clean NLL"]
-    assert found["cifar10", "quest", "standard"]["clean NLL"] == 1
-    assert "In our trainings elliptical differs from standard in nothing beyond chance" in page
-    assert not any([*found["shapes", "elliptical", "standard"].values()])
-    assert not any([*found["cifar10", "elliptical", "standard"].values()])
-    assert "elliptical-quest is less robust under PGD than both on generated shapes" in page
-    assert {found["shapes", "elliptical-quest", name]["PGD-20 top-1"] for name in ("standard", "elliptical")} == {-1}
-    assert "and on CIFAR-10 has a lower loss on clean images than both, and nothing else beyond chance" in page
-    for name in ("standard", "elliptical"):
-        verdicts = found["cifar10", "elliptical-quest", name]
-        assert verdicts["clean NLL"] == 1 and sum(map(abs, verdicts.values())) == 1
 
 
 def test_counts_are_told_by_their_ends() -> None:

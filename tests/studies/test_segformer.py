@@ -17,7 +17,7 @@ from scripts.studies.segformer import train as train_segformer
 from scripts.studies.segformer.train import Training, class_weights, main, mean_iou, network
 from scripts.zoo.segmenter_recipe import Scenes
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 SMALL = ["--images", "8", "--epochs", "1", "1"]
 
 

@@ -12,7 +12,7 @@ from robustkit.data.series import open_series
 from robustkit.models.series import load_series
 from scripts.studies.series import page, ship, train
 
-pytestmark = pytest.mark.usefixtures("whole_figures")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("whole_figures")]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from scripts.studies.stabilisers import page, train
 
-pytestmark = pytest.mark.usefixtures("whole_figures")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("whole_figures")]
 
 
 @pytest.fixture(scope="module")

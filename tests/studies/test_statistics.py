@@ -11,7 +11,7 @@ import robustkit
 from robustkit.common.prediction_powered import supported_mean
 from scripts.studies.statistics import support
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def test_what_goes_together_saves_samples_and_what_does_not_costs_none() -> None:

@@ -23,7 +23,7 @@ from scripts.studies.toy_retrieval import results as toy_results
 from scripts.studies.toy_retrieval import run as toy_run
 from scripts.studies.toy_retrieval import train as toy_retrieval
 
-pytestmark = pytest.mark.usefixtures("one_thread", "whole_figures")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "whole_figures")]
 TRAINED = toy_run.FORMULAS
 SAMPLES = toy_model.Realisation.draw(3).samples(64, 20, purpose=0, biased=0.5)
 TOKENS = SAMPLES.tokens.double()

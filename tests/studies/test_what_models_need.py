@@ -14,7 +14,7 @@ from PIL import Image
 from robustkit.results.run import Run
 from scripts.studies.what_models_need import page as needs
 
-pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "pageless")]
 STANDARD, QUEST = "shapes-vit-standard", "shapes-vit-quest"
 FLIPPED = "counterfactual(change=colour,map=agcam)"
 
@@ -55,7 +55,7 @@ def test_the_page_says_what_the_records_say_and_has_pictures(
     said = [f"{low:.0f} to {high:.0f} %" for low, high in shares.values()]
     assert f"Predictions flip with the colour in {said[0]} of images, and with the outline in {said[1]}." in text
     assert ("All of these checkpoints take the shortcut." in text) == (shares["colour"][0] > shares["shape"][1])
-    drawn = re.findall(r"^!\[(.*)\]\((needs/.*)\)$", text, re.MULTILINE)
+    drawn = re.findall(r"^!\[(.*)\]\((.*)\)$", text, re.MULTILINE)
     assert [path for _, path in drawn] == [f"{name}.png" for name in ("figure-1", "figure-a8", "changed")]
     for caption, path in drawn:
         assert f"\n{caption}.\n" in text

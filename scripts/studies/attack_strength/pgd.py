@@ -4,8 +4,8 @@ Every contender gets the same images, labels and random starts, and is scored in
 after APGD on cross-entropy and targeted APGD on the DLR loss (100 steps, 9 targets), each on what the one before left.
 The figures behind the `standard` card's step sizes come from it:
 
-    python -m scripts.bench.pgd --checkpoint resnet4b.pth --arch tests/support/cifar_resnets.py:resnet4b \\
-        --images cifar10-test.zip --limit 200 --norm l2 --eps 0.25,0.5
+    python -m scripts.studies.attack_strength.pgd --checkpoint resnet4b.pth \\
+        --arch tests/support/cifar_resnets.py:resnet4b --images cifar10-test.zip --limit 200 --norm l2 --eps 0.25,0.5
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from attacks import APGD, PGD, Attack, ThreatModel
 from robustkit.common.randomness import SampleRng
 from robustkit.models.identity import Classifier
 from robustkit.protocol.card import number
-
-from .autoattack import load
+from scripts.bench.autoattack import load
 
 
 def contenders(threat: ThreatModel, options: argparse.Namespace) -> Iterator[tuple[str, Attack]]:

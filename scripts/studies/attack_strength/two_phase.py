@@ -1,6 +1,7 @@
 """AutoAttack in two phases compared with the whole, on the same images: estimate, interval, passes through the network.
 
-    python -m scripts.bench.two_phase CHECKPOINT --data-dir IMAGES --eps 2/255 --limit 500 --second 40,60 --out runs/two
+    python -m scripts.studies.attack_strength.two_phase CHECKPOINT --data-dir IMAGES --eps 2/255 --limit 500
+        --second 40,60 --out runs/two
 
 Each is a run folder under --out, and the same command continues where it was stopped. Passes are counted rows of
 records: forwards and backwards of each sample. Standing samples and intervals are those of the summary. What a stage
@@ -153,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32", help="what the attacks search in; float32 judges")
     options = parser.parse_args(arguments)
-    return deliver("scripts.bench.two_phase", lambda: table(options), None)
+    return deliver("scripts.studies.attack_strength.two_phase", lambda: table(options), None)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 All get the same float32 images, labels and threads. Passes are counted rows of a sample: forwards. Ours take one
 update less: its two passes are the forwards of the clean image and of the last point, which adv-lib does not make.
 
-    python -m scripts.bench.distances --checkpoint zoo:shapes-vit-quest --images embedded:shapes --limit 50
-    python -m scripts.bench.distances --checkpoint resnet2b.pth --arch tests/support/cifar_resnets.py:resnet2b \\
-        --images cifar10-test.zip --limit 50 --norms linf,l2,l1,l0
+    python -m scripts.studies.attack_strength.distances --checkpoint zoo:shapes-vit-quest --images embedded:shapes \\
+        --limit 50
+    python -m scripts.studies.attack_strength.distances --checkpoint resnet2b.pth \\
+        --arch tests/support/cifar_resnets.py:resnet2b --images cifar10-test.zip --limit 50 --norms linf,l2,l1,l0
 
 foolbox (3.3) and adv-lib (0.2.8, which asks for a `visdom` that it does not use here) take part where they are
 installed. --curve prints how many samples stand at each radius in linf, by FMN's distances and under AutoAttack.
@@ -27,8 +28,7 @@ from attacks import DDN, FMN, AutoAttack, ThreatModel
 from attacks.threat import distance
 from robustkit.common.randomness import SampleRng
 from robustkit.protocol.card import number
-
-from .autoattack import Counting, load
+from scripts.bench.autoattack import Counting, load
 
 _ORDERS = {"linf": math.inf, "l2": 2, "l1": 1, "l0": 0}
 
