@@ -140,7 +140,7 @@ def lit(heights: Heights, sigma: float, angle: float = -0.9) -> Heights:
     return standard(slope[1] * cos(angle) + slope[0] * sin(angle))
 
 
-OUT = Path(__file__).parents[2] / "corruptions" / "ice"
+OUT = Path(__file__).parents[3] / "corruptions" / "ice"
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
 LEVELS = 64  # of brightness: half the bytes of 256, and not to be seen under an image
 EDGES = np.geomspace(1 / 112, 0.5, 8)  # of the bands of frequency, in cycles per pixel
