@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import itertools
 import json
 import math
@@ -449,6 +450,16 @@ def test_what_is_kept_of_a_training_is_what_its_run_says(
     assert evaluate.main(given) == 2 and "the line of shapes-vit-quest-seed0 is of another" in capsys.readouterr().err
 
 
+def test_lines_may_be_compressed_and_a_broken_file_is_named(tmp_path: Path) -> None:
+    kept = tmp_path / "shapes.jsonl.gz"
+    kept.write_bytes(gzip.compress(b'{"seed":0}\n{"seed":1}\n', mtime=0))
+    assert evaluate.read_lines(kept) == [{"seed": 0}, {"seed": 1}]
+    for broken in (kept.read_bytes()[:-9], b"plain text\n", kept.read_bytes()[:12] + b"\xff" * 30):
+        kept.write_bytes(broken)
+        with pytest.raises(RobustkitError, match=r"shapes\.jsonl\.gz: cannot be read .*; expected lines of JSON"):
+            evaluate.read_lines(kept)
+
+
 def test_parts_in_any_order_and_by_two_processes_leave_the_same_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,13 +467,13 @@ def test_parts_in_any_order_and_by_two_processes_leave_the_same_lines(
     options = {"attacks": "fgsm", "eps": "8/255"}
     parts = (evaluate.Part("clean", 12, {"attacks": "none"}), evaluate.Part("attacked", 8, options, ("fgsm",)))
     monkeypatch.setattr(evaluate, "PARTS", parts)
-    out, whole = tmp_path / "kept.jsonl", evaluate.evaluate
+    out, whole = tmp_path / "kept.jsonl.gz", evaluate.evaluate
 
     def meanwhile(part: evaluate.Part, checkpoints: Any, *given: Any) -> None:
         """While the first part is computed, another process does the second."""
         monkeypatch.setattr(evaluate, "evaluate", whole)
         assert evaluate.main([*told, "--parts", "clean"]) == 0
-        with out.open("a") as file:
+        with gzip.open(out, "at") as file:
             file.write(json.dumps({"checkpoint": "of another", "parts": []}) + "\n")
         whole(part, checkpoints, *given)
 

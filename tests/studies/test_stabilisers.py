@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from scripts.studies.stabilisers import page, train
 
@@ -86,3 +87,13 @@ def test_runs_differ_in_rate_method_and_seed_alone(scripts: Any, tmp_path: Path)
     assert len({task.folder for task in made}) == len(made) == 3 * 9 * 3
     assert {task.preset.rate == task.preset.floor for task in made} == {True}  # constant after the warm-up
     assert len({(task.preset.rate, task.attention, task.stabiliser.text, task.seed) for task in made}) == len(made)
+
+
+def test_the_python_of_the_page_runs() -> None:
+    """Next to the text that makes it: the page itself needs logs that are not kept."""
+    text = Path(page.__file__).with_name("README.md").read_text("utf-8")
+    assert page.PYTHON in text
+    scope: dict[str, Any] = {}
+    exec(page.PYTHON.removeprefix("```python\n").removesuffix("```"), scope)
+    assert isinstance(scope["optimiser"], torch.optim.Optimizer)
+    assert len(scope["optimiser"].param_groups) == len(scope["schedule"].get_last_lr())
