@@ -6,29 +6,42 @@ Bare is one forward and one backward to the input. It, a method and its peer tak
 their times are compared, of a batch. Which peers there are: `scripts/bench/cam_peers.py`. The largest difference to the
 peer's maps and the correlation with them are over all images, with the same noise and masks. `--memory` looks at memory
 instead, after each of many batches of AG-CAM: the resident set, or what is allocated on a CUDA device.
+
+`--metrics` compares metrics of maps with Quantus's loops instead (`pip install --no-deps quantus cachetools`), on a
+CPU: time, and agreement where both mean the same. Maps are Grad-CAM's, by our explainer on both sides.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import platform
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import cam
+from cam.complexity import entropy, gini
 from cam.explainer import held
+from cam.imputation import imputed
+from cam.sanity import cascade
+from cam.steadiness import infidelity, sensitivity
 from robustkit.data.images import to_pixels, unit
 from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
-from robustkit.pipeline.inputs import labelled_data
+from robustkit.models.identity import Classifier
+from robustkit.pipeline.data import labelled_data
 
-from .cam_pairs import Pair, pairs
+from .cam_peers import Pair, pairs
 
 
 def resident() -> float:
@@ -110,6 +123,75 @@ def look_at_memory(explain: cam.Explainer, images: Tensor, count: int) -> str:
     return f"memory over {count} images: {min(settled):.0f} to {max(settled):.0f} MB, a spread of {spread:.0f}"
 
 
+def metrics(net: nn.Module, layer: str | None, images: Tensor, classes: Tensor) -> dict[str, Callable[[], Any]]:
+    """Return each metric of maps of ours, and Quantus's of the same."""
+    import quantus
+    from quantus.functions.perturb_func import noisy_linear_imputation
+
+    tool = cam.GradCAM(net, layer)
+    maps = tool(images, classes)
+    x, y, a = images.numpy(), classes.numpy(), maps.numpy()[:, None]
+
+    def explain(model: nn.Module, inputs: Any, targets: Any, **_: Any) -> Any:
+        shown = torch.from_numpy(np.asarray(inputs, np.float32)).reshape(-1, *images.shape[1:])
+        made = tool if model is net else cam.GradCAM(model, layer)
+        return made(shown, torch.from_numpy(np.asarray(targets, np.int64))).numpy()[:, None]
+
+    quiet: dict[str, Any] = {"disable_warnings": True, "display_progressbar": False}
+
+    def theirs(metric: Any) -> Callable[[], Any]:
+        def run() -> Any:
+            with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return metric(
+                    model=net, x_batch=x, y_batch=y, a_batch=a, explain_func=explain, device="cpu", batch_size=len(x)
+                )
+
+        return run
+
+    side = images.shape[2]
+    half = maps >= maps.flatten(1).median(dim=1).values.view(-1, 1, 1)
+    places = [np.flatnonzero(one) for one in half.numpy()]
+    return {
+        "imputation of half": lambda: imputed(images, half),
+        "Quantus of imputation of half": lambda: [
+            noisy_linear_imputation(image.copy(), gone, noise=0.0) for image, gone in zip(x, places, strict=True)
+        ],
+        "entropy": lambda: entropy(maps),
+        "Quantus of entropy": theirs(quantus.Complexity(normalise=False, **quiet)),
+        "gini": lambda: gini(maps),
+        "Quantus of gini": theirs(quantus.Sparseness(normalise=False, **quiet)),
+        "sensitivity": lambda: sensitivity(tool, images, maps, classes),
+        "Quantus of sensitivity": theirs(quantus.MaxSensitivity(nr_samples=10, normalise=False, **quiet)),
+        "infidelity": lambda: infidelity(net, images, maps, classes, fill=0.0, samples=64),
+        "Quantus of infidelity": theirs(
+            quantus.Infidelity(
+                perturb_baseline="black", perturb_patch_sizes=[side // 8], n_perturb_samples=1, normalise=False, **quiet
+            )
+        ),
+        "efficient MPRT": lambda: cascade(tool, images, maps, classes, steps=1),
+        "Quantus of efficient MPRT": theirs(quantus.EfficientMPRT(normalise=False, **quiet)),
+    }
+
+
+def look_at_metrics(model: Classifier, images: Tensor, classes: Tensor, options: argparse.Namespace) -> None:
+    """Measure metrics of maps next to Quantus's, and print them."""
+    net = model.network
+    work = metrics(net, options.layer, images, classes)
+    times = medians(work, options.rounds, torch.device("cpu"))
+    print(
+        f"{model.identity.name}, {len(images)} images of {tuple(images.shape[2:])}, {torch.get_num_threads()} threads\n"
+    )
+    print("| metric | seconds | Quantus | times faster |")
+    print("|---|---|---|---|")
+    for name in (name for name in work if not name.startswith("Quantus")):
+        ours, other = times[name], times[f"Quantus of {name}"]
+        print(f"| {name} | {ours:.4f} | {other:.4f} | {other / ours:.1f} |")
+    for name in ("entropy", "gini"):
+        gap = np.abs(np.array(work[f"Quantus of {name}"]()) - work[name]().numpy()).max()
+        print(f"\n{name}: largest difference {gap:.1e}")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -123,7 +205,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--images", type=int, default=20, help="for the agreement with peers, or the look at memory")
     parser.add_argument("--methods", nargs="*", help="these alone")
-    parser.add_argument("--memory", action="store_true")
+    looks = parser.add_mutually_exclusive_group()
+    looks.add_argument("--memory", action="store_true")
+    looks.add_argument("--metrics", action="store_true")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     device = pick_device(options.device)
@@ -139,6 +223,9 @@ def main() -> None:
         return
     with torch.no_grad():
         classes = torch.cat([net(part).argmax(dim=1) for part in images.split(options.batch_size)])
+    if options.metrics:
+        look_at_metrics(model, images[: options.images], classes[: options.images], options)
+        return
     batch, of = images[: options.batch_size], classes[: options.batch_size]
     found = {
         name: pair for name, pair in pairs(net, options.layer).items() if not options.methods or name in options.methods

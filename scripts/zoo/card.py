@@ -1,9 +1,11 @@
-"""The zoo's model card: checkpoints, accuracy, which formula fits, recipe, curves.
+"""The zoo's model card, and the page on how it was trained.
 
-    python -m scripts.zoo.card --data-dir CIFAR10-TEST --logs docs/results/zoo --out docs/results
+    python -m scripts.zoo.card --data-dir CIFAR10-TEST
+    python -m scripts.zoo.card --trainings
 
-Writes OUT/zoo.md from the shipped checkpoints' metadata, their losses under every formula on images of the test set,
-and the training logs, whose curves `scripts/zoo/train.py --work docs/results/zoo --plot docs/results/zoo` draws.
+The card (docs/results/zoo.md) is made from the shipped checkpoints' metadata, and their losses under every formula on
+images of the test set; the page (README.md next to the logs) from the logs of trainings, whose curves
+`python -m scripts.zoo.train --work scripts/zoo/trainings --plot scripts/zoo/trainings` draws.
 """
 
 from __future__ import annotations
@@ -29,13 +31,48 @@ from robustkit.common.intervals import wilson
 from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded, embedded_file
-from robustkit.pipeline.inputs import labelled_data
+from robustkit.pipeline.data import labelled_data
+from scripts.pages.writing import markdown, shortcut, spread, write_page
 
-from ..pages.writing import markdown, shortcut
-from .endings import endings
 from .logs import Log, finished, plain, read_logs
 
+
+def _trained(attention: str, logs: Sequence[Log]) -> tuple[str, ...]:
+    """Return a row of all seeds of a formula."""
+    whole = [log.epochs[-1] for log in logs if not log.diverged]
+    cells = [attention, str(len(logs)), spread([100 * log.accuracy for log in logs], 2)]
+    cells.append(spread([row["loss"] for row in whole], 3))
+    cells.append(spread([100 * row.get("train_accuracy_ema", math.nan) for row in whole], 1))
+    cells.append(spread([log.largest_logit() for log in logs], 0))
+    for key in ("query_norm", "key_norm", "entropy"):
+        ends = (spread([end(row["probe"][key]) for row in whole], 1) for end in (min, max))
+        cells.append(" to ".join(ends))
+    return tuple(cells)
+
+
+def endings(by_formula: dict[str, list[Log]]) -> str:
+    """Return how the trainings of a family ended, in a sentence and a table."""
+    gone = [f"{name}, seed {log.seed}" for name, logs in by_formula.items() for log in logs if log.diverged]
+    fate = f"{'; '.join(gone)} diverged" if gone else "none diverged"
+    count = sum(map(len, by_formula.values()))
+    heading = (
+        "attention",
+        "seeds",
+        "top-1 %",
+        "training loss",
+        "train %",
+        "largest logit",
+        "query norm",
+        "key norm",
+        "entropy, nats",
+    )
+    rows = [heading, *(_trained(name, logs) for name, logs in by_formula.items())]
+    return f"{count} training{'s' if count > 1 else ''}, {fate}.\n\n{markdown(rows)}"
+
+
 Facts = dict[str, Any]
+CARD, LOGS = Path("docs/results/zoo.md"), Path("scripts/zoo/trainings")
+STUDIES = "../../scripts/studies"
 
 PLAIN = [name for name in FORMULAS if name not in FAMILIES]
 
@@ -121,32 +158,23 @@ def _losses(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
     return markdown([("weights", "images", *PLAIN, "second best, more [95 %]"), *rows])
 
 
-def card(zoo: Sequence[Facts], logs: Sequence[Log], images: dict[str, str], limit: int) -> str:
-    """Return the page."""
+def card(zoo: Sequence[Facts], images: dict[str, str], limit: int) -> str:
+    """Return the model card, for who uses the checkpoints."""
     families = {said["name"].partition("-vit-")[0]: said for said in zoo}
-    cifar = families["cifar10"]
     kinds = "\n".join(
         f"- **{name}-vit**: {_architecture(said)};\n  trained on {said['data']}." for name, said in families.items()
     )
-    recipes = "\n\n".join(f"    {recipe}" for recipe in dict.fromkeys(said["recipe"] for said in zoo))
-    curves = "\n\n".join(
-        f"![Training curves of {name}, a column for each formula: loss, accuracy, largest attention logit, mean query "
-        f"norm, mean key norm and attention entropy by epoch, the last four layer by layer](zoo/{name}-curves.svg)"
-        for name in plain(logs)
-    )
-    trained = plain(finished(logs))
-    ran = "\n\n".join(f"{name}: {endings(by_formula)}" for name, by_formula in trained.items())
     return f"""# The zoo: model card
 
-Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip --logs docs/results/zoo --out docs/results`;
-do not edit.
+Made by `python -m scripts.zoo.card --data-dir cifar10-test.zip`; do not edit.
 
 Small ViTs that differ in their attention formula: same data, recipe, seed and order of images; those of shapes with
 qnorm, qknorm-hs and qknorm-ds were trained later and in float32, the others under bfloat16 autocast. They are here to
 exercise an audit on weights of each formula, and each is one training: what a formula does over several is in
-[quest-tables.md](quest-tables.md). They are far from the state of the art, and not for other use.
+[QUEST tables]({STUDIES}/quest_tables/README.md). They are far from the state of the art, and not for other use.
+Recipes, logs and curves: [how they were trained](../../{LOGS}/README.md).
 
-{textwrap.fill(shortcut(), 120, break_on_hyphens=False)}
+{textwrap.fill(shortcut(STUDIES), 120, break_on_hyphens=False)}
 
 {_checkpoints(zoo)}
 
@@ -154,7 +182,7 @@ exercise an audit on weights of each formula, and each is one training: what a f
 - Weights are the running average over the last steps, in half precision. Metadata in each file: architecture, formula,
   class names, mean and std, digests of training and test images, recipe, seed, accuracy. `robustkit inspect zoo:NAME`
   prints them. The sha256 of each file stands in `robustkit/embedded/checkpoints.json` and is checked at every load.
-- Licence of the weights: {cifar["license"]}. CIFAR-10: Krizhevsky, *Learning Multiple Layers of Features from Tiny
+- Licence of the weights: {zoo[0]["license"]}. CIFAR-10: Krizhevsky, *Learning Multiple Layers of Features from Tiny
   Images*, 2009.
 
 ## Which formula fits
@@ -167,7 +195,29 @@ always enough to tell the two closest: `robustkit inspect zoo:NAME --data-dir IM
 
 {_losses(zoo, images, limit)}
 
-## Training
+## What is missing
+
+- RandAugment and longer training: both are in the `gpu` preset, which has never been run.
+- qknorm, qknorm-ln and CIFAR-10 with elliptical, qnorm or qknorm-ds are trained by the same command, and are not
+  shipped: a package of models must stay small.
+"""
+
+
+def trainings(zoo: Sequence[Facts], logs: Sequence[Log]) -> str:
+    """Return the page on how the zoo was trained, which stands next to the logs."""
+    cifar = next(said for said in zoo if said["name"].startswith("cifar10-"))
+    recipes = "\n\n".join(f"    {recipe}" for recipe in dict.fromkeys(said["recipe"] for said in zoo))
+    curves = "\n\n".join(
+        f"![Training curves of {name}, a column for each formula: loss, accuracy, largest attention logit, mean query "
+        f"norm, mean key norm and attention entropy by epoch, the last four layer by layer]({name}-curves.svg)"
+        for name in plain(logs)
+    )
+    trained = plain(finished(logs))
+    ran = "\n\n".join(f"{name}: {endings(by_formula)}" for name, by_formula in trained.items())
+    return f"""# How the zoo was trained
+
+Made by `python -m scripts.zoo.card --trainings` from the shipped checkpoints and the logs in this folder; do not edit.
+What of these is shipped, and how good it is: [the zoo](../../../docs/results/zoo.md).
 
 {recipes}
 
@@ -183,11 +233,12 @@ on shapes, whose classes take turns, these are of two classes, the same for all 
 {curves}
 
 Means over seeds and, where there are several, from the least to the most of them; drawn from the logs next to them by
-`python -m scripts.zoo.train --work docs/results/zoo --plot docs/results/zoo`.
+`python -m scripts.zoo.train --work {LOGS} --plot {LOGS}`.
 
 ## All trainings by the presets
 
-Those of parts of the images, other rates and few epochs are in [quest-tables.md](quest-tables.md). Of shapes those in
+Those of parts of the images, other rates and few epochs are in [QUEST
+tables](../../studies/quest_tables/README.md), with attacks, corruptions and maps of all. Of shapes those in
 float32: the shipped standard, quest, elliptical and elliptical-quest were trained under bfloat16 autocast, and are not
 among them. Mean ± standard deviation over seeds: accuracy of the averaged weights on test images (all of shapes, 2000
 of CIFAR-10); mean training loss of the last epoch; accuracy of the averaged weights on training images; the largest
@@ -198,36 +249,30 @@ seed 0, watched on both). A single seed does not show how far another would move
 --preset PRESET --attention NAME --seed SEED --threads 1 --work DIR` repeats one.
 
 {ran}
-
-## What they are worth
-
-[quest-tables.md](quest-tables.md): the attacks, corruptions and maps of the QUEST paper on all trainings, next to the
-published figures.
-
-## What is missing
-
-- RandAugment and longer training: both are in the `gpu` preset, which has never been run.
-- qknorm, qknorm-ln and CIFAR-10 with elliptical, qnorm or qknorm-ds are trained by the same command, and are not
-  shipped: a package of models must stay small.
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the options and write the card. The exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", required=True, help="CIFAR-10's test images")
-    parser.add_argument("--logs", type=Path, required=True, help="a folder of training runs with their log.jsonl")
-    parser.add_argument("--out", type=Path, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--data-dir", help="CIFAR-10's test images: write the model card")
+    what.add_argument("--trainings", action="store_true", help="write the page next to the logs of trainings")
+    parser.add_argument("--logs", type=Path, default=LOGS, help="a folder of training runs with their log.jsonl")
+    parser.add_argument("--out", type=Path, default=CARD, help="the model card")
     parser.add_argument("--limit", type=int, default=2000, help="test images for the table of formulas")
     options = parser.parse_args(arguments)
-    images = {"cifar10": options.data_dir, "shapes": "embedded:shapes"}
     try:
-        page = card(facts(), read_logs(options.logs), images, options.limit)
+        if options.trainings:
+            path, page = options.logs / "README.md", trainings(facts(), read_logs(options.logs))
+        else:
+            images = {"cifar10": options.data_dir, "shapes": "embedded:shapes"}
+            path, page = options.out, card(facts(), images, options.limit)
     except RobustkitError as error:
         print(f"scripts.zoo.card: {error}", file=sys.stderr)
         return error.exit_code
-    (options.out / "zoo.md").write_text(page, "utf-8")
-    print(options.out / "zoo.md")
+    write_page(path, page)
+    print(path)
     return 0
 
 

@@ -50,6 +50,7 @@ def files() -> Iterator[Path]:
         ("docs", "*.ipynb"),
         ("docs", "*.yml"),
         ("examples", "*.md"),
+        ("scripts", "*.md"),
         (".github", "*.yml"),
         (".ci", "run"),
     ):

@@ -226,19 +226,18 @@ def test_the_tables_have_a_row_a_score_with_its_lead_below_and_the_controls_last
 
 
 def test_the_page_of_maps_has_two_galleries(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scripts.pages import maps as maps_page
+    from scripts.studies.maps import page as maps_page
 
     monkeypatch.setattr(maps_page, "SHAPES", (MODEL, MODEL))
     assert [path for path, _ in maps_page.draw(run, tmp_path / "maps")] == [
-        "maps/shapes-disagreement.png",
-        "maps/shapes-controls.png",
+        "shapes-disagreement.png",
+        "shapes-controls.png",
     ]
     assert len({path.read_bytes() for path in (tmp_path / "maps").iterdir()}) == 2
 
 
 def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scripts.pages import maps as maps_page
-    from scripts.pages import maps_text
+    from scripts.studies.maps import page as maps_page
 
     class Told:
         manifest: ClassVar[Manifest] = whole({"checkpoints": [{"name": "vit"}]})
@@ -269,25 +268,25 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
             ]
 
     told: Any = Told()
-    assert list(maps_text.behind(told)) == [
+    assert list(maps_page.behind(told)) == [
         "- vit, agcam: Ahead of every control in DICE (box); ABPC. Behind the best one in IoU (mask), by 0.200 (full). "
         "Not distinguished from it in PxAP +0.050 (full); energy inside -0.050 (full). Without an interval MaxBoxAccV2 "
         "+0.053 (centre)."
     ]
-    assert maps_text.leads(told, "vit")["PxAP"]["agcam"] == (pytest.approx(0.05), -0.1, 0.2, "full")
-    assert "recall (mask)" not in maps_text.leads(told, "vit")
-    last = maps_text.in_short([("Part", told)]).splitlines()[-1].split("|")
+    assert maps_page.leads(told, "vit")["PxAP"]["agcam"] == (pytest.approx(0.05), -0.1, 0.2, "full")
+    assert "recall (mask)" not in maps_page.leads(told, "vit")
+    last = maps_page.in_short([("Part", told)]).splitlines()[-1].split("|")
     assert [cell.strip() for cell in last[1:-1]] == [
         *("Part", "vit, agcam", "1 ahead, 0 level, 1 behind", "0 ahead, 2 level, 0 behind", "+0.053", "ahead (+0.160)")
     ]
     part = maps_page.Part("zoo", "The zoo", [MODEL])
-    page = maps_page.page([(part, run)], "python -m scripts.pages.maps", [("maps/a.png", "a picture")])
+    page = maps_page.page([(part, run)], "python -m scripts.studies.maps.page", [("maps/a.png", "a picture")])
     assert page.count("| score ") == 3 and "![a picture](maps/a.png)" in page
     assert "head redrawn" in page and f"⚑ {NAME}, all maps: " in page
     digest = run.manifest.data.digest[:12]
     assert f"24 images of `embedded:shapes` (digest {digest}…)" in page and "-0.000" not in page
     own = results(run, AGCAM)["pointing_game"]["value"]
-    (line,) = (line for line in maps_text.side_by_side(run).splitlines() if line.startswith("| pointing"))
+    (line,) = (line for line in maps_page.side_by_side(run).splitlines() if line.startswith("| pointing"))
     assert f" {own:.3f} [" in line and line in page
 
 

@@ -35,8 +35,8 @@ from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
 from robustkit.pipeline.request import in_two_phases
 from robustkit.protocol.card import load_card
-from robustkit.results.summary import Run
-from scripts.bench import two_phase as bench
+from robustkit.results.run import Run
+from scripts.studies.attack_strength import two_phase as bench
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BUDGET = "steps=2,targets=2,queries=20"
@@ -159,7 +159,7 @@ def test_the_bench_compares_estimate_interval_and_passes_with_the_whole(
     ]
     monkeypatch.undo()
     assert bench.main([*words, "--device", "cpu"]) == 2
-    assert capsys.readouterr().err.startswith("scripts.bench.two_phase: net.pth: ")
+    assert capsys.readouterr().err.startswith("scripts.studies.attack_strength.two_phase: net.pth: ")
 
 
 def test_a_lost_record_of_either_phase_is_made_again_with_the_same_bytes(run: Run, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from robustkit.evaluations.aggregate import mean_of, share_of
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, judge
 from robustkit.results.summary import summarise
-from scripts.bench.ece_coverage import CONFIDENCE, RIGHT, SIZES, measured
+from scripts.studies.statistics.ece_coverage import CONFIDENCE, RIGHT, SIZES, measured
 
 Floats = NDArray[np.float64]
 SURE = " with 95 % confidence"

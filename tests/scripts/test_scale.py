@@ -17,10 +17,11 @@ from robustkit.common.intervals import calibration_error, calibration_gaps, resa
 from robustkit.evaluations.corruptions.results import CorruptionSample
 from robustkit.evaluations.maps.results import Counted, Pooled
 from robustkit.report.refresh import refresh
-from robustkit.results.comparison import compare, compare_with_first
-from robustkit.results.pairing import Side, pairs
-from robustkit.results.summary import Run, summarise, survey
-from scripts.bench import made_up_run, scale
+from robustkit.results.comparison import compare, compare_with_first, pairs
+from robustkit.results.paired import Side
+from robustkit.results.run import Run
+from robustkit.results.summary import summarise, survey
+from scripts.bench import scale
 
 Make = Callable[..., Run]
 
@@ -28,7 +29,7 @@ Make = Callable[..., Run]
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """A made-up run, without pictures, of clean, PGD, AutoAttack, fog at five severities, AG-CAM and a control."""
-    monkeypatch.setattr(made_up_run, "KEPT", 0)
+    monkeypatch.setattr(scale, "KEPT", 0)
     kept = (
         "clean",
         "pgd(eps=1/255",
@@ -38,15 +39,15 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         "cam(agcam",
         "cam(random",
     )
-    every = [one for one in made_up_run.conditions(made_up_run.load_card("standard")) if one.text.startswith(kept)]
+    every = [one for one in scale.conditions(scale.load_card("standard")) if one.text.startswith(kept)]
     assert len(every) == 11
-    monkeypatch.setattr(made_up_run, "conditions", lambda card: every)
+    monkeypatch.setattr(scale, "conditions", lambda card: every)
     monkeypatch.setattr("robustkit.runs.folder.os.fsync", lambda handle: None)
 
     def made(n: int, checkpoints: int = 1, shard: int = 100, name: str = "run") -> Run:
-        monkeypatch.setattr(made_up_run, "SHARD", shard)
+        monkeypatch.setattr(scale, "SHARD", shard)
         run = Run(tmp_path / name)
-        made_up_run.write(run, n, checkpoints)
+        scale.write(run, n, checkpoints)
         return run
 
     return made
@@ -129,7 +130,7 @@ def test_sides_forget_what_no_later_pair_asks(
 
 
 def test_unread_samples_are_found_on_the_way(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made_up_run, "UNREADABLE", 0.1)
+    monkeypatch.setattr(scale, "UNREADABLE", 0.1)
     run = make(100)
     refresh(run)
     bad = run.manifest.bad_images

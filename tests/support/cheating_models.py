@@ -1,7 +1,7 @@
 """Models that look robust, or hide from attacks, by every trick that we know: all around one honest network.
 
 Each takes the network, what it knows of the test images, and returns a function from (B, 3, H, W) in [0, 1] to logits.
-Tests check `masking` against them, and `scripts/pages/cheats.py` writes a table of what is found.
+Tests check `masking` against them, and `scripts/studies/cheating_models/page.py` writes a table of what is found.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from robustkit.results.summary import Run
 from robustkit.tasks.segmentation.pictures import Examples, Tile, colour_of, draw, overlay
 from robustkit.tasks.segmentation.subject import SCENES, SceneImages
 from robustkit.tasks.segmentation.tables import WORST, scene_tables
-from scripts.pages.dense_attacks import sections
+from scripts.studies.segmenter_attacks.page import sections
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("road", "car", "sky")

@@ -1,0 +1,1 @@
+"""Attacks that know attention: patches on tokens, hidden gradients, the logit ledger."""

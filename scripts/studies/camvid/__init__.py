@@ -1,0 +1,1 @@
+"""Two Segmenters on street scenes, clean, corrupted and attacked."""

@@ -1,0 +1,1 @@
+"""Models that only look robust, and which flags find them."""

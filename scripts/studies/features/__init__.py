@@ -1,0 +1,1 @@
+"""What features know: neighbours, probes and few images on checkpoints without their heads."""

@@ -1,0 +1,1 @@
+"""What maps are worth next to controls that do not look at the image."""

@@ -1,0 +1,1 @@
+"""QANA's hypothesis: whether keys may be smaller where queries are networks."""

@@ -1,0 +1,1 @@
+"""The tables of the QUEST paper on the zoo, over several trainings of each formula."""

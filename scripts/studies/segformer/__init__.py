@@ -1,0 +1,1 @@
+"""A SegFormer of transformers on street scenes, trained from its config."""

@@ -1,0 +1,1 @@
+"""By how much SegPGD alone overestimates the robustness of segmenters."""

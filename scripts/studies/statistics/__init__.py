@@ -1,0 +1,1 @@
+"""How our intervals, tests and rules behave: simulations, and draws from recorded runs."""

@@ -1,0 +1,1 @@
+"""Language models under changed words, by two protocols."""
