@@ -93,7 +93,7 @@ INTERFACES = ("Family", "Vocabulary", "ConditionKind", "Evaluator", "Aggregator"
 
 
 def passed(root: Path, module: str, place: str) -> list[str]:
-    """Return the modules whose functions run while a unit of PGD is computed by a function of the pipeline, `Worker.compute`."""
+    """Return the modules whose functions run while a unit of PGD is computed. place: of the function, in the module."""
     owner, _, name = f"module.{place}".rpartition(".")
     code = PASSED.format(packages=PACKAGES, module=module, owner=owner, name=name)
     with tempfile.TemporaryDirectory() as folder:

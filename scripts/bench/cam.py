@@ -30,16 +30,15 @@ import torch
 from torch import Tensor, nn
 
 import cam
-from cam.complexity import entropy, gini
 from cam.explainer import held
-from cam.imputation import imputed
-from cam.sanity import cascade
-from cam.steadiness import infidelity, sensitivity
+from cam.faithfulness import imputed
+from cam.localisation import entropy, gini
+from cam.sensitivity import cascade, infidelity, sensitivity
 from robustkit.data.images import to_pixels, unit
 from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
 from robustkit.models.identity import Classifier
-from robustkit.pipeline.data import labelled_data
+from robustkit.pipeline.inputs import labelled_data
 
 from .cam_peers import Pair, pairs
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import cam
-from cam.rng import Rng
-from cam.watch import Transformer
+from cam.explainer import Rng
+from cam.vit import Transformer
 from robustkit.attention import capture
 from robustkit.common.randomness import SampleRng
 

@@ -37,7 +37,7 @@ from robustkit.data.images import to_pixels, unit
 from robustkit.evaluations.corruptions.condition import TEST
 from robustkit.models.classifier import load as load_model
 from robustkit.models.device import pick_device
-from robustkit.pipeline.data import labelled_data
+from robustkit.pipeline.inputs import labelled_data
 from scripts.goldens.reference import find, load, reference
 
 SEVERITIES = range(1, 6)

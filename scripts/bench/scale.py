@@ -28,13 +28,12 @@ import pyarrow as pa
 import torch
 
 from cam.localisation import IOUS, THRESHOLDS
-from robustkit.evaluations.attacks.condition import parse_conditions
-from robustkit.evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
-from robustkit.evaluations.corruptions.sets import SETS
-from robustkit.evaluations.images import picture
+from robustkit.evaluations.attacks.build import parse_conditions
+from robustkit.evaluations.corruptions.condition import SETS, Corrupted, corrupted_of, corruption_condition
 from robustkit.evaluations.maps.condition import explained_of, map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
 from robustkit.evaluations.maps.evaluate import LEVELS
+from robustkit.evaluations.subject import picture
 from robustkit.protocol.card import Card, load_card
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report import page
@@ -44,9 +43,9 @@ from robustkit.results.summary import Run
 from robustkit.results.tables import tables
 from robustkit.runs.binding import provenance_metadata, provenance_of
 from robustkit.runs.digests import digests_of_shards
+from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import Manifest
-from robustkit.runs.pictures import Picture, write_pictures
-from robustkit.tasks.labelled.columns import CLASSIFICATION
+from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4
 EPS = tuple(f"{part}/255" for part in (0.25, 0.5, 1, 2, 4, 8, 12, 16))

@@ -31,7 +31,7 @@ from robustkit.common.intervals import wilson
 from robustkit.data.images import to_pixels, unit
 from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded, embedded_file
-from robustkit.pipeline.data import labelled_data
+from robustkit.pipeline.inputs import labelled_data
 from scripts.pages.writing import markdown, shortcut, spread, write_page
 
 from .logs import Log, finished, plain, read_logs

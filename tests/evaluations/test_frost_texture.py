@@ -10,13 +10,18 @@ from PIL import Image
 
 import robustkit
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.corruptions.condition import Corrupted, parse_corrupted
-from robustkit.evaluations.corruptions.frost import choose_texture
-from robustkit.evaluations.corruptions.metrics import doubts
-from robustkit.evaluations.corruptions.sets import SETS, asked_texture, expand
-from robustkit.evaluations.corruptions.shares import conditions_of
-from robustkit.evaluations.corruptions.vocabulary import VOCABULARY
-from robustkit.evaluations.pattern import fits, pattern_of
+from robustkit.evaluations.corruptions.condition import (
+    SETS,
+    VOCABULARY,
+    Corrupted,
+    asked_texture,
+    conditions_of,
+    expand,
+    parse_corrupted,
+)
+from robustkit.evaluations.corruptions.plan import choose_texture
+from robustkit.evaluations.corruptions.results import doubts
+from robustkit.evaluations.registry import fits, pattern_of
 from scripts.studies.frost import make
 
 ALL = [Corrupted(name, s, texture="own").text for name, some in SETS["in-c"].items() for s in some]

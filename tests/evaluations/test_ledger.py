@@ -21,13 +21,10 @@ from robustkit.evaluations.attention.logit_decomposition.condition import LISTS,
 from robustkit.evaluations.attention.logit_decomposition.evaluate import columns_of
 from robustkit.evaluations.attention.logit_decomposition.results import books_of
 from robustkit.evaluations.family import family_of
-from robustkit.evaluations.ledger.evaluate import columns_of
-from robustkit.evaluations.ledger.measures import LISTS, METRICS
-from robustkit.evaluations.ledger.summary import books_of
-from robustkit.evaluations.pattern import check_condition, pattern_of
-from robustkit.evaluations.recorded import Compared
-from robustkit.results.paired import Side, paired_difference
-from robustkit.results.run import Run
+from robustkit.evaluations.records import Compared
+from robustkit.evaluations.registry import check_condition, pattern_of
+from robustkit.results.pairing import Side, paired_difference
+from robustkit.results.summary import Run
 from scripts.studies.attention_attacks.page import hidden, ledger, patches, without_folders
 
 pytestmark = pytest.mark.usefixtures("one_thread")

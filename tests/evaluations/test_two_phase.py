@@ -35,7 +35,7 @@ from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
 from robustkit.pipeline.request import in_two_phases
 from robustkit.protocol.card import load_card
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from scripts.studies.attack_strength import two_phase as bench
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,10 +17,9 @@ from robustkit.common.intervals import calibration_error, calibration_gaps, resa
 from robustkit.evaluations.corruptions.results import CorruptionSample
 from robustkit.evaluations.maps.results import Counted, Pooled
 from robustkit.report.refresh import refresh
-from robustkit.results.comparison import compare, compare_with_first, pairs
-from robustkit.results.paired import Side
-from robustkit.results.run import Run
-from robustkit.results.summary import summarise, survey
+from robustkit.results.comparison import compare, compare_with_first
+from robustkit.results.pairing import Side, pairs
+from robustkit.results.summary import Run, summarise, survey
 from scripts.bench import scale
 
 Make = Callable[..., Run]

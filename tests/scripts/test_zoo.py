@@ -23,7 +23,7 @@ from robustkit.data import shapes
 from robustkit.data.documents import brown_split
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
-from robustkit.models.word_model import load_word_model
+from robustkit.models.language_model import load_word_model
 from scripts.studies.language.run import loss_of, windows
 from scripts.zoo import card as zoo_card
 

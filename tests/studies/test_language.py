@@ -16,7 +16,7 @@ import torch
 
 from robustkit.data.documents import Words
 from robustkit.errors import RunError
-from robustkit.models.word_model import Sizes, load_word_model
+from robustkit.models.language_model import Sizes, load_word_model
 from scripts.studies.language import grid, train
 from scripts.studies.language.run import Corpus, Recipe, Run, attention_logits, batches, loss_of, windows
 from scripts.studies.qana import page as qana

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import robustkit
-from robustkit.common.prediction_powered import supported_mean
+from robustkit.evaluations.estimation import supported_mean
 from scripts.studies.statistics import support
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]

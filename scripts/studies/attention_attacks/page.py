@@ -18,10 +18,10 @@ import numpy as np
 from robustkit.common.differences import Difference, of_means
 from robustkit.common.intervals import Floats, wilson
 from robustkit.evaluations.attacks.gradient_masking import findings
-from robustkit.evaluations.kinds import words_of
-from robustkit.evaluations.ledger.measures import BACK, SHARES
-from robustkit.results.paired import Side, paired_difference
-from robustkit.results.run import Run
+from robustkit.evaluations.attention.logit_decomposition.condition import BACK, SHARES
+from robustkit.evaluations.registry import words_of
+from robustkit.results.pairing import Side, paired_difference
+from robustkit.results.summary import Run
 from scripts.pages.writing import markdown, write_page
 
 START = """# Attacks that know attention

@@ -18,10 +18,9 @@ from torch.nn import functional
 from robustkit.attention.apply import capture, set_attention
 from robustkit.attention.layers import LatentAttention
 from robustkit.attention.optim.stabilisers import NONE, Stabiliser
-from robustkit.data.brown import SPLITS, brown, split_of
-from robustkit.data.words import UNKNOWN, Words
+from robustkit.data.documents import SPLITS, UNKNOWN, Words, brown, split_of
 from robustkit.models.checkpoint import sha256
-from robustkit.models.word_model import Sizes, WordModel
+from robustkit.models.language_model import Sizes, WordModel
 from scripts.zoo.recipe import parameter_groups, rate_at, seed_of
 from scripts.zoo.run import DivergedError
 from scripts.zoo.states import save_state, saved_state

@@ -22,15 +22,15 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 import robustkit
-from robustkit.cli.cam.choice import Choice
-from robustkit.cli.cam.command import make_gallery
+from robustkit.cli.gallery import make_gallery
+from robustkit.cli.gallery_choice import Choice
 from robustkit.cli.progress import ConsoleProgress
-from robustkit.evaluations.flags import flag_lines
+from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.maps.condition import parts_of
 from robustkit.evaluations.maps.tables import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS, is_of_maps, map_tables
-from robustkit.evaluations.results import Results
+from robustkit.evaluations.presenting import flag_lines
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.results.run import Run
+from robustkit.results.summary import Run
 from scripts.pages.writing import deliver, markdown
 
 COLOURS = {"ahead": "#9ecae1", "level": "#ffffff", "behind": "#fdbe85", "open": "#eeeeee"}

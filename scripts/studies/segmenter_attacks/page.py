@@ -21,8 +21,7 @@ from robustkit.evaluations.aggregate import FEWEST
 from robustkit.evaluations.records import common_ids
 from robustkit.results.summary import Run
 from robustkit.tasks.segmentation.counts import COLUMNS, Counts
-from robustkit.tasks.segmentation.paired import scene_difference
-from robustkit.tasks.segmentation.worst import counts_of_runs, of_runs, worst_case
+from robustkit.tasks.segmentation.results import counts_of_runs, of_runs, scene_difference, worst_case
 from scripts.pages.writing import markdown, write_page
 
 HEADINGS = ("attack", "mIoU % [95 %]", "below the first, points [95 %]", "pixel acc. %", "images lower")

@@ -21,8 +21,7 @@ from robustkit.common.files import write_whole
 from robustkit.data.dataset import Dataset
 from robustkit.data.series import open_series
 from robustkit.errors import CheckpointError, RobustkitError
-from robustkit.models.series import load_series
-from robustkit.models.series_network import SeriesTransformer
+from robustkit.models.series import SeriesTransformer, load_series
 from scripts.zoo.train import enter, serialise
 
 from .train import EPOCHS, cases_of, right

@@ -32,7 +32,7 @@ from torch.nn.utils import clip_grad_norm_
 from robustkit.common.files import write_whole
 from robustkit.data.dataset import Dataset
 from robustkit.data.series import SeriesSource, channel_statistics, open_series
-from robustkit.models.series_network import ARCH, SeriesTransformer
+from robustkit.models.series import ARCH, SeriesTransformer
 from scripts.zoo.train import serialise
 
 RATE, BATCH, EPOCHS, CLIP, WATCHED = 1e-3, 16, 100, 4.0, 10

@@ -13,10 +13,10 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from robustkit.evaluations.cells import is_finite
-from robustkit.evaluations.kinds import words_of
-from robustkit.results.run import Run
-from robustkit.runs.inputs import shown_as
+from robustkit.evaluations.metrics import is_finite
+from robustkit.evaluations.registry import words_of
+from robustkit.results.summary import Run
+from robustkit.runs.description import shown_as
 from scripts.pages.writing import markdown, write_page
 
 START = """# Changed words

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robustkit.attention.registry import find_formula
+from robustkit.attention.formulas import find_formula
 from robustkit.common.files import write_whole
 from robustkit.errors import RunError
 

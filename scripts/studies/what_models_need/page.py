@@ -30,8 +30,8 @@ from robustkit.evaluations.maps.regions.results import REGIONS
 from robustkit.evaluations.maps.two_objects.results import TWO_OBJECTS
 from robustkit.evaluations.registry import words_of
 from robustkit.results.comparison import compare_with_first
-from robustkit.results.run import Run
-from robustkit.tasks.measures import metric_of
+from robustkit.results.summary import Run
+from robustkit.tasks.registry import metric_of
 from scripts.pages.writing import deliver, markdown
 
 from .pictures import pictures
