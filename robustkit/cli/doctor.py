@@ -63,7 +63,7 @@ def owners() -> str:
     Raises:
         UnexpectedAnswer: what is imported under such a name is not ours.
     """
-    house, claims = Path(__file__).parents[3], metadata.packages_distributions()
+    house, claims = Path(__file__).parents[2], metadata.packages_distributions()
     shared, foreign = list[str](), list[str]()
     for name in PACKAGES:
         others = [_described(other) for other in dict.fromkeys(claims.get(name, ())) if _canonical(other) != OURS]

@@ -191,7 +191,7 @@ def centred(monkeypatch: pytest.MonkeyPatch) -> str:
     """The formula of a plug-in that is made of all tokens without saying so: keys less their mean."""
     formula = Formula("centred", "Q (K - mean)ᵀ", "a test", True, lambda q, k, p: (q, k - k.mean(-2, keepdim=True)))
     registry = Registry("formulas", {**FORMULAS, formula.name: formula}, instance_of(Formula))
-    monkeypatch.setattr("robustkit.attention.registry.EVERY_FORMULA", registry)
+    monkeypatch.setattr("robustkit.attention.formulas.EVERY_FORMULA", registry)
     return formula.name
 
 

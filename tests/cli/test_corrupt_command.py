@@ -162,8 +162,8 @@ def test_without_frosts_photographs_a_sheet_has_our_own_textures(
     photos: Path, tmp_path: Path, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless a folder is named. A tree has them only if they are asked for: it outlives the line that says so."""
-    for module in ("corruptions", "robustkit.evaluations.corruptions"):
-        monkeypatch.setattr(f"{module}.frost.find_spec", lambda name: None)
+    for module in ("corruptions.weather", "robustkit.evaluations.corruptions.plan"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
     listed = ("--corruptions", "frost(severity=1),brightness(severity=1)", *SMALL)
     done = run(photos / "b/1.png", "--out", tmp_path / "s.png", *listed)
     assert done.status == 0 and "frost(texture=own): the benchmark's photographs are not here" in done.err

@@ -23,7 +23,7 @@ from places import SHARED
 
 from robustkit.data import shapes
 from robustkit.data.layouts import Sample
-from robustkit.data.scenes import open_scenes
+from robustkit.data.scenes import CLASSES, open_scenes
 from robustkit.errors import BadImageError, DataError
 
 CAMVID = SHARED / "data" / "camvid"
@@ -398,7 +398,7 @@ def test_the_digest_is_of_what_decides_a_number(tmp_path: Path) -> None:
     assert len(seen | {digest()}) == 12
     ade20k_root = ade(root / "ade", "validation")
     shifted = open_scenes(ade20k_root).digest()
-    names = tree(root, {"ade.txt": "\n".join(scenes.CLASSES).encode()}) / "ade.txt"
+    names = tree(root, {"ade.txt": "\n".join(CLASSES).encode()}) / "ade.txt"
     masks = ade20k_root / "annotations" / "validation"
     plain = open_scenes(ade20k_root / "images" / "validation", masks=masks, classes=names, ignore=(0,))
     assert plain.digest() != shifted

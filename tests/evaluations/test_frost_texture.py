@@ -84,8 +84,8 @@ def test_a_figure_beside_published_ones_is_flagged() -> None:
 
 
 def test_an_audit_without_photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("corruptions", "robustkit.evaluations.corruptions"):
-        monkeypatch.setattr(f"{module}.frost.find_spec", lambda name: None)
+    for module in ("corruptions.weather", "robustkit.evaluations.corruptions.plan"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
     asked = {"attacks": "none", "corruptions": "frost", "limit": 4, "out": tmp_path / "run"}
     run = robustkit.audit(["zoo:shapes-vit-quest"], data_dir="embedded:shapes", **asked)
     rows = run.results().set_index(["condition", "metric"])

@@ -129,7 +129,7 @@ def test_records_name_versions_and_figures_of_several_are_flagged(
     assert first.manifest.versions == kept and not any("come from" in str(row["flags"]) for row in first.summary())
 
     def under(**changed: str) -> None:
-        for where in ("manifest", "worker"):
+        for where in ("manifest", "units"):
             monkeypatch.setattr(f"robustkit.pipeline.{where}.versions", lambda: kept | changed)
 
     under(torch=f"{kept['torch'].partition('+')[0]}+elsewhere")
