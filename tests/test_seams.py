@@ -12,34 +12,32 @@ from robustkit.tasks.registry import TASK_MODULES
 
 MODULES = sorted((ROOT / "robustkit").rglob("*.py"))
 OF_A_FAMILY = {
-    "cli/cam/": "the command that draws maps",
-    "cli/corrupt/": "the command that writes corrupted trees",
+    "cli/gallery": "the command that draws maps",
+    "cli/corrupt": "the command that writes corrupted trees",
     "cli/inspection.py": "shows what the attention of a checkpoint does",
     "cli/listing.py": "lists what can be asked for, by name",
     "cli/completion.py": "completes the same names",
     "pipeline/": "turns the options of families into their conditions",
-    "tasks/classification/images.py": "decodes images, also those of a corrupted tree, and where their objects are",
+    "tasks/classification/subject.py": "decodes images, also those of a corrupted tree, and where their objects are",
     "tasks/features/subject.py": "runs the attack that a condition names",
     "tasks/labelled/subject.py": "runs the attack that a condition names",
     "tasks/segmentation/subject.py": "runs the attack that a condition names",
 }
 """Modules outside a family's folder that may import it, and why."""
 NAMES_A_KIND = {
-    "cli/corrupt/": "the command that writes corrupted trees",
+    "cli/arguments.py": "names an option",
+    "cli/corrupt": "the command that writes corrupted trees",
+    "cli/doctor.py": "compares an attack with its known answers; names of packages",
+    "cli/terminal.py": "what the demo evaluates",
     "common/plugins.py": "what one of a group is called",
-    "runs/repeating.py": "what a command is called",
-    "cli/demo.py": "what the demo evaluates",
-    "cli/doctor/": "compares an attack with its known answers; names of packages",
-    "cli/idle.py": "names an option",
     "data/shapes.py": "a square is a shape there",
-    "models/guess.py": "a part of timm's names of ViTs",
-    "evaluations/map_methods.py": "what a parameter of SmoothGrad is called",
-    "evaluations/kinds.py": "says which family a kind is of",
+    "evaluations/registry.py": "says which family a kind is of",
+    "models/claims.py": "a part of timm's names of ViTs",
     "pipeline/features.py": "the attack that is run by default",
     "pipeline/presets.py": "common lists of conditions",
-    "pipeline/request.py": "the attack that is run by default",
-    "pipeline/two_phase.py": "the attack that has stages",
-    "runs/joining.py": "what maps were scored with, of two commands",
+    "pipeline/request.py": "the attack that is run by default, and the one that has stages",
+    "runs/description.py": "what a command is called",
+    "runs/merging.py": "what maps were scored with, of two commands",
 }
 """Modules outside a family's folder that may have the name of a kind of condition as a text, and why."""
 ASKS_THE_TASK = {
