@@ -1,0 +1,48 @@
+"""Old names of modules that plug-ins import, until the release after 0.1: an import warns and names the new one."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    "robustkit.attention.optim.quack": "robustkit.attention.optim.stabilisers",
+    "robustkit.display.section": "robustkit.display.table",
+    "robustkit.evaluations.cells": "robustkit.evaluations.metrics",
+    "robustkit.evaluations.kinds": "robustkit.evaluations.registry",
+    "robustkit.evaluations.metric": "robustkit.evaluations.metrics",
+    "robustkit.evaluations.recorded": "robustkit.evaluations.records",
+    "robustkit.evaluations.rows": "robustkit.evaluations.aggregate",
+    "robustkit.evaluations.sentence": "robustkit.evaluations.interface",
+    "robustkit.evaluations.shown": "robustkit.evaluations.subject",
+    "robustkit.evaluations.term": "robustkit.evaluations.metrics",
+    "robustkit.evaluations.vocabulary": "robustkit.evaluations.interface",
+    "robustkit.pipeline.run": "robustkit.pipeline.scheduler",
+    "robustkit.results.run": "robustkit.results.summary",
+}
+RENAMED = {("robustkit.evaluations.cells", "Row"): "SummaryRow"}
+
+
+class MovedModules(MetaPathFinder, Loader):
+    """Finds a module by its old name."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return a spec for an old name; None for any other."""
+        return ModuleSpec(name, self) if name in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let every name of the new module be found in the old one."""
+        old, new = module.__name__, MOVED[module.__name__]
+        warnings.warn(f"{old} is now {new}; the old name goes with the next release", DeprecationWarning, stacklevel=2)
+        module.__dict__["__getattr__"] = lambda name: getattr(import_module(new), RENAMED.get((old, name), name))
+
+
+def install() -> None:
+    """Let old names be imported."""
+    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        sys.meta_path.append(MovedModules())
