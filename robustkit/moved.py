@@ -39,7 +39,7 @@ class MovedModules(MetaPathFinder, Loader):
         """Let every name of the new module be found in the old one."""
         old, new = module.__name__, MOVED[module.__name__]
         warnings.warn(f"{old} is now {new}; the old name goes with the next release", DeprecationWarning, stacklevel=2)
-        module.__dict__["__getattr__"] = lambda name: getattr(import_module(new), RENAMED.get((old, name), name))
+        module.__dict__["__getattr__"] = lambda name: getattr(import_module(new), RENAMED.get((old, name)) or name)
 
 
 def install() -> None:
