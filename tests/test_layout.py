@@ -23,28 +23,14 @@ _LONG: dict[str, str] = {}
 """Modules and functions (`module:function`) that may be longer, and why. A few; to be read before one is added."""
 
 FEWEST_LINES = 120
-_E, _T = "robustkit.evaluations", "robustkit.tasks"
 _LONELY = {
-    **{f"{_E}.attacks.{name}.evaluate": "late" for name in ("distances", "patches", "transfer", "two_phase")},
-    **{f"{_E}.maps.{name}.evaluate": "late" for name in ("counterfactuals", "regions")},
-    **{f"{_E}.maps.{name}.results": "late" for name in ("counterfactuals", "regions", "two_objects")},
-    **{f"{_E}.{name}.evaluate": "late" for name in ("attacks", "attention.logit_decomposition", "clean")},
-    **{f"{_E}.{name}.evaluate": "late" for name in ("disturbances", "perturbations")},
-    **{
-        f"{_E}.{name}.condition": "light: read by its name, without the family" for name in ("attacks.patches", "clean")
-    },
-    **{f"{_T}.{name}.measures": "light: read by its name, without the task" for name in ("series", "text")},
-    **{
-        f"{_T}.{name}.measures": "light: read by its name, without the task"
-        for name in ("classification", "segmentation")
-    },
+    **{f"robustkit.tasks.{name}.measures": "light: read by its name, without the task" for name in ("series", "text")},
+    "robustkit.tasks.classification.measures": "light: read by its name, without the task",
+    "robustkit.tasks.segmentation.measures": "light: read by its name, without the task",
     "corruptions.constants": "a table that other implementations are compared with",
     "robustkit.models.tokenizer_process": "is run, and imports nothing of robustkit",
 }
-"""Modules under 120 lines that one module of their folder imports, and why they stand alone. The table only shrinks.
-
-late: its import must stay late, because of torch.
-"""
+"""Modules under 120 lines that one module of their folder imports, and why they stand alone. The table only shrinks."""
 
 LATE_PACKAGES = {
     "attacks": "loads torch",
@@ -77,7 +63,6 @@ LATE_MODULES = {
     ("robustkit.cli.listing", "robustkit.*"): "a list loads what it lists",
     ("robustkit.cli.options", "robustkit.common.*"): "only with --config or --plugin",
     ("robustkit.cli.terminal", "robustkit.*"): "a command loads what it runs",
-    ("robustkit.evaluations.*.family", "robustkit.*"): "a family is met early, and computes or draws late",
     ("robustkit.evaluations.family", "robustkit.*"): "loads torch or rich",
     ("robustkit.models.classifier", "robustkit.models.hugging_face"): "an optional library, and built on classifiers",
     ("robustkit.models.segmenter", "robustkit.models.hugging_face"): "an optional library, and built on segmenters",

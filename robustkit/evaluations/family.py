@@ -7,10 +7,13 @@ something is computed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cache, cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from .interface import ShortRow, Vocabulary
-from .registry import EVERY_FAMILY, FOLDERS, kind_of, module_of, plugged
+from .registry import EVERY_FAMILY, FOLDERS, kind_of, plugged, vocabulary_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,21 +69,65 @@ class Overview:
         return ()
 
 
-class Family:
-    """One kind of evaluation. Where conditions change images, it implements `show`; otherwise `evaluate`.
+class Part:
+    """What the parts of a family share. name: of the family, for people. words: what its conditions are called."""
 
-    name: for people. words: what its conditions are called.
-    """
+    name: str
+    words: Vocabulary = Vocabulary()
 
-    name: ClassVar[str]
-    words: ClassVar[Vocabulary] = Vocabulary()
 
-    # Records into results
+class Evaluator(Part):
+    """Conditions into records. Where they change images it implements `show`; otherwise `evaluate`."""
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
         """The columns that its records have besides the task's."""
         return {}
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        """Return the plug-ins that a condition needs."""
+        plugin = EVERY_FAMILY.plugin(condition.name)
+        return () if plugin is None else (plugin,)
+
+    def elsewhere(self, condition: Condition, device: torch.device) -> str:
+        """Return a line on what a condition computes elsewhere, since the device cannot; empty where it can."""
+        return ""
+
+    def choice(self, run: RunFolder, checkpoint: str, condition: Condition) -> Any:
+        """Return which samples it takes, by the records of `condition.after`, for `Batch.choice`."""
+        raise NotImplementedError(f"{self.name} takes all samples")
+
+    def takes_shards(self, condition: Condition, card: Card) -> bool:
+        """Whether it makes its own batches from a whole shard."""
+        return False
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        """Return what a sample costs under a condition, for an estimate: by default a forward. classes: the model's."""
+        from .interface import Cost
+
+        return Cost()
+
+    def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
+        """Return lines on what its conditions cost that nobody would expect."""
+        return ()
+
+    def ball(self, condition: Condition, card: Card) -> ThreatModel | None:
+        """Return the ball around what it changes that its images stay in; None where there is none."""
+        return None
+
+    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+        """Return what the condition makes the network see."""
+        raise NotImplementedError(f"{self.name} shows no images of its own")
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        """Return the columns of a batch: by default, how the model does on what the condition shows."""
+        from .subject import score_shown
+
+        return score_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
+
+
+class Aggregator(Part):
+    """Records into results, of one checkpoint and of two."""
 
     def summary(self, reading: Reading) -> Summary | None:
         """Return what summarises its records; None where the task does so, because its conditions show images."""
@@ -100,7 +147,7 @@ class Family:
 
     def wants(self, column: str) -> bool:
         """Whether `numbers` or `doubts` need a column of records that the task scores."""
-        return column in self.columns
+        return False
 
     def numbers(self, read: pa.Table) -> Iterable[Number]:
         """Return what it measures besides the task: metric, value, n and interval. read: samples that could be read."""
@@ -113,8 +160,6 @@ class Family:
     def left_out(self, manifest: Manifest) -> list[str]:
         """Return lines on what was asked for and could not be evaluated."""
         return []
-
-    # Two checkpoints next to each other
 
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
@@ -144,7 +189,9 @@ class Family:
         """Return lines on its conditions that both sides have, `common`, but no row. shown: conditions of all rows."""
         return []
 
-    # Results for people
+
+class Presenter(Part):
+    """Results for people."""
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         """Return what the sentence about a checkpoint says about its conditions. cells: all finite ones."""
@@ -215,56 +262,73 @@ class Family:
         """Return a kept map (H, W) in [0, 1] over its image (H, W, 3)."""
         raise NotImplementedError(f"{self.name} keeps no maps")
 
-    # Conditions into records
 
-    def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        """Return the plug-ins that a condition needs."""
-        plugin = EVERY_FAMILY.plugin(condition.name)
-        return () if plugin is None else (plugin,)
-
-    def elsewhere(self, condition: Condition, device: torch.device) -> str:
-        """Return a line on what a condition computes elsewhere, since the device cannot; empty where it can."""
-        return ""
-
-    def choice(self, run: RunFolder, checkpoint: str, condition: Condition) -> Any:
-        """Return which samples it takes, by the records of `condition.after`, for `Batch.choice`."""
-        raise NotImplementedError(f"{self.name} takes all samples")
-
-    def takes_shards(self, condition: Condition, card: Card) -> bool:
-        """Whether it makes its own batches from a whole shard."""
-        return False
-
-    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        """Return what a sample costs under a condition, for an estimate: by default a forward. classes: the model's."""
-        from .interface import Cost
-
-        return Cost()
-
-    def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
-        """Return lines on what its conditions cost that nobody would expect."""
-        return ()
-
-    def ball(self, condition: Condition, card: Card) -> ThreatModel | None:
-        """Return the ball around what it changes that its images stay in; None where there is none."""
-        return None
-
-    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        """Return what the condition makes the network see."""
-        raise NotImplementedError(f"{self.name} shows no images of its own")
-
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return the columns of a batch: by default, how the model does on what the condition shows."""
-        from .subject import score_shown
-
-        return score_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
+P = TypeVar("P", bound=Part)
 
 
-def families() -> list[Family]:
+class LazyFamily:
+    """A family of robustkit's own, whose parts are loaded when they are asked for.
+
+    They are `EVALUATOR` in `evaluate`, `AGGREGATOR` in `results` and `PRESENTER` in the module that its words name; a
+    family without one of them keeps to the defaults.
+    """
+
+    def __init__(self, words: Vocabulary) -> None:
+        self.words, self.name = words, words.name
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """What turns its conditions into records. It loads torch."""
+        return self._part(Evaluator, "evaluate")
+
+    @cached_property
+    def aggregator(self) -> Aggregator:
+        """What turns its records into results."""
+        return self._part(Aggregator, "results")
+
+    @cached_property
+    def presenter(self) -> Presenter:
+        """What shows its results."""
+        return self._part(Presenter, self.words.presenter_in)
+
+    def _part(self, kind: type[P], module: str) -> P:
+        place = f"{type(self.words).__module__.rpartition('.')[0]}.{module}"
+        found = getattr(import_module(place), kind.__name__.upper(), None) if find_spec(place) else None
+        if isinstance(found, kind):
+            return found
+        part = kind()
+        part.name, part.words = self.name, self.words
+        return part
+
+
+class Family(Evaluator, Aggregator, Presenter):
+    """A family whose parts are one object, as a plug-in brings it."""
+
+    @property
+    def evaluator(self) -> Evaluator:
+        return self
+
+    @property
+    def aggregator(self) -> Aggregator:
+        return self
+
+    @property
+    def presenter(self) -> Presenter:
+        return self
+
+    def wants(self, column: str) -> bool:
+        return column in self.columns
+
+
+AnyFamily: TypeAlias = LazyFamily | Family
+
+
+def families() -> list[AnyFamily]:
     """Return each of robustkit's families once."""
     return list(dict.fromkeys(map(family_of, (*FOLDERS, ""))))
 
 
-def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> list[Family]:
+def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> list[AnyFamily]:
     """Return the families of a run's conditions, those that were left out among them, in the usual order.
 
     rows: of the summary, whose families count, too.
@@ -275,20 +339,24 @@ def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> l
     return [*(family for family in known if family in used), *(family for family in used if family not in known)]
 
 
-def family_of(kind: str) -> Family:
+def family_of(kind: str) -> AnyFamily:
     """Return the family of the conditions of a kind, such as `cam`."""
-    family: Family = plugged(kind) or module_of(kind, "family").FAMILY
-    return family
+    return plugged(kind) or _own(vocabulary_of(kind))
 
 
-def families_by_place() -> list[Family]:
+def families_by_place() -> list[AnyFamily]:
     """Return every family, first those whose conditions are in the task's table of results."""
     return sorted(families(), key=lambda family: not family.words.in_results)
 
 
-def by_family(conditions: Iterable[str]) -> list[tuple[Family, list[str]]]:
+def by_family(conditions: Iterable[str]) -> list[tuple[AnyFamily, list[str]]]:
     """Return every family with its conditions, first those that stand in the task's table of results."""
-    groups: dict[Family, list[str]] = {family: [] for family in families_by_place()}
+    groups: dict[AnyFamily, list[str]] = {family: [] for family in families_by_place()}
     for condition in conditions:
         groups.setdefault(family_of(kind_of(condition)), []).append(condition)
     return list(groups.items())
+
+
+@cache
+def _own(words: Vocabulary) -> LazyFamily:
+    return LazyFamily(words)

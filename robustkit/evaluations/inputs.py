@@ -29,4 +29,4 @@ def shown_under(subject: Subject, batch: Batch, under: Condition) -> Shown:
     """Return what a condition shows the network, made as it is alone."""
     rng = subject.rng(batch.samples, under)
     alone = replace(batch, tell=None)
-    return subject.steadily(under.text, rng, lambda: family_of(under.name).show(subject, alone, under, rng))
+    return subject.steadily(under.text, rng, lambda: family_of(under.name).evaluator.show(subject, alone, under, rng))

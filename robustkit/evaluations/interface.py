@@ -108,6 +108,7 @@ class View:
 class Vocabulary:
     """The words of one family.
 
+    name: of the family, for people. presenter_in: the module next to this one that shows its results.
     parameters: of its conditions, each with its usual value, which tells the type; where `parse` is not its own.
     defaults: what the text of a condition leaves out. telling: parameters without which another condition is meant.
     in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
@@ -116,6 +117,8 @@ class Vocabulary:
     numbers that published tables have and no run computes. terms: what the words of its tables mean.
     """
 
+    name: ClassVar[str] = ""
+    presenter_in: ClassVar[str] = "results"
     parameters: ClassVar[Mapping[str, Value]] = {}
     defaults: ClassVar[Mapping[str, str]] = {}
     telling: ClassVar[tuple[str, ...]] = ()

@@ -142,7 +142,7 @@ def _each(groups: Levels, reached: Levels, manifest: Manifest) -> str:
     """Return what people call the conditions, and which groups have the flag in part."""
 
     def called(text: str) -> str:
-        return family_of(kind_of(text)).called(text, manifest)
+        return family_of(kind_of(text)).presenter.called(text, manifest)
 
     names = dict[str, None]()
     for group, levels in groups.items():
@@ -202,7 +202,7 @@ def gaps_of(run: RunFolder) -> list[Gap]:
     there: dict[str, list[int]] = {}
     for condition in manifest.conditions:
         group = words_of(condition).group(condition)
-        names.setdefault(group, family_of(kind_of(group)).called(group, manifest))
+        names.setdefault(group, family_of(kind_of(group)).presenter.called(group, manifest))
         for checkpoint in manifest.names:
             units[group] += run.shard_count
             missing[group] += run.missing_units(checkpoint, condition)
@@ -250,7 +250,7 @@ def not_evaluated(run: RunFolder) -> list[str]:
     """Return lines on images with unprintable names, and on what could not be evaluated, however often it is tried."""
     manifest = run.manifest
     unnamed = [line for line in manifest.data.notes if "whose names" in line]
-    return [*unnamed, *(line for family in families() for line in family.left_out(manifest))]
+    return [*unnamed, *(line for family in families() for line in family.aggregator.left_out(manifest))]
 
 
 def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:

@@ -69,7 +69,7 @@ def used_plugins(
     of_conditions: dict[Plugin, list[str]] = {}
     of_checkpoints: dict[Plugin, list[str]] = {}
     for condition in conditions:
-        for plugin in dict.fromkeys(family_of(condition.name).plugins(condition)):
+        for plugin in dict.fromkeys(family_of(condition.name).evaluator.plugins(condition)):
             of_conditions.setdefault(plugin, []).append(condition.text)
     for entry in checkpoints:
         formula = EVERY_FORMULA.plugin(entry.attention.partition("(")[0])
@@ -186,7 +186,9 @@ def described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
 
 def shard_size(plan: Plan, settings: Settings) -> int:
     """Return how many samples a unit of work has where nobody says."""
-    queues = any(family_of(condition.name).takes_shards(condition, plan.request.card) for condition in plan.conditions)
+    queues = any(
+        family_of(condition.name).evaluator.takes_shards(condition, plan.request.card) for condition in plan.conditions
+    )
     fair = -(-len(plan.dataset.samples) // count_in("WORLD_SIZE", 1))  # so that each process has some
     more = min(_QUEUED, fair) if queues and settings.device.type != "cpu" else 1
     return max(plan.request.least_shard, settings.batch_size, more)

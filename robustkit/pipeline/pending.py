@@ -204,7 +204,7 @@ def announced(
             say(line)
         texts = {text for lacking, *_ in every for _, some in lacking for text in some}
         conditions = [condition.under or condition for condition in plan.conditions if condition.text in texts]
-        for line in dict.fromkeys(family_of(each.name).elsewhere(each, device) for each in conditions):
+        for line in dict.fromkeys(family_of(each.name).evaluator.elsewhere(each, device) for each in conditions):
             if line:
                 say(line)
         if done := sum(there for _, _, there, *_ in every):

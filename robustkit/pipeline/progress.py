@@ -19,7 +19,7 @@ from ..display.text import no_controls
 from ..errors import RobustkitError
 from ..evaluations.attacks.build import EVIDENCE, evidence_cost
 from ..evaluations.attacks.evidence import SAMPLES
-from ..evaluations.family import Family, family_of
+from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.interface import Cost
 from ..evaluations.registry import vocabulary_of
 from ..evaluations.setup import CHECK, COST, FIRST
@@ -58,7 +58,7 @@ def jobs_of(
             condition.name,
             condition.group,
             min(samples, -(-samples * condition.on // every)) if condition.on else samples,
-            family_of(condition.name).cost(condition, card, classes),
+            family_of(condition.name).evaluator.cost(condition, card, classes),
         )
         for condition, samples in lacking
         if samples
@@ -96,7 +96,8 @@ def work_lines(
     if there == units:
         return [what]
     costs = {
-        each: family_of(each.name).cost(each, card, classes) * (min(each.on or samples, samples) / max(samples, 1))
+        each: family_of(each.name).evaluator.cost(each, card, classes)
+        * (min(each.on or samples, samples) / max(samples, 1))
         for each in conditions
     }
     total = sum(costs.values(), Cost(0))
@@ -107,7 +108,7 @@ def work_lines(
         f"passes for each sample and checkpoint, forward + backward: {total}"
         + (f"; of these {', '.join(parts)}" if parts else ""),
     ]
-    lines += (line for family, some in _by_family(costs).items() for line in family.cost_lines(some))
+    lines += (line for family, some in _by_family(costs).items() for line in family.evaluator.cost_lines(some))
     if checked:
         lines.append(f"{CHECK}: {_count(checked, 'time')} {COST} or more, for {_count(min(FIRST, samples), 'sample')}")
     lines += (f"{CHECK} left out: {why}" for why in dict.fromkeys(unchecked))
@@ -141,8 +142,8 @@ def estimate_line(estimate: Estimate, where: str) -> str:
     return line
 
 
-def _by_family(costs: Mapping[Condition, Cost]) -> dict[Family, dict[Condition, Cost]]:
-    groups: dict[Family, dict[Condition, Cost]] = {}
+def _by_family(costs: Mapping[Condition, Cost]) -> dict[AnyFamily, dict[Condition, Cost]]:
+    groups: dict[AnyFamily, dict[Condition, Cost]] = {}
     for condition, cost in costs.items():
         groups.setdefault(family_of(condition.name), {})[condition] = cost
     return groups

@@ -28,7 +28,7 @@ from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.attacks.evidence import confirm_evidence, gather_evidence
 from ..evaluations.attacks.gradient_masking import AFTERWARDS, findings
-from ..evaluations.family import Family, family_of
+from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_flags import setup_flags, setup_notes
 from ..evaluations.subject import Batch, Evaluation, Reader, Subject, Supply
@@ -247,7 +247,7 @@ def run_units(
                 progress.begin(name, condition, len(places))
                 began, before = time.monotonic(), subject.settings.batch_size
                 if condition.after is not None and condition.text not in choices:
-                    choices[condition.text] = family_of(condition.name).choice(run, name, condition)
+                    choices[condition.text] = family_of(condition.name).evaluator.choice(run, name, condition)
                 images = _Images.of(run, condition, piece.shard, wanted.under(condition), condition.text in handed)
                 images = replace(images, choice=choices.get(condition.text))
                 computed = _unit(subject, supply, shard, places, condition, progress, images)
@@ -277,7 +277,7 @@ def _write(
         write_adversarials(run, name, condition.text, shard, computed.differences, metadata)
         computed.metadata[DIGEST] = digest_of_differences(computed.differences).encode()
     metadata = metadata | {b"notes": json.dumps(list(computed.notes)).encode()} | computed.metadata
-    rows = computed.table(schema, metadata, {**family_of(condition.name).columns, TAKEN: pa.bool_()})
+    rows = computed.table(schema, metadata, {**family_of(condition.name).evaluator.columns, TAKEN: pa.bool_()})
     run.write_shard(run.shard_path(name, condition.text, shard), rows, timing)
 
 
@@ -369,7 +369,9 @@ def _unit(
     if images.passed is not None:
         computed.metadata[DIGEST] = images.passed[1].encode()
     family = family_of(condition.name)
-    whole = any(family_of(each.name).takes_shards(each, subject.card) for each in (condition, condition.under) if each)
+    whole = any(
+        family_of(each.name).evaluator.takes_shards(each, subject.card) for each in (condition, condition.under) if each
+    )
     while start < len(places):
         part = places[start : start + (len(places) if whole else subject.settings.batch_size)]
         more = None
@@ -398,7 +400,7 @@ def _batch(
     shard: Shard,
     part: Sequence[int],
     condition: Condition,
-    family: Family,
+    family: AnyFamily,
     progress: Progress,
     images: _Images,
 ) -> _Computed:
@@ -448,7 +450,7 @@ def _batch(
     return computed
 
 
-def evaluate(family: Family, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+def evaluate(family: AnyFamily, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
     """Return the columns of a batch under a condition of a family.
 
     Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a break
@@ -458,7 +460,7 @@ def evaluate(family: Family, subject: Subject, batch: Batch, condition: Conditio
     names it.
     """
     rng = subject.rng(batch.samples, condition)
-    done = subject.steadily(condition.text, rng, lambda: family.evaluate(subject, batch, condition, rng))
+    done = subject.steadily(condition.text, rng, lambda: family.evaluator.evaluate(subject, batch, condition, rng))
     if names := subject.unordered.get(condition.text):
         done = replace(done, metadata=done.metadata | {b"deterministic": json.dumps(sorted(names)).encode()})
     return done

@@ -55,7 +55,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
         chosen = next((row for row in measured if row["condition"] == CLEAN.text), None)
     if chosen is None:
         return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
-    name = family_of(kind_of(chosen["condition"])).title(chosen["condition"], manifest)
+    name = family_of(kind_of(chosen["condition"])).presenter.title(chosen["condition"], manifest)
     label = f"{name} {task.badge_word(is_clean=not attacked)}".strip()
     what = f"{'estimated ' if _estimated(chosen) else ''}{task.headline_metric.word}"
     value = task.headline_metric.said(chosen["value"])

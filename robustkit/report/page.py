@@ -147,7 +147,7 @@ def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
     if (clean := cells.get((CLEAN.text, task.headline))) is not None:
         clauses.append(Clause(task.clean_clause(clean), (clean,)))
     for family, _ in families:
-        clauses += family.clauses(cells, manifest, task.headline_metric)
+        clauses += family.presenter.clauses(cells, manifest, task.headline_metric)
     clauses += task.last_clauses(cells)
     yield from (clause.text for clause in clauses)
     if not cells:

@@ -193,7 +193,7 @@ class Browser:
         units = {unit for unit in run.units() if unit[1] in views}
         texts = [text for text in views if any((name, text) in units for name in self.checkpoints)]
         self._views = {text: views[text] for text in texts}
-        self.called = {text: family_of(kind_of(text)).called(text, manifest) for text in texts}
+        self.called = {text: family_of(kind_of(text)).presenter.called(text, manifest) for text in texts}
         self._lines: dict[str, list[str]] = {}
         for text in texts:
             if views[text].over is None:
@@ -302,7 +302,7 @@ class Browser:
         return Line(heading, tuple(cells), picture, tuple(map(self._place, texts)))
 
     def _map_line(self, sample: str, text: str, rows: Rows) -> Line:
-        cells, view, overlay = [], self._views[text], family_of(kind_of(text)).overlay
+        cells, view, overlay = [], self._views[text], family_of(kind_of(text)).presenter.overlay
         under = self._clean if view.over == CLEAN.text else str(view.over)
         for name in self.checkpoints:
             shown = self._picture(name, text, sample)

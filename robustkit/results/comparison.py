@@ -330,7 +330,7 @@ def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[
             ended = any(side.manifest.stops_early(condition) for side in (first, second))
             yield from ((condition, name) for name in (task.compared.ended if ended else task.compared.shown))
     for family, conditions in by_family(common):
-        yield from family.compared(first, second, conditions, task.compared)
+        yield from family.aggregator.compared(first, second, conditions, task.compared)
 
 
 def _published(reference: Published, first: Side, second: Side, condition: str, metric: str) -> float | None:
@@ -351,7 +351,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
             yield f"{name} has no records under {', '.join(lacking)}"
     rows = list(shown)
     for family, conditions in by_family(common):
-        yield from family.not_compared(conditions, rows)
+        yield from family.aggregator.not_compared(conditions, rows)
 
 
 def _merged(lacking: Sequence[str], common: Sequence[str]) -> list[str]:
@@ -371,7 +371,9 @@ def asked(results: Results) -> list[Asked]:
     found = []
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
         own = [key for key in keys if key[0] in set(conditions)]
-        found += [Asked(*key, family.called(key[0], manifest)) for key in family.front(own, headline)]
+        found += [
+            Asked(*key, family.presenter.called(key[0], manifest)) for key in family.presenter.front(own, headline)
+        ]
     return found
 
 

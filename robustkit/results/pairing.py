@@ -306,6 +306,6 @@ def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> It
                 flags = (flag for flag in row["flags"] if not flag.startswith("incomplete"))
                 yield Flagged(name, row["condition"], tuple(flags), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
-            beside = family_of(kind_of(condition)).lacks(side.run, side.checkpoint, condition)
+            beside = family_of(kind_of(condition)).aggregator.lacks(side.run, side.checkpoint, condition)
             lacks = filter(None, [lacking(side, condition), *beside])
             yield Flagged(name, condition, tuple(lacks), side.manifest)

@@ -37,7 +37,7 @@ def alone(results: Results) -> Iterator[str]:
         clauses.append(task.clean_clause(clean))
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in cells)):
         if conditions:
-            clauses += [clause.text for clause in family.clauses(cells, manifest, task.headline_metric)]
+            clauses += [clause.text for clause in family.presenter.clauses(cells, manifest, task.headline_metric)]
     if clauses:
         yield f"{plain(name, _LONGEST_NAME)}: {'; '.join(clauses[:2])}."
     if clauses[2:]:
@@ -183,7 +183,7 @@ def _said(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, 
     difference under the condition, not that of two drops.
     """
     first, second = names[row.first.checkpoint], names[row.second.checkpoint]
-    where = family_of(kind_of(row.condition)).where(row.condition, results.manifest)
+    where = family_of(kind_of(row.condition)).presenter.where(row.condition, results.manifest)
     if where.startswith("under ") and points(row.metric) and _alike_when_clean(row, results, tests):
         return f"{second} loses {'more' if row.verdict == 'worse' else 'less'} to {where[6:]} than {first}", True
     how = "higher" if row.difference.value > 0 else "lower"
@@ -263,7 +263,7 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
         (detectable(row.difference, len(tests.rows), metric_of(row.metric).binary) for row in clean), default=math.nan
     )
     if not some and left == every and largest is not None and largest.difference.value:
-        where = family_of(kind_of(largest.condition)).where(largest.condition, results.manifest)
+        where = family_of(kind_of(largest.condition)).presenter.where(largest.condition, results.manifest)
         yield _of(
             largest,
             f"The largest is {where}: {names[largest.second.checkpoint]} has {_size(largest, whole=True)} against "

@@ -42,7 +42,9 @@ def _rows(results: Results) -> Iterator[ShortRow]:
     """Yield the rows for which some checkpoint has a number, those of a section together."""
     manifest, headline = results.manifest, task_of(results.manifest).headline_metric
     conditions = dict.fromkeys(row["condition"] for row in results)
-    every = [row for family, texts in by_family(conditions) for row in family.short(texts, manifest, headline)]
+    every = [
+        row for family, texts in by_family(conditions) for row in family.presenter.short(texts, manifest, headline)
+    ]
     there = {(row["condition"], row["metric"]) for row in results}
     shown = [row for row in every if (row.condition, row.metric.name) in there]
     for section in dict.fromkeys(row.section for row in shown):
@@ -217,7 +219,7 @@ def _note(comparison: Comparison) -> str:
     sides = dict.fromkeys(side for pair in comparison.pairs for side in (pair.first, pair.second))
     there = by_family(condition for side in sides for condition in side.conditions)
     shown = dict(by_family(row.condition for row in rows))
-    notes += (note for family, texts in there for note in family.comparison_notes(shown[family], texts))
+    notes += (note for family, texts in there for note in family.aggregator.comparison_notes(shown[family], texts))
     if (reference := comparison.reference) is not None:
         what = "their difference, or the figure where both have the same attention"
         notes.append(f"Published: {what}; {reference.summary}, on {reference.data} ({reference.source}).")

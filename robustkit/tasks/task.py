@@ -92,7 +92,7 @@ class Task:
         if not len(ids):
             raise nothing_common(first, second, condition)
         before, after = aligned(first_ids, first_values, ids), aligned(second_ids, second_values, ids)
-        if (own := family_of(kind_of(condition)).difference(metric, before, after)) is not None:
+        if (own := family_of(kind_of(condition)).aggregator.difference(metric, before, after)) is not None:
             return own
         definition = named(self.metrics, metric) or words_of(condition).metric(metric)
         return of_means(before, after, binary=definition is not None and definition.binary)
@@ -100,7 +100,7 @@ class Task:
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
         """Return a figure for each sample. Raises RunError as `difference` does."""
         family = family_of(kind_of(condition))
-        if (figures := family.per_sample(side, condition, metric)) is not None:
+        if (figures := family.aggregator.per_sample(side, condition, metric)) is not None:
             return figures
         if metric not in self.paired:
             names = [number.name for number in family.words.metrics if number.paired]

@@ -27,7 +27,7 @@ import torch
 import robustkit
 from robustkit.data.dataset import Dataset
 from robustkit.errors import RobustkitError
-from robustkit.evaluations.corruptions.family import Corruptions
+from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as Corruptions
 from robustkit.pipeline import classification as pipeline
 from robustkit.pipeline import scheduler as computing
 from robustkit.pipeline import units

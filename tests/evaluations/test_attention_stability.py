@@ -42,8 +42,8 @@ from robustkit.evaluations.attention.results import (
     heads_of,
     layer_table,
 )
-from robustkit.evaluations.clean.family import Clean
-from robustkit.evaluations.corruptions.family import Corruptions
+from robustkit.evaluations.clean.evaluate import CleanEvaluator as Clean
+from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as Corruptions
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.records import Layer, encode_layers
 from robustkit.evaluations.registry import check_condition, fits, pattern_of
@@ -158,7 +158,7 @@ def test_resumed_in_parts_it_makes_the_same_bytes(run: Run, tmp_path: Path, monk
         return counted
 
     for family in (Corruptions, Clean):
-        monkeypatch.setattr(family, "show", shown(family.show))
+        monkeypatch.setattr(family, "show", shown(family.evaluator.show))
     run_attack = ClassifierSubject.attack
 
     def attacked(self: ClassifierSubject, condition: Condition, *arguments: Any) -> Any:

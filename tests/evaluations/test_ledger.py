@@ -118,7 +118,7 @@ def test_shares_are_of_all_heads_together_and_segmenters_count_pixels() -> None:
 def test_a_comparison_has_the_two_figures_that_answer_and_pairs_samples_that_both_lost(run: Run) -> None:
     sides = [Side(run, name) for name in NAMES]
     compared = Compared((), (), (), ())
-    shown = [*family_of("ledger").compared(*sides, [LEDGER], compared)]
+    shown = [*family_of("ledger").aggregator.compared(*sides, [LEDGER], compared)]
     assert shown == [(LEDGER, "key_norm_share"), (LEDGER, "back_with_norms")]
     lost = [
         {row["sample_id"] for row in run.table(name, LEDGER).to_pylist() if row["back_with_norms"] is not None}

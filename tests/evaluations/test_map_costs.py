@@ -24,7 +24,7 @@ SAMPLES = 3
 def cost_of(text: str, card: Card) -> Cost:
     explained = parse_explained(text)
     condition = CLEAN if text == CLEAN.text else map_condition(explained) if explained else words_of(text).parse(text)
-    return family_of(kind_of(text)).cost(condition, card, 10)
+    return family_of(kind_of(text)).evaluator.cost(condition, card, 10)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from robustkit.data import picture_files
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import image_size, read_image, read_mask
 from robustkit.errors import BadImageError, DataError, RunError
+from robustkit.evaluations.family import family_of
 from robustkit.evaluations.maps.condition import METRICS
-from robustkit.evaluations.maps.family import FAMILY
 from robustkit.evaluations.maps.tables import only_boxes, scores
 from robustkit.evaluations.maps.truth import Truth, open_truth
 from robustkit.results.summary import survey
@@ -511,12 +511,21 @@ def test_scores_of_maps_are_called_by_what_they_are_against(place: Path, tmp_pat
     run = audit(place, tmp_path / "run", **MAPS, **files)
     run = audit(place, run.path, **OPTIONS) if given == "boxes" else run  # which says nothing of boxes
     results, condition = survey(run), "cam(grad-cam,faithfulness=none,mode=mask)"
-    every = [FAMILY.called(condition, run.manifest), *(table.title for table in FAMILY.terminal(results))]
-    every += [heading for part in FAMILY.card(results) for heading, *_ in part.tables]
+    every = [
+        family_of("cam").presenter.called(condition, run.manifest),
+        *(table.title for table in family_of("cam").presenter.terminal(results)),
+    ]
+    every += [heading for part in family_of("cam").presenter.card(results) for heading, *_ in part.tables]
     every += [entry.score for entry in scores(results, only_boxes(run.manifest))]
-    every += [row.label for row in FAMILY.short([condition], run.manifest, METRICS[0])]
+    every += [row.label for row in family_of("cam").presenter.short([condition], run.manifest, METRICS[0])]
     text = "\n".join(
-        [*every, *(clause.text for clause in FAMILY.clauses(results.cells["net"], run.manifest, METRICS[0]))]
+        [
+            *every,
+            *(
+                clause.text
+                for clause in family_of("cam").presenter.clauses(results.cells["net"], run.manifest, METRICS[0])
+            ),
+        ]
     )
     of_masks = [word in text for word in ("IoU of pixels", "Grad-CAM, masks", "aps, mask mode")]
     of_boxes = [

@@ -283,7 +283,7 @@ def phase_label(m: int) -> str:
 def test_a_policy_and_a_card_have_the_estimate(run: Run) -> None:
     text = draft(run)
     assert f'"estimated_top1 under {two_phase(1000)} >= ' in text and "the whole attack, estimated" in text
-    (part,) = family_of("two-phase").card(Results.of(run, run.summary()))
+    (part,) = family_of("two-phase").presenter.card(Results.of(run, run.summary()))
     assert part.title == "Two phases"
 
 

@@ -217,7 +217,9 @@ def test_edges_are_dropped_in_both_directions(example: dict[str, ModuleType]) ->
         family, same = communities.DropEdges(), type("Same", (), {"inputs": staticmethod(lambda raw: raw)})
         rng = SampleRng.of([str(place) for place in range(4)], seed=0, condition="x", device="cpu")
         shown = {
-            share: family.show(same, Batch(graphs, ()), family.words.parse(f"drop-edges(share={share})"), rng).inputs
+            share: family.evaluator.show(
+                same, Batch(graphs, ()), family.words.parse(f"drop-edges(share={share})"), rng
+            ).inputs
             for share in (0.0, 0.3, 1.0)
         }
         assert torch.equal(shown[0.0], graphs) and shown[1.0][:, :, 1:].sum() == 0

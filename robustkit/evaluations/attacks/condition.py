@@ -90,6 +90,7 @@ def _parse(text: str, card: Card) -> Condition:
 class AttackWords(Vocabulary):
     """Attacks, by their names in the registry."""
 
+    name = "attacks"
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     telling = (UNDER, ON, "only")
     in_results = True

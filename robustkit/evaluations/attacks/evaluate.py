@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,8 +11,18 @@ from attacks import EnsembleResult, StagedResult
 
 from ...common.randomness import SampleRng
 from ...protocol.condition import Condition
+from ..family import Evaluator, family_of
 from ..inputs import attacked_inputs
+from ..interface import Cost
 from ..subject import Batch, Evaluation, Shown, Subject, show_attacked
+from .build import attack_cost, build_attack
+from .condition import EVERY_ATTACK, VOCABULARY
+
+if TYPE_CHECKING:
+    from attacks import ThreatModel
+
+    from ...common.plugins import Plugin
+    from ...protocol.card import Card
 
 
 def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
@@ -65,3 +76,34 @@ def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]
     for what, counts in (("forwards", result.stage_forwards), ("backwards", result.stage_backwards)):
         rows |= {f"{what} {stage}": row for stage, row in zip(result.stages, counts.tolist(), strict=True)}
     return dict(zip(result.stages, result.seconds, strict=True))
+
+
+class AttacksEvaluator(Evaluator):
+    """Images changed, within a ball around each, to mislead the model."""
+
+    name, words = "attacks", VOCABULARY
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        plugged, under = EVERY_ATTACK.plugin(condition.name), condition.under
+        beneath = () if under is None else family_of(under.name).evaluator.plugins(under)
+        return (*(() if plugged is None else (plugged,)), *beneath)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        beneath = Cost(0) if condition.under is None else Cost(0, extra=0.2)
+        return attack_cost(condition, card, classes) + Cost() + beneath
+
+    def takes_shards(self, condition: Condition, card: Card) -> bool:
+        return bool(getattr(build_attack(condition, card), "queues", False))
+
+    def ball(self, condition: Condition, card: Card) -> ThreatModel | None:
+        attack = build_attack(condition, card)
+        return None if attack is None else attack.threat
+
+    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+        return show(subject, batch, condition, rng)
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition, rng)
+
+
+EVALUATOR = AttacksEvaluator()

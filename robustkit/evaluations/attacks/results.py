@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,24 +11,29 @@ import numpy as np
 
 from ...common.intervals import wilson
 from ...display.grid import Grid, Part, side_by_side
-from ...display.table import TextTable
+from ...display.table import Section, TextTable
 from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
 from ..aggregate import Gatherer, Number, Results, column_of, readable
 from ..estimation import support_grids, support_tables
-from ..family import family_of
+from ..family import Aggregator, Overview, Presenter, family_of
 from ..interface import Clause, share
 from ..metrics import Cells, Metric, interval_cell, is_whole
 from ..registry import kind_of, words_of
 from .condition import FOUND, VOCABULARY
+from .figures import curve_figures, curves, stage_figures, standings
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 from .on_corrupted import UNDER, starts_from
-from .ranking import findings_of
+from .ranking import OrderOfAttacks, findings_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ...display.svg import Figure
+    from ..aggregate import Reading
+    from ..family import Looks
 
 
 @dataclass(frozen=True)
@@ -243,7 +248,7 @@ def _alone(only: str) -> str:
 def _beneath(text: str, manifest: Manifest) -> str:
     """Return ` on fog, severity 3` for an attack on corrupted images; nothing on clean ones."""
     start = starts_from(text)
-    return "" if start == CLEAN.text else f" on {family_of(kind_of(start)).called(start, manifest)}"
+    return "" if start == CLEAN.text else f" on {family_of(kind_of(start)).presenter.called(start, manifest)}"
 
 
 def called(text: str, manifest: Manifest) -> str:
@@ -322,3 +327,74 @@ def _grid(title: str, rows: Sequence[tuple[str, ...]], folded: bool = False) -> 
     names = list(dict.fromkeys(row[0] for row in rows))
     ordered = tuple(sorted(rows, key=lambda row: names.index(row[0])))
     return [Grid(f"{title}: {len(rows)}", headings, ordered, 3, folded=folded)] if rows else []
+
+
+class AttacksAggregator(Aggregator):
+    """Records of attacks into results."""
+
+    name, words = "attacks", VOCABULARY
+
+    def overview(self, reading: Reading) -> Overview:
+        return OrderOfAttacks(reading)
+
+    def gatherers(self) -> Sequence[type[Gatherer]]:
+        return (Stages,)
+
+    def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
+        of = reading.run, reading.manifest, reading.checkpoint, condition
+        dossier = dossier_of(*of, len(read), stages_of(read))
+        return [finding.flag for finding in dossier if finding.flag]
+
+    def wants(self, column: str) -> bool:
+        return is_stage_column(column)
+
+    def numbers(self, read: pa.Table) -> Iterable[Number]:
+        return stage_numbers(read)
+
+    def lacks(self, run: RunFolder, checkpoint: str, condition: str) -> list[str]:
+        wanted = condition in run.manifest.evidence
+        return [NO_EVIDENCE.flag] if wanted and run.evidence(checkpoint, condition) is None else []
+
+
+AGGREGATOR = AttacksAggregator()
+
+
+class AttacksPresenter(Presenter):
+    """Results of attacks for people."""
+
+    name, words = "attacks", VOCABULARY
+
+    def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
+        return clauses(cells, manifest, headline)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        return called(text, manifest)
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        name, _, rest = self.called(text, manifest).partition(", ")
+        return f"under {name} ({rest})"
+
+    def title(self, text: str, manifest: Manifest) -> str:
+        return title(text, manifest)
+
+    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
+        manifest = results.manifest
+        return curve_figures(curves(results, manifest.claims), looks, headline.name, section, manifest.protocol.space)
+
+    def terminal(self, results: Results) -> Iterable[TextTable]:
+        return terminal_stages(results)
+
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        claims, space = results.manifest.claims, results.manifest.protocol.space
+        drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space))
+        yield Section("attacks", "Robust accuracy against ε", figures=drawn)
+        yield Section(
+            "stages",
+            "Attacks in stages",
+            lambda: {"grids": stage_grids(results), "strengths": strength_grids(results)},
+            tuple(stage_figures(standings(results), looks)),
+        )
+        yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})
+
+
+PRESENTER = AttacksPresenter()

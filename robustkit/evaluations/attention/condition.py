@@ -84,6 +84,8 @@ TERMS = (
 class AttentionWords(Vocabulary):
     """What heads do on the images of another condition."""
 
+    name = "attention"
+    presenter_in = "figures"
     metrics = METRICS
     terms = TERMS
 

@@ -5,10 +5,10 @@ Only a few figures per head are kept of each layer: its maps are dropped before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
@@ -18,10 +18,17 @@ from ...attention.apply import attention_kind, attention_layers, capturable_laye
 from ...attention.logit_decomposition import softmax_slope
 from ...errors import ModelError
 from ...protocol.condition import Condition
+from ..family import Evaluator, family_of
 from ..inputs import inputs_under
+from ..interface import Cost
 from ..records import Layer, encode_layers
 from ..subject import Batch, Evaluation, Subject
-from .condition import COLUMN_NAMES, LISTS
+from .condition import COLUMN_NAMES, LISTS, VOCABULARY
+
+if TYPE_CHECKING:
+    from ...common.plugins import Plugin
+    from ...common.randomness import SampleRng
+    from ...protocol.card import Card
 
 _HEADS = pa.list_(pa.float32())
 
@@ -146,3 +153,26 @@ def _joined(parts: Sequence[Tensor], samples: int) -> Tensor:
             f"attention of {max(sizes)} parts in a batch of {samples} samples; expected one map per sample"
         )
     return torch.cat(list(parts), dim=1).cpu()
+
+
+class AttentionEvaluator(Evaluator):
+    """What each head of each layer does on the images that another condition shows."""
+
+    name, words = "attention", VOCABULARY
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        return ATTENTION
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        under = condition.under
+        return () if under is None else family_of(under.name).evaluator.plugins(under)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        return Cost(1, extra=0.6)  # the images are those of the condition before
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition)
+
+
+EVALUATOR = AttentionEvaluator()

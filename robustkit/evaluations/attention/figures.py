@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...display.grid import grid_of, together, with_flags
+from ...display.table import Section, TextTable
+from ..family import Presenter
+from ..interface import ShortRow
+from ..presenting import flag_lines, of_family
+from .condition import VOCABULARY
+from .results import attention_tables, layer_table
+
+if TYPE_CHECKING:
+    from ...display.table import CardPart
+    from ...runs.manifest import Manifest
+    from ..aggregate import Results
+    from ..family import Looks
+    from ..metrics import Metric
+
+
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -208,3 +227,42 @@ def _description(entry: Watched, name: str) -> str:
             )
         said.append(f"{plain(condition, 80)}: {', '.join(parts) or 'nothing finite'}")
     return f"{name}. {'; '.join(said)}."
+
+
+class AttentionPresenter(Presenter):
+    """Results of attention for people."""
+
+    name, words = "attention", VOCABULARY
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return ()  # its figures say how a model computes, not how well
+
+    def card(self, results: Results) -> Iterable[CardPart]:
+        return ()
+
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        return attention_tables(results)
+
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        heads = watched(results)
+        first = [(entry, under) for entry in heads for under in list(entry.heads)[:1]]
+
+        def values() -> dict[str, Any]:
+            titles = [f"{entry.checkpoint}: {under}, layer by layer" for entry, under in first]
+            layers = [
+                layer_table(entry.heads[under], title) for (entry, under), title in zip(first, titles, strict=True)
+            ]
+            by_layer = [grid_of(table, folded=True) for table in layers]
+            lines = flag_lines(results, of_family(self.name))
+            return {"grids": [*with_flags(together(self.tables(results)), lines), *by_layer]}
+
+        yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        for text in texts:
+            label = self.title(text, manifest)
+            shown = [metric for metric in self.words.metrics if not metric.name.endswith("_change")]
+            yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in shown)
+
+
+PRESENTER = AttentionPresenter()

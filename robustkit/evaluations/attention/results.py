@@ -18,16 +18,17 @@ from ...common.intervals import Floats, bootstrap
 from ...display.table import TextTable
 from ...errors import DamagedRecord
 from ..aggregate import FEWEST, Gatherer, Reading, Row, readable
-from ..family import Summary
+from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
-from ..records import Layer, decode_layers, head_name
-from .condition import COLUMN_NAMES, LISTS, under_of
+from ..records import Layer, decode_layers, head_name, not_paired
+from .condition import COLUMN_NAMES, LISTS, VOCABULARY, under_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
+    from ..records import Compared, PerSample, Recorded
 
 EXPLOSION = 100.0
 """A |logit| above which a head is flagged: what Kimi K2 clips at (Moonshot 2025, QK-Clip, tau = 100). From 64 on
@@ -381,3 +382,33 @@ def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:
     worst = int(finite[(sign * values[finite]).argmax()])
     digits = 1 if percent or float(np.abs(values[finite]).max()) >= 10 else 2
     return f"{_number(float(values[finite].mean()), digits)}, {_number(float(values[worst]), digits)} ({worst})"
+
+
+class AttentionAggregator(Aggregator):
+    """Records of attention into results."""
+
+    name, words = "attention", VOCABULARY
+
+    def summary(self, reading: Reading) -> Summary:
+        return AttentionSummary(reading)
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        yield from ()  # its figures are so closely related that they would only weaken a correction
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        figures = super().per_sample(side, condition, metric)
+        if figures is None:
+            raise not_paired(condition, metric, [number.name for number in self.words.metrics if number.paired])
+        return figures
+
+    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+        line = "Watched attention is not compared here: its figures are in each report and summary.json."
+        return [line] if there else []
+
+    def gatherers(self) -> Sequence[type[Gatherer]]:
+        return (WatchedHeads,)
+
+
+AGGREGATOR = AttentionAggregator()

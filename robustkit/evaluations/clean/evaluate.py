@@ -5,11 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..subject import Batch, Evaluation, Subject
+from ..family import Evaluator
+from ..subject import Batch, Evaluation, Subject, show_pixels
+from .condition import VOCABULARY
+
+if TYPE_CHECKING:
+    from ...common.randomness import SampleRng
+    from ...protocol.condition import Condition
+    from ..subject import Shown
 
 _FEW = 4  # samples that are asked alone
 _APART, _ROUNDED = 0.002, 0.1  # change of a figure that rounding does not explain, in float32 and below it
@@ -58,3 +66,27 @@ def _apart(one: Any, other: Any) -> float:
     if not (isinstance(one, float) and isinstance(other, float)) or math.isnan(one) or math.isnan(other):
         return 0.0
     return 0.0 if one == other else min(abs(one - other) / max(1.0, min(abs(one), abs(other))), 1e6)
+
+
+class CleanEvaluator(Evaluator):
+    """The images themselves, without any change."""
+
+    name, words = "clean", VOCABULARY
+
+    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+        return show_pixels(subject, batch, batch.inputs.to(subject.settings.device))
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        """Return how the model does; the first batch of a checkpoint also tells whether a sample alone is answered the
+        same.
+        """
+        done = super().evaluate(subject, batch, condition, rng)
+        if subject.asked_alone:
+            return done
+
+        subject.asked_alone = True
+        ask = partial(super().evaluate, subject, condition=condition, rng=rng)
+        return replace(done, notes=(*done.notes, *depends_on_batch(subject, batch, done, ask)))
+
+
+EVALUATOR = CleanEvaluator()

@@ -422,6 +422,8 @@ _SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
 class CorruptionWords(Vocabulary):
     """Single corruptions, and means over severities and over sets."""
 
+    name = "corruptions"
+    presenter_in = "tables"
     defaults: ClassVar[Mapping[str, str]] = {
         "preset": "imagenet",
         "variant": "hendrycks",

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from ...common.intervals import Floats, bootstrap, calibration_error
 from ..aggregate import Reading, Row
-from ..family import Overview
+from ..family import Aggregator, Overview
 from ..records import Compared, PerSample, Recorded, common_ids
 from .condition import (
     CORRUPTIONS,
     SETS,
+    VOCABULARY,
     Corrupted,
     by_definition,
     conditions_of,
@@ -263,7 +264,7 @@ class MeanErrors(Overview):
             yield condition, metric, value, n, low, high, [*flags, *doubts(condition, size, released)]
 
 
-def compared(common: Sequence[str], of: Compared) -> Iterator[tuple[str, str]]:
+def compared_means(common: Sequence[str], of: Compared) -> Iterator[tuple[str, str]]:
     """Yield condition and metric of the means over sets, and over severities, that `common` allows.
 
     Single severities are left out: they follow these means so closely that they would only weaken the correction for
@@ -292,3 +293,30 @@ def mean_errors(side: Recorded, condition: str) -> PerSample:
     for text, part in shares.items():
         errors += part * (1 - side.samples(text, ["correct"]).of("correct", ids))
     return ids, errors
+
+
+class CorruptionsAggregator(Aggregator):
+    """Records of corruptions into results."""
+
+    name, words = "corruptions", VOCABULARY
+
+    def overview(self, reading: Reading) -> Overview:
+        return MeanErrors(reading)
+
+    def left_out(self, manifest: Manifest) -> list[str]:
+        lines = manifest.corrupted.left_out.values()
+        return [f"left out: {line}; means that need it are not given" for line in lines]
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        return compared_means(common, compared)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
+        return mean_errors(side, condition) if metric == "mean_error" else None
+
+    def not_compared(self, common: Sequence[str], shown: Sequence[str]) -> list[str]:
+        return not_compared(common, shown)
+
+
+AGGREGATOR = CorruptionsAggregator()

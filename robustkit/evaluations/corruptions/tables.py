@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corruptions.registry import CATEGORIES
 
-from ...display.grid import Grid, Part, side_by_side
-from ...display.table import CardPart, HeatTable, TextTable
+from ...display.grid import Grid, Part, side_by_side, with_flags
+from ...display.table import CardPart, HeatTable, Section, TextTable
 from ...runs.manifest import Manifest
+from ..family import Presenter
 from ..interface import Clause, ShortRow, percent, share
 from ..metrics import Cells, Metric, SummaryRow, finite, interval_cell, is_whole, loss_cell, named, percent_cell
+from ..presenting import flag_lines, left_out_lines, of_family
 from .condition import (
     BENCHMARK,
     CORRUPTIONS,
@@ -30,6 +32,12 @@ from .condition import (
     shares_of,
     span,
 )
+from .figures import accuracy_bars, bar_figures, retention_bars
+
+if TYPE_CHECKING:
+    from ...display.svg import Figure
+    from ..aggregate import Results
+    from ..family import Looks
 
 _SEVERAL = re.compile(r"severity=([1-5](?:\+[1-5])+)")
 
@@ -401,3 +409,50 @@ def _grid_of_errors(table: CorruptionTable) -> Part:
     names = {str(severity): f"severity {severity}" for severity in range(1, 6)}
     headings = tuple(names.get(heading, heading) for heading in table.error_headings)
     return Part(table.checkpoint, headings, tuple(cells for _, cells, _ in table.errors), values)
+
+
+class CorruptionsPresenter(Presenter):
+    """Results of corruptions for people."""
+
+    name, words = "corruptions", VOCABULARY
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return front(keys, headline)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        return called(text)
+
+    def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
+        return clauses(cells, manifest, headline)
+
+    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
+        title = f"What is left of {headline.word} under corruption"
+        return bar_figures(retention_bars(results), looks, section, title, "retention")
+
+    def heat_tables(self, checkpoint: str, cells: Cells) -> Iterable[HeatTable]:
+        return retention_tables(checkpoint, cells)
+
+    def card(self, results: Results) -> Iterable[CardPart]:
+        return card_parts(results)
+
+    def terminal(self, results: Results) -> Iterable[TextTable]:
+        return terminal_corruptions(corruption_tables(results))
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        return short(texts, headline)
+
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        lines = flag_lines(results, of_family(self.name))
+        drawn = bar_figures(accuracy_bars(results), looks, "corruptions", "Accuracy under corruption", "accuracy")
+        yield Section(
+            "corruptions",
+            "Corruptions",
+            lambda: {
+                "grids": with_flags(corruption_grids(corruption_tables(results)), lines),
+                "left_out": left_out_lines(results.run),
+            },
+            tuple(drawn),
+        )
+
+
+PRESENTER = CorruptionsPresenter()

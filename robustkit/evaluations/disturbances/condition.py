@@ -32,6 +32,7 @@ _WORDS = {
 class DisturbanceWords(Vocabulary):
     """Noise, dropped steps and channels, warped time, rescaled channels."""
 
+    name = "disturbances"
     telling = ("sigma", "share")
     in_results = True
     terms: ClassVar[tuple[Term, ...]] = (

@@ -6,11 +6,19 @@ Series are (B, C, T) in units of each channel's standard deviation, so that 0 is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.nn import functional
 
 from ...common.randomness import SampleRng
+from ..family import Evaluator
+from ..subject import Shown
+from .condition import VOCABULARY
+
+if TYPE_CHECKING:
+    from ...protocol.condition import Condition
+    from ..subject import Batch, Subject
 
 KNOTS = 4
 """The places of a series, evenly spaced, at which the speed of a warp is drawn (time warping of Um et al. 2017)."""
@@ -65,3 +73,18 @@ DISTURBANCES: Mapping[str, Callable[[Tensor, float, SampleRng], Tensor]] = {
     "warp": warp,
     "rescale": rescale,
 }
+
+
+class DisturbancesEvaluator(Evaluator):
+    """Series are changed at random, as worse sensors would measure them."""
+
+    name, words = "disturbances", VOCABULARY
+
+    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+        inputs = subject.inputs(batch.inputs)
+        ((_, amount),) = condition.parameters
+        shown = DISTURBANCES[condition.name](inputs, float(amount), rng)
+        return Shown(shown, lambda: shown, shown - inputs)
+
+
+EVALUATOR = DisturbancesEvaluator()

@@ -394,6 +394,8 @@ _VIEWED = {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
 class MapWords(Vocabulary):
     """Scores of maps, and how they change under another condition."""
 
+    name = "maps"
+    presenter_in = "tables"
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
     telling = (ON,)
     metrics = (*METRICS, *map(supported, FAITHFUL), WEIGHT)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,14 +38,17 @@ from ...models.identity import Classifier
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.kept_images import Picture
-from ..family import family_of
+from ..family import Evaluator, family_of
 from ..inputs import inputs_under
 from ..interface import Cost
 from ..subject import Batch, Evaluation, Subject
-from .condition import MODES, SCORES, MapSpec, explained_of
+from .condition import MODES, SCORES, VOCABULARY, MapSpec, explained_of
 from .explainers import explainer_of, nothing_of
 from .methods import EVERY_EXPLAINER, FULL, as_numbers, map_of_class, map_with_logits
 from .truth import Located
+
+if TYPE_CHECKING:
+    from ...common.plugins import Plugin
 
 ABPC, AREAS, ROAD = Cost(18), Cost(54), Cost(18)
 """What is asked of an image for a map: for ABPC, for insertion with deletion, and for ROAD."""
@@ -388,7 +391,7 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
         return Cost()
     alone = map_with_logits(spec.method, spec.options)
     if (under := condition.under) is not None:
-        return alone * 2 + family_of(under.name).cost(under, card, classes)
+        return alone * 2 + family_of(under.name).evaluator.cost(under, card, classes)
     again = map_of_class(spec.method, spec.options)
     constant, tested = spec.method == FULL, spec.faithfulness == "all"
     total = alone
@@ -400,3 +403,32 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
     if constant:
         total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
     return total
+
+
+class MapsEvaluator(Evaluator):
+    """What a model looks at: scores of maps that explain a class, and how maps change with the images."""
+
+    name, words = "maps", VOCABULARY
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        return COLUMNS
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        spec = explained_of(condition)
+        if spec is not None and (plugged := EVERY_EXPLAINER.plugin(spec.method)) is not None:
+            yield plugged
+        if condition.under is not None:
+            yield from family_of(condition.under.name).evaluator.plugins(condition.under)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        return map_cost(condition, card, classes)
+
+    def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
+        return cost_lines(costs)
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition, rng)
+
+
+EVALUATOR = MapsEvaluator()

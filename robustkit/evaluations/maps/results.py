@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
 from ..aggregate import FEWEST, Reading, Row, Rows, column_of, readable
 from ..estimation import supported_rows
-from ..family import Summary
+from ..family import Aggregator, Summary
 from ..records import PerSample, Recorded, not_paired
 from .condition import (
     ASSUMED_BOXES,
@@ -37,11 +37,15 @@ from .condition import (
     PLAIN,
     SCORES,
     STABILITY,
+    VOCABULARY,
     MapSpec,
     of_mode,
     parse_explained,
     parts_of,
 )
+
+if TYPE_CHECKING:
+    from ..records import Compared
 
 MAXIMA = ("max_box_acc",)
 
@@ -387,7 +391,7 @@ _LOCALISED = ("cam_pixel_accuracy", "cam_iou", "cam_dice")  # precision and reca
 _COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
 
 
-def compared(first: Recorded, second: Recorded, common: Sequence[str]) -> Iterator[tuple[str, str]]:
+def compared_scores(first: Recorded, second: Recorded, common: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield condition and metric of the scores that some sample of either side has, for all maps except controls.
 
     A score that was not requested is null throughout a record.
@@ -440,3 +444,26 @@ def _columns(condition: str, metric: str) -> tuple[str, str, str]:
         raise not_paired(condition, metric, names)
     column = f"{mode}_{metric.removeprefix('cam_')}" if mode else _COLUMN_OF.get(metric, metric)
     return explained.text, column, "clean_correct" if explained.under else "correct"
+
+
+class MapsAggregator(Aggregator):
+    """Records of maps into results."""
+
+    name, words = "maps", VOCABULARY
+
+    def summary(self, reading: Reading) -> Summary:
+        return MapSummary(reading)
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        return compared_scores(first, second, common)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        return per_sample(side, condition, metric)
+
+    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+        return ["Maps are compared on images that both predict right."] if shown else []
+
+
+AGGREGATOR = MapsAggregator()

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
 
-from ...display.grid import Grid, Part, side_by_side
+from ...display.grid import Grid, Part, side_by_side, with_flags
 from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, spread
-from ...display.table import CardPart, TextTable
+from ...display.table import CardPart, Section, TextTable
+from ..estimation import support_grids, support_tables
+from ..family import Presenter, family_of
 from ..interface import Clause, ShortRow
 from ..metrics import Cells, SummaryRow, is_finite
+from ..presenting import flag_lines, of_family
+from ..registry import kind_of
 from .condition import BEST, BOXES_GIVEN, MODES, VOCABULARY, MapSpec, parts_of
+from .gallery import gallery_uri, overlay
 from .methods import method_names, shown
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure as Canvas
+    from numpy.typing import NDArray
 
     from ...runs.manifest import Manifest
+    from ..aggregate import Results
+    from ..family import Looks
+    from ..metrics import Metric
 
 SCORES = {
     ("cam_iou", "mask"): "IoU of pixels",
@@ -448,3 +458,53 @@ def called(text: str, of_other: Callable[[str], str], only_boxes: bool = False) 
     words += ["of the label's class"] if explained.target == "label" else []
     words += [f"clean against {of_other(explained.under)}"] if explained.under else []
     return ", ".join(words)
+
+
+class MapsPresenter(Presenter):
+    """Results of maps for people."""
+
+    name, words = "maps", VOCABULARY
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return front(keys)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        return called(
+            text, lambda under: family_of(kind_of(under)).presenter.called(under, manifest), only_boxes(manifest)
+        )
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        return f"in its maps ({self.called(text, manifest)})"
+
+    def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
+        return clauses(cells, only_boxes(manifest))
+
+    def card(self, results: Results) -> Iterable[CardPart]:
+        return card_parts(results, only_boxes(results.manifest))
+
+    def overlay(self, image: NDArray[np.uint8], heat: NDArray[np.float32]) -> NDArray[np.uint8]:
+        return overlay(image, heat)
+
+    def terminal(self, results: Results) -> Iterable[TextTable]:
+        tables = map_tables(results, only_boxes(results.manifest))
+        return [*terminal_maps(tables), *support_tables(results, is_of_maps)]
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        return short(texts, only_boxes(manifest))
+
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        lines, boxes = flag_lines(results, of_family(self.name)), only_boxes(results.manifest)
+
+        def values() -> dict[str, Any]:
+            grids = [*map_grids(map_tables(results, boxes)), *support_grids(results, is_of_maps)]
+            return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
+
+        yield Section(
+            "maps",
+            "What it looks at",
+            values,
+            tuple(map_figures(scores(results, boxes), looks)),
+        )
+
+
+PRESENTER = MapsPresenter()

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import ProtocolError
 from ...protocol.condition import Condition, ConditionPattern, Value
 from ..interface import Vocabulary
 from ..metrics import Term
+
+if TYPE_CHECKING:
+    pass
 
 USUAL = "word-swap(rate=1.5),word-swap(rate=2.5),word-swap(rate=5)"
 """The rates of published tables."""
@@ -20,6 +23,7 @@ _CALLED = {"word-swap": "words swapped", "typo": "words mistyped", "case": "word
 class PerturbationWords(Vocabulary):
     """Conditions of changed words. rate: percent of the words of a document. kinds: of conditions."""
 
+    name = "perturbations"
     kinds = tuple(_CALLED)
 
     parameters: ClassVar[dict[str, Value]] = {"rate": Fraction(5)}

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from ...data.documents import WORD
+from ...data.documents import WORD, as_bytes, as_text
+from ..family import Evaluator
+from ..subject import Shown
+from .condition import VOCABULARY
+
+if TYPE_CHECKING:
+    from ...common.randomness import SampleRng
+    from ...protocol.condition import Condition
+    from ..subject import Batch, Subject
 
 SWAPPED = "AAA"
 """What the published word swap puts in place of a word."""
@@ -76,3 +85,21 @@ NEIGHBOURS = _neighbours()
 """The letters next to each Latin letter."""
 CHANGES: dict[str, Callable[[str, Draws], str]] = {"word-swap": swapped, "typo": mistyped, "case": recased}
 """By kind of condition."""
+
+
+class PerturbationsEvaluator(Evaluator):
+    """Documents in which some words are swapped, mistyped, or in another case."""
+
+    name, words = "perturbations", VOCABULARY
+
+    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+        texts = [as_text(row) for row in batch.inputs]
+        most = max(len(WORD.findall(text)) for text in texts)
+        draws = rng.uniform((most, DRAWS), condition.name).tolist()
+        share, change = float(dict(condition.parameters)["rate"]) / 100, CHANGES[condition.name]
+        shown = [changed(text, drawn, share, change) for text, drawn in zip(texts, draws, strict=True)]
+        inputs = as_bytes(shown).to(subject.settings.device)
+        return Shown(inputs, lambda: inputs, None)
+
+
+EVALUATOR = PerturbationsEvaluator()

@@ -15,7 +15,7 @@ from ...common.intervals import Floats, bootstrap, calibration_error, calibratio
 from ...display.table import TextTable
 from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Number, Parts, Reading, Results, column_of, readable
-from ...evaluations.family import Family, Summary, families_of, family_of
+from ...evaluations.family import AnyFamily, Summary, families_of, family_of
 from ...evaluations.metrics import named
 from ...evaluations.records import Recorded, common_ids
 from ...evaluations.registry import kind_of, plugged
@@ -33,14 +33,16 @@ _READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "linf", "
 def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint: of single conditions, of means over corruptions, and of several maps."""
     rows: list[dict[str, Any]] = []
-    summaries: dict[Family, Summary | None] = {}
+    summaries: dict[AnyFamily, Summary | None] = {}
     overviews = [
-        overview for family in families_of(reading.manifest) if (overview := family.overview(reading)) is not None
+        overview
+        for family in families_of(reading.manifest)
+        if (overview := family.aggregator.overview(reading)) is not None
     ]
     for condition in conditions:
         family = family_of(kind_of(condition))
         if family not in summaries:
-            summaries[family] = family.summary(reading)
+            summaries[family] = family.aggregator.summary(reading)
         if (summary := summaries[family]) is not None:
             rows += reading.rows(summary.add(condition))
             continue
@@ -49,7 +51,7 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         read = readable(table)
         for taker in takers:
             taker.take(reading.checkpoint, condition, read)
-        flags = [*reading.flags(condition, table), *notes, *family.doubts(reading, condition, read)]
+        flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
         early = reading.manifest.stops_early(condition)
         numbers = [*_classification(read, early), *(checked_numbers(family, condition, read) if len(read) else ())]
         rows += reading.rows((condition, *number, flags) for number in numbers)
@@ -64,9 +66,9 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     return rows, means, [row for summary in summaries.values() if summary for row in reading.rows(summary.finish())]
 
 
-def checked_numbers(family: Family, condition: str, read: pa.Table) -> Iterator[Number]:
+def checked_numbers(family: AnyFamily, condition: str, read: pa.Table) -> Iterator[Number]:
     """Yield the numbers of a family. Raise PluginError for one that is not its own."""
-    for number in family.numbers(read):
+    for number in family.aggregator.numbers(read):
         if plugged(kind_of(condition)) is not None and (
             named(family.words.metrics, number[0]) is None or named(METRICS, number[0]) is not None
         ):
@@ -77,9 +79,9 @@ def checked_numbers(family: Family, condition: str, read: pa.Table) -> Iterator[
         yield number
 
 
-def _is_wanted(family: Family, takers: Sequence[Gatherer], column: str) -> bool:
+def _is_wanted(family: AnyFamily, takers: Sequence[Gatherer], column: str) -> bool:
     """Whether results of a condition whose images the task scores, or a gatherer of its records, need a column."""
-    return column in _READ or family.wants(column) or any(taker.needs(column) for taker in takers)
+    return column in _READ or family.aggregator.wants(column) or any(taker.needs(column) for taker in takers)
 
 
 def _classification(read: pa.Table, early: bool) -> list[Number]:

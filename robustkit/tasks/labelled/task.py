@@ -45,7 +45,11 @@ class Labelled(Task):
         from .metrics import WeakClasses
         from .tables import Reliabilities
 
-        return (Reliabilities, WeakClasses, *(kind for family in families_of(manifest) for kind in family.gatherers()))
+        return (
+            Reliabilities,
+            WeakClasses,
+            *(kind for family in families_of(manifest) for kind in family.aggregator.gatherers()),
+        )
 
     def ids(self, side: Recorded, condition: str) -> pa.Array:
         return side.samples(condition, ["label"]).ids
@@ -69,7 +73,7 @@ class Labelled(Task):
 
         yield from card_parts(results)
         for family in families_of(results.manifest, results):
-            yield from family.card(results)
+            yield from family.presenter.card(results)
 
     def badge_word(self, is_clean: bool) -> str:
         return self.headline_metric.word if is_clean else ""
@@ -80,7 +84,7 @@ class Labelled(Task):
         table = terminal_table(results)
         yield from [table] if table.rows else []
         for family in families_of(results.manifest, results):
-            yield from family.terminal(results)
+            yield from family.presenter.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.table import Section
@@ -91,4 +95,4 @@ class Labelled(Task):
         yield Section("calibration", "Calibration", figures=tuple(calibration_figures(reliabilities(results), looks)))
         yield Section("classes", "Weak spots by class", lambda: {"grids": class_grids(weak_spots(results))})
         for family in families_of(results.manifest, results):
-            yield from family.sections(results, looks)
+            yield from family.presenter.sections(results, looks)

@@ -236,7 +236,7 @@ def _tiles(
         target = labels.to(subject.settings.device)
         for condition in conditions:
             rng, batch = subject.rng([sample], condition), Batch(pixels, [sample], [truth])
-            show = partial(family_of(condition.name).show, subject, batch, condition, rng)
+            show = partial(family_of(condition.name).evaluator.show, subject, batch, condition, rng)
             inputs = subject.steadily(condition.text, rng, show).inputs
             predictions = subject.steadily(condition.text, rng, partial(subject.predicted, inputs))
             right, predicted, labelled = (

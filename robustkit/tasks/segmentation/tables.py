@@ -45,7 +45,7 @@ def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Manifest) -> li
     tables = [_conditions(by_checkpoint, manifest)]
     for checkpoint, cells in by_checkpoint.items():
         for family in families_of(manifest, results):
-            tables += family.heat_tables(checkpoint, cells)
+            tables += family.presenter.heat_tables(checkpoint, cells)
         tables += _classes(checkpoint, cells)
     return tables
 

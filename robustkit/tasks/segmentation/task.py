@@ -85,16 +85,16 @@ class Segmentation(Task):
 
         yield from card_parts(checkpoint, results)
         for family in families_of(results.manifest, results):
-            if family.tables(results):
-                yield from family.card(results)
+            if family.presenter.tables(results):
+                yield from family.presenter.card(results)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         from .tables import scene_tables, terminal_scenes
 
         yield from terminal_scenes(scene_tables(results, results.manifest))
         for family in families_of(results.manifest, results):
-            if family.tables(results):
-                yield from family.terminal(results)
+            if family.presenter.tables(results):
+                yield from family.presenter.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import with_flags
@@ -105,7 +105,8 @@ class Segmentation(Task):
 
         run, manifest = results.run, results.manifest
         figures = {
-            family: family.figures(results, looks, self.headline_metric, self.name) for family in families_by_place()
+            family: family.presenter.figures(results, looks, self.headline_metric, self.name)
+            for family in families_by_place()
         }
         drawn = [
             *(figure for family, shown in figures.items() if family.words.in_results for figure in shown),
@@ -124,7 +125,7 @@ class Segmentation(Task):
         yield Section("segmentation", "Segmentation", values, tuple(drawn))
         yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(run)})
         for family in families_of(results.manifest, results):
-            if tables := tuple(family.tables(results)):
+            if tables := tuple(family.presenter.tables(results)):
                 yield of_tables(family.name, family.name.capitalize(), tables)
 
 

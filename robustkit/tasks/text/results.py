@@ -52,11 +52,11 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     rows: list[dict[str, Any]] = []
     for condition in conditions:
         family = family_of(kind_of(condition))
-        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family.wants)))
+        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family.aggregator.wants)))
         read = readable(table)
         if not len(read):
             continue
-        flags = [*reading.flags(condition, table), *notes, *family.doubts(reading, condition, read)]
+        flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
         sums, n = sums_of(read), len(read)
         if broken := int(np.isnan(sums).any(axis=1).sum()):
             flags.append(f"{broken} of {n} documents have logits that are not finite")

@@ -58,7 +58,7 @@ class Painter:
         if condition is None:
             return batch.inputs
         rng = self.subject.rng(batch.samples, condition)
-        return family_of(condition.name).show(self.subject, batch, condition, rng).images()
+        return family_of(condition.name).evaluator.show(self.subject, batch, condition, rng).images()
 
     def tile(self, batch: Batch, condition: Condition | None, heading: str) -> Tile:
         """Return AG-CAM of the predicted class over what a condition shows."""

@@ -76,6 +76,7 @@ WATCHED = f"attention({CLEAN.text})"
 class DistanceWords(Vocabulary):
     """Attacks whose result is a distance, so that their texts name no radius."""
 
+    name = "distances"
     parameters: ClassVar[Mapping[str, Value]] = {
         "steps": 100,
         "alpha": 1.0,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -11,7 +12,15 @@ from attacks.threat import Norm, distance
 
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
+from ...family import Evaluator
+from ...interface import Cost
 from ...subject import Batch, Evaluation, Subject
+from .condition import VOCABULARY
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ....protocol.card import Card
 
 
 def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
@@ -38,3 +47,28 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     if batch.keep and subject.card.space == "pixels":
         pictures = subject.pictures(batch, image=images, delta=change)
     return Evaluation(rows, notes=result.notes, pictures=pictures)
+
+
+class DistancesEvaluator(Evaluator):
+    """How far the nearest wrong point is: a distance for each sample, and so accuracy at every radius."""
+
+    name, words = "distances", VOCABULARY
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        import pyarrow as pa
+
+        return {"distance": pa.float32()}
+
+    def takes_shards(self, condition: Condition, card: Card) -> bool:
+        return True  # the attack makes its own batches
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        steps = int(dict(condition.parameters)["steps"])
+        return Cost(steps + 2, steps)
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition, rng)
+
+
+EVALUATOR = DistancesEvaluator()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,19 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import bdtr
 
+from ....common.differences import Difference, of_ranks
 from ....common.intervals import Floats, bootstrap, wilson
-from ....display.grid import Grid, part_of, side_by_side
+from ....display.grid import Grid, part_of, side_by_side, with_flags
 from ....display.svg import Figure, Point, Style, draw, labels, legend, listed, panels, percent, plain
-from ....display.table import TextTable
+from ....display.table import Section, TextTable
 from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import number
 from ....protocol.condition import CLEAN
 from ...aggregate import EXCEEDS, FEWEST, Number, Reading, Row, column_of, mean_of, readable
-from ...family import Overview, Summary
+from ...family import Aggregator, Overview, Presenter, Summary
+from ...interface import ShortRow
+from ...presenting import flag_lines, of_family
 from ...records import Layer, PerSample, Recorded, decode_layers, head_name, not_paired
 from ...registry import words_of
 from ..ranking import Strengths
@@ -30,6 +33,7 @@ from .condition import (
     BY_CHANCE,
     CORRELATION,
     FURTHEST,
+    MEDIAN,
     OF_HEAD,
     OPTIMALITY,
     RADII,
@@ -41,6 +45,13 @@ from .condition import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
+    from numpy.typing import NDArray
+
+    from ....runs.manifest import Manifest
+    from ...aggregate import Results
+    from ...family import Looks
+    from ...metrics import Metric
+    from ...records import Compared
 
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 _LEAST = 0.02
@@ -483,3 +494,74 @@ def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: M
         caption=f"{label}: the share of samples without a wrong point nearer than the radius; bands: 95 %.",
         name=text,
     )
+
+
+def _ours(texts: Iterable[str]) -> list[str]:
+    """Return the conditions of this family."""
+    return [text for text in texts if words_of(text) is VOCABULARY]
+
+
+class DistancesAggregator(Aggregator):
+    """Records of distances into results."""
+
+    name, words = "distances", VOCABULARY
+
+    def summary(self, reading: Reading) -> Summary:
+        return DistanceSummary(reading)
+
+    def overview(self, reading: Reading) -> Overview:
+        return LeftStanding(reading, _ours(reading.manifest.conditions))
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        yield from ((text, RATIO.name) for text in common)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        return per_sample(side, condition, metric)
+
+    def difference(self, metric: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Difference | None:
+        return of_ranks(before, after) if metric == RATIO.name else None
+
+    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+        line = (
+            "ln distance: the logarithm of the distance to the nearest wrong point, over the samples that both predict "
+            "right; baseline and value are medians, the difference is the median shift of a sample, by Wilcoxon's test."
+        )
+        return [line] if shown else []
+
+
+AGGREGATOR = DistancesAggregator()
+
+
+class DistancesPresenter(Presenter):
+    """Results of distances for people."""
+
+    name, words = "distances", VOCABULARY
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return (key for key in keys if key[1] == AREA.name)
+
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        return distance_tables(results, _ours(dict.fromkeys(row["condition"] for row in results)))
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        for text in texts:
+            in_levels = norm_of(text) == "linf"
+            metric = replace(MEDIAN, scale=255.0) if in_levels else MEDIAN
+            label = f"{VOCABULARY.label(text)}: median{', 1/255' * in_levels}"
+            yield ShortRow("smallest change that misleads, more is better", label, text, metric)
+
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        texts = _ours(dict.fromkeys(row["condition"] for row in results))
+        if texts:
+            lines = flag_lines(results, of_family(self.name))
+            yield Section(
+                "distances",
+                "Smallest changes that mislead",
+                lambda: {"grids": with_flags(distance_grids(self.tables(results)), lines)},
+                tuple(distance_figures(results, texts, looks)),
+            )
+
+
+PRESENTER = DistancesPresenter()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ....protocol.condition import ConditionPattern, Value
 from ...interface import Vocabulary
 from ...metrics import Term
+
+if TYPE_CHECKING:
+    pass
 
 _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
@@ -15,6 +18,7 @@ _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 class PatchWords(Vocabulary):
     """Attacks that a size bounds, so that their texts name no radius."""
 
+    name = "patches"
     parameters: ClassVar[Mapping[str, Value]] = {
         "norm": "patch",
         "size": 16,

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import torch
 
 from attacks.patch import PatchResult
 
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
+from ...family import Evaluator
+from ...interface import Cost
 from ...subject import Batch, Evaluation, Shown, Subject, show_attacked
+from .condition import VOCABULARY
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ....protocol.card import Card
 
 
 def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
@@ -37,3 +48,30 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     rows["patch_share"] = [size * size / (change.shape[-2] * change.shape[-1])] * len(batch)
     pictures = subject.pictures(batch, image=shown.images(), delta=change) if batch.keep else {}
     return Evaluation(rows, notes=result.notes, pictures=pictures)
+
+
+class PatchesEvaluator(Evaluator):
+    """A square of each image takes the values that mislead the model most."""
+
+    name, words = "patches", VOCABULARY
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        import pyarrow as pa
+
+        return {"patch_top": pa.int32(), "patch_left": pa.int32(), "patch_share": pa.float32()}
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        given = dict(condition.parameters)
+        where = str(given["where"])
+        steps, runs = int(given["steps"]), int(where.removeprefix("worst-of-")) if where.startswith("worst") else 1
+        return Cost(runs * (steps + 1) + 2, runs * steps, at_most=bool(given["early_stop"]))
+
+    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+        return show(subject, batch, condition, rng)
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition, rng)
+
+
+EVALUATOR = PatchesEvaluator()

@@ -64,6 +64,7 @@ TERMS = (
 class TransferWords(Vocabulary):
     """Adversarial images of one checkpoint, shown to another."""
 
+    name = "transfer"
     metrics = METRICS
     terms = TERMS
     telling = ("from",)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import torch
 
 from ....protocol.condition import Condition
-from ...family import family_of
+from ...family import Evaluator, family_of
 from ...inputs import attacked_inputs
+from ...interface import Cost
 from ...subject import Batch, Evaluation, Subject
+from .condition import VOCABULARY
+
+if TYPE_CHECKING:
+    from ....common.plugins import Plugin
+    from ....common.randomness import SampleRng
+    from ....protocol.card import Card
 
 
 def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
@@ -17,7 +27,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation
     """
     attack = condition.under
     assert attack is not None and batch.given is not None
-    ball = family_of(attack.name).ball(attack, subject.card)
+    ball = family_of(attack.name).evaluator.ball(attack, subject.card)
     assert ball is not None
     inputs = attacked_inputs(subject, batch, attack)
     with torch.inference_mode():
@@ -28,3 +38,21 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation
         parts = torch.split(shown, subject.settings.batch_size)
         rows = subject.score(torch.cat([subject.scorer(part) for part in parts]), batch)
     return Evaluation(rows | subject.distance(change, len(batch)))
+
+
+class TransferEvaluator(Evaluator):
+    """Whether what misleads one checkpoint misleads another; what does so better than its own attack is a doubt."""
+
+    name, words = "transfer", VOCABULARY
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        return () if condition.under is None else family_of(condition.under.name).evaluator.plugins(condition.under)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        return Cost(1)
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition)
+
+
+EVALUATOR = TransferEvaluator()

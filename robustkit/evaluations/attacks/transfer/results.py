@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ....common.intervals import wilson
-from ....display.grid import Grid
-from ....display.table import TextTable
+from ....display.grid import Grid, with_flags
+from ....display.table import Section, TextTable
 from ....errors import RunError
 from ....runs.binding import PROVENANCE
 from ....runs.kept_images import DIGEST
 from ...aggregate import Reading, Results, Row, readable
-from ...family import Overview, Summary, family_of
-from ...interface import percent
+from ...family import Aggregator, Overview, Presenter, Summary, family_of
+from ...interface import ShortRow, percent
 from ...metrics import interval_cell, is_finite
-from ...presenting import short_names
+from ...presenting import flags_of, of_family, short_names
 from ...records import Right, aligned_outcomes, chance
 from ...registry import kind_of, words_of
-from .condition import ACCURACY, KEPT, Passed, passed_of
+from .condition import ACCURACY, KEPT, VOCABULARY, Passed, passed_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ....runs.manifest import Manifest
+    from ...family import Looks
+    from ...metrics import Metric
+    from ...records import Compared, Recorded
 
 CHANCE = 0.01
 """Probability below which more samples that fall only to another's images are not chance: McNemar's exact test."""
@@ -199,7 +204,7 @@ def _table(matrix: Matrix, results: Results) -> TextTable:
     ]
     if matrix.kept:
         rows.append((_LAST, *(interval_cell(matrix.kept.get(name)) for name in scored)))
-    attack = family_of(kind_of(matrix.attack)).called(matrix.attack, results.manifest)
+    attack = family_of(kind_of(matrix.attack)).presenter.called(matrix.attack, results.manifest)
     sizes = sorted({str(cell["n"]) for cell in matrix.accuracy.values()}, key=int)
     title = f"transfer of {attack}: accuracy in %, n = {' to '.join(dict.fromkeys((sizes[0], sizes[-1])))}"
     return TextTable(title, (_FIRST, *(called[name] for name in scored)), tuple(rows), (), _NOTE)
@@ -211,3 +216,71 @@ def _names(matrix: Matrix, results: Results) -> tuple[list[str], list[str]]:
     sources = {source for source, _ in matrix.accuracy}
     scored = {name for _, name in matrix.accuracy}
     return [name for name in names if name in sources], [name for name in names if name in scored]
+
+
+class TransferAggregator(Aggregator):
+    """Records of transfer into results."""
+
+    name, words = "transfer", VOCABULARY
+
+    def summary(self, reading: Reading) -> Summary:
+        return TransferSummary(reading)
+
+    def overview(self, reading: Reading) -> Overview:
+        return Masked(reading)
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        yield from ()  # one of two checkpoints may be attacked with its own gradients, the other not
+
+    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+        line = "Transfer is not compared here: its matrix is in each report and summary.json."
+        return [line] if there else []
+
+
+AGGREGATOR = TransferAggregator()
+
+
+class TransferPresenter(Presenter):
+    """Results of transfer for people."""
+
+    name, words = "transfer", VOCABULARY
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return ()  # a column for each checkpoint would not say whose images were found with whose gradients
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        passed = passed_of(text)
+        if passed is None:
+            return text
+        attack = family_of(kind_of(passed.attack)).presenter.called(passed.attack, manifest)
+        return f"transfer of {attack}" + (f", from {passed.source}" if passed.source else "")
+
+    def title(self, text: str, manifest: Manifest) -> str:
+        passed = passed_of(text)
+        if passed is None:
+            return text
+        return (
+            f"{family_of(kind_of(passed.attack)).presenter.title(passed.attack, manifest)}, found for {passed.source}"
+        )
+
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        return transfer_tables(results)
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
+        for text in texts:
+            yield ShortRow(ACCURACY.heading, self.title(text, manifest), text, ACCURACY)
+
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        if grids := transfer_grids(results):
+            masked = tuple(flag.line for flag in flags_of(results) if flag.text.startswith(CHECK))
+            own = tuple(flag.line for flag in flags_of(results, of_family(self.name)))
+            yield Section(
+                "transfers",
+                "Transfer between checkpoints",
+                lambda: {"grids": with_flags(grids, tuple(dict.fromkeys((*masked, *own))))},
+            )
+
+
+PRESENTER = TransferPresenter()

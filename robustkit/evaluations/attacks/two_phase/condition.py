@@ -78,6 +78,7 @@ TERMS = (
 class TwoPhaseWords(Vocabulary):
     """An attack in stages, whose last stages some samples alone go through."""
 
+    name = "two phases"
     metrics = METRICS
     terms = TERMS
     telling = ("m", "first")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
@@ -13,8 +14,15 @@ from ....errors import RunError
 from ....protocol.condition import Condition
 from ....runs.folder import RunFolder
 from ...aggregate import readable
-from ...family import family_of
+from ...family import Evaluator, family_of
 from ...subject import Batch, Evaluation, Subject
+from .condition import VOCABULARY, phases_of
+
+if TYPE_CHECKING:
+    from ....common.plugins import Plugin
+    from ....common.randomness import SampleRng
+    from ....protocol.card import Card
+    from ...interface import Cost
 
 _COLUMNS = ("sample_id", "error", "correct", "broken_by")
 
@@ -69,9 +77,42 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation
     truths = [batch.truths[row] for row in rows] if batch.truths else ()
     part = replace(batch, inputs=batch.inputs[torch.tensor(rows)], samples=some, truths=truths, choice=None, keep=())
     rng = subject.rng(some, rest)
-    done = subject.steadily(rest.text, rng, lambda: family_of(rest.name).evaluate(subject, part, rest, rng))
+    done = subject.steadily(rest.text, rng, lambda: family_of(rest.name).evaluator.evaluate(subject, part, rest, rng))
     for name, values in done.columns.items():
         column = columns.setdefault(name, [None] * len(ids))
         for row, value in zip(rows, values, strict=True):
             column[row] = value
     return replace(done, columns=columns, pictures={}, change=None)
+
+
+class TwoPhaseEvaluator(Evaluator):
+    """What an attack in stages leaves standing, estimated: its last stages run on a random part of what stands."""
+
+    name, words = "two phases", VOCABULARY
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        import pyarrow as pa
+
+        return {"drawn": pa.bool_()}
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        return () if condition.under is None else family_of(condition.under.name).evaluator.plugins(condition.under)
+
+    def takes_shards(self, condition: Condition, card: Card) -> bool:
+        return True
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        assert condition.under is not None  # an upper bound: of all samples, not of those that are drawn
+        return replace(family_of(condition.under.name).evaluator.cost(condition.under, card, classes), at_most=True)
+
+    def choice(self, run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
+        phases = phases_of(condition.text)
+        assert phases is not None
+        return choose(run, checkpoint, condition, phases.m)
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition)
+
+
+EVALUATOR = TwoPhaseEvaluator()

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from scipy.special import betaincinv
 
 from ....common.intervals import Interval, Z, wilson
-from ....display.table import TextTable
+from ....display.table import TextTable, of_tables
 from ...aggregate import Reading, Results, Row, column_of, readable
-from ...family import Summary, family_of
+from ...family import Aggregator, Presenter, Summary, family_of
+from ...interface import Clause, share
 from ...metrics import interval_cell
 from ...presenting import short_names
 from ...registry import kind_of
-from .condition import ESTIMATE, KEPT, phases_of
+from .condition import ESTIMATE, KEPT, VOCABULARY, phases_of
+
+if TYPE_CHECKING:
+    from ....display.table import Section
+    from ....runs.manifest import Manifest
+    from ...family import Looks
+    from ...metrics import Cells, Metric
+    from ...records import Compared, Recorded
 
 _FEW = 5
 _HALVINGS = 60
@@ -92,7 +102,7 @@ class TwoPhaseSummary(Summary):
     def add(self, condition: str) -> list[Row]:
         phases = phases_of(condition)
         assert phases is not None
-        attack = family_of(kind_of(phases.attack))
+        attack = family_of(kind_of(phases.attack)).aggregator
         found = self.reading.shards(condition, lambda name: name in _COLUMNS or attack.wants(name))
         table, notes = self.reading.joined(found)
         read = readable(table)
@@ -144,7 +154,7 @@ def two_phase_tables(results: Results) -> list[TextTable]:
         if phases is None or row["metric"] != ESTIMATE.name:
             continue
         kept = results.cells[row["checkpoint"]].get((row["condition"], KEPT.name))  # none where nobody was drawn
-        attack = family_of("two-phase").called(row["condition"], results.manifest)
+        attack = family_of("two-phase").presenter.called(row["condition"], results.manifest)
         rows.append(
             (
                 called[row["checkpoint"]],
@@ -157,3 +167,59 @@ def two_phase_tables(results: Results) -> list[TextTable]:
             )
         )
     return [TextTable("attacks in two phases", _HEADINGS, tuple(rows), (), _NOTE)] if rows else []
+
+
+class TwoPhaseAggregator(Aggregator):
+    """Records of two phases into results."""
+
+    name, words = "two phases", VOCABULARY
+
+    def summary(self, reading: Reading) -> Summary:
+        return TwoPhaseSummary(reading)
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        yield from ()  # other samples are drawn for each checkpoint
+
+    def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
+        line = (
+            "Estimates from two phases are not compared here: of each checkpoint other samples went through the "
+            "second. They are in each report; what stands after the first phase is compared."
+        )
+        return [line] if there else []
+
+
+AGGREGATOR = TwoPhaseAggregator()
+
+
+class TwoPhasePresenter(Presenter):
+    """Results of two phases for people."""
+
+    name, words = "two phases", VOCABULARY
+
+    def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
+        rows = [row for (_, name), row in cells.items() if name == ESTIMATE.name]
+        if rows:
+            row = min(rows, key=lambda row: float(row["value"]))
+            text = f"{self.called(row['condition'], manifest)}, leaves an estimated {share(row)}"
+            yield Clause(text, (row,))
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        phases = phases_of(text)
+        if phases is None:
+            return text
+        return f"{family_of(kind_of(phases.attack)).presenter.called(phases.attack, manifest)}, two-phase(m={phases.m})"
+
+    def title(self, text: str, manifest: Manifest) -> str:
+        return self.called(text, manifest)
+
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        return two_phase_tables(results)
+
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        if tables := self.tables(results):
+            yield of_tables("two-phases", "Attacks in two phases", tuple(tables))
+
+
+PRESENTER = TwoPhasePresenter()

@@ -66,6 +66,7 @@ TERMS = (
 class LedgerWords(Vocabulary):
     """Why logits change from the clean images to those of another condition."""
 
+    name = "ledger"
     metrics = METRICS
     terms = TERMS
 

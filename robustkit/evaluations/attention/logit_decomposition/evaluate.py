@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
@@ -10,10 +11,17 @@ from torch import Tensor
 
 from ....attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Ledger, ledger
 from ....protocol.condition import Condition
+from ...family import Evaluator, family_of
 from ...inputs import inputs_under
+from ...interface import Cost
 from ...records import Layer, encode_layers
 from ...subject import Batch, Evaluation, Subject
-from .condition import CHANGE, LISTS, METRICS
+from .condition import CHANGE, LISTS, METRICS, VOCABULARY
+
+if TYPE_CHECKING:
+    from ....common.plugins import Plugin
+    from ....common.randomness import SampleRng
+    from ....protocol.card import Card
 
 LEDGER: dict[str, pa.DataType] = {
     **{metric.name: pa.float32() for metric in METRICS},
@@ -62,3 +70,26 @@ def _back(books: Ledger, swapped: Tensor) -> list[float | None]:
     changed = clean != shown
     counts, back = changed.sum(dim=1).tolist(), (changed & (now == clean)).sum(dim=1).tolist()
     return [found / count if count else None for found, count in zip(back, counts, strict=True)]
+
+
+class LogitLedgerEvaluator(Evaluator):
+    """Why logits change on the images that another condition shows, and what brings predictions back."""
+
+    name, words = "ledger", VOCABULARY
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        return LEDGER
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        under = condition.under
+        return () if under is None else family_of(under.name).evaluator.plugins(under)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        return Cost(6, extra=6)  # copies of the batch, and the logits of eight combinations in float64
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition)
+
+
+EVALUATOR = LogitLedgerEvaluator()

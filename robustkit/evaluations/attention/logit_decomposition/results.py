@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,21 +12,28 @@ import numpy as np
 import pyarrow as pa
 
 from ....common.intervals import Floats
+from ....display.grid import grid_of, together, with_flags
 from ....display.svg import Figure, draw, labels, legend, plain, roomy, style
-from ....display.table import TextTable
+from ....display.table import Section, TextTable
 from ....errors import DamagedRecord
 from ...aggregate import Gatherer, Number, Reading, Row, column_of, mean_of, readable, share_of
-from ...family import Summary
+from ...family import Aggregator, Presenter, Summary
 from ...metrics import by_checkpoint
+from ...presenting import flag_lines, of_family
 from ...records import Layer, PerSample, Recorded, decode_layers, not_paired
 from ...registry import words_of
-from .condition import BACK, CHANGE, LISTS, METRICS, SHARES, under_of
+from .condition import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY, under_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
+    from ....display.table import CardPart
     from ....runs.folder import RunFolder
     from ....runs.manifest import Manifest
+    from ...aggregate import Results
+    from ...family import Looks
+    from ...metrics import Metric
+    from ...records import Compared
 
 
 class LedgerSummary(Summary):
@@ -257,3 +264,61 @@ def _by_layer(books: Books) -> list[Floats]:
 def _description(books: Books) -> str:
     means = [float(np.nanmean(shares)) if np.isfinite(shares).any() else 0.0 for shares in _by_layer(books)]
     return ", ".join(f"{word} {mean:.0f} %" for word, mean in zip(_WORDS, means, strict=True))
+
+
+class LogitLedgerAggregator(Aggregator):
+    """Records of ledger into results."""
+
+    name, words = "ledger", VOCABULARY
+
+    def summary(self, reading: Reading) -> Summary:
+        return LedgerSummary(reading)
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        yield from ((text, metric.name) for text in common for metric in ANSWERS)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        return per_sample(side, condition, metric)
+
+    def gatherers(self) -> Sequence[type[Gatherer]]:
+        return (LedgerHeads,)
+
+
+AGGREGATOR = LogitLedgerAggregator()
+
+
+class LogitLedgerPresenter(Presenter):
+    """Results of ledger for people."""
+
+    name, words = "ledger", VOCABULARY
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return ()  # its figures say why, not how well
+
+    def card(self, results: Results) -> Iterable[CardPart]:
+        return ()
+
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        return ledger_tables(results)
+
+    def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        kept = results.gathered(LedgerHeads).by_unit
+        first: dict[str, tuple[str, Any]] = {}
+        for (checkpoint, condition), books in kept.items():
+            first.setdefault(checkpoint, (condition, books))
+
+        def values() -> dict[str, Any]:
+            by_layer = [
+                grid_of(layer_table(books, f"{checkpoint}: {self.words.label(condition)}, layer by layer"), folded=True)
+                for checkpoint, (condition, books) in first.items()
+            ]
+            lines = flag_lines(results, of_family(self.name))
+            return {"grids": [*with_flags(together(self.tables(results)), lines), *by_layer]}
+
+        if self.tables(results):
+            yield Section("logits", "Why logits change", values, tuple(ledger_figures(first)))
+
+
+PRESENTER = LogitLedgerPresenter()

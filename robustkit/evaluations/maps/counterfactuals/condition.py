@@ -49,6 +49,7 @@ KIND, CHANGES = "counterfactual", ("colour", "shape", "background")
 class CounterfactualWords(Vocabulary):
     """One thing of an image is changed. map: whose mass on the object is compared; empty for none."""
 
+    name = "counterfactuals"
     parameters: ClassVar[Mapping[str, Value]] = {"change": "", "map": ""}
     metrics = METRICS
     terms = TERMS

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
@@ -14,9 +15,16 @@ from cam.localisation import energy_inside
 
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
+from ...family import Evaluator
+from ...interface import Cost
 from ...subject import Batch, Evaluation, Shown, Subject, show_pixels
 from ..explainers import explainer_of
-from .condition import chosen_of
+from ..methods import EVERY_EXPLAINER, map_with_logits
+from .condition import VOCABULARY, chosen_of
+
+if TYPE_CHECKING:
+    from ....common.plugins import Plugin
+    from ....protocol.card import Card
 
 COLUMNS: dict[str, pa.DataType] = {
     "clean_prediction": pa.int32(),
@@ -76,3 +84,30 @@ def _explained(
     shares = energy_inside(explained.maps.cpu(), torch.stack(masks))
     lost = explained.degenerate.tolist()
     return explained.logits, [None if gone else share for share, gone in zip(shares.tolist(), lost, strict=True)]
+
+
+class CounterfactualsEvaluator(Evaluator):
+    """What decides a prediction: images of which the colour, the outline or the background alone is another's."""
+
+    name, words = "counterfactuals", VOCABULARY
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        return COLUMNS
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", "")))
+        return () if plugged is None else (plugged,)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        method = str(dict(condition.parameters).get("map", ""))
+        return map_with_logits(method, chosen_of(condition)) * 2 if method else Cost(2)
+
+    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+        return show(subject, batch, condition)
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition, rng)
+
+
+EVALUATOR = CounterfactualsEvaluator()

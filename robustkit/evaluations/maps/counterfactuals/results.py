@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from ....display.grid import with_flags
+from ....display.table import Section
 from ...aggregate import Reading, Row, column_of, mean_of, readable, share_of
-from ...family import Summary
+from ...family import Aggregator, Presenter, Summary
+from ...interface import ShortRow
 from ...metrics import interval_cell
-from ...presenting import Figures, ListedConditions
+from ...presenting import Figures, ListedConditions, flag_lines, of_family
 from ...records import PerSample, Recorded, not_paired
 from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, KIND, METRICS, RIGHT, VOCABULARY
+
+if TYPE_CHECKING:
+    from ....display.table import TextTable
+    from ....runs.manifest import Manifest
+    from ...aggregate import Results
+    from ...family import Looks
+    from ...metrics import Metric
+    from ...records import Compared
 
 _COLUMNS = {"sample_id", "error", "correct", "nll", "linf", "l2", "clean_correct", "flipped", "followed"}
 _MASSES = ("mass_before", "mass_after")
@@ -90,3 +102,56 @@ def _cells(figures: Figures) -> list[str]:
 
 
 CHANGED = ListedConditions(KIND, TITLE, HEADINGS, 3, _NOTE, VOCABULARY.label, FLIPPED.name, _cells)
+
+
+class CounterfactualsAggregator(Aggregator):
+    """Records of counterfactuals into results."""
+
+    name, words = "counterfactuals", VOCABULARY
+
+    def summary(self, reading: Reading) -> Summary:
+        return CounterfactualSummary(reading)
+
+    def compared(
+        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+    ) -> Iterator[tuple[str, str]]:
+        for text in common:
+            given = dict(VOCABULARY.parse(text).parameters)
+            some = [RIGHT, FLIPPED, *([FOLLOWED] if given["change"] != "background" else [])]
+            yield from ((text, metric.name) for metric in (*some, *([CHANGE] if "map" in given else [])))
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        return per_sample(side, condition, metric)
+
+
+AGGREGATOR = CounterfactualsAggregator()
+
+
+class CounterfactualsPresenter(Presenter):
+    """Results of counterfactuals for people."""
+
+    name, words = "counterfactuals", VOCABULARY
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return (key for key in keys if key[1] == FLIPPED.name)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        return self.words.label(text)
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        return f"with the {self.called(text, manifest)}"
+
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        return CHANGED.tables(results)
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
+        yield from (ShortRow(f"changed images: {FLIPPED.label}", self.words.label(t), t, FLIPPED) for t in texts)
+
+    def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
+        if tables := self.tables(results):
+            lines = flag_lines(results, of_family(self.name))
+            values = {"grids": with_flags(CHANGED.grids(tables), lines)}
+            yield Section("counterfactuals", CHANGED.title, lambda: values, template="plain")
+
+
+PRESENTER = CounterfactualsPresenter()

@@ -60,6 +60,7 @@ class RegionWords(Vocabulary):
     share: of the pixels of the image, not RISE's.
     """
 
+    name = "regions"
     parameters: ClassVar[Mapping[str, Value]] = {"region": "", "map": "agcam", "share": Fraction(1, 2), "severity": 5}
     metrics = METRICS
     terms = TERMS

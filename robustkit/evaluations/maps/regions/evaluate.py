@@ -5,8 +5,9 @@ of the same size.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
@@ -14,9 +15,16 @@ from torch import Tensor
 
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
+from ...family import Evaluator
+from ...interface import Cost
 from ...subject import Batch, Evaluation, Shown, Subject, show_pixels
 from ..explainers import control_map, explainer_of
-from .condition import OF_MAP, RANDOM, chosen_of
+from ..methods import EVERY_EXPLAINER, map_with_logits
+from .condition import OF_MAP, RANDOM, VOCABULARY, chosen_of
+
+if TYPE_CHECKING:
+    from ....common.plugins import Plugin
+    from ....protocol.card import Card
 
 SPREAD = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.8}
 """Standard deviation of the noise by severity, as a share of the range of pixels; severity 5 keeps nothing."""
@@ -115,3 +123,32 @@ def _regions(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     objects = torch.stack([nothing if truth is None else truth.mask for truth in batch.truths]).to(device)
     known = objects.any(dim=(1, 2), keepdim=True)
     return objects if region == "object" else ~objects & known
+
+
+class RegionsEvaluator(Evaluator):
+    """What a model needs of an image: noise drowns the object, the background, or what a map shows."""
+
+    name, words = "regions", VOCABULARY
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        return COLUMNS
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", RANDOM)))
+        return () if plugged is None else (plugged,)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        given = dict(condition.parameters)
+        if given["region"] in OF_MAP:
+            return Cost(3) + map_with_logits(str(given["map"]), chosen_of(condition))
+        return Cost(2 if given["region"] == RANDOM else 3)
+
+    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+        return show(subject, batch, condition, rng)
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition, rng)
+
+
+EVALUATOR = RegionsEvaluator()

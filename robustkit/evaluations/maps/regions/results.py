@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from ....common.differences import of_outcomes
+from ....display.grid import with_flags
+from ....display.table import Section
 from ...aggregate import Reading, Row, column_of, mean_of, readable, share_of
-from ...family import Summary
-from ...presenting import Figures, ListedConditions
+from ...family import Aggregator, Presenter, Summary
+from ...interface import ShortRow
+from ...presenting import Figures, ListedConditions, flag_lines, of_family
 from ...records import PerSample, Recorded, not_paired
 from .condition import ACCURACY, AREA, KEPT, KEPT_RANDOM, KIND, LEAD, METRICS, VOCABULARY, given_of, which_count
+
+if TYPE_CHECKING:
+    from ....display.table import TextTable
+    from ....runs.manifest import Manifest
+    from ...aggregate import Results
+    from ...family import Looks
+    from ...metrics import Metric
 
 _COLUMNS = {"sample_id", "error", "correct", "nll", "clean_correct", "random_correct", "region_area", "linf", "l2"}
 
@@ -100,3 +110,51 @@ def _cell(row: Mapping[str, Any] | None, signed: bool) -> str:
         for key in ("value", "ci_low", "ci_high")
     )
     return f"{value} [{low}, {high}]" if low and high else f"{value}"
+
+
+class RegionsAggregator(Aggregator):
+    """Records of regions into results."""
+
+    name, words = "regions", VOCABULARY
+
+    def summary(self, reading: Reading) -> Summary:
+        return RegionSummary(reading)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        return per_sample(side, condition, metric)
+
+
+AGGREGATOR = RegionsAggregator()
+
+
+class RegionsPresenter(Presenter):
+    """Results of regions for people."""
+
+    name, words = "regions", VOCABULARY
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return (key for key in keys if key[1] == KEPT.name)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        return f"noise on the {self.words.label(text)}"
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        return f"with {self.called(text, manifest)}"
+
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        return REGIONS.tables(results)
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
+        for metric in (KEPT, LEAD):
+            yield from (
+                ShortRow(f"region noise: {metric.heading}", self.words.label(text), text, metric) for text in texts
+            )
+
+    def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
+        if tables := self.tables(results):
+            lines = flag_lines(results, of_family(self.name))
+            values = {"grids": with_flags(REGIONS.grids(tables), lines)}
+            yield Section(self.name, REGIONS.title, lambda: values)
+
+
+PRESENTER = RegionsPresenter()

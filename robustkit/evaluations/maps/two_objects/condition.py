@@ -56,6 +56,7 @@ KIND = "two-object"
 class TwoObjectWords(Vocabulary):
     """A map that is asked for each of two classes."""
 
+    name = "two objects"
     parameters: ClassVar[Mapping[str, Value]] = {"map": "agcam"}
     metrics = METRICS
     terms = TERMS

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from cam.registry import CONTROLS
+
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
+from ...family import Evaluator
+from ...interface import Cost
 from ...subject import Batch, Evaluation, Subject
 from ..explainers import control_map, explainer_of
-from .condition import chosen_of
+from ..methods import EVERY_EXPLAINER, map_with_logits
+from .condition import VOCABULARY, chosen_of
 
-CONTROLS = ("centre", "random")
+if TYPE_CHECKING:
+    from ....common.plugins import Plugin
+    from ....protocol.card import Card
+
+COMPARED = ("centre", "random")
 COLUMNS: dict[str, pa.DataType] = {
     **dict.fromkeys(("asked_share", "first_share", "second_share"), pa.float32()),
     **dict.fromkeys(("asked_mass", "other_mass", "centre_mass", "random_mass"), pa.float32()),
@@ -41,7 +51,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     there = (objects.flatten(2).sum(dim=2) > 0).all(dim=1).tolist()
     asked, other, shares = masses(explained.maps, objects)
     controls = {}
-    for name in CONTROLS:
+    for name in COMPARED:
         alike = control_map(name, inputs, rng).maps[:, None].expand(objects.shape)  # the same for every class
         controls[f"{name}_mass"] = masses(alike, objects)[0].mean(dim=1).tolist()
     first, second = shares.unbind(dim=1)
@@ -71,3 +81,27 @@ def masses(maps: Tensor, objects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     own, both = inside.diagonal(dim1=1, dim2=2), inside.sum(dim=2)
     shares = torch.where(both > 0, own / both.clamp_min(torch.finfo(torch.float64).tiny), 0.5)
     return own / whole, (both - own) / whole, shares
+
+
+class TwoObjectsEvaluator(Evaluator):
+    """Whether a map shows the object that was asked for, where an image has two."""
+
+    name, words = "two objects", VOCABULARY
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        return COLUMNS
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters)["map"]))
+        return () if plugged is None else (plugged,)
+
+    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
+        method = str(dict(condition.parameters)["map"])
+        return Cost(1) if method in CONTROLS else map_with_logits(method, chosen_of(condition), targets=2)
+
+    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate(subject, batch, condition, rng)
+
+
+EVALUATOR = TwoObjectsEvaluator()

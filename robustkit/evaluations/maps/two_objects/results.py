@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from ....display.grid import with_flags
+from ....display.table import Section
 from ...aggregate import Reading, Row, column_of, mean_of, readable, share_of
-from ...family import Summary
+from ...family import Aggregator, Presenter, Summary
+from ...interface import ShortRow
 from ...metrics import interval_cell
-from ...presenting import Figures, ListedConditions
+from ...presenting import Figures, ListedConditions, flag_lines, of_family
 from ...records import PerSample, Recorded, not_paired
 from .condition import ASKED, FOUND, KIND, LEADS, METRICS, OTHER, SHARE, VOCABULARY
+
+if TYPE_CHECKING:
+    from ....display.table import TextTable
+    from ....runs.manifest import Manifest
+    from ...aggregate import Results
+    from ...family import Looks
+    from ...metrics import Metric
 
 _COLUMNS = {"sample_id", "error", "correct", "nll", "linf", "l2", "degenerate"}
 _MEANS = (SHARE.name, ASKED.name, OTHER.name, "centre_mass", "random_mass")
@@ -78,3 +89,48 @@ def _cells(figures: Figures) -> list[str]:
 
 
 TWO_OBJECTS = ListedConditions(KIND, TITLE, HEADINGS, 2, _NOTE, VOCABULARY.label, SHARE.name, _cells)
+
+
+class TwoObjectsAggregator(Aggregator):
+    """Records of two objects into results."""
+
+    name, words = "two objects", VOCABULARY
+
+    def summary(self, reading: Reading) -> Summary:
+        return TwoObjectSummary(reading)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        return per_sample(side, condition, metric)
+
+
+AGGREGATOR = TwoObjectsAggregator()
+
+
+class TwoObjectsPresenter(Presenter):
+    """Results of two objects for people."""
+
+    name, words = "two objects", VOCABULARY
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return (key for key in keys if key[1] == SHARE.name)
+
+    def called(self, text: str, manifest: Manifest) -> str:
+        return f"two objects, maps by {self.words.label(text)}"
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        return f"of two objects, in maps by {self.words.label(text)}"
+
+    def tables(self, results: Results) -> Sequence[TextTable]:
+        return TWO_OBJECTS.tables(results)
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
+        yield from (ShortRow(f"two objects: {SHARE.heading}", self.words.label(text), text, SHARE) for text in texts)
+
+    def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
+        if tables := self.tables(results):
+            lines = flag_lines(results, of_family(self.name))
+            values = {"grids": with_flags(TWO_OBJECTS.grids(tables), lines)}
+            yield Section("two-objects", TWO_OBJECTS.title, lambda: values, template="plain")
+
+
+PRESENTER = TwoObjectsPresenter()
