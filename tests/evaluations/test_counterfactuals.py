@@ -23,7 +23,7 @@ from robustkit.evaluations.pattern import check_condition
 from robustkit.evaluations.recorded import Recorded
 from robustkit.results.run import Run
 
-pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 NAME = "shapes-vit-standard"
 TEXTS = {change: f"counterfactual(change={change},map=agcam)" for change in CHANGES}
 OPTIONS: dict[str, Any] = {"data_dir": "embedded:shapes-counterfactual", "attacks": "none", "faithfulness": "none"}

@@ -39,7 +39,7 @@ from robustkit.runs.adversarials import (
 )
 from robustkit.runs.manifest import PreprocessingEntry
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 FACTORY = """
 import torch
 from torch import nn

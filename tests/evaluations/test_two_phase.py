@@ -43,7 +43,7 @@ from robustkit.protocol.card import load_card
 from robustkit.results.run import Run
 from scripts.bench import two_phase as bench
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 BUDGET = "steps=2,targets=2,queries=20"
 WHOLE = f"autoattack(eps=3/255,version=standard,{BUDGET})"
 FIRST = f"autoattack(eps=3/255,version=standard,{BUDGET},only=apgd-ce)"

@@ -20,7 +20,7 @@ from robustkit.evaluations.images import SIDE, picture
 from robustkit.results.run import Run
 from robustkit.runs.pictures import Picture, read_pictures
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 NAME = "shapes-vit-standard"
 NOISE, BRIGHT = "corruption(gaussian_noise,severity=3)", "corruption(brightness,severity=4)"
 FGSM_TEXT = "fgsm(eps=8/255)"
