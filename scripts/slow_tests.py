@@ -17,17 +17,24 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 EVERYTHING = ("tests",)
 TABLE: dict[str, tuple[str, ...]] = {
-    "attacks": ("tests/attacks", "tests/evaluations"),
-    "cam": ("tests/cam", "tests/evaluations"),
-    "corruptions": ("tests/corruptions", "tests/evaluations"),
+    "attacks": ("tests/attacks", "tests/evaluations", "tests/test_real.py"),
+    "cam": ("tests/cam", "tests/evaluations", "tests/test_real.py"),
+    "corruptions": ("tests/corruptions", "tests/evaluations", "tests/test_real.py"),
     "robustkit/attention": ("tests/attention", "tests/evaluations", "tests/models"),
     "robustkit/cli": ("tests/cli", "tests/report"),
     "robustkit/common": ("tests/common", "tests/results", "tests/pipeline"),
     "robustkit/data": ("tests/data", "tests/test_real_setups.py"),
     "robustkit/display": ("tests/report",),
     "robustkit/evaluations": ("tests/evaluations", "tests/pipeline", "tests/devices"),
+    "robustkit/embedded": ("tests/test_packaging.py",),
     "robustkit/models": ("tests/models", "tests/evaluations", "tests/test_real_setups.py", "tests/test_real.py"),
-    "robustkit/pipeline": ("tests/pipeline", "tests/devices", "tests/evaluations", "tests/cli/test_pages.py"),
+    "robustkit/pipeline": (
+        "tests/tasks",
+        "tests/pipeline",
+        "tests/devices",
+        "tests/evaluations",
+        "tests/cli/test_pages.py",
+    ),
     "robustkit/protocol": ("tests/cli/test_pages.py", "tests/test_fuzz.py"),
     "robustkit/report": ("tests/report",),
     "robustkit/results": ("tests/results", "tests/report", "tests/cli/test_pages.py"),
@@ -38,6 +45,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "scripts/studies": ("tests/studies",),
     **dict.fromkeys(("docs", "README.md", "CONTRIBUTING.md"), ("tests/cli/test_pages.py",)),
     **dict.fromkeys(("Dockerfile", ".dockerignore", "action.yml"), ("tests/delivery",)),
+    "MANIFEST.in": ("tests/test_packaging.py",),
     **dict.fromkeys(("setup.py", "pyproject.toml", "tests/conftest.py", "tests/support"), EVERYTHING),
 }
 """The slow tests of a room, or of a file. A test file that changed runs its own."""

@@ -35,6 +35,7 @@ def test_a_change_runs_the_slow_tests_of_its_rooms_alone() -> None:
     assert slow_tests.slow_tests(["attacks/pgd.py", "tests/attacks/test_sets.py", "attacks_of_mine.py"]) == [
         "tests/attacks",
         "tests/evaluations",
+        "tests/test_real.py",
     ]
     assert slow_tests.slow_tests(["robustkit/cli/app.py", "docs/index.md"]) == ["tests/cli", "tests/report"]
     assert slow_tests.slow_tests(["tests/support/vits.py", "cam/map.py"]) == ["tests"]

@@ -230,6 +230,7 @@ def test_a_difference_of_16_bits_is_drawn_back_into_the_ball(nets: Path, tmp_pat
         assert not [row["flags"] for row in run.results().to_dict("records") if "exceeds" in str(row["flags"])]
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_files(nets: Path, tmp_path: Path) -> None:
     words = [
         *("audit", str(nets / "a.pth"), str(nets / "b.pth"), "--arch", f"{nets / 'net.py'}:build"),

@@ -25,7 +25,7 @@ from robustkit.pipeline.run import Silent
 from robustkit.runs.progress import Progress
 from robustkit.runs.repeating import repeat_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 
 GUEST = """
     class Guest(nn.Module):
