@@ -25,7 +25,7 @@ from places import ROOT
 MADE = {ROOT / "docs" / "reference" / "commands.md"}  # examples of the help, parsed by test_docs.py
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - MADE)
 WITH_BLOCKS = [page for page in PAGES if any(block.kind in RUN for block in blocks_of(page))]
-FIRST = ("get-started.md", "python.md")  # test_packaging.py runs the README's Python; .ci/run the pages of a change
+FIRST = ("python.md",)  # the other pages are slow: .ci/run runs them if they or what they show change
 SMALL = {"audit-a-resnet.md": "64"}  # the side of the images, which the file of weights does not say
 WITH_FIGURES = "get-started.md"  # its reports are drawn; in those of other pages figures are left empty
 

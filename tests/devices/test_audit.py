@@ -142,7 +142,7 @@ def test_what_a_gpu_gets_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ["inspect", "zoo:shapes-segmenter-quest", "--data-dir", "embedded:shapes", "--limit", "2"],
         ["cam", "zoo:shapes-vit-quest", "--data-dir", "embedded:shapes", "--limit", "2"],
         ["corrupt", "picture.png", "--corruptions", "blur,pixelate,snow"],
-        ["doctor"],
+        pytest.param(["doctor"], marks=pytest.mark.slow),
     ],
     ids=lambda words: "-".join(words[:2]).replace(":", "-"),
 )
