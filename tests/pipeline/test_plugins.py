@@ -233,7 +233,6 @@ class Colours(Classification):
         return plan_classification(request)
 
 
-@pytest.mark.slow
 @dataclass(frozen=True, kw_only=True)
 class ColoursRequest(ClassificationRequest):
     task = "colours"
@@ -248,6 +247,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.slow
 def test_a_task_of_a_plug_in_is_planned_run_and_read(place: Path, robustkit: Commands) -> None:
     (place / "colours.py").write_text(TASK, encoding="utf-8")
     card = (ROOT / "robustkit" / "protocol" / "cards" / "standard.toml").read_text("utf-8")
