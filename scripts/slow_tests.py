@@ -27,7 +27,13 @@ TABLE: dict[str, tuple[str, ...]] = {
     "robustkit/display": ("tests/report",),
     "robustkit/evaluations": ("tests/evaluations", "tests/pipeline", "tests/devices"),
     "robustkit/embedded": ("tests/test_packaging.py",),
-    "robustkit/models": ("tests/models", "tests/evaluations", "tests/test_real_setups.py", "tests/test_real.py"),
+    "robustkit/models": (
+        "tests/models",
+        "tests/devices",
+        "tests/evaluations",
+        "tests/test_real_setups.py",
+        "tests/test_real.py",
+    ),
     "robustkit/pipeline": (
         "tests/tasks",
         "tests/pipeline",

@@ -78,6 +78,7 @@ def test_records_are_those_of_the_cpu_to_the_byte(tmp_path: Path, place: Path, w
     assert expected and computed == expected
 
 
+@pytest.mark.slow
 @needs_stand_in
 def test_without_float64_corruptions_are_made_on_the_cpu_and_it_is_said_once(tmp_path: Path) -> None:
     request = CORRUPTED | {"corruptions": "in-c(severity=2),-frost", "attacks": "pgd(steps=2)", "cams": "agcam"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,17 @@ OPTIONS: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_evidence() -> Iterator[None]:
+    """There is some; on how many samples is not read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("robustkit.evaluations.attacks.evidence.SAMPLES", 4)
+        yield
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("robustkit.evaluations.attacks.evidence.SAMPLES", 4)  # there is some; how much is not read
-        out = tmp_path_factory.mktemp("ledger") / "run"
-        return robustkit.audit([f"zoo:{name}" for name in NAMES], out=out, **OPTIONS)
+    return robustkit.audit([f"zoo:{name}" for name in NAMES], out=tmp_path_factory.mktemp("ledger") / "run", **OPTIONS)
 
 
 def test_books_are_kept_of_attacks_and_not_of_clean_images(run: Run) -> None:
