@@ -9,60 +9,54 @@ slow tests run: a shallow clone must not pass for a change without any.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EVERYTHING = ("tests",)
-TABLE: dict[str, tuple[str, ...]] = {
-    "attacks": ("tests/attacks", "tests/evaluations", "tests/test_real.py"),
-    "cam": ("tests/cam", "tests/evaluations", "tests/test_real.py"),
-    "corruptions": ("tests/corruptions", "tests/evaluations", "tests/test_real.py"),
-    "robustkit/attention": ("tests/attention", "tests/evaluations", "tests/models"),
-    "robustkit/cli": ("tests/cli", "tests/report"),
-    "robustkit/common": ("tests/common", "tests/results", "tests/pipeline"),
-    "robustkit/data": ("tests/data", "tests/test_real_setups.py"),
-    "robustkit/display": ("tests/report",),
-    "robustkit/evaluations": ("tests/evaluations", "tests/pipeline", "tests/devices"),
-    "robustkit/embedded": ("tests/test_packaging.py",),
-    "robustkit/models": (
-        "tests/models",
-        "tests/devices",
-        "tests/evaluations",
-        "tests/test_real_setups.py",
-        "tests/test_real.py",
-    ),
-    "robustkit/pipeline": (
-        "tests/tasks",
-        "tests/pipeline",
-        "tests/devices",
-        "tests/evaluations",
-        "tests/cli/test_pages.py",
-    ),
-    "robustkit/protocol": ("tests/cli/test_pages.py", "tests/test_fuzz.py"),
-    "robustkit/report": ("tests/report",),
-    "robustkit/results": ("tests/results", "tests/report", "tests/cli/test_pages.py"),
-    "robustkit/runs": ("tests/runs", "tests/pipeline"),
-    "robustkit/gate": ("tests/gate", "tests/delivery/test_action.py", "tests/cli/test_pages.py"),
-    "robustkit/tasks": ("tests/tasks", "tests/evaluations", "tests/cli/test_pages.py"),
-    "scripts": ("tests/scripts",),
-    "scripts/studies": ("tests/studies",),
-    **dict.fromkeys(("docs", "README.md", "CONTRIBUTING.md"), ("tests/cli/test_pages.py",)),
-    **dict.fromkeys(("Dockerfile", ".dockerignore", "action.yml"), ("tests/delivery",)),
-    "MANIFEST.in": ("tests/test_packaging.py",),
-    **dict.fromkeys(("setup.py", "pyproject.toml", "tests/conftest.py", "tests/support"), EVERYTHING),
+TABLE = {
+    "attacks": "attacks evaluations test_real.py",
+    "cam": "cam evaluations test_real.py",
+    "corruptions": "corruptions evaluations test_real.py",
+    "robustkit/attention": "attention evaluations models",
+    "robustkit/cli": "cli report",
+    "robustkit/common": "common results pipeline",
+    "robustkit/data": "data test_real_setups.py",
+    "robustkit/display": "report",
+    "robustkit/evaluations": "evaluations models pipeline devices",
+    "robustkit/embedded": "test_packaging.py",
+    "robustkit/models": "models devices evaluations test_real_setups.py test_real.py",
+    "robustkit/pipeline": "tasks pipeline devices evaluations cli/test_pages.py",
+    "robustkit/protocol": "cli/test_pages.py test_fuzz.py",
+    "robustkit/report": "report",
+    "robustkit/results": "results report cli/test_pages.py",
+    "robustkit/runs": "runs pipeline",
+    "robustkit/gate": "gate delivery/test_action.py cli/test_pages.py",
+    "robustkit/tasks": "tasks evaluations cli/test_pages.py",
+    "scripts": "scripts",
+    "scripts/studies": "studies",
+    "MANIFEST.in": "test_packaging.py",
+    **dict.fromkeys(("docs", "README.md", "CONTRIBUTING.md"), "cli/test_pages.py"),
+    **dict.fromkeys(("Dockerfile", ".dockerignore", "action.yml"), "delivery"),
+    **dict.fromkeys(("setup.py", "pyproject.toml", "tests/conftest.py"), ""),
 }
-"""The slow tests of a room, or of a file. A test file that changed runs its own."""
+"""Below tests/, the slow tests of a room or a file; "": all. A test file that changed runs its own, a helper those that name it."""
 
 
 def slow_tests(changed: Iterable[str]) -> list[str]:
     """Return the files and folders of tests for changed paths, each once; those that do not exist are left out."""
     found = set[str]()
     for path in changed:
-        found |= {test for room, tests in TABLE.items() if f"{path}/".startswith(f"{room}/") for test in tests}
-        found |= {path} if Path(path).match("tests/**/test_*.py") or Path(path).match("tests/test_*.py") else set()
+        rooms = [room for room in TABLE if f"{path}/".startswith(f"{room}/")]
+        found |= {f"tests/{test}".rstrip("/") for room in rooms for test in TABLE[room].split(" ")}
+        if path.startswith("tests/") and Path(path).name.startswith("test_"):
+            found.add(path)
+        elif path.startswith("tests/support/"):
+            name = re.compile(rf"\b{Path(path).parts[2].removesuffix('.py')}\b")
+            files = (ROOT / "tests").rglob("test_*.py")
+            found |= {str(file.relative_to(ROOT)) for file in files if name.search(file.read_text("utf-8"))}
     kept = {test for test in found if (ROOT / test).exists()}
     return sorted(test for test in kept if not any(f"{test}/".startswith(f"{other}/") for other in kept - {test}))
 
@@ -73,7 +67,7 @@ def main() -> None:
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         print(f"git cannot tell what changed since {base}: all slow tests are run", file=sys.stderr)
-    print(*slow_tests(done.stdout.splitlines()) if not done.returncode else EVERYTHING)
+    print(*slow_tests(done.stdout.splitlines()) if not done.returncode else ["tests"])
 
 
 if __name__ == "__main__":
