@@ -39,8 +39,8 @@ def test_a_change_runs_the_slow_tests_of_its_rooms_alone() -> None:
     ]
     assert slow_tests.slow_tests(["robustkit/cli/app.py", "docs/index.md"]) == ["tests/cli", "tests/report"]
     assert slow_tests.slow_tests(["pyproject.toml", "cam/map.py"]) == ["tests"]
-    helped = slow_tests.slow_tests(["tests/support/two_processes.py", "tests/support/cheating_nets.py"])
-    assert helped == ["tests/evaluations/test_cheats_under_pgd.py"]
+    helped = slow_tests.slow_tests(["tests/support/cheating_nets.py"])
+    assert helped == ["tests/delivery/test_slow_tests.py", "tests/evaluations/test_cheats_under_pgd.py"]
 
 
 def test_where_git_cannot_tell_all_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
