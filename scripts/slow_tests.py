@@ -42,7 +42,7 @@ TABLE = {
     **dict.fromkeys(("Dockerfile", ".dockerignore", "action.yml"), "delivery"),
     **dict.fromkeys(("setup.py", "pyproject.toml", "tests/conftest.py"), ""),
 }
-"""Below tests/, those of a room or a file; "": all. A test file that changed runs its own, a helper all that name it."""
+"""Below tests/, those of a room or a file; "": all. A test file that changed runs its own, a helper those naming it."""
 
 
 def slow_tests(changed: Iterable[str]) -> list[str]:
