@@ -79,6 +79,14 @@ def pageless() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def unexamined() -> Iterator[None]:
+    """Audits of this module take no evidence on their attacks: ten times an attack's time, where no test reads it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("robustkit.evaluations.attacks.evidence.wants_evidence", lambda *_: False)
+        yield
+
+
+@pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a factory, its weights and images; see `small_audit`."""
     return furnish(tmp_path_factory.mktemp("place"))

@@ -98,6 +98,7 @@ def tracked() -> list[str]:
     return [name for name in files.stdout.splitlines() if (ROOT / name).is_file()]
 
 
+@pytest.mark.slow
 def test_a_wheel_installed_elsewhere_works(built: tuple[Path, Path], tmp_path: Path) -> None:
     wheel, files = built[1], tracked()
     assert wheel.match("robustkit_audit-*.whl")

@@ -88,6 +88,7 @@ def test_a_vit_in_the_layout_of_transformers_is_audited_as_timms(tmp_path: Path)
             assert one["linf"].tolist() == other["linf"].tolist()
 
 
+@pytest.mark.slow
 def test_corruptions_cost_accuracy_and_are_held_against_alexnet(tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("\n".join(first_by_name(8)))
@@ -140,6 +141,7 @@ def test_robust_resnets_of_ones_own_factory_keep_their_measured_accuracy(tmp_pat
         assert all(not flags for run in runs for flags in run.results()["flags"])
 
 
+@pytest.mark.slow
 def test_autoattack_leaves_an_undefended_vit_nothing(tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("\n".join(first_by_name(2)))
@@ -225,6 +227,7 @@ def test_saved_adversarials_are_inside_the_ball_and_wrong_in_float32(tmp_path: P
         assert torch.equal(points[~broken], images[~broken])
 
 
+@pytest.mark.slow
 def test_agcam_scores_of_a_few_images_by_plain_loops(tmp_path: Path) -> None:
     """The published protocol on the first 6 images by name, each score of each image from the definitions."""
     import csv
@@ -339,6 +342,7 @@ def test_agcam_scores_are_those_measured_with_plain_loops(tmp_path: Path) -> Non
         assert (row["value"], row["n"]) == (pytest.approx(figure, abs=within), 60)
 
 
+@pytest.mark.slow
 def test_a_published_segmenter_of_another_kind_gives_what_its_own_loader_gives(tmp_path: Path) -> None:
     """ESPNet on CamVid, through a user's own factory file, compared with plain loops over OpenCV's images."""
     import cv2

@@ -31,6 +31,7 @@ def fits(checkpoint: str | Path, data: Path, count: int, **options: Any) -> dict
     return {fit.part: fit for fit in fit_on(model, dataset.select(limit=count), 20, 0)[0]}
 
 
+@pytest.mark.slow
 def test_a_cifar_resnet_names_imagenets_normalisation_and_no_crop() -> None:
     found = fits(RESNET, CIFAR, 300, **ARCH)
     assert [found[part].best.name for part in ("normalisation", "crop", "channels", "labels")] == [
@@ -42,6 +43,7 @@ def test_a_cifar_resnet_names_imagenets_normalisation_and_no_crop() -> None:
     assert {fit.verdict for fit in eight.values()} == {UNKNOWN}
 
 
+@pytest.mark.slow
 def test_the_right_one_ranks_before_a_wrong_one_in_use() -> None:
     found = fits("zoo:cifar10-vit-quest", CIFAR, 100, **NONE)
     assert found["normalisation"].verdict == BETTER and found["normalisation"].best.name == "CIFAR-10"

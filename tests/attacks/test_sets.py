@@ -271,6 +271,7 @@ def with_sets(classifier: Classifier, images: Tensor, ids: list[str], labels: li
     return found
 
 
+@pytest.mark.slow
 def test_accuracy_under_attack_is_that_of_a_plain_loop_sample_by_sample() -> None:
     classifier, card = robustkit.load("zoo:shapes-vit-standard").requires_grad_(False), load_card("standard")
     dataset = open_dataset("embedded:shapes").select(limit=24, ids=None, seed=0)

@@ -408,6 +408,7 @@ def test_fingerprint_keeps_the_scales_of_the_declared_formula() -> None:
     assert rank_formulas(model, [(pixels, labels)], declared="qknorm").verdict == "cannot-tell"
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_real_vit_tiny_on_forty_images() -> None:
     weights = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"

@@ -225,6 +225,7 @@ def test_gradients_equal_those_of_the_whole_network_at_once() -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_swap_of_the_real_vit_tiny() -> None:
     weights = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"

@@ -25,6 +25,7 @@ from places import ROOT
 MADE = {ROOT / "docs" / "reference" / "commands.md"}  # examples of the help, parsed by test_docs.py
 PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - MADE)
 WITH_BLOCKS = [page for page in PAGES if any(block.kind in RUN for block in blocks_of(page))]
+FIRST = ("python.md",)  # the other pages are slow: .ci/run runs them if they or what they show change
 SMALL = {"audit-a-resnet.md": "64"}  # the side of the images, which the file of weights does not say
 WITH_FIGURES = "get-started.md"  # its reports are drawn; in those of other pages figures are left empty
 
@@ -38,7 +39,11 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[] if page.name in FIRST else [pytest.mark.slow]) for page in WITH_BLOCKS],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_the_blocks_of_a_page_run(
     page: Path, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

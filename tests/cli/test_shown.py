@@ -29,7 +29,7 @@ from robustkit.results.summary import Run
 from robustkit.runs.folder import RunFolder
 from robustkit.tasks.labelled.tables import table_rows
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 LONG = "a_checkpoint_whose_name_has_more_than_sixty_characters_in_its_file_name"
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
 

@@ -79,6 +79,7 @@ def check(module: Any, table: str, names: list[str], place: Path, environment: d
     assert not made
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_hostile_pictures(tmp_path: Path, trap: tuple[dict[str, str], Path]) -> None:
     check(hostile_images, "IMAGES", list(hostile_images.IMAGES), tmp_path, trap[0])

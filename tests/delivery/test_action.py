@@ -20,6 +20,7 @@ SHOWN = ROOT / "docs" / "how-to"
 FLOWS = [*(ROOT / ".github" / "workflows").glob("*.yml"), *(SHOWN / "ci").glob("*.yml"), ROOT / "action.yml"]
 
 
+@pytest.mark.slow
 def test_a_gate_that_passes_and_one_that_fails(tmp_path: Path) -> None:
     installed(tmp_path)
     first = Runner(tmp_path, SMALL).run(AUDIT)

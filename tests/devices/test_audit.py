@@ -78,6 +78,7 @@ def test_records_are_those_of_the_cpu_to_the_byte(tmp_path: Path, place: Path, w
     assert expected and computed == expected
 
 
+@pytest.mark.slow
 @needs_stand_in
 def test_without_float64_corruptions_are_made_on_the_cpu_and_it_is_said_once(tmp_path: Path) -> None:
     request = CORRUPTED | {"corruptions": "in-c(severity=2),-frost", "attacks": "pgd(steps=2)", "cams": "agcam"}
@@ -147,7 +148,7 @@ def test_what_a_gpu_gets_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ["inspect", "zoo:shapes-segmenter-quest", "--data-dir", "embedded:shapes", "--limit", "2"],
         ["cam", "zoo:shapes-vit-quest", "--data-dir", "embedded:shapes", "--limit", "2"],
         ["corrupt", "picture.png", "--corruptions", "blur,pixelate,snow"],
-        ["doctor"],
+        pytest.param(["doctor"], marks=pytest.mark.slow),
     ],
     ids=lambda words: "-".join(words[:2]).replace(":", "-"),
 )

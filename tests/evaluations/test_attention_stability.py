@@ -55,7 +55,7 @@ from robustkit.results.summary import Run
 from robustkit.runs import untrusted as foreign
 from robustkit.tasks.classification.subject import ClassifierSubject
 
-pytestmark = pytest.mark.usefixtures("one_thread", "whole_figures")
+pytestmark = pytest.mark.usefixtures("one_thread", "whole_figures", "unexamined")
 NAME = "shapes-vit-quest"
 PGD, FOG = "pgd(eps=4/255,steps=2)", "corruption(fog,severity=3)"
 UNDER = ("clean", PGD, FOG)

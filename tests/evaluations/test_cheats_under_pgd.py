@@ -10,7 +10,7 @@ from cheating_nets import COUNT, FOOLED, audit, audited_by_pgd, write
 
 from robustkit.errors import ModelError
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]  # `examine` alone: test_cheating_models.py
 HARMLESS = {"stack apgd"}  # cheats on other attacks
 Audited = dict[str, tuple[int, set[str]]]
 

@@ -23,7 +23,7 @@ from robustkit.evaluations.records import Recorded
 from robustkit.evaluations.registry import check_condition
 from robustkit.results.summary import Run
 
-pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 NAME = "shapes-vit-standard"
 TEXTS = {change: f"counterfactual(change={change},map=agcam)" for change in CHANGES}
 OPTIONS: dict[str, Any] = {"data_dir": "embedded:shapes-counterfactual", "attacks": "none", "faithfulness": "none"}

@@ -18,7 +18,7 @@ from robustkit.evaluations.attacks.distances.results import median_interval, num
 from robustkit.results.summary import Run
 
 WEAK = "fmn(steps=1,alpha=0.0001)"
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 
 
 def test_figures_by_hand() -> None:

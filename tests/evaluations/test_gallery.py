@@ -40,7 +40,7 @@ from robustkit.pipeline.inputs import labelled_data
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.results.summary import Run
 
-pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 
 
 def test_overlays_show_the_map_and_leave_the_rest_to_be_seen() -> None:

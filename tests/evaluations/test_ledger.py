@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,14 @@ OPTIONS: dict[str, Any] = {
     "browse": 0,
     "device": "cpu",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_evidence() -> Iterator[None]:
+    """There is some; on how many samples is not read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("robustkit.evaluations.attacks.evidence.SAMPLES", 4)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from robustkit.protocol.card import load_card
 from robustkit.results.summary import Run
 from robustkit.tasks.classification.subject import ClassifierSubject
 
-pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 
 
 def test_maps_need_the_clean_images(tmp_path: Path) -> None:

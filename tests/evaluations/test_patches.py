@@ -14,7 +14,7 @@ from robustkit.evaluations.attacks.build import parse_condition
 from robustkit.evaluations.registry import check_condition, pattern_of, words_of
 from robustkit.protocol.card import load_card
 
-pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 CE, KQ = "patch(size=8,where=random,steps=6,loss=ce)", "patch(size=8,where=worst-of-2,steps=6,loss=kq)"
 OPTIONS: dict[str, Any] = {
     "data_dir": "embedded:shapes",

@@ -25,7 +25,7 @@ from robustkit.evaluations.records import Recorded
 from robustkit.evaluations.registry import check_condition, pattern_of
 from robustkit.results.summary import Run
 
-pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 MODEL = NAME = "shapes-vit-quest"
 OBJECT, TOP = "region-noise(region=object,severity=5)", "region-noise(region=map-top,map=agcam,share=0.5,severity=5)"
 BOTTOM = TOP.replace("top", "bottom")

@@ -31,7 +31,7 @@ from robustkit.evaluations.registry import words_of
 from robustkit.results.summary import Run
 
 stats = pytest.importorskip("scipy.stats")
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 NAME, FMN, DDN, WATCHED = "shapes-vit-standard", "fmn(steps=5)", "ddn(norm=l2,steps=5)", "attention(clean)"
 OPTIONS: dict[str, Any] = {
     "data_dir": "embedded:shapes",

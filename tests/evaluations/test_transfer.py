@@ -34,7 +34,7 @@ from robustkit.results.summary import Run
 from robustkit.runs.kept_images import adversarials_path, digest_of_differences, read_adversarials, write_adversarials
 from robustkit.runs.manifest import PreprocessingEntry
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 FACTORY = """
 import torch
 from torch import nn
@@ -225,6 +225,7 @@ def test_a_difference_of_16_bits_is_drawn_back_into_the_ball(nets: Path, tmp_pat
         assert not [row["flags"] for row in run.results().to_dict("records") if "exceeds" in str(row["flags"])]
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_files(nets: Path, tmp_path: Path) -> None:
     words = [
         *("audit", str(nets / "a.pth"), str(nets / "b.pth"), "--arch", f"{nets / 'net.py'}:build"),

@@ -22,7 +22,7 @@ from robustkit.evaluations.maps.two_objects.evaluate import masses
 from robustkit.evaluations.registry import check_condition
 from robustkit.results.summary import Run
 
-pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 NAME = "shapes-vit-quest"
 AGCAM_TEXT, ROLLOUT = "two-object(map=agcam)", "two-object(map=rollout)"
 OPTIONS: dict[str, Any] = {"attacks": "none", "faithfulness": "none", "browse": 0, "device": "cpu"}

@@ -38,7 +38,7 @@ from robustkit.protocol.card import load_card
 from robustkit.results.summary import Run
 from scripts.studies.attack_strength import two_phase as bench
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 BUDGET = "steps=2,targets=2,queries=20"
 WHOLE = f"autoattack(eps=3/255,version=standard,{BUDGET})"
 FIRST = f"autoattack(eps=3/255,version=standard,{BUDGET},only=apgd-ce)"

@@ -150,6 +150,7 @@ def test_segmenters_are_bounded_likewise(tmp_path: Path) -> None:
     assert load_segmenter(saved(path, own, **said)).identity.num_classes == 3
 
 
+@pytest.mark.slow
 def test_the_allowance_leaves_honest_networks_alone() -> None:
     """Same numbers as without it, for each family; and several times the file's own are allowed."""
     import timm

@@ -147,6 +147,7 @@ for spec in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_the_hub_is_asked_for_what_is_read_and_for_nothing_else(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is an extra")
     small = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 32}

@@ -169,7 +169,8 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     assert rough.manifest.deciding.dtype == "bfloat16"
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [2, 10])
 def test_killed_at_random_moments_the_same_command_finishes_it(place: Path, tmp_path: Path, kills: int) -> None:
     extra = ("--attacks", "fgsm,pgd,spsa(steps=4,directions=16)", "--batch-size", "1", "--shard-size", "1")
     limit = 5 * kills

@@ -25,7 +25,7 @@ from robustkit.pipeline.scheduler import Silent
 from robustkit.runs.description import repeat_of
 from robustkit.runs.progress import Progress
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
 
 GUEST = """
     class Guest(nn.Module):

@@ -150,6 +150,7 @@ def test_the_run_says_which_code_made_it(run: Path) -> None:
     assert said("cam(random)") == ["cosine"] and said("cam(brightest)") == ["brightest", "cosine"]
 
 
+@pytest.mark.slow
 def test_it_goes_on_and_refuses_other_code(run: Path, place: Path, robustkit: Commands) -> None:
     (record,) = (run / "records").glob("*/rotation(degrees=90)/*.parquet")
     before = record.read_bytes()
@@ -185,6 +186,7 @@ def test_without_the_package_the_run_is_refused_in_one_line(run: Path, robustkit
         assert "install it, or give its file with --plugin" in refused and refused.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_file_does_for_a_quick_try(place: Path, robustkit: Commands) -> None:
     text = (place / "package" / "robustkit_example" / "attack.py").read_text("utf-8")
     (place / "mine.py").write_text(text + '\n\nPLUGINS = {"attacks": {"corner": RandomCorner}}\n', encoding="utf-8")
@@ -245,6 +247,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.slow
 def test_a_task_of_a_plug_in_is_planned_run_and_read(place: Path, robustkit: Commands) -> None:
     (place / "colours.py").write_text(TASK, encoding="utf-8")
     card = (ROOT / "robustkit" / "protocol" / "cards" / "standard.toml").read_text("utf-8")

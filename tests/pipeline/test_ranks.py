@@ -168,6 +168,7 @@ def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_bytes_of_one_and_print_each_line_once(place: Path, tmp_path: Path, alone: Path) -> None:
     out = tmp_path / "run"
     done = subprocess.run(torchrun(place, out), capture_output=True, text=True, timeout=280)

@@ -20,7 +20,7 @@ from robustkit.results.pairing import Side, paired_difference
 from robustkit.results.summary import Run
 from robustkit.runs.manifest import Manifest
 
-pytestmark = pytest.mark.usefixtures("one_thread", "pageless")
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 PAIR = ("shapes-vit-standard", "shapes-vit-quest")
 PGD = "pgd(eps=4/255,steps=3)"
 BOX = "cam(agcam,faithfulness=none,mode=box)"

@@ -124,6 +124,7 @@ def test_without_its_checksum_a_record_proves_itself(run: Run, how: str) -> None
         run.table("net", "clean")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_what_was_written_before_is_whole(place: Path, tmp_path: Path) -> None:
     """A limit on the size of files stands for it: the kernel refuses a write in the same way."""
     out = tmp_path / "run"

@@ -20,7 +20,7 @@ from robustkit.evaluations.subject import SIDE, picture
 from robustkit.results.summary import Run
 from robustkit.runs.kept_images import Picture, read_pictures
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 NAME = "shapes-vit-standard"
 NOISE, BRIGHT = "corruption(gaussian_noise,severity=3)", "corruption(brightness,severity=4)"
 FGSM_TEXT = "fgsm(eps=8/255)"

@@ -254,6 +254,7 @@ def test_page_terminal_comparison_and_gate_show_them(place: Path, done: Path, tm
 # Going on, and not going on
 
 
+@pytest.mark.slow
 def test_a_resume_takes_the_heads_that_are_there_and_gives_the_same_bytes(place: Path, tmp_path: Path) -> None:
     words = command(place, tmp_path / "run", "--eps", "8/255", "--attacks", "pgd(steps=2)", "--shard-size", "8")
     assert called(words)[0] == 0

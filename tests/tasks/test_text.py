@@ -294,6 +294,7 @@ def test_the_published_card_is_flagged_beside_every_changed_number(tmp_path: Pat
     assert done.manifest.checkpoints[0].windows == {"tokens": 16, "stride": 1, "kind": "full"}
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     model = word_model(tmp_path / "m.safetensors")
     text = "\n\n".join(f"{' '.join(WORDS[:8] * 40)} number{place}" for place in range(40))
