@@ -44,7 +44,7 @@ from robustkit.evaluations.attention.results import (
 )
 from robustkit.evaluations.clean.evaluate import CleanEvaluator as Clean
 from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as Corruptions
-from robustkit.evaluations.family import Family
+from robustkit.evaluations.family import Evaluator
 from robustkit.evaluations.records import Layer, encode_layers
 from robustkit.evaluations.registry import check_condition, fits, pattern_of
 from robustkit.evaluations.subject import Batch, Shown, Subject
@@ -151,14 +151,14 @@ def test_resumed_in_parts_it_makes_the_same_bytes(run: Run, tmp_path: Path, monk
     made: list[str] = []
 
     def shown(show: Callable[..., Shown]) -> Callable[..., Shown]:
-        def counted(self: Family, subject: Subject, batch: Batch, condition: Condition, rng: Any) -> Shown:
+        def counted(self: Evaluator, subject: Subject, batch: Batch, condition: Condition, rng: Any) -> Shown:
             made.append(condition.text)
             return show(self, subject, batch, condition, rng)
 
         return counted
 
     for family in (Corruptions, Clean):
-        monkeypatch.setattr(family, "show", shown(family.evaluator.show))
+        monkeypatch.setattr(family, "show", shown(family.show))
     run_attack = ClassifierSubject.attack
 
     def attacked(self: ClassifierSubject, condition: Condition, *arguments: Any) -> Any:

@@ -16,7 +16,7 @@ import robustkit
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.build import attacked_labels, build_attack, parse_condition
 from robustkit.evaluations.attacks.results import dossier, stages
-from robustkit.evaluations.family import Family
+from robustkit.evaluations.family import AnyFamily
 from robustkit.evaluations.subject import Batch, Evaluation, Subject
 from robustkit.pipeline.units import evaluate
 from robustkit.protocol.card import load_card
@@ -91,7 +91,7 @@ def test_batch_size_changes_no_flag(
     name = finished.manifest.checkpoints[0].name
     sizes: list[tuple[str, int]] = []
 
-    def watched(family: Family, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    def watched(family: AnyFamily, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
         sizes.append((condition.name, len(batch)))
         return evaluate(family, subject, batch, condition)
 
