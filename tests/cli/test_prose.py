@@ -115,3 +115,12 @@ def test_the_list_is_that_of_contributing() -> None:
     assert table is not None
     missing = [word for word in SAID if word not in table[1]]
     assert not missing
+
+
+def test_the_architecture_is_read_in_one_sitting() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    assert len(page.split()) <= 2500
+    text = re.sub(r"(?ms)^```.*?^```|^\|.*?$|^#.*?$|<!--.*?-->", "\n", page)
+    for paragraph in re.split(r"\n\s*\n|\n(?=- |\d\. )", text):
+        for sentence in re.split(r"(?<=[.:;?])\s", " ".join(paragraph.split())):
+            assert len(sentence.split()) <= 30, sentence
