@@ -25,7 +25,7 @@ MOVED = {
     "robustkit.pipeline.run": "robustkit.pipeline.scheduler",
     "robustkit.results.run": "robustkit.results.summary",
 }
-RENAMED = {("robustkit.evaluations.cells", "Row"): "SummaryRow"}
+RENAMED = {("robustkit.evaluations.cells", "Result"): "SummaryRow"}
 
 
 class MovedModules(MetaPathFinder, Loader):

@@ -43,8 +43,8 @@ from ..tasks.classification.subject import ClassifierSubject
 from .gallery_choice import COLUMNS, LABEL, Choice, Records, Target, chosen, data_of, label
 
 Heat = NDArray[np.float32]
-Row = Mapping[str, Any]
-Scores = Mapping[tuple[str, str], Row]
+Result = Mapping[str, Any]
+Scores = Mapping[tuple[str, str], Result]
 """The row of the sample that is drawn, by checkpoint and condition."""
 
 
@@ -152,7 +152,7 @@ def _named(subject: Subject, place: int) -> str:
     return class_name(identity.class_names or (), subject.classes(torch.tensor([place]))[0], identity.num_classes)
 
 
-def _figures(row: Row) -> Iterator[str]:
+def _figures(row: Result) -> Iterator[str]:
     """Yield the lines of a map's scores, or of how it differs from the clean one."""
     for some in (
         {"IoU": "mask_iou", "box IoU": "box_iou"},
@@ -210,7 +210,7 @@ def make_gallery(
     return folder / "gallery.png", folder / "gallery.html"
 
 
-def _records(run: RunFolder, maps: Sequence[MapSpec], names: Sequence[str]) -> dict[tuple[str, str], dict[str, Row]]:
+def _records(run: RunFolder, maps: Sequence[MapSpec], names: Sequence[str]) -> dict[tuple[str, str], dict[str, Result]]:
     return {
         (name, spec.text): {row["sample_id"]: row for row in run.table(name, spec.text, COLUMNS).to_pylist()}
         for spec in maps

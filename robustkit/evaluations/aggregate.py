@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,27 @@ EXCEEDS = 1e-6
 Parts = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
 """Rows of single conditions, of means over corruptions, and of maps."""
 
-Row = tuple[str, str, float, int, float, float, list[str]]
+
+class Estimate(NamedTuple):
+    """A figure of n samples, and the ends of its 95 % interval."""
+
+    value: float
+    n: int
+    low: float
+    high: float
+
+
+class Result(NamedTuple):
+    """A figure of a checkpoint under a condition, with its flags."""
+
+    condition: str
+    metric: str
+    value: float
+    n: int
+    low: float
+    high: float
+    flags: list[str]
+
 
 Number = tuple[str, float, int, float, float]
 """A metric, its value, n, and the ends of its interval."""
@@ -65,7 +85,7 @@ def readable(table: pa.Table) -> pa.Table:
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
 
 
-def result_row(checkpoint: str, manifest: Manifest, row: Row) -> dict[str, Any]:
+def result_row(checkpoint: str, manifest: Manifest, row: Result) -> dict[str, Any]:
     condition, metric, value, n, low, high, flags = row
     figures = (checkpoint, condition, metric, value, n, low, high, manifest.protocol.tag, flags)
     return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
@@ -121,18 +141,18 @@ def column_of(table: pa.Table, name: str) -> Floats:
     return values
 
 
-def mean_of(values: Floats) -> tuple[float, int, float, float]:
+def mean_of(values: Floats) -> Estimate:
     """Return the mean of (n,) figures, n, and its 95 % interval, which few figures have not."""
     n, mean = len(values), float(values.mean())
     if n < FEWEST:
-        return mean, n, math.nan, math.nan
-    return mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
+        return Estimate(mean, n, math.nan, math.nan)
+    return Estimate(mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0])
 
 
-def share_of(hits: Floats | NDArray[np.bool_]) -> tuple[float, int, float, float]:
+def share_of(hits: Floats | NDArray[np.bool_]) -> Estimate:
     """Return the share of (n,) samples that are hits, n, and Wilson's interval of it."""
     count, n = int(hits.sum()), len(hits)
-    return count / n, n, *wilson(count, n)
+    return Estimate(count / n, n, *wilson(count, n))
 
 
 class Gatherer:
@@ -195,7 +215,7 @@ class Reading:
     def _of_setup(self) -> list[str]:
         return setup_flags(self.manifest, self.checkpoint, self.run.evidence(self.checkpoint, CLEAN.text))
 
-    def rows(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
+    def rows(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
         """Return rows as summary.json has them."""
         return [result_row(self.checkpoint, self.manifest, row) for row in rows]
 

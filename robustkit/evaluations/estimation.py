@@ -18,7 +18,7 @@ import numpy as np
 from ..common.intervals import Floats, Z
 from ..display.grid import Grid, Part, side_by_side
 from ..display.table import TextTable
-from .aggregate import Results, Row, column_of
+from .aggregate import Result, Results, column_of
 from .metrics import PREFIX, WEIGHT, Metric, interval_cell, is_finite, weight_of
 from .presenting import short_names
 from .registry import words_of
@@ -101,7 +101,7 @@ NOTE = (
 
 def supported_rows(
     condition: str, metric: Metric, table: pa.Table, by: str, others: pa.Table, flags: Sequence[str]
-) -> Iterator[Row]:
+) -> Iterator[Result]:
     """Yield the supported figure of a condition, and the weight of what supports it, named in the metric.
 
     table, others: the readable rows of the condition and of the one that supports it, `by`, each with `sample_id` and
@@ -115,8 +115,8 @@ def supported_rows(
     if not len(both) or not len(rest) or not (np.isfinite(both).all() and np.isfinite(rest).all()):
         return
     found = supported_mean(both[:, 0], both[:, 1], rest, binary=metric.binary)
-    yield condition, PREFIX + metric.name, found.value, len(both), found.low, found.high, [*flags]
-    yield condition, f"{WEIGHT.name}{metric.name} by {by})", found.weight, len(rest), np.nan, np.nan, [*flags]
+    yield Result(condition, PREFIX + metric.name, found.value, len(both), found.low, found.high, [*flags])
+    yield Result(condition, f"{WEIGHT.name}{metric.name} by {by})", found.weight, len(rest), np.nan, np.nan, [*flags])
 
 
 def support_rows(results: Results, wanted: Callable[[str], bool]) -> dict[str, list[tuple[str, ...]]]:

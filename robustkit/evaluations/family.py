@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..protocol.condition import Condition
     from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
-    from .aggregate import Gatherer, Number, Reading, Results, Row
+    from .aggregate import Gatherer, Number, Reading, Result, Results
     from .interface import Clause, Cost
     from .metrics import Cells, Metric
     from .records import Compared, PerSample, Recorded
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 class Summary:
     """The results of one checkpoint under the conditions of a family that has records of its own kind."""
 
-    def add(self, condition: str) -> Iterable[Row]:
+    def add(self, condition: str) -> Iterable[Result]:
         """Return the rows of one condition, in the order of the run."""
         raise NotImplementedError
 
-    def finish(self) -> Iterable[Row]:
+    def finish(self) -> Iterable[Result]:
         """Return the rows that combine several conditions."""
         return ()
 
@@ -64,7 +64,7 @@ class Overview:
         """Return flags that depend on other conditions, by condition."""
         return {}
 
-    def rows(self) -> Iterable[Row]:
+    def rows(self) -> Iterable[Result]:
         """Return rows of several conditions together."""
         return ()
 

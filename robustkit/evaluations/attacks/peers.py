@@ -263,7 +263,7 @@ class PeerAttack(Attack):
 
 
 class _PeerTally(Tally):
-    """Counts by stage. Row 0 of each is the classification of the clean images."""
+    """Counts by stage. Result 0 of each is the classification of the clean images."""
 
     def __init__(self, attack: PeerAttack, batch: int, device: torch.device, tell: Tell | None) -> None:
         super().__init__(batch, device, tell)

@@ -19,7 +19,7 @@ import numpy as np
 from ...common.intervals import Floats, bootstrap, wilson
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
-from ..aggregate import EXCEEDS, FEWEST, Reading, Row, column_of, readable
+from ..aggregate import EXCEEDS, FEWEST, Reading, Result, column_of, readable
 from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Right, aligned_outcomes, chance
@@ -317,9 +317,9 @@ class OrderOfAttacks(Overview):
         if condition in self.manifest.claims:
             self.noted[condition] = flags
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Result]:
         for condition, flags in self.noted.items():
-            yield from ((condition, FOUND.name, *figure, [*flags]) for figure in self.strengths.found(condition))
+            yield from (Result(condition, FOUND.name, *figure, [*flags]) for figure in self.strengths.found(condition))
             if part_of(condition):
                 by = supporting(condition, self.manifest.conditions)
                 tables = [self.strengths.table(text) for text in (condition, by)]

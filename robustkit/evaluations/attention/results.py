@@ -17,7 +17,7 @@ import numpy as np
 from ...common.intervals import Floats, bootstrap
 from ...display.table import TextTable
 from ...errors import DamagedRecord
-from ..aggregate import FEWEST, Gatherer, Reading, Row, readable
+from ..aggregate import FEWEST, Gatherer, Reading, Result, readable
 from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
 from ..records import Layer, decode_layers, head_name, not_paired
@@ -234,7 +234,7 @@ class Sampled:
 
 def attention_rows(
     condition: str, sampled: Sampled, clean: Sampled | None, heads: Heads | None, flags: Sequence[str]
-) -> Iterator[Row]:
+) -> Iterator[Result]:
     """Yield condition, metric, value, n, interval and flags; `<metric>_change` is the difference from the clean images,
     paired by sample.
     """
@@ -244,7 +244,7 @@ def attention_rows(
         parts.append(("_change", sampled.minus(clean)))
     for suffix, values in parts:
         for place, (value, low, high) in enumerate(_means(values)):
-            yield condition, COLUMN_NAMES[place] + suffix, value, len(values), low, high, lines
+            yield Result(condition, COLUMN_NAMES[place] + suffix, value, len(values), low, high, lines)
 
 
 def _means(values: Floats) -> list[tuple[float, float, float]]:
@@ -269,7 +269,7 @@ class AttentionSummary(Summary):
         self.reading = reading
         self.clean: Sampled | None = None
 
-    def add(self, condition: str) -> list[Row]:
+    def add(self, condition: str) -> list[Result]:
         reading = self.reading
         sums = HeadSums(reading.run.shard_path(reading.checkpoint, condition, 0).parent)
         table, _ = reading.joined(map(sums.taken, reading.shards(condition, is_wanted_of_attention)))

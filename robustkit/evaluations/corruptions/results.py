@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.intervals import Floats, bootstrap, calibration_error
-from ..aggregate import Reading, Row
+from ..aggregate import Reading, Result
 from ..family import Aggregator, Overview
 from ..records import Compared, PerSample, Recorded, common_ids
 from .condition import (
@@ -90,7 +90,7 @@ class CorruptionSample:
         return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
 
 
-def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Row]:
+def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Result]:
     """Yield condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
 
     A mean is over the samples that could be read under all of its conditions; without any, there is none.
@@ -110,7 +110,7 @@ def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why
 
 def _of_corruptions(
     samples: Mapping[tuple[str, int], CorruptionSample], expected: int, example: Corrupted, why_no_mce: str
-) -> Iterator[Row]:
+) -> Iterator[Result]:
     for name in corruption_names():
         five = [samples[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in samples]
         if len(five) < 5:
@@ -127,7 +127,7 @@ def _of_set(
     clean: CorruptionSample | None,
     expected: int,
     why_no_mce: str,
-) -> Iterator[Row]:
+) -> Iterator[Result]:
     name, some, _ = set_of(text) or (text, (), "")
     members = {corruption: some or severities for corruption, severities in SETS[name].items()}
     keys = [(corruption, severity) for corruption, severities in members.items() for severity in severities]
@@ -153,7 +153,7 @@ def _means(
     expected: int,
     reason: str = "",
     losses: bool = True,
-) -> Iterator[Row]:
+) -> Iterator[Result]:
     """Yield a row for each weighting of the conditions' errors, and their mean NLL and calibration error."""
     conditions = _of_common_samples(conditions)
     n = len(conditions[0].wrong)
@@ -169,13 +169,13 @@ def _means(
             share += weight * condition.wrong
         value = float(share.mean())
         ((low, high),) = bootstrap(_mean_of(share), n, [value])
-        yield text, metric, value, n, low, high, [*flags, *filter(None, [reason])]
+        yield Result(text, metric, value, n, low, high, [*flags, *filter(None, [reason])])
     if losses:
         shares = next(iter(weights.values()))
         nll = sum(w * float(c.nll.astype(np.float64).mean()) for w, c in zip(shares, conditions, strict=True))
         ece = sum(w * _calibration(c) for w, c in zip(shares, conditions, strict=True))
-        yield text, "nll", nll, n, math.nan, math.nan, flags
-        yield text, "ece", ece, n, math.nan, math.nan, flags
+        yield Result(text, "nll", nll, n, math.nan, math.nan, flags)
+        yield Result(text, "ece", ece, n, math.nan, math.nan, flags)
 
 
 def _mean_of(values: Floats) -> Callable[[Floats], Floats]:
@@ -254,14 +254,14 @@ class MeanErrors(Overview):
             like = next(iter(self.outcomes.values()), None)
             self.outcomes[condition] = CorruptionSample.of(read, flags, like=like)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Result]:
         manifest = self.reading.manifest
         described = manifest.checkpoint(self.reading.checkpoint)
         size, trees = described.preprocessing.input_size, manifest.corrupted.released
         rows = corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest))
         for condition, metric, value, n, low, high, flags in rows:
             released = [trees[text] for text in conditions_of(condition) if text in trees]
-            yield condition, metric, value, n, low, high, [*flags, *doubts(condition, size, released)]
+            yield Result(condition, metric, value, n, low, high, [*flags, *doubts(condition, size, released)])
 
 
 def compared_means(common: Sequence[str], of: Compared) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ from cam.registry import CONTROLS
 from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums, wilson
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
-from ..aggregate import FEWEST, Reading, Row, Rows, column_of, readable
+from ..aggregate import FEWEST, Reading, Result, Rows, column_of, readable
 from ..estimation import supported_rows
 from ..family import Aggregator, Summary
 from ..records import PerSample, Recorded, not_paired
@@ -231,7 +231,7 @@ def map_figures(
     return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
 
 
-def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
+def map_rows(maps: Sequence[Figures]) -> Iterator[Result]:
     """Yield condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and as
     `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample.
     """
@@ -247,12 +247,12 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Row]:
                 flags.append(f"{len(figures.ids) - len(rows)} of {len(figures.ids)} {why}")
             if key[1] == "head_correlation" and low >= UNMOVED:
                 flags.append("maps stay when the head is replaced by a random one: they do not depend on the class")
-            yield *key, value, len(rows), low, high, flags
+            yield Result(*key, value, len(rows), low, high, flags)
             if not figures.explained.is_control and key[1] not in _NEITHER_IS_BETTER:
                 yield from _over_control(figures, key, maps)
 
 
-def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures]) -> Iterator[Row]:
+def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures]) -> Iterator[Result]:
     """Yield the lead over the best control, which is chosen again in every resample."""
     sign = -1 if key[1] in _LOWER_IS_BETTER else 1
     rivals: dict[str, Floats | Counted] = {}
@@ -274,10 +274,10 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
     best = max(theirs, key=lambda name: sign * float(theirs[name][0]))
     ahead: Floats = sign * mine - np.max([sign * control for control in theirs.values()], axis=0)
     value, low, high = _estimate(ahead, len(rows), key[1])
-    yield key[0], f"{key[1]}_over_control", value, len(rows), low, high, [f"best control: {best}"]
+    yield Result(key[0], f"{key[1]}_over_control", value, len(rows), low, high, [f"best control: {best}"])
 
 
-def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Row]:
+def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Result]:
     """Yield the mean rank correlation and IoU with the clean map, for predictions that held, for those that fell, and
     for all.
 
@@ -302,7 +302,7 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
             if len(chosen):
                 drawn = _drawn(chosen, column, np.arange(len(chosen)))
                 value, low, high = _estimate(drawn, len(chosen), column)
-                yield explained.text, column + suffix, value, len(chosen), low, high, lines
+                yield Result(explained.text, column + suffix, value, len(chosen), low, high, lines)
 
 
 def _of_samples(values: Floats | Counted, metric: str, rows: Rows) -> tuple[float, float, float]:
@@ -347,7 +347,7 @@ class MapSummary(Summary):
         self.reading = reading
         self.figures: list[Figures] = []
 
-    def add(self, condition: str) -> Iterable[Row]:
+    def add(self, condition: str) -> Iterable[Result]:
         reading, explained, pooled = self.reading, parse_explained(condition), Pooled()
         assert explained is not None
         shards = partial(reading.shards, condition, is_wanted_of_maps)
@@ -362,13 +362,13 @@ class MapSummary(Summary):
         self.figures.append(map_figures(shards, table, pooled, explained, keep, flags))
         return ()
 
-    def finish(self) -> Iterator[Row]:
+    def finish(self) -> Iterator[Result]:
         yield from map_rows(self.figures)
         for figures in self.figures:
             if part_of(figures.explained.text) and not figures.explained.is_control:
                 yield from self._supported(figures)
 
-    def _supported(self, figures: Figures) -> Iterator[Row]:
+    def _supported(self, figures: Figures) -> Iterator[Result]:
         """Yield scores of faithfulness, supported by the confidence of the model on all clean images: of the same kind
         of sample, predicted right unless the run keeps maps of wrong predictions.
         """

@@ -14,7 +14,7 @@ from ...common.intervals import Floats, bootstrap, draws_interval, wilson
 from ...display.grid import Grid, Part, side_by_side, with_flags
 from ...display.table import CardPart, TextTable
 from ...display.text import Made, amount, code
-from ...evaluations.aggregate import FEWEST, Parts, Reading, Results, Row, column_of, readable
+from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
 from ...evaluations.metrics import Cells, finite, interval_cell, is_finite, named
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
@@ -74,7 +74,7 @@ def metrics_of(columns: Iterable[str]) -> list[str]:
 def feature_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint: of single conditions, and of means over corruptions."""
     draws = draws_of(reading.manifest.checkpoint(reading.checkpoint).heads)
-    rows, kept = list[Row](), dict[str, Kept]()
+    rows, kept = list[Result](), dict[str, Kept]()
     for condition in conditions:
         table, notes = reading.joined(reading.shards(condition, _is_wanted))
         read = readable(table)
@@ -92,7 +92,7 @@ def feature_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         rows += _spreads(condition, values, flags)
         for norm in ("linf", "l2"):
             if (largest := float(column_of(read, norm).max())) > 0:
-                rows.append((condition, f"{norm}_max", largest, len(read), *_NONE, flags))
+                rows.append(Result(condition, f"{norm}_max", largest, len(read), *_NONE, flags))
         if words_of(condition).in_means:
             kept[condition] = read["sample_id"].combine_chunks(), values, flags
     return reading.rows(rows), reading.rows(_means(kept, reading.manifest.data.n)), []
@@ -109,7 +109,7 @@ def _is_wanted(column: str) -> bool:
     return column in plain or bool(_KNN.fullmatch(column) or _FEW_SHOT.fullmatch(column))
 
 
-def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single: bool = True) -> Iterator[Row]:
+def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single: bool = True) -> Iterator[Result]:
     """Yield the rows of a condition; single: it is none of several together, so that an image is right or wrong."""
     shares = {metric: each[np.isfinite(each)] if each.ndim == 1 else each for metric, each in values.items()}
     many = [metric for metric in shares if not (single and _is_binary(metric)) and len(shares[metric]) >= FEWEST]
@@ -125,7 +125,7 @@ def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single
         if n := len(each):
             if single and _is_binary(metric):
                 ends[metric] = wilson(int(each.sum()), n)
-            yield condition, metric, float(each.mean()), n, *ends[metric], flags
+            yield Result(condition, metric, float(each.mean()), n, *ends[metric], flags)
 
 
 def _is_binary(metric: str) -> bool:
@@ -134,14 +134,14 @@ def _is_binary(metric: str) -> bool:
     return definition is not None and definition.binary
 
 
-def _spreads(condition: str, values: Mapping[str, Floats], flags: list[str]) -> Iterator[Row]:
+def _spreads(condition: str, values: Mapping[str, Floats], flags: list[str]) -> Iterator[Result]:
     for metric, each in values.items():
         if each.ndim > 1 and each.shape[1] > 1:
             spread = float(np.std(each.mean(axis=0), ddof=1))
-            yield condition, metric.replace("few_shot", "few_shot_spread"), spread, len(each), *_NONE, flags
+            yield Result(condition, metric.replace("few_shot", "few_shot_spread"), spread, len(each), *_NONE, flags)
 
 
-def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Row]:
+def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
     """Yield the rows of every mean over conditions that a checkpoint's allow."""
     for words, conditions in by_words(kept):
         for mean in words.means(conditions):

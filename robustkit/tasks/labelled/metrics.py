@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
 from ...display.table import TextTable
 from ...errors import PluginError
-from ...evaluations.aggregate import Gatherer, Number, Parts, Reading, Results, column_of, readable
+from ...evaluations.aggregate import Gatherer, Number, Parts, Reading, Result, Results, column_of, readable
 from ...evaluations.family import AnyFamily, Summary, families_of, family_of
 from ...evaluations.metrics import named
 from ...evaluations.records import Recorded, common_ids
@@ -54,7 +54,7 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
         early = reading.manifest.stops_early(condition)
         numbers = [*_classification(read, early), *(checked_numbers(family, condition, read) if len(read) else ())]
-        rows += reading.rows((condition, *number, flags) for number in numbers)
+        rows += reading.rows(Result(condition, *number, flags) for number in numbers)
         for overview in overviews if numbers else ():
             overview.take(condition, read, flags)
     means = [row for overview in overviews for row in reading.rows(overview.rows())]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats
-from ...evaluations.aggregate import FEWEST, Parts, Reading, Row
+from ...evaluations.aggregate import FEWEST, Parts, Reading, Result
 from ...evaluations.metrics import LEFT_OUT
 from ...evaluations.records import Recorded, common_ids, nothing_common
 from ...evaluations.registry import by_words, is_over_groups, shares_of, words_of
@@ -44,7 +44,7 @@ def counts_of_runs(table: pa.Table) -> list[Counts]:
     return [Counts.of(each, ()) for each in tables]
 
 
-def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], notes: Sequence[str]) -> Iterator[Row]:
+def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], notes: Sequence[str]) -> Iterator[Result]:
     """Yield condition, `miou_worst`, value, n, interval and flags; nothing where there are no runs.
 
     The interval is of resampled images, each with the run that was chosen on all of them.
@@ -53,7 +53,7 @@ def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], notes: Se
     if n and runs:
         worst = worst_case(counts, runs)
         bounds = worst.intervals[0] if n >= FEWEST else NO_INTERVAL
-        yield condition, "miou_worst", float(worst.values[0]), n, *bounds, [*counts.flags, *notes]
+        yield Result(condition, "miou_worst", float(worst.values[0]), n, *bounds, [*counts.flags, *notes])
 
 
 def worst_case(counts: Counts, runs: Sequence[Counts]) -> Counts:
@@ -100,7 +100,7 @@ BIASED = "classes in few images bias its interval by over a quarter of a standar
 _NAMED = 5  # classes that a flag names
 
 
-def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator[Row]:
+def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator[Result]:
     """Yield condition, metric, value, n, interval and flags of every figure of one condition.
 
     `iou(pole)` is given for each class that is in the prediction or truth of some image; n is the number of these. As
@@ -114,17 +114,17 @@ def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator
     for place, metric in enumerate(METRICS):
         bounds = counts.intervals[place] if n >= FEWEST else NO_INTERVAL
         doubt = [BIASED] * (n >= FEWEST and biased(values[place], counts.resampled[:, place]))
-        yield condition, metric, values[place], n, *bounds, [*flags, *notes.get(metric, []), *doubt]
+        yield Result(condition, metric, values[place], n, *bounds, [*flags, *notes.get(metric, []), *doubt])
     for place, (name, seen) in enumerate(zip(_distinct(names), counts.seen.tolist(), strict=True), len(METRICS)):
         if seen:
             bounds = counts.intervals[place] if seen >= FEWEST else NO_INTERVAL
-            yield condition, f"iou({name})", values[place], seen, *bounds, flags
+            yield Result(condition, f"iou({name})", values[place], seen, *bounds, flags)
     for norm, largest in counts.largest.items():
         if largest > 0:
-            yield condition, f"{norm}_max", largest, n, *NO_INTERVAL, flags
+            yield Result(condition, f"{norm}_max", largest, n, *NO_INTERVAL, flags)
 
 
-def scene_mean_rows(by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]) -> Iterator[Row]:
+def scene_mean_rows(by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]) -> Iterator[Result]:
     """Yield condition, metric, value, n, interval and flags of every mean that a checkpoint's conditions allow.
 
     For each corruption at the severities that some set has of it, and for each set: `METRICS`, means over severities
@@ -145,7 +145,7 @@ def scene_mean_rows(by_condition: Mapping[str, Counts], expected: int, names: Se
 
 def _mean(
     mean: str, shares: Mapping[str, float], by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]
-) -> Iterator[Row]:
+) -> Iterator[Result]:
     ids = common_ids([counts.ids for counts in by_condition.values()])
     n, same = len(ids), {text: counts.of_samples(ids) for text, counts in by_condition.items()}
     if n == 0:
@@ -164,13 +164,13 @@ def _mean(
     for metric, (value, drawn) in figures.items():
         bounds = interval(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
         doubt = [BIASED] * (n >= FEWEST and biased(value, drawn))
-        yield mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *doubt]
+        yield Result(mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *doubt])
     if not is_over_groups(mean):
         return
     fewest = np.min([counts.seen for counts in members], axis=0).tolist()
     for name, iou, seen in zip(_distinct(names), values[len(METRICS) :].tolist(), fewest, strict=True):
         if seen:
-            yield mean, f"iou({name})", iou, seen, *NO_INTERVAL, flags
+            yield Result(mean, f"iou({name})", iou, seen, *NO_INTERVAL, flags)
 
 
 def _merged(conditions: Sequence[Counts]) -> list[str]:

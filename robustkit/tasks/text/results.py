@@ -13,7 +13,7 @@ from ...common.intervals import Floats, intervals, resampled_figures
 from ...display.grid import Grid, Part, side_by_side, with_flags
 from ...display.table import CardPart, TextTable
 from ...display.text import Made, code
-from ...evaluations.aggregate import FEWEST, Parts, Reading, Results, column_of, readable
+from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
 from ...evaluations.family import family_of
 from ...evaluations.metrics import Cells, is_finite
 from ...evaluations.presenting import flag_lines
@@ -66,7 +66,7 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
         values = figures(sums.sum(axis=0))
         bounds = intervals(resampled(sums), n, values) if n >= FEWEST else [(np.nan, np.nan)] * len(values)
         pairs = zip(FIGURES, values.tolist(), bounds, strict=True)
-        rows += reading.rows((condition, name, value, n, *ends, flags) for name, value, ends in pairs)
+        rows += reading.rows(Result(condition, name, value, n, *ends, flags) for name, value, ends in pairs)
     return rows, [], []
 
 

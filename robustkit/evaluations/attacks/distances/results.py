@@ -21,7 +21,7 @@ from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import number
 from ....protocol.condition import CLEAN
-from ...aggregate import EXCEEDS, FEWEST, Number, Reading, Row, column_of, mean_of, readable
+from ...aggregate import EXCEEDS, FEWEST, Number, Reading, Result, column_of, mean_of, readable
 from ...family import Aggregator, Overview, Presenter, Summary
 from ...interface import ShortRow
 from ...presenting import flag_lines, of_family
@@ -271,7 +271,7 @@ class DistanceSummary(Summary):
     def __init__(self, reading: Reading) -> None:
         self.reading, self.strengths, self.noted = reading, Strengths(reading), dict[str, list[str]]()
 
-    def add(self, condition: str) -> list[Row]:
+    def add(self, condition: str) -> list[Result]:
         table, notes = self.reading.joined(self.reading.shards(condition, COLUMNS))
         read = readable(table)
         flags = [*self.reading.flags(condition, table), *notes]
@@ -289,15 +289,17 @@ class DistanceSummary(Summary):
         figures = list(numbers(distances, norm_of(condition)))
         if self._slopes is not None:
             figures += correlations(read["sample_id"].to_pylist(), distances, self._slopes)
-        return [(condition, *some, flags) for some in figures]
+        return [Result(condition, *some, flags) for some in figures]
 
     @cached_property
     def _slopes(self) -> Slopes | None:
         return slopes_of(self.reading)
 
-    def finish(self) -> Iterator[Row]:
+    def finish(self) -> Iterator[Result]:
         for condition, flags in self.noted.items():
-            yield from ((condition, OPTIMALITY.name, *figure, flags) for figure in self.strengths.optimality(condition))
+            yield from (
+                Result(condition, OPTIMALITY.name, *figure, flags) for figure in self.strengths.optimality(condition)
+            )
 
 
 def distances_of(column: Floats) -> Floats:

@@ -13,7 +13,7 @@ from ....display.table import Section, TextTable
 from ....errors import RunError
 from ....runs.binding import PROVENANCE
 from ....runs.kept_images import DIGEST
-from ...aggregate import Reading, Results, Row, readable
+from ...aggregate import Reading, Result, Results, readable
 from ...family import Aggregator, Overview, Presenter, Summary, family_of
 from ...interface import ShortRow, percent
 from ...metrics import interval_cell, is_finite
@@ -88,7 +88,7 @@ class TransferSummary(Summary):
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
 
-    def add(self, condition: str) -> list[Row]:
+    def add(self, condition: str) -> list[Result]:
         passed = passed_of(condition)
         assert passed is not None
         shards = list(self.reading.shards(condition, COLUMNS))
@@ -99,11 +99,11 @@ class TransferSummary(Summary):
         flags = [*self.reading.flags(condition, table, passed.attack), *notes, *self._strangers(passed, shards)]
         here = Right.of(read)
         hits, n = int(here.right.sum()), len(read)
-        rows: list[Row] = [(condition, ACCURACY.name, hits / n, n, *wilson(hits, n), flags)]
+        rows: list[Result] = [Result(condition, ACCURACY.name, hits / n, n, *wilson(hits, n), flags)]
         if passed.source == self.reading.checkpoint and (own := right_under(self.reading, passed.attack)) is not None:
             before, after = aligned_outcomes([own, here])
             alike, n = int((before == after).sum()), len(before)
-            rows += [(condition, KEPT.name, alike / n, n, *wilson(alike, n), flags)] if n else []
+            rows += [Result(condition, KEPT.name, alike / n, n, *wilson(alike, n), flags)] if n else []
         return rows
 
     def _strangers(self, passed: Passed, shards: Iterable[pa.Table]) -> list[str]:

@@ -10,7 +10,7 @@ from scipy.special import betaincinv
 
 from ....common.intervals import Interval, Z, wilson
 from ....display.table import TextTable, of_tables
-from ...aggregate import Reading, Results, Row, column_of, readable
+from ...aggregate import Reading, Result, Results, column_of, readable
 from ...family import Aggregator, Presenter, Summary, family_of
 from ...interface import Clause, share
 from ...metrics import interval_cell
@@ -99,7 +99,7 @@ class TwoPhaseSummary(Summary):
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
 
-    def add(self, condition: str) -> list[Row]:
+    def add(self, condition: str) -> list[Result]:
         phases = phases_of(condition)
         assert phases is not None
         attack = family_of(kind_of(phases.attack)).aggregator
@@ -119,9 +119,9 @@ class TwoPhaseSummary(Summary):
         flags = list(dict.fromkeys(flags))
         kept = int(column_of(second, "correct").sum()) if drawn else 0
         share, (low, high) = two_phase_share(n, n - fallen, drawn, kept)
-        rows: list[Row] = [(condition, ESTIMATE.name, share, n, low, high, flags)]
+        rows: list[Result] = [Result(condition, ESTIMATE.name, share, n, low, high, flags)]
         if drawn:
-            rows.append((condition, KEPT.name, kept / drawn, drawn, *wilson(kept, drawn), flags))
+            rows.append(Result(condition, KEPT.name, kept / drawn, drawn, *wilson(kept, drawn), flags))
         return rows
 
     def _first(self, condition: str) -> list[str]:

@@ -16,7 +16,7 @@ from ....display.grid import grid_of, together, with_flags
 from ....display.svg import Figure, draw, labels, legend, plain, roomy, style
 from ....display.table import Section, TextTable
 from ....errors import DamagedRecord
-from ...aggregate import Gatherer, Number, Reading, Row, column_of, mean_of, readable, share_of
+from ...aggregate import Gatherer, Number, Reading, Result, column_of, mean_of, readable, share_of
 from ...family import Aggregator, Presenter, Summary
 from ...metrics import by_checkpoint
 from ...presenting import flag_lines, of_family
@@ -42,13 +42,13 @@ class LedgerSummary(Summary):
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
 
-    def add(self, condition: str) -> list[Row]:
+    def add(self, condition: str) -> list[Result]:
         names = ("sample_id", "error", *(metric.name for metric in METRICS))
         table, notes = self.reading.joined(self.reading.shards(condition, names))
         flags = [*self.reading.flags(condition, table), *notes]
         if isinstance(kept := self.reading.gatherers.get(LedgerHeads), LedgerHeads):
             kept.keep(self.reading.run, self.reading.checkpoint, condition)
-        return [(condition, *figures, flags) for figures in numbers(readable(table))]
+        return [Result(condition, *figures, flags) for figures in numbers(readable(table))]
 
 
 def numbers(read: pa.Table) -> Iterator[Number]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ....display.grid import with_flags
 from ....display.table import Section
-from ...aggregate import Reading, Row, column_of, mean_of, readable, share_of
+from ...aggregate import Reading, Result, column_of, mean_of, readable, share_of
 from ...family import Aggregator, Presenter, Summary
 from ...interface import ShortRow
 from ...metrics import interval_cell
@@ -36,20 +36,20 @@ class CounterfactualSummary(Summary):
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
 
-    def add(self, condition: str) -> Iterator[Row]:
+    def add(self, condition: str) -> Iterator[Result]:
         table, notes = self.reading.joined(self.reading.shards(condition, {*_COLUMNS, *_MASSES}))
         read = readable(table)
         flags = [*self.reading.flags(condition, table), *notes]
         if not len(read):
             return
-        yield condition, RIGHT.name, *share_of(column_of(read, "correct")), flags
+        yield Result(condition, RIGHT.name, *share_of(column_of(read, "correct")), flags)
         counted = read.filter(read["clean_correct"])
         if not len(counted):
             return
         for metric in (FLIPPED, FOLLOWED):
             values = column_of(counted, metric.name)
             if not np.isnan(values).any():
-                yield condition, metric.name, *share_of(values), flags
+                yield Result(condition, metric.name, *share_of(values), flags)
         if "mass_before" not in read.column_names:
             return
         before, after = (column_of(counted, name) for name in _MASSES)
@@ -59,7 +59,7 @@ class CounterfactualSummary(Summary):
         if lost := int((~told).sum()):
             flags = [*flags, f"{lost} of {len(told)} images have a map that is constant or not finite; left out"]
         for metric, values in ((BEFORE, before), (CHANGE, after - before)):
-            yield condition, metric.name, *mean_of(values[told]), flags
+            yield Result(condition, metric.name, *mean_of(values[told]), flags)
 
 
 def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:

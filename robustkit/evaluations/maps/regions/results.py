@@ -10,7 +10,7 @@ import pyarrow as pa
 from ....common.differences import of_outcomes
 from ....display.grid import with_flags
 from ....display.table import Section
-from ...aggregate import Reading, Row, column_of, mean_of, readable, share_of
+from ...aggregate import Reading, Result, column_of, mean_of, readable, share_of
 from ...family import Aggregator, Presenter, Summary
 from ...interface import ShortRow
 from ...presenting import Figures, ListedConditions, flag_lines, of_family
@@ -33,7 +33,7 @@ class RegionSummary(Summary):
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
 
-    def add(self, condition: str) -> Iterator[Row]:
+    def add(self, condition: str) -> Iterator[Result]:
         table, notes = self.reading.joined(self.reading.shards(condition, _COLUMNS))
         read = readable(table)
         flags = [*self.reading.flags(condition, table), *notes]
@@ -46,18 +46,18 @@ class RegionSummary(Summary):
         if not counted.any():
             return
         right, before = (column_of(read, name)[counted] > 0 for name in ("correct", "clean_correct"))
-        yield condition, ACCURACY.name, *share_of(right), flags
-        yield condition, AREA.name, *mean_of(area[counted]), flags
+        yield Result(condition, ACCURACY.name, *share_of(right), flags)
+        yield Result(condition, AREA.name, *mean_of(area[counted]), flags)
         if not (of := int(before.sum())):
             return
         kept = right[before]
-        yield condition, KEPT.name, *share_of(kept), flags
+        yield Result(condition, KEPT.name, *share_of(kept), flags)
         if "random_correct" not in read.column_names:  # of random regions
             return
         there = column_of(read, "random_correct")[counted][before] > 0
-        yield condition, KEPT_RANDOM.name, *share_of(there), flags
+        yield Result(condition, KEPT_RANDOM.name, *share_of(there), flags)
         gained, lost = int((kept & ~there).sum()), int((there & ~kept).sum())
-        yield condition, LEAD.name, (gained - lost) / of, of, *of_outcomes(gained, lost, of), flags
+        yield Result(condition, LEAD.name, (gained - lost) / of, of, *of_outcomes(gained, lost, of), flags)
 
 
 def _without(condition: str) -> str:

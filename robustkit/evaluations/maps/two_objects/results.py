@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ....display.grid import with_flags
 from ....display.table import Section
-from ...aggregate import Reading, Row, column_of, mean_of, readable, share_of
+from ...aggregate import Reading, Result, column_of, mean_of, readable, share_of
 from ...family import Aggregator, Presenter, Summary
 from ...interface import ShortRow
 from ...metrics import interval_cell
@@ -35,7 +35,7 @@ class TwoObjectSummary(Summary):
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
 
-    def add(self, condition: str) -> Iterator[Row]:
+    def add(self, condition: str) -> Iterator[Result]:
         table, notes = self.reading.joined(self.reading.shards(condition, {*_COLUMNS, *_MEANS, FOUND.name}))
         read = readable(table)
         flags = [*self.reading.flags(condition, table), *notes]
@@ -50,10 +50,10 @@ class TwoObjectSummary(Summary):
             flags.append(f"{broken} of {len(whole)} images have a map that is constant or not finite; it counts as 0")
         figures = {name: column_of(whole, name) for name in _MEANS}
         for metric in (SHARE, ASKED, OTHER):
-            yield condition, metric.name, *mean_of(figures[metric.name]), flags
+            yield Result(condition, metric.name, *mean_of(figures[metric.name]), flags)
         for control, lead in LEADS.items():
-            yield condition, lead.name, *mean_of(figures[ASKED.name] - figures[control]), flags
-        yield condition, FOUND.name, *share_of(column_of(whole, FOUND.name)), flags
+            yield Result(condition, lead.name, *mean_of(figures[ASKED.name] - figures[control]), flags)
+        yield Result(condition, FOUND.name, *share_of(column_of(whole, FOUND.name)), flags)
 
 
 def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
