@@ -53,8 +53,9 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
             taker.take(reading.checkpoint, condition, read)
         flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
         early = reading.manifest.stops_early(condition)
-        numbers = [*_classification(read, early), *(checked_numbers(family, condition, read) if len(read) else ())]
-        rows += reading.rows(Result(condition, *number, flags) for number in numbers)
+        own = checked_numbers(family, condition, read) if len(read) else iter(())
+        numbers: list[Number] = [*_classification(read, early), *own]
+        rows += reading.rows(Result(condition, *figure, flags) for figure in numbers)
         for overview in overviews if numbers else ():
             overview.take(condition, read, flags)
     means = [row for overview in overviews for row in reading.rows(overview.rows())]
