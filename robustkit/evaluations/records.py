@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import betainc
 
 from ..common.intervals import Floats
 from ..common.plugins import GROUPS, declared
@@ -238,10 +238,7 @@ def chance(more: int, fewer: int) -> float:
     """Return the probability that a fair coin gives at least `more` heads in `more + fewer` throws: McNemar's exact
     test, one-sided.
     """
-    n = more + fewer
-    if n > 1000:  # the normal approximation, with the correction for continuity
-        return 0.5 * math.erfc((more - fewer - 1) / math.sqrt(2 * n))
-    return float(sum(math.comb(n, heads) for heads in range(more, n + 1)) / 2**n)
+    return float(betainc(more, fewer + 1, 0.5)) if more else 1.0  # the tail of the binomial distribution
 
 
 ENOUGH = 4

@@ -44,10 +44,10 @@ def flag(condition: str, labels: str = "true", claims: dict[str, Any] | None = N
     return order_flag(manifest, condition, rights)
 
 
-@pytest.mark.parametrize(("more", "fewer"), [(0, 0), (5, 0), (30, 12), (12, 30), (700, 600)])
+@pytest.mark.parametrize(("more", "fewer"), [(0, 0), (5, 0), (30, 12), (12, 30), (700, 600), (30000, 29000)])
 def test_chances_are_those_of_the_exact_test(more: int, fewer: int) -> None:
     exact = binomtest(more, more + fewer, alternative="greater").pvalue if more + fewer else 1.0
-    assert chance(more, fewer) == pytest.approx(exact, rel=0.01)
+    assert chance(more, fewer) == pytest.approx(exact, rel=1e-9)
 
 
 def test_pgd_above_fgsm_beyond_chance_is_a_flag() -> None:
