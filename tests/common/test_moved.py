@@ -13,9 +13,9 @@ from robustkit.moved import MOVED
 @pytest.mark.parametrize(
     ("old", "new", "name"),
     [
-        ("robustkit.evaluations.interface", "robustkit.evaluations.interface", "Vocabulary"),
-        ("robustkit.evaluations.presenting", "robustkit.evaluations.metrics", "interval_cell"),
-        ("robustkit.display.table", "robustkit.display.table", "of_tables"),
+        ("robustkit.evaluations.vocabulary", "robustkit.evaluations.interface", "Vocabulary"),
+        ("robustkit.evaluations.cells", "robustkit.evaluations.metrics", "interval_cell"),
+        ("robustkit.display.section", "robustkit.display.table", "of_tables"),
     ],
 )
 def test_an_old_name_warns_and_finds_what_has_moved(old: str, new: str, name: str) -> None:
