@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from ..data.dataset import Dataset
 from ..data.documents import open_documents
@@ -24,37 +22,10 @@ from ..results.summary import Run
 from ..tasks.text.subject import Documents, TextSubject, Windows
 from .manifest import describe
 from .plan import Contender, Plan
-from .request import Request
+from .request import TextRequest
 
 WINDOWS = ("strided", "full")
 """How a text is cut."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextRequest(Request):
-    """The request of `text`. data_dir: a text file, a folder of .txt files, or Brown's .tgz.
-
-    perturbations: names or conditions, `word-swap(rate=5),typo`; none for none; AAA at the published rates if left out.
-    window, stride: in tokens; windows: `strided` or `full` (`tasks.text.lines`); left out, as the card says. split,
-    documents: as `data.documents.open_documents` takes them.
-    """
-
-    task = "text"
-    usual_attacks = "none"
-    usual_batch: ClassVar = {"cpu": 8, "accelerator": 64}
-    least_shard = 8  # documents are long
-    kept = (
-        *("checkpoints", "data_dir", "perturbations", "window", "stride", "windows", "split", "documents"),
-        *("limit", "ids", "model"),
-    )
-
-    protocol: str = "text"
-    perturbations: str | Sequence[str] | None = None
-    window: int | None = None
-    stride: int | None = None
-    windows: str | None = None
-    split: str = "test"
-    documents: str | None = None
 
 
 def plan(request: TextRequest) -> Plan:
