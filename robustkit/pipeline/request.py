@@ -259,11 +259,10 @@ class Request:
 
     def evaluation_conditions(self) -> tuple[Condition, ...]:
         """Return the conditions of plug-ins' families. Raises ProtocolError for what is not understood."""
+        from ..protocol.condition import split_list
         from .inputs import plugin_condition
 
-        asked = self.evaluations or ()
-        parts = re.split(r",(?![^(]*\))", asked) if isinstance(asked, str) else asked
-        return tuple(dict.fromkeys(plugin_condition(part) for part in parts if part.strip()))
+        return tuple(dict.fromkeys(map(plugin_condition, split_list(self.evaluations or ()))))
 
     def folder(self, name: str) -> Path:
         """Return the run folder. name: of the first checkpoint."""

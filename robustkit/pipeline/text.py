@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from ..evaluations.subject import Settings
 from ..models.identity import distinct_names
 from ..models.language_model import LanguageModel, load_language_model
 from ..protocol.card import Card
-from ..protocol.condition import CLEAN, Condition
+from ..protocol.condition import CLEAN, Condition, split_list
 from ..report.refresh import refresh
 from ..results.summary import Run
 from ..tasks.text.subject import Documents, TextSubject, Windows
@@ -60,9 +59,7 @@ def plan(request: TextRequest) -> Plan:
 
 def _perturbations(asked: str | Sequence[str] | None) -> tuple[Condition, ...]:
     """Return the conditions of a list. Raises ProtocolError for what is not understood."""
-    given = USUAL if asked is None else asked
-    parts = re.split(r",(?![^(]*\))", given) if isinstance(given, str) else given
-    texts = [part.strip() for part in parts if part.strip()]
+    texts = split_list(USUAL if asked is None else asked)
     if texts == ["none"]:
         return ()
     for text in texts:
