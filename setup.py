@@ -25,6 +25,7 @@ setup(
         "robustkit.embedded": ["*.safetensors", "*.json"],
         "robustkit.display.web": ["*.css", "*.js"],
         "robustkit.evaluations.maps": ["templates/*"],
+        "robustkit.pipeline": ["*.pyi"],
         "robustkit.protocol": ["cards/*.toml"],
         "robustkit.report": ["templates/*", "templates/parts/*"],
         "robustkit.results": ["references/*.toml"],

@@ -1,7 +1,7 @@
 """RobustKit: how a checkpoint behaves under attack and corruption, and what it looks at.
 
-`load`, `audit`, `Run`, for segmentation `load_segmenter`, `segment`, and beyond images `series` and `text` are loaded
-on first use: importing the package is instant.
+`load`, `audit`, `features`, `Run`, for segmentation `load_segmenter`, `segment`, and beyond images `series` and `text`
+are loaded on first use: importing the package is instant.
 """
 
 import logging

@@ -5,6 +5,7 @@ from .models.dense import Segmenter as Segmenter
 from .models.identity import Classifier as Classifier
 from .models.segmenter import load_segmenter as load_segmenter
 from .pipeline.audit import audit as audit
+from .pipeline.audit import features as features
 from .pipeline.audit import segment as segment
 from .pipeline.audit import series as series
 from .pipeline.audit import text as text

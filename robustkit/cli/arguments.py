@@ -3,73 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from ..common.options import options_of
 from ..errors import ProtocolError
+from ..pipeline.request import ClassifierOptions
 
-MODEL_KEYS = (
-    *("arch", "attention", "num_classes", "mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size"),
-    *("use_ema", "allow_partial"),
+R = TypeVar("R")
+
+
+def names_of(group: type) -> tuple[str, ...]:
+    """Return the names of the options of a group."""
+    return tuple(each.name for each in options_of(group))
+
+
+def request_of(kind: type[R], options: Mapping[str, Any]) -> R:
+    """Return the request of a command. options: as click has them, of fields alone."""
+    given = dict(options)
+    for each in options_of(kind):
+        if each.group is not None:
+            given[each.name] = taken(kind, each.name, given)
+        elif each.default is True:
+            given[each.name] = not given.pop(f"no_{each.name}")
+        elif each.read is not None:
+            given[each.name] = each.read(given[each.name], each.name)
+    return kind(**given)
+
+
+def taken(kind: type, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Take the entries of a request's mapping out of `options`. Of a model those that were not given are left out."""
+    group = next(each.group for each in options_of(kind) if each.name == name)
+    assert group is not None
+    entries = {each.name: (each.read or _as_it_is)(options.pop(each.name), each.name) for each in options_of(group)}
+    return {key: value for key, value in entries.items() if value is not None or name != "model"}
+
+
+def _as_it_is(value: Any, _: str) -> Any:
+    return value
+
+
+PICTURE_KEYS = (
+    *names_of(ClassifierOptions),
+    *("arguments", "targets", "cams", "device", "out", "save_maps", "quiet", "config", "debug"),
 )
-SEGMENTER_KEYS = (
-    *("arch", "attention", "num_classes", "mean", "std", "window", "stride", "short_side", "resize"),
-    *("use_ema", "allow_partial"),
-)
-DATA_KEYS = ("layout", "labels_csv", "real_labels")
-SCENE_KEYS = ("masks", "classes", "ignore")
-
-
-def _triple(text: str | None, name: str) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        values = tuple(float(part) for part in text.replace(",", " ").split())
-    except ValueError:
-        values = ()
-    if len(values) not in (1, 3):
-        raise ProtocolError(f"--{name} {text!r}: expected one or three numbers, such as '0.485 0.456 0.406'")
-    return values * 3 if len(values) == 1 else values
-
-
-def _pair(text: str | None, name: str) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    sides = text.lower().split("x")
-    if len(sides) not in (1, 2) or not all(
-        side.isascii() and side.strip().isdecimal() and int(side) > 0 for side in sides
-    ):
-        raise ProtocolError(f"--{name} {text!r}: expected pixels, such as 512 or 512x1024 (height x width)")
-    return int(sides[0]), int(sides[-1])
-
-
-def labels_of(text: object) -> tuple[int, ...]:
-    """Return the labels of --ignore."""
-    parts = text if isinstance(text, (list, tuple)) else str(text).split(",")
-    labels = [str(part).strip() for part in parts if str(part).strip()]
-    if not all(label.isdecimal() and label.isascii() for label in labels):
-        raise ProtocolError(f"--ignore {text!r}: expected labels such as 255, or 0,255")
-    return tuple(map(int, labels))
-
-
-def segmenter_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the model options of a segmenter out of `options`, as `load_segmenter` takes them, and parse --ignore."""
-    chosen = {key: options.pop(key) for key in SEGMENTER_KEYS}
-    chosen |= {name: _triple(chosen[name], name) for name in ("mean", "std")}
-    chosen |= {name: _pair(chosen[name], name) for name in ("window", "stride")}
-    options["ignore"] = labels_of(options["ignore"])
-    return {key: value for key, value in chosen.items() if value is not None}
-
-
-def model_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the model options out of `options`, as arguments of `robustkit.models.load`."""
-    chosen = {key: options.pop(key) for key in MODEL_KEYS}
-    chosen["mean"], chosen["std"] = _triple(chosen["mean"], "mean"), _triple(chosen["std"], "std")
-    return {key: value for key, value in chosen.items() if value is not None}
-
-
-PICTURE_KEYS = (*MODEL_KEYS, "arguments", "targets", "cams", "device", "out", "save_maps", "quiet", "config", "debug")
 """The options that `robustkit cam` takes for a user's own pictures."""
 GATE_VALUES = ("policy", "baseline", "junit", "json_file", "attestation", "predicate")
 GATE_ALONE = ("verify_attestation", "allow_warned", "init", "every")

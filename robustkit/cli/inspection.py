@@ -35,7 +35,8 @@ from ..models.setup_check import ALIKE, BETTER, UNKNOWN, Bench, PartFit, Screen,
 from ..models.setups import Setup, numberings
 from ..pipeline.inputs import labelled_data
 from ..pipeline.manifest import describe
-from .arguments import DATA_KEYS, refuse_idle
+from ..pipeline.request import LabelOptions
+from .arguments import names_of, refuse_idle
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -228,7 +229,7 @@ def inspect_checkpoint(
         _print_command(console, checkpoint, "DIR", {}, model, opened, found)
         return
     if isinstance(opened, Segmenter):
-        refuse_idle(DATA_KEYS, "only for a classifier's images, and this is a segmenter; leave it out")
+        refuse_idle(names_of(LabelOptions), "only for a classifier's images, and this is a segmenter; leave it out")
     else:
         refuse_idle(
             ("masks", "classes", "ignore"), "only for a segmenter's images, and this is a classifier; leave it out"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ..common.files import TEXT, reason, text_of
+from ..common.options import Option as RequestOption
+from ..common.options import options_of
 from ..errors import ProtocolError, unknown
 from .completion import COMPLETERS
 from .completion import checkpoints as completed_checkpoints
@@ -236,14 +239,7 @@ def group(options: list[Callable[[Any], Any]], section: str = "") -> Callable[[F
 checkpoints_argument = click.argument(
     "checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...", shell_complete=completed_checkpoints
 )
-device_option = option(
-    "--device", section="Run", default="auto", help="auto, cpu, cuda, cuda:N, mps, xpu or another that torch names."
-)
-ids_option = option("--ids", section="Data", type=Place(), help="File with the exact sample ids, one a line.")
 quiet_option = option("--quiet", section="Run", is_flag=True, help="No progress on standard error.")
-frost_option = option(
-    "--frost-dir", help="Folder of frost's photographs; else imagecorruptions', else our own textures."
-)
 
 
 def images_option(what: str = "Folder, zip, or embedded:shapes.", required: bool = True) -> Callable[[F], F]:
@@ -281,229 +277,52 @@ def constants_instead(context: click.Context, parameter: click.Parameter, value:
         raise ProtocolError(f"--preset {value}: the constants of corruptions are chosen by --constants {value}")
 
 
-def network_options(arch: str, classes: str, *more: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Return the options for loading a network. arch, classes: their help. more: options that its task adds."""
-    return group(
-        [
-            option("--arch", help=arch),
-            option("--attention", help="Attention formula (robustkit list attentions); default: from the metadata."),
-            option("--num-classes", type=AT_LEAST_1, help=classes),
-            option("--mean", help="Channel means in [0, 1], one or three, separated by spaces or commas."),
-            option("--std", help="Channel standard deviations, likewise."),
-            *more,
-            option("--use-ema", is_flag=True, help="Take the EMA weights where the file has them."),
-            option("--allow-partial", is_flag=True, help="Go on with missing or unexpected tensors."),
-        ],
-        "Model",
-    )
+_TYPES: dict[object, Any] = {
+    "int": AT_LEAST_0,
+    "int | None": AT_LEAST_1,
+    "float | None": float,
+    "int | Literal['auto'] | None": BatchSize(),
+    Path: Place(),
+    "output": Place(writes=True),
+}
+"""The types of options by the type that a request names, or the annotation."""
 
 
-model_options = network_options(
-    "timm name or code to run: module:function, file.py:function; guessed for ViTs.",
-    "Number of classes of the head.",
-    option("--interpolation", help="bicubic, bilinear, nearest, lanczos, box or hamming."),
-    option("--crop-pct", type=float, help="Image size over resized size, as in timm."),
-    option("--crop-mode", help="center, center-floor, squash or border."),
-    option("--img-size", type=AT_LEAST_1, help="Size of the input; positional embeddings are resampled to it."),
-)
-label_options = group(
-    [
-        option("--layout", help="How to read the folder; detected by default (robustkit list datasets)."),
-        option(
-            "--labels",
-            "labels_csv",
-            type=Place(),
-            help="CSV of file names and labels of a flat folder.",
-        ),
-        option("--real-labels", type=Place(), help="ImageNet ReaL's JSON of valid labels."),
-    ],
-    "Data",
-)
-data_options = group(
-    [
-        label_options,
-        option("--limit", type=AT_LEAST_1, help="At most N samples: class-balanced, a function of the seed."),
-        ids_option,
-    ],
-    "Data",
-)
-radius_options = group(
-    [
-        option("--eps", help="Radius, such as 1/255; several with commas; default: from the card."),
-        option("--norm", type=click.Choice(["linf", "l2"]), help="Norm; default: from the card."),
-    ],
-    "Attacks",
-)
-attack_options = group(
-    [
-        option("--attacks", help="Names or conditions: pgd(steps=30),spsa; none; default: fgsm,pgd."),
-        radius_options,
-        option("--engine", help="Run the attacks by pyautoattack or torchattacks instead, for cross-checking."),
-        option("--transfer", is_flag=True, help="Score each checkpoint on what the attacks found for the others."),
-        option("--keep-adversarials", is_flag=True, help="Keep adversarial images in the run, in half precision."),
-    ],
-    "Attacks",
-)
-definition_options = group(
-    [
-        option(
-            "--constants",
-            default="auto",
-            help="Of corruptions: auto, imagenet, or cifar for images of 32x32 (preset=cifar in conditions).",
-        ),
-        option("--variant", default="hendrycks", help="Code: hendrycks (the benchmark's) or bethgelab."),
-        frost_option,
-    ],
-    "Corruptions",
-)
-evaluation_option = option(
-    "--evaluations",
-    section="Run",
-    help="Conditions of plug-ins' families, such as rotation(degrees=30) (robustkit list plugins).",
-)
-corruption_options = group(
-    [
-        option("--corruptions", help="Sets or names: in-c, fog,snow(severity=1+3) (robustkit list corruptions)."),
-        option("--corrupted-dir", help="Tree of released corrupted images, <corruption>/<1-5>/..., to read instead."),
-        definition_options,
-        evaluation_option,
-    ],
-    "Corruptions",
-)
-truth_options = group(
-    [
-        option("--boxes", type=Place(), help="Boxes of the objects: a CSV, or a folder of XML files."),
-        option("--masks", type=Place(), help="Folder of masks, named and sized like the images."),
-        option(
-            "--faithfulness",
-            type=click.Choice(["none", "abpc", "all"]),
-            default="abpc",
-            help="Test maps on the model itself: ABPC; all adds ROAD, insertion, deletion and a redrawn head.",
-        ),
-        option("--keep-misclassified", is_flag=True, help="Also score the maps of wrong predictions."),
-    ],
-    "Maps",
-)
-map_options = group(
-    [
-        option("--cams", help="Methods: agcam,grad-cam(threshold=0.3) (robustkit list cams); controls come along."),
-        option(
-            "--region-noise",
-            help="Regions to drown: object,background,map-top(share=0.3),map-bottom,random.",
-        ),
-        option("--stability", is_flag=True, help="Compare maps under every attack and corruption with the clean ones."),
-        option("--watch-attention", is_flag=True, help="Logits, norms and entropy of each head under every condition."),
-        truth_options,
-    ],
-    "Maps",
-)
+def request_options(kind: type, *names: str, without: Iterable[str] = ()) -> Callable[[F], F]:
+    """Return the options of a request's fields: those of some names, else all without some names or headings."""
+    by_name = {each.name: each for each in options_of(kind) if each.heading or each.group}
+    chosen = [by_name[name] for name in names] if names else by_name.values()
+    every = (inner for each in chosen for inner in (options_of(each.group) if each.group else [each]))
+    return group([_option(each) for each in every if not {each.name, each.heading} & {*without}])
 
 
-def protocol_option(card: str = "standard") -> Callable[[F], F]:
-    """Return the option that names a card."""
-    return option("--protocol", section="Run", default=card, help="Protocol card: a name or a TOML file.")
+def _option(each: RequestOption) -> Callable[[F], F]:
+    """Return the option of a field. One that is on unless told otherwise is offered as --no-NAME."""
+    settings: dict[str, Any] = {"help": each.help, **each.settings}
+    if each.annotation == "bool":
+        return option(each.flag, section=each.heading, is_flag=True, **settings)
+    wanted = each.type or each.annotation
+    if isinstance(wanted, tuple):
+        settings["type"] = click.Choice(wanted)
+    elif wanted in (int, str) or wanted in _TYPES:
+        settings["type"] = _TYPES.get(wanted, wanted)
+    if each.default is MISSING:
+        settings["required"] = True
+    elif each.default is not None:
+        settings["default"] = ",".join(map(str, each.default)) if isinstance(each.default, tuple) else each.default
+    return option(each.flag, each.name, section=each.heading, **settings)
 
 
-shuffle_option = option(
-    "--shuffle", section="Data", is_flag=True, help="Take samples in a random order, a function of the seed."
+details_option = option("--details", section="Output", is_flag=True, help="Print every table, not only the short one.")
+skip_bad_option = option(
+    "--skip-bad", section="Run", is_flag=True, help="Exit 0 although some images or masks could not be read."
 )
-preset_option = option(
-    "--preset", section="Run", help="Amount of work: quick, standard or full (robustkit list presets)."
-)
-browse_option = option(
-    "--browse",
-    section="Output",
-    type=AT_LEAST_0,
-    default=100,
-    help="Samples whose images the report shows; 0 for none.",
-)
-setup_option = option(
-    "--no-setup-check",
-    section="Run",
-    is_flag=True,
-    help="Skip the check of attention formula, normalisation and crop against the labels.",
-)
-out_option = option("--out", section="Output", type=Place(writes=True), help="Run folder; default: runs/<checkpoint>.")
-computing_options = group(
-    [
-        option("--batch-size", type=BatchSize(), help="Samples in a batch, or auto; default: by device."),
-        option("--shard-size", type=AT_LEAST_1, help="Samples in a unit of work; fixed when a run begins."),
-        option("--workers", type=AT_LEAST_1, help="Threads that decode images; default: a thread for each core."),
-        device_option,
-        option("--dtype", default="float32", help="float32 or bfloat16; attacks are scored in float32."),
-        option("--compile", is_flag=True, help="torch.compile the model."),
-        option("--seed", type=int, default=0, help="Seed of every random draw."),
-        quiet_option,
-        option("--skip-bad", is_flag=True, help="Exit 0 although some images or masks could not be read."),
-    ],
-    "Run",
-)
-run_options = group(
-    [
-        out_option,
-        option("--details", section="Output", is_flag=True, help="Print every table, not only the short one."),
-        computing_options,
-    ],
-    "Run",
-)
-sharing_options = group(
-    [
-        option("--part", help="Compute a share of the units, such as 3/64, and no summary (robustkit merge)."),
-        option(
-            "--ray",
-            is_flag=False,
-            flag_value="local",
-            metavar="[ADDRESS]",
-            help="Compute on a Ray cluster: auto or HOST:PORT; without an address on one of its own.",
-        ),
-    ],
-    "Run",
-)
+SHARED = ("part", "ray")
+"""The fields by which several machines share a run."""
 
 
-mask_options = group(
-    [
-        option(
-            "--masks",
-            type=Place(),
-            help="Folder of label maps, for segmenters, named like the images.",
-        ),
-        option("--classes", type=Place(), help="File of class names, one a line, in label order."),
-        option("--ignore", type=str, default="255", help="Labels that do not count, separated by commas."),
-    ],
-    "Data",
-)
-scene_options = group(
-    [
-        mask_options,
-        option("--layout", section="Data", help="ade20k, folders or embedded; detected by default."),
-        option("--limit", section="Data", type=AT_LEAST_1, help="At most N images, a function of the seed."),
-        ids_option,
-        option(
-            "--attacks",
-            section="Attacks",
-            help="fgsm, pgd, segpgd, cospgd, sea or conditions such as segpgd(steps=10); none; default: pgd.",
-        ),
-        radius_options,
-        option("--corruptions", help="Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."),
-        option("--variant", default="bethgelab", help="Code: bethgelab (published segmentation's) or hendrycks."),
-        frost_option,
-        evaluation_option,
-        option(
-            "--examples",
-            section="Output",
-            type=AT_LEAST_0,
-            default=4,
-            help="Scenes to draw in the report; 0 for none.",
-        ),
-    ],
-    "Corruptions",
-)
-segmenter_options = network_options(
-    "timm name of a Segmenter's encoder, or code to run: module:function, file.py:function.",
-    "Number of classes of the output.",
-    option("--window", help="Side, or HEIGHTxWIDTH, of the windows that the network sees."),
-    option("--stride", help="Step from one window to the next, likewise."),
-    option("--short-side", type=AT_LEAST_1, help="Resize images to this short side before windows are cut."),
-    option("--resize", help="ade20k: resize images as the public data pipeline for ADE20K does."),
-)
+def run_options(kind: type, *, shared: bool = True, without: Iterable[str] = ()) -> Callable[[F], F]:
+    """Return all options of the command that carries out a request. shared: several machines may share the run."""
+    own = [details_option, quiet_option, skip_bad_option]
+    parts = [request_options(kind, *SHARED)] if shared else []
+    return group([request_options(kind, without=(*without, *SHARED)), *own, *parts, common])

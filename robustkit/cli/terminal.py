@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
+from ..pipeline.presets import preset_of
+from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
 from . import streams
-from .arguments import DATA_KEYS, model_arguments, refuse_for_pictures, refuse_idle_parts, segmenter_arguments
+from .arguments import R, refuse_for_pictures, refuse_idle_parts, request_of, taken
 
 if TYPE_CHECKING:
     from ..evaluations.records import Part
-    from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
     from ..results.summary import Run
     from ..runs.folder import RunFolder
 
@@ -53,37 +54,25 @@ def console(stderr: bool = False) -> Any:
 
 
 def audit_request(
-    checkpoints: tuple[str, ...],
-    data_dir: str,
-    options: dict[str, Any],
-    parts: Sequence[str] = ("attacks", "limit", "corruptions", "cams"),
+    options: dict[str, Any], parts: Sequence[str] = ("attacks", "limit", "corruptions", "cams")
 ) -> ClassificationRequest:
     """Return the request of a command for classifiers. options: as click has them. parts: of a preset that count."""
-    from ..pipeline.presets import preset_of
-    from ..pipeline.request import ClassificationRequest
-
-    chosen: Mapping[str, Any] = {}
     if (name := options.get("preset")) is not None:
         options["preset"] = preset_of("classification", name).only(parts)
-        chosen = options["preset"].options
-    refuse_idle_parts({**chosen, **{name: value for name, value in options.items() if value is not None}})
-    model = model_arguments(options)
-    data = {key: options.pop(key) for key in DATA_KEYS}
-    options["setup_check"] = not options.pop("no_setup_check")
-    return ClassificationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, data=data, **options)
+    return _working(ClassificationRequest, options, {} if name is None else options["preset"].options)
 
 
-def segment_request(checkpoints: tuple[str, ...], data_dir: str, options: dict[str, Any]) -> SegmentationRequest:
+def segment_request(options: dict[str, Any]) -> SegmentationRequest:
     """Return the request of a command for segmenters. options: as click has them."""
-    from ..pipeline.presets import preset_of
-    from ..pipeline.request import SegmentationRequest
-
     name = options.get("preset")
-    chosen = {} if name is None else preset_of("segmentation", name).options
-    refuse_idle_parts({"cams": "", **chosen, **{name: value for name, value in options.items() if value is not None}})
-    model = segmenter_arguments(options)
-    options["setup_check"] = not options.pop("no_setup_check")
-    return SegmentationRequest(checkpoints=checkpoints, data_dir=data_dir, model=model, **options)
+    filled = {} if name is None else preset_of("segmentation", name).options
+    return _working(SegmentationRequest, options, {"cams": "", **filled})
+
+
+def _working(kind: type[R], options: Mapping[str, Any], filled: Mapping[str, Any]) -> R:
+    """Return a request. Raises ProtocolError for options that would do nothing. filled: what a preset says."""
+    refuse_idle_parts({**filled, **{name: value for name, value in options.items() if value is not None}})
+    return request_of(kind, options)
 
 
 def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quiet: bool = False) -> Run:
@@ -133,7 +122,9 @@ def run_cam(
     if pictures:
         _explain(pictures, checkpoints, gallery, options)
         return
-    _draw(audit_request(checkpoints, str(data_dir), options), gallery, skip_bad, details, quiet)
+    _draw(
+        audit_request({"checkpoints": checkpoints, "data_dir": data_dir, **options}), gallery, skip_bad, details, quiet
+    )
 
 
 def _explain(
@@ -148,7 +139,7 @@ def _explain(
         checkpoints,
         gallery["targets"],
         options["cams"],
-        model=model_arguments(options),
+        model=taken(ClassificationRequest, "model", options),
         device=options["device"],
         out=options["out"],
         raw=gallery["save_maps"],

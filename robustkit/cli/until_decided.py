@@ -41,7 +41,7 @@ def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> 
     withdraw([gate["junit"], gate["json_file"], gate["attestation"]])
     policy = read_policy(place)
     baseline = None if gate["baseline"] is None else RunFolder.existing(gate["baseline"])
-    request = audit_request(tuple(checkpoints), data_dir, options)
+    request = audit_request({"checkpoints": tuple(checkpoints), "data_dir": data_dir, **options})
     side, command = console(stderr=True), _command(sys.argv[1:])
 
     def say(line: str) -> None:

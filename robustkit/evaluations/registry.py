@@ -13,7 +13,7 @@ from attacks.registry import ATTACKS, DENSE_ATTACKS
 from ..common.plugins import Registry
 from ..errors import ProtocolError
 from ..protocol.card import number
-from ..protocol.condition import ConditionPattern
+from ..protocol.condition import ConditionPattern, split_list
 from .interface import Vocabulary
 
 FOLDERS = {
@@ -121,7 +121,7 @@ def pattern_of(text: str) -> ConditionPattern:
     form = re.fullmatch(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
     if not form:
         return ConditionPattern(text, text)
-    items = [item.strip() for item in re.split(r",(?![^(]*\))", form[2] or "") if item.strip()]
+    items = split_list(form[2] or "")
     split = [item.partition("=") for item in items]
     pairs = tuple((key.strip(), value.strip()) for key, equals, value in split if equals)
     what = ",".join(key for key, equals, _ in split if not equals)

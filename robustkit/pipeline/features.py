@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
 
 import safetensors.torch
 import torch
@@ -36,7 +35,7 @@ from ..tasks.features.subject import FeatureSubject, Pixels
 from .inputs import plan_attacked
 from .manifest import describe
 from .plan import Contender, Plan
-from .request import Request
+from .request import FeatureRequest
 from .units import decoded
 
 FILE, _KEY = "heads.safetensors", "robustkit"
@@ -123,33 +122,6 @@ def _all(supply: Pixels, settings: Settings, features: Callable[[Tensor], Tensor
 
 _MOST_SHARED = 0.01
 """The share of images that may be training images, too: public data sets hold a few files twice."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureRequest(Request):
-    """The request of `robustkit features`.
-
-    train: the training images, as `data_dir`. train_limit: at most so many of them. neighbours, shots: numbers, or such
-    as `5,20`; left out, as the card says. probe: strength of its regularisation, or `cv`.
-    """
-
-    task = "features"
-    usual_attacks = "pgd"
-    usual_batch: ClassVar = {"cpu": 32, "accelerator": 256}
-    least_shard = 128
-    kept = (
-        *("checkpoints", "data_dir", "train", "train_limit", "neighbours", "shots", "probe", "attacks", "corruptions"),
-        *("frost_dir", "eps", "norm", "limit", "ids", "data", "model"),
-    )
-
-    protocol: str = "features"
-    train: str | Path
-    train_limit: int | None = None
-    neighbours: str | Sequence[int] | None = None
-    shots: str | Sequence[int] | None = None
-    probe: str | float | None = None
-    constants: str = "auto"
-    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def plan(request: FeatureRequest) -> Plan:

@@ -1,20 +1,106 @@
-"""Open labelled images as a command asks for them, and say whose constants and textures corruptions have."""
+"""Open labelled images as a command asks for them; plan attacks in two phases, and those on corrupted images.
+
+`autoattack(second=200)` becomes its first stages, and the rest on 200 of the samples that stand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..common.plugins import declared
 from ..data.dataset import Dataset, open_dataset
-from ..errors import DataError, NothingEvaluated, ProtocolError
+from ..errors import DataError, NothingEvaluated, PluginError, ProtocolError, unknown
+from ..evaluations.attacks.build import Options, build_attack, parse_condition
+from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
 from ..evaluations.attacks.on_corrupted import on_corrupted
+from ..evaluations.attacks.two_phase.condition import two_phase_condition
 from ..evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
 from ..evaluations.corruptions.plan import CorruptedInputs, Plan
 from ..evaluations.corruptions.tree import CorruptedTree
+from ..evaluations.registry import is_attack, kind_of, pattern_of, plugged, vocabulary_of
 from ..models.identity import ModelIdentity
-from ..protocol.condition import Condition
+from ..protocol.card import Card
+from ..protocol.condition import Condition, split_condition
+
+_OWN = re.compile(r"\s*(first|second)\s*=([^,]*)")
+_USUAL = "apgd-ce"
+
+
+def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition]:
+    """Yield the conditions of an attack that asks for a second phase; nothing for another.
+
+    Raises:
+        ProtocolError: the attack has no stages, or none of them are left for one of the phases.
+    """
+    name, arguments = split_condition(item)
+    parts = (arguments or "").split(",")
+    stated = [(match[1], match[2].strip()) for part in parts if (match := _OWN.fullmatch(part))]
+    own = dict(stated)
+    if not own:
+        return
+    others = [part for part in parts if part.strip() and not _OWN.fullmatch(part)]
+    if name != "autoattack":
+        raise ProtocolError(f"condition {item!r}: first and second are of autoattack; leave them out of {name}")
+    if len(own) < len(stated):
+        raise ProtocolError(f"condition {item!r}: first or second is given twice; leave one of them out")
+    m = own.get("second", "")
+    if not m.isdecimal() or not int(m):
+        raise ProtocolError(
+            f"condition {item!r}: second is {m or 'missing'}; expected how many samples, such as second=200"
+        )
+
+    def parsed(*more: str) -> Condition:
+        return parse_condition(f"{name}({','.join([*others, *more])})", card, **options)
+
+    whole = parsed()
+    if whole.engine != "robustkit":
+        raise ProtocolError(f"condition {item!r}: engine {whole.engine} runs all stages at once; leave it out")
+    if dict(whole.parameters).get("only"):
+        raise ProtocolError(f"condition {item!r}: only leaves out stages, which the second phase runs; leave it out")
+    if whole.on:
+        raise ProtocolError(
+            f"condition {item!r}: on draws from all samples, second from those that stand; leave one out"
+        )
+    every = getattr(build_attack(whole, card), "stage_names", ())
+    first = own.get("first", _USUAL)
+    chosen = [stage for stage in every if stage in first.split("+")]
+    rest = [stage for stage in every if stage not in chosen]
+    if "+".join(chosen) != first or not (chosen and rest) or list(every[: len(chosen)]) != chosen:
+        examples = "first=" + " or first=".join("+".join(every[:count]) for count in range(1, len(every)))
+        raise ProtocolError(
+            f"condition {item!r}: first is {first}; expected the stages that it begins with: {examples}"
+        )
+    begin, end = (parsed(f"only={'+'.join(stages)}") for stages in (chosen, rest))
+    yield begin
+    yield two_phase_condition(begin, end, whole, first, int(m))
+
+
+def plugin_condition(text: str) -> Condition:
+    """Return a condition of a family that a plug-in brings.
+
+    Raises:
+        ProtocolError: it is of another family, or of none. PluginError: the plug-in makes something else of it.
+    """
+    kind, _ = split_condition(text)
+    if plugged(kind) is None:
+        if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
+            names = [plugin.name for plugin in declared("families")]
+            if not names:
+                raise ProtocolError(f"--evaluations {text}: no plug-in brings it; install one, or give --plugin FILE")
+            raise ProtocolError(unknown("evaluation", kind, names))
+        words = shlex.join(vocabulary_of(kind).command(pattern_of(text), pattern_of))
+        raise ProtocolError(f"--evaluations {text}: it takes families of plug-ins; ask for this one by {words}")
+    condition: object = vocabulary_of(kind).parse(text)
+    if not isinstance(condition, Condition) or (condition.name, kind_of(condition.text)) != (kind, kind):
+        raise PluginError(
+            f"--evaluations {text}: its plug-in makes {condition!r} of it; expected a condition {kind}(...)"
+        )
+    return condition
 
 
 def labelled_data(

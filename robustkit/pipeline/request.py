@@ -1,98 +1,126 @@
-"""Plan attacks in two phases: `autoattack(second=200)` becomes its first stages, and the rest on 200 that stand."""
+"""What a run is asked for: a dataclass for each task, whose fields say what the command line and Python need to know.
+
+Options of commands (`cli.options`), signatures (`pipeline.audit`, `keywords.pyi`) and the reference are made from them.
+Whoever asks for help reads this module: what loads torch is imported where a request is carried out.
+"""
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
-from ..common.plugins import declared
-from ..data.scenes import IGNORE
-from ..errors import PluginError, ProtocolError, unknown
-from ..evaluations.attacks.build import Options, build_attack, parse_condition, parse_conditions
-from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
-from ..evaluations.attacks.two_phase.condition import two_phase_condition
-from ..evaluations.records import Part
-from ..evaluations.registry import is_attack, kind_of, pattern_of, plugged, vocabulary_of
-from ..evaluations.subject import Settings
-from ..models.device import DTYPES, pick_device, unknown_dtype
-from ..models.identity import display_name
-from ..protocol.card import Card, load_card, number
-from ..protocol.condition import Condition, split_condition
-from ..runs.files import RunFiles
-from ..tasks.registry import EVERY_TASK
-from ..tasks.task import task_named
+from ..common.options import option, options, read_labels, read_numbers, read_sides, read_triple
+from ..errors import ProtocolError
 from .presets import Preset, preset_of
 from .processes import follows
 
-_OWN = re.compile(r"\s*(first|second)\s*=([^,]*)")
-_USUAL = "apgd-ce"
+if TYPE_CHECKING:
+    from ..evaluations.records import Part
+    from ..evaluations.subject import Settings
+    from ..protocol.card import Card
+    from ..protocol.condition import Condition
 
 
-def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition]:
-    """Yield the conditions of an attack that asks for a second phase; nothing for another.
+_LISTS = ("attacks", "corruptions", "cams", "region_noise", "disturbances", "evaluations")
+"""Fields that are read more than once, so that an iterator becomes a tuple."""
 
-    Raises:
-        ProtocolError: the attack has no stages, or none of them are left for one of the phases.
-    """
-    name, arguments = split_condition(item)
-    parts = (arguments or "").split(",")
-    stated = [(match[1], match[2].strip()) for part in parts if (match := _OWN.fullmatch(part))]
-    own = dict(stated)
-    if not own:
-        return
-    others = [part for part in parts if part.strip() and not _OWN.fullmatch(part)]
-    if name != "autoattack":
-        raise ProtocolError(f"condition {item!r}: first and second are of autoattack; leave them out of {name}")
-    if len(own) < len(stated):
-        raise ProtocolError(f"condition {item!r}: first or second is given twice; leave one of them out")
-    m = own.get("second", "")
-    if not m.isdecimal() or not int(m):
-        raise ProtocolError(
-            f"condition {item!r}: second is {m or 'missing'}; expected how many samples, such as second=200"
-        )
 
-    def parsed(*more: str) -> Condition:
-        return parse_condition(f"{name}({','.join([*others, *more])})", card, **options)
+# The options of models and data sets, which are entries of one field
 
-    whole = parsed()
-    if whole.engine != "robustkit":
-        raise ProtocolError(f"condition {item!r}: engine {whole.engine} runs all stages at once; leave it out")
-    if dict(whole.parameters).get("only"):
-        raise ProtocolError(f"condition {item!r}: only leaves out stages, which the second phase runs; leave it out")
-    if whole.on:
-        raise ProtocolError(
-            f"condition {item!r}: on draws from all samples, second from those that stand; leave one out"
-        )
-    every = getattr(build_attack(whole, card), "stage_names", ())
-    first = own.get("first", _USUAL)
-    chosen = [stage for stage in every if stage in first.split("+")]
-    rest = [stage for stage in every if stage not in chosen]
-    if "+".join(chosen) != first or not (chosen and rest) or list(every[: len(chosen)]) != chosen:
-        examples = "first=" + " or first=".join("+".join(every[:count]) for count in range(1, len(every)))
-        raise ProtocolError(
-            f"condition {item!r}: first is {first}; expected the stages that it begins with: {examples}"
-        )
-    begin, end = (parsed(f"only={'+'.join(stages)}") for stages in (chosen, rest))
-    yield begin
-    yield two_phase_condition(begin, end, whole, first, int(m))
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """What the loaders of networks take."""
+
+    own_before: ClassVar[str] = "use_ema"
+
+    arch: str | None = option("Model", "timm name or code to run: module:function, file.py:function; guessed for ViTs.")
+    attention: str | None = option(
+        "Model", "Attention formula (robustkit list attentions); default: from the metadata."
+    )
+    num_classes: int | None = option("Model", "Number of classes of the head.")
+    mean: str | None = option(
+        "Model", "Channel means in [0, 1], one or three, separated by spaces or commas.", read=read_triple
+    )
+    std: str | None = option("Model", "Channel standard deviations, likewise.", read=read_triple)
+    use_ema: bool = option("Model", "Take the EMA weights where the file has them.", False)
+    allow_partial: bool = option("Model", "Go on with missing or unexpected tensors.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierOptions(NetworkOptions):
+    """What `robustkit.load` takes."""
+
+    interpolation: str | None = option("Model", "bicubic, bilinear, nearest, lanczos, box or hamming.")
+    crop_pct: float | None = option("Model", "Image size over resized size, as in timm.")
+    crop_mode: str | None = option("Model", "center, center-floor, squash or border.")
+    img_size: int | None = option("Model", "Size of the input; positional embeddings are resampled to it.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmenterOptions(NetworkOptions):
+    """What `robustkit.load_segmenter` takes."""
+
+    arch: str | None = option(
+        "Model", "timm name of a Segmenter's encoder, or code to run: module:function, file.py:function."
+    )
+    num_classes: int | None = option("Model", "Number of classes of the output.")
+    window: str | None = option(
+        "Model", "Side, or HEIGHTxWIDTH, of the windows that the network sees.", read=read_sides
+    )
+    stride: str | None = option("Model", "Step from one window to the next, likewise.", read=read_sides)
+    short_side: int | None = option("Model", "Resize images to this short side before windows are cut.")
+    resize: str | None = option("Model", "ade20k: resize images as the public data pipeline for ADE20K does.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesModelOptions(NetworkOptions):
+    """What the loader of classifiers of time series takes."""
+
+    arch: str | None = option("Model", "series-transformer, or code to run: module:function, file.py:function.")
+    mean: str | None = option(
+        "Model", "Mean of each channel in the training data, separated by spaces or commas.", read=read_numbers
+    )
+    std: str | None = option(
+        "Model", "Standard deviation of each channel there, likewise; the unit of --eps.", read=read_numbers
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelOptions:
+    """What the loader of language models takes."""
+
+    attention: str | None = option("Model", "Attention formula of an hf: model; default: from the metadata.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions:
+    """What `robustkit.data.open_dataset` takes besides."""
+
+    layout: str | None = option("Data", "How to read the folder; detected by default (robustkit list datasets).")
+    labels_csv: str | None = option(
+        "Data", "CSV of file names and labels of a flat folder.", flag="--labels", type=Path
+    )
+    real_labels: str | None = option("Data", "ImageNet ReaL's JSON of valid labels.", type=Path)
+
+
+# The requests
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request for a run, whatever its task. `audit` documents each field.
+    """A request for a run, whatever its task.
 
     task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by kind of device, where
     none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
-    run.json keeps, so that the same samples can be found again. preset: fills what is not given; what it filled stays.
-    part: `3/64`, to compute a share of the units without meeting who computes the others. ray: a cluster to compute on,
-    `local` for one of its own.
+    run.json keeps, so that the same samples can be found again. lacks: the fields that mean nothing for the task.
+    preset: fills what is not given; what it filled stays.
 
     Raises:
         ProtocolError: a size is below 1, or a dtype is not supported.
@@ -103,37 +131,52 @@ class Request:
     usual_batch: ClassVar[Mapping[str, int]]
     least_shard: ClassVar[int]
     kept: ClassVar[tuple[str, ...]]
+    lacks: ClassVar[tuple[str, ...]] = ()
+    own_before: ClassVar[str] = "limit"
 
     checkpoints: Sequence[str | Path]
-    data_dir: str | Path
-    attacks: str | Iterable[str] | None = None
-    corruptions: str | Iterable[str] | None = None
-    evaluations: str | Iterable[str] | None = None
-    variant: str = "hendrycks"
-    frost_dir: str | Path | None = None
-    out: str | Path | None = None
-    protocol: str = "standard"
-    eps: str | float | None = None
-    norm: str | None = None
-    preset: str | Preset | None = None
-    limit: int | None = None
-    ids: str | Path | None = None
-    seed: int = 0
-    batch_size: int | Literal["auto"] | None = None
-    shard_size: int | None = None
-    workers: int | None = None
-    device: str = "auto"
-    dtype: str = "float32"
-    compile: bool = False
-    part: str | None = None
-    ray: str | None = None
-    model: Mapping[str, Any] = field(default_factory=dict)
+    data_dir: str | Path = option("Data", "Folder, zip, or embedded:shapes.", MISSING)
+    model: Mapping[str, Any] = options(ClassifierOptions)
+    preset: str | Preset | None = option("Run", "Amount of work: quick, standard or full (robustkit list presets).")
+    attacks: str | Iterable[str] | None = option("Attacks", "")
+    eps: str | float | None = option("Attacks", "Radius, such as 1/255; several with commas; default: from the card.")
+    norm: str | None = option("Attacks", "Norm; default: from the card.", type=("linf", "l2"))
+    corruptions: str | Iterable[str] | None = option("Corruptions", "")
+    limit: int | None = option("Data", "At most N samples: class-balanced, a function of the seed.")
+    ids: str | Path | None = option("Data", "File with the exact sample ids, one a line.", type=Path)
+    variant: str = option("Corruptions", "Code: hendrycks (the benchmark's) or bethgelab.", "hendrycks")
+    frost_dir: str | Path | None = option(
+        "Corruptions", "Folder of frost's photographs; else imagecorruptions', else our own textures."
+    )
+    evaluations: str | Iterable[str] | None = option(
+        "Run", "Conditions of plug-ins' families, such as rotation(degrees=30) (robustkit list plugins)."
+    )
+    protocol: str = option("Run", "Protocol card: a name or a TOML file.", "standard")
+    setup_check: bool = option(
+        "Run", "Skip the check of attention formula, normalisation and crop against the labels.", True
+    )
+    out: str | Path | None = option("Output", "Run folder; default: runs/<checkpoint>.", type="output")
+    batch_size: int | Literal["auto"] | None = option("Run", "Samples in a batch, or auto; default: by device.")
+    shard_size: int | None = option("Run", "Samples in a unit of work; fixed when a run begins.")
+    workers: int | None = option("Run", "Threads that decode images; default: a thread for each core.")
+    device: str = option("Run", "auto, cpu, cuda, cuda:N, mps, xpu or another that torch names.", "auto")
+    dtype: str = option("Run", "float32 or bfloat16; attacks are scored in float32.", "float32")
+    compile: bool = option("Run", "torch.compile the model.", False)
+    seed: int = option("Run", "Seed of every random draw.", 0, type=int)
+    part: str | None = option("Run", "Compute a share of the units, such as 3/64, and no summary (robustkit merge).")
+    ray: str | None = option(
+        "Run",
+        "Compute on a Ray cluster: auto or HOST:PORT; without an address on one of its own.",
+        settings={"is_flag": False, "flag_value": "local", "metavar": "[ADDRESS]"},
+    )
 
     def __post_init__(self) -> None:
         with self.noted():
             self._settle()
 
     def _settle(self) -> None:
+        from ..models.device import DTYPES, unknown_dtype
+
         check_date()
         if self.preset is not None:
             preset = preset_of(self.task, self.preset) if isinstance(self.preset, str) else self.preset
@@ -152,13 +195,17 @@ class Request:
             raise ProtocolError(unknown_dtype(self.dtype))
         if self.out is not None and not str(self.out).strip():
             raise ProtocolError("out is empty; expected a run folder, or leave it out for runs/<checkpoint>")
-        for name in ("attacks", "corruptions", "cams", "region_noise", "evaluations"):  # read more than once
+        for name in _LISTS:
             if not isinstance(value := getattr(self, name, None), str | None):
                 object.__setattr__(self, name, tuple(value))
 
     @cached_property
     def card(self) -> Card:
         """The protocol card. Raises ProtocolError where it is for another task."""
+        from ..protocol.card import load_card
+        from ..tasks.registry import EVERY_TASK
+        from ..tasks.task import task_named
+
         card = load_card(self.protocol)
         if card.task != self.task:
             plugin = EVERY_TASK.plugin(card.task)
@@ -169,6 +216,9 @@ class Request:
     @cached_property
     def settings(self) -> Settings:
         """How to compute, with the usual batch size where none is given. Raises ModelError for an unusable device."""
+        from ..evaluations.subject import Settings
+        from ..models.device import DTYPES, pick_device
+
         where = pick_device(self.device)
         usual = self.usual_batch["cpu"]
         if where.type != "cpu":
@@ -180,6 +230,8 @@ class Request:
     @cached_property
     def share(self) -> Part | None:
         """The part of the units that is asked for; None for all of them. Raises ProtocolError where it means none."""
+        from ..evaluations.records import Part
+
         return None if self.part is None else Part.of(self.part)
 
     @property
@@ -198,14 +250,19 @@ class Request:
 
     def attack_conditions(self, attacks: str, engine: str | None = None) -> tuple[Condition, ...]:
         """Return clean and the attacks of a list, at each radius. Raises ProtocolError for what is not understood."""
+        from ..evaluations.attacks.build import parse_conditions
+        from ..protocol.card import number
+        from .inputs import in_two_phases
+
         radii = tuple(number(part, "eps") for part in str(self.eps).split(",")) if self.eps is not None else ()
         return parse_conditions(attacks, self.card, eps=radii, norm=self.norm, engine=engine, several=in_two_phases)
 
     def evaluation_conditions(self) -> tuple[Condition, ...]:
         """Return the conditions of plug-ins' families. Raises ProtocolError for what is not understood."""
-        asked = self.evaluations or ()
-        parts = re.split(r",(?![^(]*\))", asked) if isinstance(asked, str) else asked
-        return tuple(dict.fromkeys(_of_plugin(part) for part in parts if part.strip()))
+        from ..protocol.condition import split_list
+        from .inputs import plugin_condition
+
+        return tuple(dict.fromkeys(map(plugin_condition, split_list(self.evaluations or ()))))
 
     def folder(self, name: str) -> Path:
         """Return the run folder. name: of the first checkpoint."""
@@ -219,6 +276,8 @@ class Request:
         try:
             yield
         except Exception as fault:
+            from ..runs.files import RunFiles
+
             if not follows() and (folder := self._known_folder) is not None:
                 RunFiles(folder).note_refusal(f"{type(fault).__name__}: {fault}")
             raise
@@ -226,6 +285,8 @@ class Request:
     @property
     def _known_folder(self) -> Path | None:
         """The run folder, if it is named or follows from a name that a checkpoint has without being read."""
+        from ..models.identity import display_name
+
         first = next(iter(self.checkpoints), None)
         if self.out is not None:
             return Path(self.out) if str(self.out).strip() else None
@@ -235,24 +296,6 @@ class Request:
         """Return the part of the request that run.json keeps."""
         evaluations = {} if self.evaluations is None else {"evaluations": self.evaluations}
         return {name: getattr(self, name) for name in self.kept} | evaluations
-
-
-def _of_plugin(text: str) -> Condition:
-    kind, _ = split_condition(text)
-    if plugged(kind) is None:
-        if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
-            names = [plugin.name for plugin in declared("families")]
-            if not names:
-                raise ProtocolError(f"--evaluations {text}: no plug-in brings it; install one, or give --plugin FILE")
-            raise ProtocolError(unknown("evaluation", kind, names))
-        words = shlex.join(vocabulary_of(kind).command(pattern_of(text), pattern_of))
-        raise ProtocolError(f"--evaluations {text}: it takes families of plug-ins; ask for this one by {words}")
-    condition: object = vocabulary_of(kind).parse(text)
-    if not isinstance(condition, Condition) or (condition.name, kind_of(condition.text)) != (kind, kind):
-        raise PluginError(
-            f"--evaluations {text}: its plug-in makes {condition!r} of it; expected a condition {kind}(...)"
-        )
-    return condition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,23 +312,45 @@ class ClassificationRequest(Request):
         *("transfer", "keep_adversarials", "setup_check"),
     )
 
-    corrupted_dir: str | Path | None = None
-    constants: str = "auto"
-    cams: str | Iterable[str] | None = None
-    region_noise: str | Sequence[str] | None = None
-    faithfulness: str = "abpc"
-    stability: bool = False
-    watch_attention: bool = False
-    transfer: bool = False
-    keep_adversarials: bool = False
-    keep_misclassified: bool = False
-    boxes: str | Path | None = None
-    masks: str | Path | None = None
-    engine: str | None = None
-    shuffle: bool = False
-    browse: int = 100
-    setup_check: bool = True
-    data: Mapping[str, Any] = field(default_factory=dict)
+    attacks: str | Iterable[str] | None = option(
+        "Attacks", "Names or conditions: pgd(steps=30),spsa; none; default: fgsm,pgd."
+    )
+    corruptions: str | Iterable[str] | None = option(
+        "Corruptions", "Sets or names: in-c, fog,snow(severity=1+3) (robustkit list corruptions)."
+    )
+    data: Mapping[str, Any] = options(LabelOptions)
+    shuffle: bool = option("Data", "Take samples in a random order, a function of the seed.", False, last=True)
+    engine: str | None = option(
+        "Attacks", "Run the attacks by pyautoattack or torchattacks instead, for cross-checking."
+    )
+    transfer: bool = option("Attacks", "Score each checkpoint on what the attacks found for the others.", False)
+    keep_adversarials: bool = option("Attacks", "Keep adversarial images in the run, in half precision.", False)
+    corrupted_dir: str | Path | None = option(
+        "Corruptions", "Tree of released corrupted images, <corruption>/<1-5>/..., to read instead."
+    )
+    constants: str = option(
+        "Corruptions",
+        "Of corruptions: auto, imagenet, or cifar for images of 32x32 (preset=cifar in conditions).",
+        "auto",
+    )
+    cams: str | Iterable[str] | None = option(
+        "Maps", "Methods: agcam,grad-cam(threshold=0.3) (robustkit list cams); controls come along."
+    )
+    region_noise: str | Sequence[str] | None = option(
+        "Maps", "Regions to drown: object,background,map-top(share=0.3),map-bottom,random."
+    )
+    stability: bool = option("Maps", "Compare maps under every attack and corruption with the clean ones.", False)
+    watch_attention: bool = option("Maps", "Logits, norms and entropy of each head under every condition.", False)
+    boxes: str | Path | None = option("Maps", "Boxes of the objects: a CSV, or a folder of XML files.", type=Path)
+    masks: str | Path | None = option("Maps", "Folder of masks, named and sized like the images.", type=Path)
+    faithfulness: str = option(
+        "Maps",
+        "Test maps on the model itself: ABPC; all adds ROAD, insertion, deletion and a redrawn head.",
+        "abpc",
+        type=("none", "abpc", "all"),
+    )
+    keep_misclassified: bool = option("Maps", "Also score the maps of wrong predictions.", False)
+    browse: int = option("Output", "Samples whose images the report shows; 0 for none.", 100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,15 +366,119 @@ class SegmentationRequest(Request):
         *("frost_dir", "eps", "norm", "limit", "ids", "model", "setup_check"),
     )
 
-    variant: str = "bethgelab"
+    data_dir: str | Path = option("Data", "Folder or zip of images, ADE20K's folder, or embedded:shapes.", MISSING)
+    model: Mapping[str, Any] = options(SegmenterOptions)
+    attacks: str | Iterable[str] | None = option(
+        "Attacks", "fgsm, pgd, segpgd, cospgd, sea or conditions such as segpgd(steps=10); none; default: pgd."
+    )
+    corruptions: str | Iterable[str] | None = option(
+        "Corruptions", "Sets or names: segformer-16, fan-19, fog(severity=3), of the whole image."
+    )
+    limit: int | None = option("Data", "At most N images, a function of the seed.")
+    variant: str = option("Corruptions", "Code: bethgelab (published segmentation's) or hendrycks.", "bethgelab")
     protocol: str = "segmentation"
-    masks: str | Path | None = None
-    classes: str | Path | None = None
-    ignore: Sequence[int] = IGNORE
-    layout: str | None = None
-    examples: int = 4
-    setup_check: bool = True
+    masks: str | Path | None = option("Data", "Folder of label maps, for segmenters, named like the images.", type=Path)
+    classes: str | Path | None = option("Data", "File of class names, one a line, in label order.", type=Path)
+    ignore: Sequence[int] = option(
+        "Data", "Labels that do not count, separated by commas.", (255,), type=str, read=read_labels
+    )
+    layout: str | None = option("Data", "ade20k, folders or embedded; detected by default.")
+    examples: int = option("Output", "Scenes to draw in the report; 0 for none.", 4)
 
     def arguments(self) -> dict[str, Any]:
         attacks = self.attacks if self.attacks is None or isinstance(self.attacks, str) else ",".join(self.attacks)
         return super().arguments() | {"attacks": attacks}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureRequest(Request):
+    """The request of `features`. train: the training images, as `data_dir`."""
+
+    task = "features"
+    usual_attacks = "pgd"
+    usual_batch: ClassVar = {"cpu": 32, "accelerator": 256}
+    least_shard = 128
+    kept = (
+        *("checkpoints", "data_dir", "train", "train_limit", "neighbours", "shots", "probe", "attacks", "corruptions"),
+        *("frost_dir", "eps", "norm", "limit", "ids", "data", "model"),
+    )
+    lacks = ("preset", "setup_check")
+
+    attacks: str | Iterable[str] | None = option(
+        "Attacks", "pgd or conditions such as pgd(loss=l2,restarts=3); none; default: pgd."
+    )
+    corruptions: str | Iterable[str] | None = option("Corruptions", "Sets or names: in-c, fog,snow(severity=1+3).")
+    protocol: str = "features"
+    train: str | Path = option("Data", "Training images, as --data-dir; no image may be in both.", MISSING, type=Path)
+    train_limit: int | None = option("Data", "At most N training images: class-balanced, of the seed.")
+    neighbours: str | Sequence[int] | None = option("Run", "k of kNN, such as 5,20; default: the card's, 5 to 200.")
+    shots: str | Sequence[int] | None = option(
+        "Run", "Images of each class for few-shot heads; default: the card's, 1,2,5."
+    )
+    probe: str | float | None = option(
+        "Run", "Strength of the linear probe's l2, or cv for cross-validation (default)."
+    )
+    data: Mapping[str, Any] = options(LabelOptions)
+    constants: str = option(
+        "Corruptions",
+        "Of corruptions: auto, imagenet, or cifar for images of 32x32 (preset=cifar in conditions).",
+        "auto",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesRequest(Request):
+    """The request of `series`. data_dir: the .ts file."""
+
+    task = "series"
+    usual_attacks = "fgsm,pgd"
+    usual_batch: ClassVar = {"cpu": 64, "accelerator": 256}
+    least_shard = 128
+    kept = ("checkpoints", "data_dir", "attacks", "disturbances", "eps", "norm", "limit", "ids", "model")
+    lacks = ("preset", "setup_check", "corruptions", "variant", "frost_dir")
+
+    data_dir: str | Path = option(
+        "Data", "File of labelled series, as X_TEST.ts of the UEA archive.", MISSING, flag="--data"
+    )
+    model: Mapping[str, Any] = options(SeriesModelOptions)
+    attacks: str | Iterable[str] | None = option(
+        "Attacks", "Names or conditions: fgsm, pgd(steps=30), spsa; none; default: fgsm,pgd."
+    )
+    limit: int | None = option("Data", "At most N series, a function of the seed.")
+    protocol: str = "series"
+    disturbances: str | Iterable[str] | None = option(
+        "Corruptions",
+        "all, or conditions: jitter(sigma=0.5), drop-steps(share=0.2), drop-channels, warp, rescale.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRequest(Request):
+    """The request of `text`. data_dir: the documents. windows: how a text is cut (`tasks.text.lines`)."""
+
+    task = "text"
+    usual_attacks = "none"
+    usual_batch: ClassVar = {"cpu": 8, "accelerator": 64}
+    least_shard = 8  # documents are long
+    kept = (
+        *("checkpoints", "data_dir", "perturbations", "window", "stride", "windows", "split", "documents"),
+        *("limit", "ids", "model"),
+    )
+    lacks = ("preset", "setup_check", "attacks", "eps", "norm", "corruptions", "variant", "frost_dir")
+
+    data_dir: str | Path = option("Data", "Text file, folder of .txt files, or Brown's .tgz.", MISSING, flag="--data")
+    model: Mapping[str, Any] = options(LanguageModelOptions)
+    limit: int | None = option("Data", "At most N documents, a function of the seed.")
+    protocol: str = "text"
+    documents: str | None = option("Data", "How a file is split: headings, blank-lines or file; default: as it looks.")
+    split: str = option("Data", "Of Brown: train, validation or test.", "test")
+    window: int | None = option("Model", "Tokens of a window; default: the card's.")
+    stride: int | None = option("Model", "Tokens from one window to the next; default: the card's.")
+    windows: str | None = option(
+        "Model",
+        "strided, as in the guide of transformers, or full, each with --window tokens before the last to predict; "
+        "default: the card's.",
+    )
+    perturbations: str | Sequence[str] | None = option(
+        "Run", "word-swap(rate=5), typo(rate=5), case(rate=5); none; default: word-swap at 1.5, 2.5 and 5 %."
+    )

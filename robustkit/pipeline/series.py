@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from ..data.dataset import Dataset
 from ..data.series import SeriesSource, open_series
@@ -22,26 +19,7 @@ from ..results.summary import Run
 from ..tasks.series.subject import Series, SeriesSubject
 from .manifest import describe
 from .plan import Contender, Plan
-from .request import Request
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeriesRequest(Request):
-    """The request of `robustkit series`. data_dir: the .ts file. disturbances: names or conditions, or `all`."""
-
-    task = "series"
-    usual_attacks = "fgsm,pgd"
-    usual_batch: ClassVar = {"cpu": 64, "accelerator": 256}
-    least_shard = 128
-    kept = ("checkpoints", "data_dir", "attacks", "disturbances", "eps", "norm", "limit", "ids", "model")
-
-    protocol: str = "series"
-    disturbances: str | Iterable[str] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.disturbances, str | None):  # read more than once
-            object.__setattr__(self, "disturbances", tuple(self.disturbances))
+from .request import SeriesRequest
 
 
 def plan(request: SeriesRequest) -> Plan:

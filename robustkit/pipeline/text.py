@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from ..data.dataset import Dataset
 from ..data.documents import open_documents
@@ -18,43 +15,16 @@ from ..evaluations.subject import Settings
 from ..models.identity import distinct_names
 from ..models.language_model import LanguageModel, load_language_model
 from ..protocol.card import Card
-from ..protocol.condition import CLEAN, Condition
+from ..protocol.condition import CLEAN, Condition, split_list
 from ..report.refresh import refresh
 from ..results.summary import Run
 from ..tasks.text.subject import Documents, TextSubject, Windows
 from .manifest import describe
 from .plan import Contender, Plan
-from .request import Request
+from .request import TextRequest
 
 WINDOWS = ("strided", "full")
 """How a text is cut."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextRequest(Request):
-    """The request of `text`. data_dir: a text file, a folder of .txt files, or Brown's .tgz.
-
-    perturbations: names or conditions, `word-swap(rate=5),typo`; none for none; AAA at the published rates if left out.
-    window, stride: in tokens; windows: `strided` or `full` (`tasks.text.lines`); left out, as the card says. split,
-    documents: as `data.documents.open_documents` takes them.
-    """
-
-    task = "text"
-    usual_attacks = "none"
-    usual_batch: ClassVar = {"cpu": 8, "accelerator": 64}
-    least_shard = 8  # documents are long
-    kept = (
-        *("checkpoints", "data_dir", "perturbations", "window", "stride", "windows", "split", "documents"),
-        *("limit", "ids", "model"),
-    )
-
-    protocol: str = "text"
-    perturbations: str | Sequence[str] | None = None
-    window: int | None = None
-    stride: int | None = None
-    windows: str | None = None
-    split: str = "test"
-    documents: str | None = None
 
 
 def plan(request: TextRequest) -> Plan:
@@ -89,9 +59,7 @@ def plan(request: TextRequest) -> Plan:
 
 def _perturbations(asked: str | Sequence[str] | None) -> tuple[Condition, ...]:
     """Return the conditions of a list. Raises ProtocolError for what is not understood."""
-    given = USUAL if asked is None else asked
-    parts = re.split(r",(?![^(]*\))", given) if isinstance(given, str) else given
-    texts = [part.strip() for part in parts if part.strip()]
+    texts = split_list(USUAL if asked is None else asked)
     if texts == ["none"]:
         return ()
     for text in texts:

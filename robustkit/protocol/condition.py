@@ -7,7 +7,7 @@ evaluations parses its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -30,6 +30,23 @@ def split_condition(text: str) -> tuple[str, str | None]:
             f"condition {text!r}: expected a name or name(key=value,...), such as pgd(eps=1/255,steps=20)"
         )
     return form[1].lower(), form[2]
+
+
+def split_list(text: str | Iterable[str]) -> list[str]:
+    """Return the items of a list, stripped, without empty ones: `pgd(steps=5,restarts=2),fgsm` has two.
+
+    Commas inside brackets, however deep, separate nothing.
+    """
+    if not isinstance(text, str):
+        return [part.strip() for part in text if part.strip()]
+    parts, depth = [""], 0
+    for character in text:
+        depth = max(0, depth + (character == "(") - (character == ")"))
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return split_list(parts)
 
 
 def split_arguments(name: str, text: str | None, known: Mapping[str, Value]) -> dict[str, str]:

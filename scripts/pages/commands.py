@@ -13,6 +13,7 @@ import click
 
 from robustkit.cli.app import cli
 from robustkit.cli.listing import listing
+from robustkit.cli.options import SECTIONS
 
 from .writing import markdown
 
@@ -61,7 +62,8 @@ def _section(name: str, command: click.Command) -> str:
     text, examples = _help(command)
     rows = [("Option", "Meaning", "Default", "Variable")]
     shown = (option for option in command.params if isinstance(option, click.Option) and not option.hidden)
-    rows += map(_row, shown)
+    order = [*SECTIONS]
+    rows += map(_row, sorted(shown, key=lambda option: order.index(getattr(option, "section", "General"))))
     parts = [f"\n## robustkit {name}\n", f"`{usage}`\n", f"{text}\n", f"```sh\n{examples}\n```\n", markdown(rows)]
     return "\n".join(parts)
 

@@ -33,7 +33,7 @@ from robustkit.evaluations.registry import check_condition, fits, pattern_of, wo
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
-from robustkit.pipeline.request import in_two_phases
+from robustkit.pipeline.inputs import in_two_phases
 from robustkit.protocol.card import load_card
 from robustkit.results.summary import Run
 from scripts.studies.attack_strength import two_phase as bench

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
@@ -14,58 +14,117 @@ from processes import called
 from small_audit import audit, command, furnish
 
 import robustkit
+from robustkit.cli.app import cli
+from robustkit.cli.arguments import request_of as request_of_command
+from robustkit.common.options import option, options_of
+from robustkit.data.scenes import IGNORE
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.condition import expand
 from robustkit.pipeline import audit as audit_module
 from robustkit.pipeline.presets import OPTIONS, preset_of, spelled_out
-from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
-from robustkit.pipeline.series import SeriesRequest
-from robustkit.pipeline.text import TextRequest
-
-OF_A_CALL = {"progress", "say"}
-NO_OPTIONS = ({}, None)
-"""What stands for no further options of a model or of data."""
-
-
-@pytest.mark.parametrize(
-    ("function", "request_of"), [(robustkit.audit, ClassificationRequest), (robustkit.segment, SegmentationRequest)]
+from robustkit.pipeline.request import (
+    ClassificationRequest,
+    FeatureRequest,
+    Request,
+    SegmentationRequest,
+    SeriesRequest,
+    TextRequest,
 )
-def test_a_request_has_the_arguments_and_the_defaults_of_its_function(function: Any, request_of: type[Request]) -> None:
-    given = {
-        name: NO_OPTIONS if name in ("model", "data") else parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name not in OF_A_CALL
-    }
-    held = {
-        field.name: NO_OPTIONS
-        if field.default_factory is not MISSING
-        else inspect.Parameter.empty
-        if field.default is MISSING
-        else field.default
-        for field in fields(request_of)
-    }
-    assert held == given
-    assert set(request_of.kept) <= held.keys()
+from scripts.pages import keywords
+
+CALLS: list[tuple[Any, type[Request]]] = [
+    (robustkit.audit, ClassificationRequest),
+    (robustkit.segment, SegmentationRequest),
+    (robustkit.features, FeatureRequest),
+    (robustkit.series, SeriesRequest),
+    (robustkit.text, TextRequest),
+]
+OF_ALL = {"checkpoints", "data_dir", "data", "progress", "say"}
 
 
-@pytest.mark.parametrize(("function", "request_of"), [(robustkit.series, SeriesRequest), (robustkit.text, TextRequest)])
-def test_calls_beyond_images_hand_every_argument_on(function: Any, request_of: type[Request]) -> None:
-    """Each argument reaches the request's field of its name; the defaults are the request's."""
-    defaults = {field.name: field.default for field in fields(request_of)}
-    given = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name in OF_A_CALL or name in ("checkpoints", "data", "model"):
-            continue
-        assert parameter.default == defaults[name], name
-        given[name] = object()
-    with mock.patch.object(audit_module, request_of.__name__) as made, mock.patch.object(audit_module, "run"):
-        function("net.safetensors", data="there", model={"attention": "quest"}, **given)
-    assert made.call_args.kwargs == {
-        "checkpoints": ["net.safetensors"],
-        "data_dir": "there",
-        "model": {"attention": "quest"},
-        **given,
-    }
+@pytest.mark.parametrize(("function", "request_of"), CALLS)
+def test_a_call_shows_and_hands_on_every_field_of_its_request(function: Any, request_of: type[Request]) -> None:
+    """Each keyword reaches the field of its name; a mapping that is None is empty; the defaults are the fields'."""
+    parameters = inspect.signature(function).parameters
+    held = {field.name: field for field in fields(request_of)}
+    lacks = set(request_of.lacks)
+    data = "data" if request_of in (SeriesRequest, TextRequest) else "data_dir"
+    mappings = {name for name in ("model", "data") if name in held}
+    assert parameters.keys() == (held.keys() - lacks - {"data_dir"}) | {data, "progress", "say"}
+    assert set(request_of.kept) <= held.keys() - lacks
+    for name in held.keys() - lacks - OF_ALL - mappings:
+        default = held[name].default
+        assert parameters[name].default == (inspect.Parameter.empty if default is MISSING else default), name
+    given: dict[str, Any] = {name: object() for name in held.keys() - lacks - OF_ALL - mappings}
+    for model in ({"attention": "quest"}, None):
+        with mock.patch.object(Request, "__post_init__"), mock.patch.object(audit_module, "run") as run:
+            function("net.safetensors", **{data: "there"}, model=model, **given)
+        (request, *rest), _ = run.call_args
+        assert type(request) is request_of and rest == [None, None]
+        whole = {"checkpoints": ["net.safetensors"], "data_dir": "there", "model": model or {}, **given}
+        assert {name: getattr(request, name) for name in whole} == whole
+
+
+@pytest.mark.parametrize(("function", "request_of"), CALLS)
+def test_a_keyword_that_a_request_lacks_is_refused(function: Any, request_of: type[Request]) -> None:
+    data = "data" if request_of in (SeriesRequest, TextRequest) else "data_dir"
+    for name in ("batchsize", *request_of.lacks):
+        with pytest.raises(TypeError, match=f"unknown keyword '{name}'") as caught:
+            function("net.pth", **{data: "there", name: None})
+        assert name != "batchsize" or "did you mean 'batch_size'?" in str(caught.value)
+
+
+@pytest.mark.parametrize(("function", "request_of"), CALLS)
+def test_a_command_without_options_asks_for_what_a_call_without_keywords_does(
+    function: Any, request_of: type[Request]
+) -> None:
+    command = cli.commands[function.__name__]
+    data = "--data" if request_of in (SeriesRequest, TextRequest) else "--data-dir"
+    more = {"train": Path("learn")} if request_of is FeatureRequest else {}
+    words = ["net.pth", data, "there", *(word for name, value in more.items() for word in (f"--{name}", str(value)))]
+    options = command.make_context(function.__name__, words).params
+    for name in ("skip_bad", "details", "quiet"):
+        assert options.pop(name) is False
+    asked = request_of_command(request_of, options)
+    plain = request_of(checkpoints=("net.pth",), data_dir="there", **more)
+    assert asked.model.items() <= {"use_ema": False, "allow_partial": False}.items()
+    assert not any(getattr(asked, "data", {}).values())
+    read = [field.name for field in fields(request_of) if field.name not in ("model", "data")]
+    assert {name: getattr(asked, name) for name in read} == {name: getattr(plain, name) for name in read}
+
+
+def test_labels_that_do_not_count_are_those_of_scenes() -> None:
+    assert SegmentationRequest(checkpoints=["a"], data_dir="b").ignore == IGNORE
+
+
+def test_keywords_are_what_the_script_makes_of_the_requests() -> None:
+    assert keywords.STUB.read_text(encoding="utf-8") == keywords.stub(), "run python -m scripts.pages.keywords"
+
+
+def test_options_of_a_task_stand_before_the_common_ones_and_may_say_less() -> None:
+    @dataclass(kw_only=True)
+    class Common:
+        own_before: ClassVar[str] = "seed"
+        lacks: ClassVar[tuple[str, ...]] = ()
+        place: str = option("Data", "Where.", MISSING)
+        seed: int = option("Run", "Seed.", 0, type=int)
+        device: str = option("Run", "Where it is computed.", "cpu")
+
+    @dataclass(kw_only=True)
+    class Own(Common):
+        lacks = ("device",)
+        shuffle: bool = option("Data", "In any order.", False, last=True)
+        check: bool = option("Run", "Do not check.", True)
+        place: str = option("Data", "A file.", MISSING, flag="--file")
+        seed: int = 3
+
+    listed = [(each.name, each.flag, each.help, each.default, each.type) for each in options_of(Own)]
+    assert listed == [
+        ("place", "--file", "A file.", MISSING, None),
+        ("check", "--no-check", "Do not check.", True, None),
+        ("seed", "--seed", "Seed.", 3, int),
+        ("shuffle", "--shuffle", "In any order.", False, None),
+    ]
 
 
 @pytest.mark.parametrize(

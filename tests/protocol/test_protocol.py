@@ -11,6 +11,7 @@ from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.build import build_attack, parse_condition, parse_conditions
 from robustkit.protocol.card import Card, card_names, format_number, load_card, number
+from robustkit.protocol.condition import split_list
 
 STANDARD = load_card("standard")
 PAPER = load_card("quest-paper")
@@ -198,3 +199,26 @@ def test_the_card_of_segmentation_attacks_pixels() -> None:
     assert texts == ["clean", "segpgd(eps=1/255,steps=20,weighting=uniform)", "fgsm(eps=1/255)"]
     with pytest.raises(ProtocolError, match="unknown attack 'spsa'"):
         parse_conditions("spsa", card)
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("", []),
+        (" , ", []),
+        ("fgsm", ["fgsm"]),
+        (" pgd( steps=5, restarts=2 ) ,fgsm,", ["pgd( steps=5, restarts=2 )", "fgsm"]),
+        (
+            "stability(agcam,under=pgd(eps=1/255,steps=20)),fog",
+            ["stability(agcam,under=pgd(eps=1/255,steps=20))", "fog"],
+        ),
+        ("transfer(pgd(eps=1),from=a(on=5),on=7)", ["transfer(pgd(eps=1),from=a(on=5),on=7)"]),
+        ("a(b(c,d),e,f(g)),h(i,j),k", ["a(b(c,d),e,f(g))", "h(i,j)", "k"]),
+        ("pgd),fgsm", ["pgd)", "fgsm"]),
+        ("fgsm,pgd(steps=2,eps=1", ["fgsm", "pgd(steps=2,eps=1"]),
+        (["fgsm ", "", "pgd(steps=2,eps=1)"], ["fgsm", "pgd(steps=2,eps=1)"]),
+    ],
+)
+def test_a_list_is_split_outside_brackets_alone(text: str | list[str], items: list[str]) -> None:
+    assert split_list(text) == items
+    assert split_list(",".join(items)) == items

@@ -28,8 +28,8 @@ from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
 from robustkit.models.language_model import load_language_model
+from robustkit.pipeline.request import TextRequest
 from robustkit.pipeline.scheduler import run
-from robustkit.pipeline.text import TextRequest
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 from robustkit.report.card import headline

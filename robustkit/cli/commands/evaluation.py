@@ -7,62 +7,37 @@ from typing import Any
 
 import click
 
+from ...pipeline.request import ClassificationRequest, SegmentationRequest
 from ..completion import checkpoints as known_checkpoints
 from ..options import (
     AT_LEAST_0,
     CONTEXT,
     Command,
     Place,
-    attack_options,
-    browse_option,
     checkpoints_argument,
     common,
-    corruption_options,
-    data_options,
-    device_option,
+    details_option,
     group,
     images_option,
-    map_options,
-    model_options,
     option,
-    preset_option,
-    protocol_option,
     quiet_option,
-    radius_options,
+    request_options,
     run_options,
-    scene_options,
-    segmenter_options,
-    setup_option,
-    sharing_options,
-    shuffle_option,
-    truth_options,
+    skip_bad_option,
 )
 from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
+
+_OF_MAPS = (
+    *("boxes", "masks", "faithfulness", "keep_misclassified", "model", "data", "limit", "ids", "protocol"),
+    *("browse", "setup_check", "out", "batch_size", "shard_size", "workers", "device", "dtype", "compile", "seed"),
+)
+"""The options that `cam` has from an audit."""
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @checkpoints_argument
-@images_option()
-@group(
-    [
-        model_options,
-        data_options,
-        shuffle_option,
-        preset_option,
-        attack_options,
-        corruption_options,
-        map_options,
-        protocol_option(),
-        browse_option,
-        setup_option,
-        run_options,
-        sharing_options,
-        common,
-    ]
-)
-def audit(
-    checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
-) -> None:
+@run_options(ClassificationRequest)
+def audit(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     """Evaluate checkpoints clean and under attack; write records, summary and report.
 
     Corruptions and maps are added by --corruptions and --cams. CHECKPOINT is a file, zoo:NAME, timm:NAME, hf:DIR,
@@ -76,41 +51,24 @@ def audit(
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --cams agcam --boxes boxes.csv --stability
     robustkit audit vit.safetensors --data-dir imagenet/val --attacks pgd --corruptions fog --watch-attention
     """
-    run_to_the_end(audit_request(checkpoints, data_dir, options), skip_bad, details, quiet)
+    run_to_the_end(audit_request(options), skip_bad, details, quiet)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @checkpoints_argument
-@images_option()
-@group(
-    [
-        model_options,
-        data_options,
-        shuffle_option,
-        preset_option,
-        attack_options,
-        protocol_option(),
-        browse_option,
-        setup_option,
-        run_options,
-        sharing_options,
-        common,
-    ]
-)
-def attack(
-    checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
-) -> None:
+@run_options(ClassificationRequest, without=("Corruptions", "Maps", "evaluations"))
+def attack(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     """Evaluate clean and under attacks: the attack part of an audit, same options.
 
     \b
     robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,autoattack --eps 0.5/255,1/255
     """
-    run_to_the_end(audit_request(checkpoints, data_dir, options, ("attacks", "limit")), skip_bad, details, quiet)
+    run_to_the_end(audit_request(options, ("attacks", "limit")), skip_bad, details, quiet)
 
 
 @click.command(context_settings=CONTEXT)
 @option("--out", type=Place(writes=True), help="Run folder; default: robustkit-demo, with --full robustkit-demo-full.")
-@device_option
+@request_options(ClassificationRequest, "device")
 @option("--full", is_flag=True, help="More samples, two radii, SPSA, all severities: minutes.")
 @quiet_option
 @common
@@ -121,7 +79,6 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     robustkit demo
     robustkit demo --full --out runs/demo --device cpu
     """
-    from ...pipeline.request import ClassificationRequest, SegmentationRequest
     from ..terminal import DEMO, FULL_DEMO, FULL_SEGMENTERS, SEGMENTERS, epilogue
 
     out = out or Path(f"robustkit-demo{'-full' * full}")
@@ -158,7 +115,7 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     help="Methods (robustkit list cams); controls come along.",
 )
 @option("--attacks", section="Attacks", default="none", help="Also attack, and draw these maps next to the clean ones.")
-@radius_options
+@request_options(ClassificationRequest, "eps", "norm")
 @option("--gallery", section="Maps", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
 @option(
     "--choose",
@@ -172,9 +129,8 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     is_flag=True,
     help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.",
 )
-@group(
-    [truth_options, model_options, data_options, protocol_option(), browse_option, setup_option, run_options, common]
-)
+@request_options(ClassificationRequest, *_OF_MAPS)
+@group([details_option, quiet_option, skip_bad_option, common])
 def cam(
     arguments: tuple[str, ...], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, **options: Any
 ) -> None:
@@ -193,22 +149,8 @@ def cam(
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @checkpoints_argument
-@images_option("Folder or zip of images, ADE20K's folder, or embedded:shapes.")
-@group(
-    [
-        preset_option,
-        scene_options,
-        segmenter_options,
-        protocol_option("segmentation"),
-        setup_option,
-        run_options,
-        sharing_options,
-        common,
-    ]
-)
-def segment(
-    checkpoints: tuple[str, ...], data_dir: str, skip_bad: bool, details: bool, quiet: bool, **options: Any
-) -> None:
+@run_options(SegmentationRequest)
+def segment(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     """Evaluate segmenters clean, under attack and corrupted: mIoU of the data set, with a picture of examples.
 
     CHECKPOINT is a Segmenter's file, zoo:NAME, hf:DIR, hf-hub:ORG/NAME or local-dir:PATH, or any file with --arch
@@ -220,4 +162,4 @@ def segment(
     robustkit segment seg.pth --data-dir ADEChallengeData2016 --resize ade20k --corruptions segformer-16 --limit 500
     robustkit segment net.pth --arch net.py:make --data-dir images --masks labels --classes names.txt --ignore 255
     """
-    run_to_the_end(segment_request(checkpoints, data_dir, options), skip_bad, details, quiet)
+    run_to_the_end(segment_request(options), skip_bad, details, quiet)

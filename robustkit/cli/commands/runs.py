@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ...errors import ProtocolError
+from ...pipeline.request import ClassificationRequest
 from ..arguments import GATE, refuse_audit
 from ..options import (
     AT_LEAST_0,
@@ -16,18 +17,13 @@ from ..options import (
     Command,
     Place,
     Text,
-    browse_option,
     common,
-    computing_options,
     group,
-    ids_option,
     images_option,
-    label_options,
-    model_options,
     option,
-    out_option,
-    protocol_option,
-    setup_option,
+    quiet_option,
+    request_options,
+    skip_bad_option,
 )
 from ..terminal import console, say_unfinished, show, usable
 
@@ -109,18 +105,9 @@ def compare(runs: tuple[Path, ...], **options: Any) -> None:
         say_unfinished([RunFolder.existing(path) for path in dict.fromkeys(runs)])
 
 
-_AUDIT = group(
-    [
-        images_option("With --until-decided: folder, zip, or embedded:shapes.", required=False),
-        label_options,
-        ids_option,
-        model_options,
-        protocol_option(),
-        browse_option,
-        setup_option,
-        out_option,
-        computing_options,
-    ]
+_AUDIT = (
+    *("data", "ids", "model", "protocol", "browse", "setup_check", "out", "batch_size", "shard_size", "workers"),
+    *("device", "dtype", "compile", "seed"),
 )
 """What --until-decided computes with; what it computes follows from the policy."""
 
@@ -144,8 +131,9 @@ _AUDIT = group(
 @option("--details", is_flag=True, help="Also list the rules that pass.")
 @option("--until-decided", is_flag=True, help="Audit each CHECKPOINT, sample by sample, until all rules are decided.")
 @option("--at-most", type=AT_LEAST_1, help="With --until-decided: samples that may be taken; default: all.")
-@_AUDIT
-@common
+@images_option("With --until-decided: folder, zip, or embedded:shapes.", required=False)
+@request_options(ClassificationRequest, *_AUDIT)
+@group([quiet_option, skip_bad_option, common])
 def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     """Check a run against a policy: exit 0 if every rule passes, 1 if not, 2 for an error, 3 without results.
 

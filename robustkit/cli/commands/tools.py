@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from ...common.files import write_whole
+from ...common.options import read_labels
 from ...display.console import print_line, print_tables
 from ...errors import ProtocolError, RobustkitError, RunError, unknown
-from ..arguments import DATA_KEYS, SCENE_KEYS, labels_of, model_arguments, refuse_idle
+from ...pipeline.request import ClassificationRequest, LabelOptions, SegmentationRequest
+from ..arguments import names_of, refuse_idle, taken
 from ..completion import checkpoints as known_checkpoints
 from ..completion import completion_script, kinds
 from ..options import (
@@ -22,17 +24,14 @@ from ..options import (
     Whole,
     common,
     constants_instead,
-    data_options,
-    definition_options,
-    device_option,
-    group,
     images_option,
-    mask_options,
-    model_options,
     option,
+    request_options,
 )
 from ..terminal import console
 
+_SAMPLES = ("data", "limit", "ids")
+_SCENES = ("masks", "classes", "ignore")
 MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
 
 
@@ -46,9 +45,11 @@ MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "
     help="Show logits, norms and entropy of the attention on them, layer by layer.",
 )
 @option("--batch-size", section="Run", type=AT_LEAST_1, default=16, help="Samples in a batch.")
-@device_option
+@request_options(ClassificationRequest, "device")
 @option("--seed", section="Run", type=int, default=0, help="Seed of --limit.")
-@group([mask_options, model_options, data_options, common])
+@request_options(SegmentationRequest, *_SCENES)
+@request_options(ClassificationRequest, "model", *_SAMPLES)
+@common
 def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     """Say what is in a checkpoint, whether it is safe, and with --data-dir which formula and preprocessing fit it.
 
@@ -61,12 +62,11 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 
     if data_dir is None:
         refuse_idle(
-            (*DATA_KEYS, *SCENE_KEYS, "limit", "ids"),
+            (*names_of(LabelOptions), *_SCENES, "limit", "ids"),
             "only for images, and --data-dir is missing; give a folder of them, or leave it out",
         )
-    model = model_arguments(options)
-    scenes = {"ignore": labels_of(options.pop("ignore")), **{key: options.pop(key) for key in ("masks", "classes")}}
-    data = {key: options.pop(key) for key in DATA_KEYS}
+    model, data = (taken(ClassificationRequest, name, options) for name in ("model", "data"))
+    scenes = {"ignore": read_labels(options.pop("ignore")), **{key: options.pop(key) for key in ("masks", "classes")}}
     inspect_checkpoint(checkpoint, data_dir, model=model, data=data, scenes=scenes, console=console(), **options)
 
 
@@ -81,7 +81,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     section="Corruptions",
     help="Sets or names; default: all 19, for --write in-c, for --drift the tree's.",
 )
-@definition_options
+@request_options(ClassificationRequest, "constants", "variant", "frost_dir")
 @click.option("--preset", hidden=True, expose_value=False, callback=constants_instead)
 @option(
     "--format",
@@ -116,9 +116,10 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
     type=AT_LEAST_1,
     help="Threads that decode and encode images; default: one for each core.",
 )
-@device_option
+@request_options(ClassificationRequest, "device")
 @option("--seed", section="Run", type=int, default=0, help="Seed of every random draw.")
-@group([data_options, common])
+@request_options(ClassificationRequest, *_SAMPLES)
+@common
 def corrupt(images: tuple[str, ...], **options: Any) -> None:
     """Show a picture under the common corruptions, write a corrupted tree, or compare one.
 

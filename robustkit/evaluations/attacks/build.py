@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -26,7 +25,7 @@ from attacks.registry import FEATURE_ATTACKS
 from ...common.plugins import Registry
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, number
-from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, typed
+from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, split_list, typed
 from ..interface import Cost
 from ..registry import is_attack
 from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK
@@ -119,9 +118,8 @@ def parse_conditions(
 
     several: reads an item that stands for more than one condition, as `parse_condition` does; nothing of another item.
     """
-    names = [item for item in re.split(r",(?![^(]*\))", text) if item.strip()]
     conditions = [CLEAN]
-    for item in names:
+    for item in split_list(text):
         for radius in eps or (None,):
             options: Options = {"eps": radius, "norm": norm, "engine": engine}
             parts = [*several(item, card, options)] if several else []

@@ -15,7 +15,7 @@ from corruptions.registry import CORRUPTIONS as CORRUPTION_CLASSES
 
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
-from ...protocol.condition import Condition, ConditionPattern
+from ...protocol.condition import Condition, ConditionPattern, split_list
 from ..interface import View, Vocabulary
 from ..metrics import Metric, Term, mean_share
 
@@ -212,8 +212,7 @@ def asked_texture(text: str | Iterable[str]) -> str:
 
 
 def _items(text: str | Iterable[str]) -> Iterator[_Asked]:
-    parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else text
-    for part in filter(None, map(str.strip, parts)):
+    for part in split_list(text):
         form = _ITEM.fullmatch(part)
         if not form:
             raise ProtocolError(f"corruption {part!r}: expected a name, a set, or fog(severity=1+3)")

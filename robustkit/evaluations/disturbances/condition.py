@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
-from ...protocol.condition import Condition, ConditionPattern, parse_parameters, show, split_condition
+from ...protocol.condition import Condition, ConditionPattern, parse_parameters, show, split_condition, split_list
 from ..interface import Vocabulary
 from ..metrics import Term
 
@@ -99,6 +98,5 @@ def parse_disturbances(asked: str | Sequence[str]) -> tuple[Condition, ...]:
     Raises:
         ProtocolError: an unknown disturbance or parameter, or a value out of its range.
     """
-    parts = re.split(r",(?![^(]*\))", asked) if isinstance(asked, str) else asked
-    names = [name for part in parts if part.strip() for name in (USUAL if part.strip() == "all" else [part])]
+    names = [name for part in split_list(asked) for name in (USUAL if part == "all" else [part])]
     return tuple(dict.fromkeys(map(VOCABULARY.parse, names)))

@@ -11,7 +11,7 @@ from cam.registry import CONTROLS, METHODS
 
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
-from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern
+from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, split_list
 from ..interface import View, Vocabulary
 from ..metrics import WEIGHT, Metric, Term, mean_share, named, plain_name, supported
 from ..registry import vocabulary_of
@@ -317,9 +317,8 @@ def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[M
 
 def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
     """Return the maps that a user lists, alone. Raises ProtocolError as `parse_cams` does."""
-    parts = re.split(r",(?![^(]*\))", text) if isinstance(text, str) else list(text)
     specs: dict[MapSpec, None] = {}
-    for part in filter(None, map(str.strip, parts)):
+    for part in split_list(text):
         form = _ITEM.fullmatch(part)
         if form and form[1] == "cam":  # as records call it
             form = _CANONICAL.fullmatch(part)

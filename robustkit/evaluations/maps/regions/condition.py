@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from ....errors import ProtocolError, unknown
-from ....protocol.condition import Condition, ConditionPattern, Value, parse_parameters, show, split_condition
+from ....protocol.condition import (
+    Condition,
+    ConditionPattern,
+    Value,
+    parse_parameters,
+    show,
+    split_condition,
+    split_list,
+)
 from ...interface import View, Vocabulary
 from ...metrics import Metric, Term, of_samples
 from ..methods import Chosen, check_method, split_options, with_options
@@ -149,8 +156,7 @@ def parse_regions(asked: str | Sequence[str]) -> tuple[Condition, ...]:
     Raises:
         ProtocolError: as `parse` does, or nothing is in the list.
     """
-    parts = re.split(r",(?![^(]*\))", asked) if isinstance(asked, str) else asked
-    conditions = tuple(dict.fromkeys(_condition(part) for part in parts if part.strip()))
+    conditions = tuple(dict.fromkeys(map(_condition, split_list(asked))))
     if not conditions:
         raise ProtocolError(f"--region-noise {asked!r}: no region is named; expected some of {', '.join(REGIONS)}")
     return conditions

@@ -1,0 +1,112 @@
+"""Options: what a field of a dataclass says about itself to the command line, to signatures and to the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from ..errors import ProtocolError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What --help and a signature say about a field.
+
+    annotation: its type as text. default: MISSING where it is required. heading: in --help, a key of `cli.options`'
+    SECTIONS. flag: its long name. type: `Path` for a file that is read, `output` for one that is written, the allowed
+    values, or what else click takes; None where the annotation tells. read: makes the value of the text that a command
+    line has. group: the class of the options that are the entries of this one. settings: further ones of click.
+    """
+
+    name: str
+    annotation: str
+    default: Any
+    help: str = ""
+    heading: str = ""
+    flag: str = ""
+    type: Any = None
+    read: Callable[[Any, str], Any] | None = None
+    group: type | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def keyword(self) -> str:
+        """The type of the keyword in Python; a mapping may be None there."""
+        return f"{self.annotation} | None" if self.group else self.annotation
+
+
+def option(heading: str, help: str, default: Any = None, **more: Any) -> Any:
+    """Return the field of an option. more: of `Option`; a class below keeps what it does not say again."""
+    return field(default=default, metadata={"heading": heading, "help": help, **more})
+
+
+def options(group: type) -> Any:
+    """Return the field of a mapping whose entries are the options of a class."""
+    return field(default_factory=dict, metadata={"group": group})
+
+
+def options_of(kind: type) -> list[Option]:
+    """Return the options of a request, or of a group, in the order in which they are listed.
+
+    Those of its own stand before the field that `own_before` names, or last where they are `last`.
+    """
+    every, base = fields(kind), next((each for each in reversed(kind.__mro__) if "own_before" in vars(each)), kind)
+    common = len(fields(base))
+    place = next((k for k, each in enumerate(every) if each.name == getattr(kind, "own_before", "")), common)
+    own = [each for each in every[common:] if not each.metadata.get("last")]
+    last = [each for each in every[common:] if each.metadata.get("last")]
+    listed = [*every[:place], *own, *every[place:common], *last]
+    lacks = getattr(kind, "lacks", ())
+    return [_option(kind, each) for each in listed if each.name not in lacks]
+
+
+def _option(kind: type, given: Field[Any]) -> Option:
+    above = (vars(each).get("__dataclass_fields__", {}).get(given.name) for each in reversed(kind.__mro__))
+    metadata = {key: value for each in above if each for key, value in each.metadata.items() if key != "last"}
+    flag = metadata.pop("flag", "--" + ("no_" * (given.default is True) + given.name).replace("_", "-"))
+    return Option(name=given.name, annotation=str(given.type), default=given.default, flag=flag, **metadata)
+
+
+def read_triple(text: str | None, name: str) -> tuple[float, ...] | None:
+    """Return the three numbers of an option. Raises ProtocolError where there are neither one nor three."""
+    if text is None:
+        return None
+    try:
+        values = tuple(float(part) for part in text.replace(",", " ").split())
+    except ValueError:
+        values = ()
+    if len(values) not in (1, 3):
+        raise ProtocolError(f"--{name} {text!r}: expected one or three numbers, such as '0.485 0.456 0.406'")
+    return values * 3 if len(values) == 1 else values
+
+
+def read_numbers(text: str | None, name: str) -> list[float] | None:
+    """Return the numbers of an option. Raises ProtocolError where there is anything else."""
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise ProtocolError(f"--{name} {text[:60]!r}: expected a number for each channel, such as '0.1 2.5'") from None
+
+
+def read_sides(text: str | None, name: str) -> tuple[int, int] | None:
+    """Return height and width. Raises ProtocolError where a text is neither 512 nor such as 512x1024."""
+    if text is None:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) not in (1, 2) or not all(
+        side.isascii() and side.strip().isdecimal() and int(side) > 0 for side in sides
+    ):
+        raise ProtocolError(f"--{name} {text!r}: expected pixels, such as 512 or 512x1024 (height x width)")
+    return int(sides[0]), int(sides[-1])
+
+
+def read_labels(text: object, name: str = "ignore") -> tuple[int, ...]:
+    """Return the labels of an option. Raises ProtocolError where there is anything else."""
+    parts = text if isinstance(text, (list, tuple)) else str(text).split(",")
+    labels = [str(part).strip() for part in parts if str(part).strip()]
+    if not all(label.isdecimal() and label.isascii() for label in labels):
+        raise ProtocolError(f"--{name} {text!r}: expected labels such as 255, or 0,255")
+    return tuple(map(int, labels))
