@@ -1,5 +1,6 @@
 from . import attention as attention
 from .common.plugins import load_plugin as load_plugin
+from .common.plugins import plugin_session as plugin_session
 from .models.classifier import load as load
 from .models.dense import Segmenter as Segmenter
 from .models.identity import Classifier as Classifier

@@ -10,7 +10,7 @@ import click
 
 from .. import __version__
 from ..common.environment import check_date
-from ..common.plugins import loaded_plugins
+from ..common.plugins import loaded_plugins, plugin_session
 from ..errors import ProtocolError, RobustkitError, RobustkitWarning
 from ..pipeline.processes import is_own, speaker
 from . import streams
@@ -130,6 +130,7 @@ def _withdraw(status: int) -> None:
         withdraw_named(words)
 
 
+@plugin_session()
 def _status(debug: bool) -> int:
     """Run the command, and say in one line what went wrong; return the exit status."""
     written = sys.stdout

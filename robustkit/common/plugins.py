@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -171,18 +172,43 @@ class Plugin:
             raise PluginError(f"{self.words} cannot be imported ({brief(fault)}); mend or uninstall it") from None
 
 
-_from_files: list[Plugin] = []
-_files: dict[Path, None] = {}
+@dataclass(eq=False)
+class _Session:
+    """files: those that were executed, each with what it brings. loaded: what plug-ins brought, or why they failed."""
+
+    files: dict[Path, list[Plugin]] = field(default_factory=dict)
+    loaded: dict[Plugin, Any] = field(default_factory=dict)
+
+
+_PROCESS = _Session()
+_session: ContextVar[_Session] = ContextVar("robustkit plug-ins", default=_PROCESS)
+
+
+@contextmanager
+def plugin_session() -> Iterator[None]:
+    """Begin with the plug-ins that the process knows, and forget on leaving those that came inside; also a decorator.
+    Inside another session, it is that one. A thread belongs to none, unless it runs in `contextvars.copy_context()`.
+    """
+    if _session.get() is not _PROCESS:
+        yield
+        return
+    files = {path: [*found] for path, found in _PROCESS.files.items()}
+    token = _session.set(_Session(files, dict(_PROCESS.loaded)))
+    try:
+        yield
+    finally:
+        _session.reset(token)
 
 
 def plugin_files() -> list[Path]:
     """Return the files that `load_plugin` has executed."""
-    return list(_files)
+    return list(_session.get().files)
 
 
 def declared(group: str) -> list[Plugin]:
     """Return the plug-ins of a group, installed ones and those of files, in the order of their names."""
-    return sorted((*_installed(group), *(one for one in _from_files if one.group == group)), key=lambda one: one.name)
+    of_files = dict.fromkeys(plugin for found in _session.get().files.values() for plugin in found)
+    return sorted((*_installed(group), *(one for one in of_files if one.group == group)), key=lambda one: one.name)
 
 
 def every_plugin() -> list[Plugin]:
@@ -213,7 +239,6 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     name = f"robustkit_plugin_{path.stem}_{place[:12]}"
     if name not in sys.modules:
         _execute(path, code, name)
-    _files[path.resolve()] = None
     digest = str(vars(sys.modules[name])[_DIGEST])
     table = getattr(sys.modules[name], TABLE, None)
     if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
@@ -226,7 +251,8 @@ def load_plugin(path: str | Path) -> list[Plugin]:
         for group, entries in table.items()
         for name, value in entries.items()
     ]
-    _from_files.extend(plugin for plugin in found if plugin not in _from_files)
+    known = _session.get().files.setdefault(path.resolve(), [])
+    known.extend(plugin for plugin in found if plugin not in known)
     return found
 
 
@@ -254,12 +280,9 @@ _RIVALS = {"attacks": ("attacks", "families"), "families": ("attacks", "families
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
-_used: dict[Plugin, None] = {}
-
-
 def loaded_plugins() -> list[Plugin]:
-    """Return the plug-ins whose code this process has asked for."""
-    return list(_used)
+    """Return the plug-ins whose code this session has asked for."""
+    return list(_session.get().loaded)
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -280,8 +303,6 @@ class Registry(Mapping[str, T], Generic[T]):
     ) -> None:
         self.group, self.own, self._check, self._reserved = group, own, check, (*reserved, "none")
         self._same_name = same_name
-        self._loaded: dict[Plugin, T] = {}
-        self._failed: dict[Plugin, PluginError] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self.own or (isinstance(name, str) and self.plugin(name) is not None)
@@ -309,23 +330,24 @@ class Registry(Mapping[str, T], Generic[T]):
         """
         if refusal := self._refused(plugin):
             raise PluginError(refusal)
-        if plugin in self._failed:
-            raise self._failed[plugin]
-        if plugin not in self._loaded:
+        loaded = _session.get().loaded
+        if plugin not in loaded:
             try:
-                self._loaded[plugin] = self._checked(plugin)
+                loaded[plugin] = self._checked(plugin)
             except PluginError as fault:
-                self._failed[plugin] = fault
-                raise
-        return self._loaded[plugin]
+                loaded[plugin] = fault
+        if isinstance(loaded[plugin], PluginError):
+            raise loaded[plugin]
+        value: T = loaded[plugin]
+        return value
 
     @property
     def loaded(self) -> list[T]:
-        """The values of plug-ins that were loaded."""
-        return list(self._loaded.values())
+        """The values of plug-ins that this session has loaded."""
+        of_group = (value for plugin, value in _session.get().loaded.items() if plugin.group == self.group)
+        return [value for value in of_group if not isinstance(value, PluginError)]
 
     def _checked(self, plugin: Plugin) -> T:
-        _used[plugin] = None
         value = plugin.load()
         try:
             if self._same_name and getattr(value, "name", plugin.name) != plugin.name:

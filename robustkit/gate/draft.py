@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
+from ..common.plugins import plugin_session
 from ..errors import ProtocolError
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import chief_figures, unfinished
@@ -55,6 +56,7 @@ TAIL = """
 """
 
 
+@plugin_session()
 def draft(run: RunFolder, every: bool = False) -> str:
     """Return the text of a policy: the dozen rules that matter; with `every` one on each figure of each checkpoint.
 

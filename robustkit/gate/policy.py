@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import TEXT, bytes_of, parse_toml, reason
+from ..common.plugins import plugin_session
 from ..errors import ProtocolError, unknown
 from ..evaluations.metrics import Metric
 from ..evaluations.registry import check_condition, pattern_of
@@ -431,6 +432,7 @@ def read_policy(path: Path) -> Policy:
     return replace(policy, digest=hashlib.sha256(content).hexdigest())
 
 
+@plugin_session()
 def parse_policy(text: str, where: str) -> Policy:
     """Return the rules of a text; `where` names the file in messages. Raises ProtocolError as `read_policy` does."""
     text = text.replace("\r\n", "\n")

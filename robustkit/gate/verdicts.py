@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from ..common.differences import needed_unchanged, of_outcomes
 from ..common.intervals import Z
+from ..common.plugins import plugin_session
 from ..common.preprocessing import said_by
 from ..errors import ProtocolError
 from ..evaluations.metrics import INCOMPLETE, SummaryRow
@@ -149,6 +150,7 @@ class Outcome:
         return not any(map(self.stops, self.verdicts))
 
 
+@plugin_session()
 def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> Outcome:
     """Return the verdicts of all rules, in their order, for each checkpoint that a rule is about.
 

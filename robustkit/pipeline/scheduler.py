@@ -23,7 +23,7 @@ import torch
 
 from ..common.environment import usual_workers
 from ..common.files import in_turn, locked
-from ..common.plugins import load_plugin, plugin_files
+from ..common.plugins import load_plugin, plugin_files, plugin_session
 from ..display.text import no_controls
 from ..errors import ProtocolError, RobustkitWarning, RunError
 from ..evaluations.aggregate import Results
@@ -403,12 +403,12 @@ def run(request: Request, progress: Progress | None = None, say: Callable[[str],
         if say is not None:
             say(line)
 
-    with request.noted():
+    with plugin_session(), request.noted():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RobustkitWarning)  # of assumptions; the set-up check says more about them
             planned = plan_of(request)
         carry_out(planned, progress or Silent(), heard)
-    if say is None and request.share is None and (planned.run.path / "summary.json").is_file():
-        for line in flag_lines(Results.of(planned.run, planned.run.summary())):
-            warnings.warn(line, RobustkitWarning, stacklevel=3)
+        if say is None and request.share is None and (planned.run.path / "summary.json").is_file():
+            for line in flag_lines(Results.of(planned.run, planned.run.summary())):
+                warnings.warn(line, RobustkitWarning, stacklevel=3)
     return planned.run

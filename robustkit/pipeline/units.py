@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -80,7 +81,7 @@ class Writer:
         """Have something written. Raises what an earlier one raised."""
         while self._pending and (self._pending[0].done() or len(self._pending) >= self._ahead):
             self._pending.popleft().result()
-        self._pending.append(self._pool.submit(self._carry_out, write))
+        self._pending.append(self._pool.submit(copy_context().run, self._carry_out, write))
 
     def _carry_out(self, write: Callable[[], None]) -> None:
         if self._failed:
@@ -194,7 +195,9 @@ class Decoder:
         ahead: tuple[T, Shard] | None = None
         try:
             for key, read, samples in shards:
-                submitted = [(sample, self.pool.submit(self._input, read, sample)) for sample in samples]
+                submitted = [
+                    (sample, self.pool.submit(copy_context().run, self._input, read, sample)) for sample in samples
+                ]
                 shard = Shard(submitted, self.device)
                 if self.device.type == "cpu":
                     wait([future for _, future in submitted])

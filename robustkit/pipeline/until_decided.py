@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..common.environment import count_in
+from ..common.plugins import plugin_session
 from ..errors import ProtocolError
 from ..gate.policy import Policy
 from ..gate.sequential import Question, Trial, baseline_of, options_asked, trial_of
@@ -55,7 +56,7 @@ def until_decided(
     words = (*command, *(word for option in options.items() for word in option), "--shuffle")
     asked: dict[str, Any] = {option.removeprefix("--"): value for option, value in options.items()}
     size = request.shard_size or max(LOOK, request.settings.batch_size)
-    with request.noted():
+    with plugin_session(), request.noted():
         return _decided(
             replace(request, **asked, shuffle=True, shard_size=size), policy, baseline, at_most, words, progress, say
         )

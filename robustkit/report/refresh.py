@@ -12,6 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ..common.files import locked
+from ..common.plugins import plugin_session
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.records import missing_by_part
@@ -24,6 +25,7 @@ from ..runs.manifest import BadImage
 from ..runs.merging import gather, refuse_damaged
 
 
+@plugin_session()
 def refresh(run: RunFolder) -> Results:
     """Rebuild summary.json, summary.csv and report.html from the records; return the results.
 
@@ -63,6 +65,7 @@ def write_page(run: RunFolder, results: Results) -> None:
 _NAMED = 3  # parts that an error names
 
 
+@plugin_session()
 def merge(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Run:
     """Check that all units of a run are there, once and whole, and make summary and report.
 

@@ -20,6 +20,7 @@ from itertools import combinations
 from weakref import WeakKeyDictionary
 
 from ..common.differences import Difference, holm
+from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family, family_of
@@ -185,6 +186,7 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
     return [flag.line for flag in raised((each for pair in pairs for each in pair.own), called)]
 
 
+@plugin_session()
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
     """Return all differences of these pairs; reference: published figures to compare with.
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from ..common.differences import Difference
+from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
 from ..evaluations.family import family_of
 from ..evaluations.metrics import SummaryRow
@@ -162,6 +163,7 @@ def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
     return all(before.get(key) == after.get(key) for key in _IDENTITY)
 
 
+@plugin_session()
 def pairs(
     runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None
 ) -> list[tuple[Side, Side]]:

@@ -8,6 +8,7 @@ import math
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from ..common.plugins import plugin_session
 from ..display.text import no_controls, no_formula
 from ..evaluations.aggregate import Parts, Reading, Results, gatherers_of
 from ..evaluations.metrics import SummaryRow
@@ -24,6 +25,7 @@ def summarise(run: RunFolder) -> list[SummaryRow]:
     return [*survey(run).rows]
 
 
+@plugin_session()
 def survey(run: RunFolder, for_page: bool = False) -> Results:
     """Return the results of a run; each record is read once, and the samples of one checkpoint at a time are held.
 

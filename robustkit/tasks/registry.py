@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ..common.plugins import Registry
+from ..common.plugins import Registry, plugin_session
 from ..evaluations.metrics import Metric, named
 from ..evaluations.registry import EVERY_FAMILY, vocabularies
 from ..protocol.card import TASKS
@@ -38,6 +38,7 @@ def metrics() -> dict[str, Metric]:
     return every
 
 
+@plugin_session()
 def find_metric(name: str) -> Metric | None:
     """Return the metric of this name, `iou(CLASS)`, `top1_after_STAGE` and leads over controls among them, or None."""
     if (metric := named(_OF_TASKS, name)) is not None:

@@ -6,6 +6,7 @@ import hashlib
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ import pytest
 from plugin_package import metadata
 
 from robustkit.common import plugins
-from robustkit.common.plugins import Registry, declared, instance_of, load_plugin, subclass_of
+from robustkit.common.plugins import (
+    Registry,
+    declared,
+    instance_of,
+    load_plugin,
+    plugin_files,
+    plugin_session,
+    subclass_of,
+)
 from robustkit.errors import PluginError
 
 
@@ -23,9 +32,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(plugins, "_from_files", [])
     plugins._installed.cache_clear()
-    yield folder
+    with plugins.plugin_session():
+        yield folder
     plugins._installed.cache_clear()
     for name in [name for name in sys.modules if name.startswith(("plugged", "robustkit_plugin_"))]:
         del sys.modules[name]
@@ -195,3 +204,38 @@ def test_code_without_files_is_not_identified(site: Path, monkeypatch: pytest.Mo
     (plugin,) = declared("attacks")
     with pytest.raises(PluginError, match="no file of its code is found; install it as files"):
         plugin.identity["source"]
+
+
+def test_a_session_forgets_what_came_inside_and_keeps_what_was_there(site: Path, tmp_path: Path) -> None:
+    package(site, "plugged", {"turn": "plugged:Turn"}, "class Turn(Exception):\n    pass\n")
+    mine, known = tmp_path / "mine.py", registry()
+    mine.write_text(FILE, encoding="utf-8")
+
+    def seen() -> tuple[list[str], list[type], list[Path]]:
+        return list(known), known.loaded, plugin_files()
+
+    def of_process() -> tuple[list[str], list[type], list[Path]]:
+        return Context().run(seen)
+
+    assert (seen(), of_process()) == ((["turn"], [], []), (["turn"], [], []))  # the fixture's session
+    spin = load_plugin(mine)[0].value
+    assert (known["spin"], known["turn"].__name__) == (spin, "Turn")
+    with plugin_session():  # the same one
+        assert seen() == (["spin", "turn"], [spin, known["turn"]], [mine])
+    assert copy_context().run(seen) == seen() and of_process() == (["turn"], [], [])
+
+    def user() -> None:
+        load_plugin(mine)
+        with plugin_session():
+            assert seen() == (["spin", "turn"], [], [mine]) and known["spin"] is spin
+            mine.with_name("more.py").write_text(FILE.replace('"spin"', '"more"'), encoding="utf-8")
+            load_plugin(mine.with_name("more.py"))
+            assert len(known) == 3 and known.loaded == [spin]
+        assert seen() == (["spin", "turn"], [], [mine])
+
+    process = plugins._PROCESS
+    try:
+        Context().run(user)
+    finally:
+        process.files.clear()
+        process.loaded.clear()

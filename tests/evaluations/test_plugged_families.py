@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -53,16 +55,28 @@ class Turns(Family):
         yield self.metric, 1.0, len(read), 1.0, 1.0
 
 
-def plug(monkeypatch: pytest.MonkeyPatch, value: object, source: str = "aa") -> PluginEntry:
+@pytest.fixture(autouse=True)
+def own_session() -> Iterator[None]:
+    """No plug-in of one test is known to another."""
+    with plugins.plugin_session():
+        yield
+
+
+def know(files: dict[Path, list[Plugin]]) -> None:
+    """Let the session have these files, none of which is loaded."""
+    held = plugins._session.get()
+    held.files, held.loaded = files, {}
+
+
+def plug(value: object, source: str = "aa") -> PluginEntry:
     """Make a value known as the family `turn`; return what a run says about it."""
     plugin = Plugin("families", "turn", f"{source}.py", value=value, digest=source)
-    monkeypatch.setattr(plugins, "_from_files", [plugin])
-    monkeypatch.setattr(EVERY_FAMILY, "_loaded", {})
+    know({Path(f"{source}.py"): [plugin]})
     return PluginEntry(**plugin.identity, conditions=("turn",))
 
 
-def test_it_is_loaded_when_a_condition_is_of_it_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = plug(monkeypatch, family := Turns())
+def test_it_is_loaded_when_a_condition_is_of_it_and_not_before() -> None:
+    entry = plug(family := Turns())
     run = whole({"conditions": ["clean"], "checkpoints": [{"name": "a"}]})
     assert family not in families() and family not in families_of(run) and not EVERY_FAMILY.loaded
     of_turns = replace(run, conditions=("clean", "turn"), plugins=(entry,))
@@ -70,46 +84,46 @@ def test_it_is_loaded_when_a_condition_is_of_it_and_not_before(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("metric", ["top1", "never-declared"])
-def test_its_numbers_are_its_own(monkeypatch: pytest.MonkeyPatch, metric: str) -> None:
-    plug(monkeypatch, family := Turns())
+def test_its_numbers_are_its_own(metric: str) -> None:
+    plug(family := Turns())
     assert [number[0] for number in checked_numbers(family, "turn", READ)] == ["kept"]
     with pytest.raises(PluginError, match=f"the family of turn gives '{metric}'; expected one of the metrics"):
         list(checked_numbers(Turns(metric), "turn", READ))
 
 
-def test_it_makes_conditions_of_its_own_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    plug(monkeypatch, Turns())
+def test_it_makes_conditions_of_its_own_kind() -> None:
+    plug(Turns())
     request = ClassificationRequest(checkpoints=["x"], data_dir="x", evaluations="turn")
     assert [condition.text for condition in request.evaluation_conditions()] == ["turn"]
-    plug(monkeypatch, Turns(made=CLEAN))
+    plug(Turns(made=CLEAN))
     with pytest.raises(PluginError, match="--evaluations turn: its plug-in makes Condition"):
         request.evaluation_conditions()
 
 
 @pytest.mark.parametrize("value", [Turns, type("Clean", (Turns,), {"name": "clean"})(), 3])
-def test_what_is_no_family_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
-    plug(monkeypatch, value)
+def test_what_is_no_family_of_its_own_is_refused(value: object) -> None:
+    plug(value)
     with pytest.raises(PluginError, match=r"expected an instance of|as one of robustkit's own; rename it"):
         EVERY_FAMILY["turn"]
 
 
-def test_a_run_is_read_with_the_code_that_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = plug(monkeypatch, Turns())
+def test_a_run_is_read_with_the_code_that_made_it() -> None:
+    entry = plug(Turns())
     run = whole({"conditions": ["clean", "turn"], "checkpoints": [{"name": "a"}]})
     made = replace(run, plugins=(entry,))
     check_plugins(made)
     with pytest.raises(PluginError, match=r"turn of the run is not of plug-in turn .*, which has taken its name"):
         check_plugins(run)
-    plug(monkeypatch, Turns(), source="bb")
+    plug(Turns(), source="bb")
     with pytest.raises(PluginError, match=r"was made with plug-in turn .* of source aa…, here it is of source bb"):
         check_plugins(made)
-    monkeypatch.setattr(plugins, "_from_files", [])
+    know({})
     with pytest.raises(PluginError, match=r"needs plug-in turn .* which is not here: install it"):
         check_plugins(made)
 
 
-def test_records_of_a_plug_in_are_not_gone_on_with_by_robustkit_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = plug(monkeypatch, Turns())
+def test_records_of_a_plug_in_are_not_gone_on_with_by_robustkit_itself() -> None:
+    entry = plug(Turns())
     made = replace(whole({"conditions": ["turn"], "checkpoints": [{"name": "a"}]}), plugins=(entry,))
     (line,) = plugin_differences(made, replace(made, plugins=UNSET))
     assert line == "turn is of plug-in turn of aa.py (source aa…) there and of robustkit itself here"
@@ -117,11 +131,11 @@ def test_records_of_a_plug_in_are_not_gone_on_with_by_robustkit_itself(monkeypat
     assert "plugins" in misfit({"condition": "turn", "plugins": [entry.identity]}, {"condition": "turn"})
 
 
-def test_runs_of_two_versions_of_a_plug_in_are_compared_with_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_two_versions_of_a_plug_in_are_compared_with_a_doubt() -> None:
     run = whole({"conditions": ["turn"], "checkpoints": [{"name": "a", "sha256": None}]})
     sides = []
     for source in ("aa", "bb"):
-        made = replace(run, plugins=(plug(monkeypatch, Turns(), source),))
+        made = replace(run, plugins=(plug(Turns(), source),))
         sides.append(cast("Side", SimpleNamespace(manifest=made, described=made.checkpoints[0])))
     assert list(doubts(*sides, ["turn"])) == ["source of plug-in turn differs: aa… and bb…"]
     assert list(doubts(sides[0], sides[0], ["turn"])) == []

@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 import pytest
 from plugin_package import ROOT, install, write_package
+from small_audit import audit, furnish
 
+from robustkit.common import plugins
 from robustkit.errors import ProtocolError
 from robustkit.pipeline.request import ClassificationRequest
+from robustkit.tasks.registry import metrics
 
 Words = tuple[str, ...]
 
@@ -50,7 +53,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# Runs each command of a list after the other, since a process takes long to begin.
+# Runs each command of a list after the other, since a process takes long to begin. None leaves a plug-in behind.
 COMMANDS = """
 import contextlib, io, json, sys
 from robustkit.cli.app import main
@@ -62,6 +65,9 @@ for words in json.loads(sys.argv[1]):
             main()
         except SystemExit as left:
             done.append([left.code, out.getvalue(), errors.getvalue()])
+    from robustkit.common.plugins import loaded_plugins, plugin_files
+    from robustkit.tasks.registry import metrics
+    assert not loaded_plugins() and not plugin_files() and "kept" not in metrics()
 print(json.dumps(done))
 """
 
@@ -178,6 +184,18 @@ def test_its_metric_is_on_the_page_in_the_terminal_compared_and_gated(run: Path,
     assert "pass" in outputs["check"]
     compared = outputs["compare"]
     assert "rotation(degrees=15)" in compared and "predictions kept" in " ".join(compared.split())
+
+
+def test_an_audit_in_python_leaves_no_plug_in_loaded(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(place / "site")
+    plugins._installed.cache_clear()
+    before = [*metrics()]
+    made = audit(furnish(tmp_path), tmp_path / "run", attacks="none", evaluations="rotation(degrees=15)", browse=0)
+    assert "kept" in {row["metric"] for row in made.summary()}
+    assert [*metrics()] == before and not plugins.loaded_plugins()
+    plugins._installed.cache_clear()
 
 
 def test_without_the_package_the_run_is_refused_in_one_line(run: Path, robustkit: Commands) -> None:

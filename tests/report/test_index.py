@@ -21,6 +21,7 @@ from page_runs import HOSTILE, Page, make_run
 from PIL import Image
 
 from robustkit.cli.app import main
+from robustkit.common import plugins
 from robustkit.errors import RunError
 from robustkit.evaluations.maps.gallery import Gallery, write_page
 from robustkit.report.index import page as index_page
@@ -28,7 +29,7 @@ from robustkit.report.index import scan as index_runs
 from robustkit.report.index import serve
 from robustkit.report.index.page import compared, write_index
 from robustkit.report.index.scan import CACHE_MARK, MARK, find_runs, list_runs
-from robustkit.report.index.serve import server_of
+from robustkit.report.index.serve import Site, server_of
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import pairs
@@ -240,6 +241,14 @@ def serving(folder: Path) -> Iterator[int]:
 def port(folder: Path) -> Iterator[int]:
     with serving(folder) as port:
         yield port
+
+
+def test_its_threads_know_the_plug_ins_of_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Site, "index", lambda _: " ".join(plugin.name for plugin in plugins.declared("families")))
+    with plugins.plugin_session():
+        plugins._session.get().files[Path("mine.py")] = [plugins.Plugin("families", "turn", "mine.py")]
+        with serving(folder) as port:
+            assert got(port, "/")[2] == "turn"
 
 
 def got(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str, str]:

@@ -22,19 +22,22 @@ from robustkit.common import plugins
 from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.family import families_of
-from robustkit.evaluations.registry import check_condition
+from robustkit.evaluations.registry import check_condition, vocabularies
 from robustkit.gate.draft import draft
+from robustkit.gate.policy import parse_policy
+from robustkit.gate.verdicts import judge
 from robustkit.report.card import write_cards
 from robustkit.report.page import verdicts
 from robustkit.report.refresh import refresh
 from robustkit.report.samples import Browser
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import pairs
-from robustkit.results.summary import Run, write_summary
+from robustkit.results.summary import Run, survey, write_summary
 from robustkit.results.tables import tables
 from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import PluginEntry
 from robustkit.tasks.labelled.tables import table_rows
+from robustkit.tasks.registry import metrics
 from robustkit.tasks.task import task_of
 
 TURNED = [f"rotation(degrees={angle})" for angle in (30, 90)]
@@ -42,7 +45,7 @@ STAYS = {"one": (1.0, 0.5, 0.0), "two": (1.0, 1.0, 0.0)}
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Two checkpoints under rotations, whose family is installed, and other conditions."""
     (tmp_path / "site").mkdir()
     rotation_plugin.install(tmp_path / "site")
@@ -64,6 +67,31 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
             write_pictures(made, name, condition, 0, pictures, {})
     yield seal(made)
     plugins._installed.cache_clear()
+
+
+@pytest.fixture
+def run(installed: Run) -> Iterator[Run]:
+    """The same, read in a session of its own."""
+    with plugins.plugin_session():
+        yield installed
+
+
+def test_reading_it_leaves_no_trace(installed: Run, tmp_path: Path) -> None:
+    before = [*metrics()], len(vocabularies())
+    policy = parse_policy(f'[[rule]]\nrequire = "agreement under {TURNED[0]} >= 0.9"', "policy.toml")
+    for read in (
+        lambda: survey(installed),
+        lambda: refresh(installed),
+        lambda: compare(pairs([installed])),
+        lambda: draft(installed),
+        lambda: judge(policy, installed),
+    ):
+        read()
+        assert ([*metrics()], len(vocabularies())) == before and not plugins.loaded_plugins()
+    with plugins.plugin_session():
+        survey(installed)
+        assert "agreement" in metrics() and len(plugins.loaded_plugins()) == 1
+    assert "agreement" not in metrics()
 
 
 def test_it_is_one_of_the_families(run: Run) -> None:

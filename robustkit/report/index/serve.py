@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import OrderedDict
+from contextvars import copy_context
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -144,6 +145,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._context = copy_context()  # with the plug-ins of the command
+        super().__init__(*arguments)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self._context.copy().run(super().process_request_thread, request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that hung up, and one line of anything else."""
