@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,13 +20,14 @@ from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from ..pipeline.presets import preset_of
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
 from . import streams
-from .arguments import R, refuse_for_pictures, refuse_idle_parts, request_of, taken
+from .arguments import refuse_for_pictures, refuse_idle_parts, request_of, taken
 
 if TYPE_CHECKING:
     from ..evaluations.records import Part
     from ..results.summary import Run
     from ..runs.folder import RunFolder
 
+R = TypeVar("R")
 AS_IT_IS: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 """How a line is printed that somebody may copy: a path or a command."""
 
@@ -59,17 +60,17 @@ def audit_request(
     """Return the request of a command for classifiers. options: as click has them. parts: of a preset that count."""
     if (name := options.get("preset")) is not None:
         options["preset"] = preset_of("classification", name).only(parts)
-    return _working(ClassificationRequest, options, {} if name is None else options["preset"].options)
+    return _checked_request(ClassificationRequest, options, {} if name is None else options["preset"].options)
 
 
 def segment_request(options: dict[str, Any]) -> SegmentationRequest:
     """Return the request of a command for segmenters. options: as click has them."""
     name = options.get("preset")
     filled = {} if name is None else preset_of("segmentation", name).options
-    return _working(SegmentationRequest, options, {"cams": "", **filled})
+    return _checked_request(SegmentationRequest, options, {"cams": "", **filled})
 
 
-def _working(kind: type[R], options: Mapping[str, Any], filled: Mapping[str, Any]) -> R:
+def _checked_request(kind: type[R], options: Mapping[str, Any], filled: Mapping[str, Any]) -> R:
     """Return a request. Raises ProtocolError for options that would do nothing. filled: what a preset says."""
     refuse_idle_parts({**filled, **{name: value for name, value in options.items() if value is not None}})
     return request_of(kind, options)

@@ -13,10 +13,10 @@ from ..errors import ProtocolError
 class Option:
     """What --help and a signature say about a field.
 
-    annotation: its type as text. default: MISSING where it is required. heading: in --help, a key of `cli.options`'
-    SECTIONS. flag: its long name. type: `Path` for a file that is read, `output` for one that is written, the allowed
-    values, or what else click takes; None where the annotation tells. read: makes the value of the text that a command
-    line has. group: the class of the options that are the entries of this one. settings: further ones of click.
+    annotation: its type as text. default: MISSING where it is required. heading: in --help, a key of `SECTIONS` in
+    `cli.options`. flag: its long name. type: `Path` for a file that is read, `output` for one that is written, the
+    allowed values, or a type of click; None where the annotation is enough. read: makes the value from the text on a
+    command line. group: the class of the options that are the entries of this one. settings: further ones of click.
     """
 
     name: str
@@ -41,7 +41,7 @@ def option(heading: str, help: str, default: Any = None, **more: Any) -> Any:
     return field(default=default, metadata={"heading": heading, "help": help, **more})
 
 
-def options(group: type) -> Any:
+def option_group(group: type) -> Any:
     """Return the field of a mapping whose entries are the options of a class."""
     return field(default_factory=dict, metadata={"group": group})
 

@@ -41,7 +41,7 @@ def _parameter(each: Option) -> inspect.Parameter:
     return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=each.keyword)
 
 
-def _shows(kind: type[Request]) -> Callable[[F], F]:
+def _takes_options_of(kind: type[Request]) -> Callable[[F], F]:
     """Show the options of a request in the signature and the docstring of the function that carries it out."""
 
     def decorate(function: F) -> F:
@@ -57,7 +57,7 @@ def _shows(kind: type[Request]) -> Callable[[F], F]:
     return decorate
 
 
-@_shows(ClassificationRequest)
+@_takes_options_of(ClassificationRequest)
 def audit(
     checkpoints: Checkpoints,
     *,
@@ -104,7 +104,7 @@ def audit(
     return _carried_out(ClassificationRequest, checkpoints, data_dir, options, progress, say)
 
 
-@_shows(SegmentationRequest)
+@_takes_options_of(SegmentationRequest)
 def segment(
     checkpoints: Checkpoints,
     *,
@@ -133,7 +133,7 @@ def segment(
     return _carried_out(SegmentationRequest, checkpoints, data_dir, options, progress, say)
 
 
-@_shows(FeatureRequest)
+@_takes_options_of(FeatureRequest)
 def features(
     checkpoints: Checkpoints,
     *,
@@ -158,7 +158,7 @@ def features(
     return _carried_out(FeatureRequest, checkpoints, data_dir, options, progress, say)
 
 
-@_shows(SeriesRequest)
+@_takes_options_of(SeriesRequest)
 def series(
     checkpoints: Checkpoints,
     *,
@@ -186,7 +186,7 @@ def series(
     return _carried_out(SeriesRequest, checkpoints, data, options, progress, say)
 
 
-@_shows(TextRequest)
+@_takes_options_of(TextRequest)
 def text(
     checkpoints: Checkpoints,
     *,

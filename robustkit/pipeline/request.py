@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
-from ..common.options import option, options, read_labels, read_numbers, read_sides, read_triple
+from ..common.options import option, option_group, read_labels, read_numbers, read_sides, read_triple
 from ..errors import ProtocolError
 from .presets import Preset, preset_of
 from .processes import follows
@@ -136,7 +136,7 @@ class Request:
 
     checkpoints: Sequence[str | Path]
     data_dir: str | Path = option("Data", "Folder, zip, or embedded:shapes.", MISSING)
-    model: Mapping[str, Any] = options(ClassifierOptions)
+    model: Mapping[str, Any] = option_group(ClassifierOptions)
     preset: str | Preset | None = option("Run", "Amount of work: quick, standard or full (robustkit list presets).")
     attacks: str | Iterable[str] | None = option("Attacks", "")
     eps: str | float | None = option("Attacks", "Radius, such as 1/255; several with commas; default: from the card.")
@@ -318,7 +318,7 @@ class ClassificationRequest(Request):
     corruptions: str | Iterable[str] | None = option(
         "Corruptions", "Sets or names: in-c, fog,snow(severity=1+3) (robustkit list corruptions)."
     )
-    data: Mapping[str, Any] = options(LabelOptions)
+    data: Mapping[str, Any] = option_group(LabelOptions)
     shuffle: bool = option("Data", "Take samples in a random order, a function of the seed.", False, last=True)
     engine: str | None = option(
         "Attacks", "Run the attacks by pyautoattack or torchattacks instead, for cross-checking."
@@ -367,7 +367,7 @@ class SegmentationRequest(Request):
     )
 
     data_dir: str | Path = option("Data", "Folder or zip of images, ADE20K's folder, or embedded:shapes.", MISSING)
-    model: Mapping[str, Any] = options(SegmenterOptions)
+    model: Mapping[str, Any] = option_group(SegmenterOptions)
     attacks: str | Iterable[str] | None = option(
         "Attacks", "fgsm, pgd, segpgd, cospgd, sea or conditions such as segpgd(steps=10); none; default: pgd."
     )
@@ -418,7 +418,7 @@ class FeatureRequest(Request):
     probe: str | float | None = option(
         "Run", "Strength of the linear probe's l2, or cv for cross-validation (default)."
     )
-    data: Mapping[str, Any] = options(LabelOptions)
+    data: Mapping[str, Any] = option_group(LabelOptions)
     constants: str = option(
         "Corruptions",
         "Of corruptions: auto, imagenet, or cifar for images of 32x32 (preset=cifar in conditions).",
@@ -440,7 +440,7 @@ class SeriesRequest(Request):
     data_dir: str | Path = option(
         "Data", "File of labelled series, as X_TEST.ts of the UEA archive.", MISSING, flag="--data"
     )
-    model: Mapping[str, Any] = options(SeriesModelOptions)
+    model: Mapping[str, Any] = option_group(SeriesModelOptions)
     attacks: str | Iterable[str] | None = option(
         "Attacks", "Names or conditions: fgsm, pgd(steps=30), spsa; none; default: fgsm,pgd."
     )
@@ -467,7 +467,7 @@ class TextRequest(Request):
     lacks = ("preset", "setup_check", "attacks", "eps", "norm", "corruptions", "variant", "frost_dir")
 
     data_dir: str | Path = option("Data", "Text file, folder of .txt files, or Brown's .tgz.", MISSING, flag="--data")
-    model: Mapping[str, Any] = options(LanguageModelOptions)
+    model: Mapping[str, Any] = option_group(LanguageModelOptions)
     limit: int | None = option("Data", "At most N documents, a function of the seed.")
     protocol: str = "text"
     documents: str | None = option("Data", "How a file is split: headings, blank-lines or file; default: as it looks.")

@@ -55,8 +55,8 @@ def test_a_call_shows_and_hands_on_every_field_of_its_request(function: Any, req
     for name in held.keys() - lacks - OF_ALL - mappings:
         default = held[name].default
         assert parameters[name].default == (inspect.Parameter.empty if default is MISSING else default), name
-    given: dict[str, Any] = {name: object() for name in held.keys() - lacks - OF_ALL - mappings}
-    for model in ({"attention": "quest"}, None):
+    names = held.keys() - lacks - OF_ALL - mappings
+    for model, given in (({"attention": "quest"}, {name: object() for name in names}), (None, dict.fromkeys(names))):
         with mock.patch.object(Request, "__post_init__"), mock.patch.object(audit_module, "run") as run:
             function("net.safetensors", **{data: "there"}, model=model, **given)
         (request, *rest), _ = run.call_args
