@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from ..common.files import parse_toml, written_text
 from ..common.plugins import declared
@@ -147,6 +147,29 @@ class Card:
         if changed == preprocessing:
             return preprocessing, ""
         return changed, f"card {self.name}: {changed.crop_mode} crop {changed.crop_pct}, {changed.interpolation}"
+
+
+class Parameters(Protocol):
+    """What decides of a card, as a `Card` and run.json have it."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def parameters(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+
+_SHARED = ("threat", "scoring", "preprocessing")
+_WORD = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+def digest_of_part(card: Parameters, condition: str, whole: bool = False) -> str:
+    """Return the SHA-256 (hex) of what a condition uses of a card: the task, the shared settings, and the parameters of
+    each attack that the condition's text names, itself or inside another. whole: all parameters.
+    """
+    named = {*_SHARED, *_WORD.findall(condition)}
+    used = {name: dict(options) for name, options in card.parameters.items() if whole or name in named}
+    canonical = json.dumps([card.task, used], sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def card_names() -> list[str]:
