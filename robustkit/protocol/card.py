@@ -123,7 +123,7 @@ class Card:
         """All that the card decides, by part, in JSON types: the threat, scoring, preprocessing, and each attack."""
         threat = {"space": self.space, "labels": self.labels, "norm": self.norm, "eps": format_number(self.eps)}
         if self.bounds:
-            threat["bounds"] = f"[{self.bounds[0]:g}, {self.bounds[1]:g}]"
+            threat["bounds"] = f"[{', '.join(repr(bound).removesuffix('.0') for bound in self.bounds)}]"
         rest = {"scoring": dict(self.scoring), "preprocessing": dict(self.preprocessing)}
         return {
             **({"threat": threat} if self.attacks else {}),
@@ -155,6 +155,10 @@ class Parameters(Protocol):
     @property
     def task(self) -> str: ...
     @property
+    def space(self) -> str: ...
+    @property
+    def labels(self) -> str: ...
+    @property
     def parameters(self) -> Mapping[str, Mapping[str, Any]]: ...
 
 
@@ -163,12 +167,14 @@ _WORD = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 def digest_of_part(card: Parameters, condition: str, whole: bool = False) -> str:
-    """Return the SHA-256 (hex) of what a condition uses of a card: the task, the shared settings, and the parameters of
-    each attack that the condition's text names, itself or inside another. whole: all parameters.
+    """Return the SHA-256 (hex) of what a condition uses of a card: task, space, labels, the shared settings, and the
+    parameters of each attack that the condition's text names, itself or inside another. whole: all parameters.
     """
     named = {*_SHARED, *_WORD.findall(condition)}
     used = {name: dict(options) for name, options in card.parameters.items() if whole or name in named}
-    canonical = json.dumps([card.task, used], sort_keys=True, separators=(",", ":"), default=str)
+    canonical = json.dumps(
+        [card.task, card.space, card.labels, used], sort_keys=True, separators=(",", ":"), default=str
+    )
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 

@@ -81,7 +81,8 @@ def misfit(stated: Any, expected: Mapping[str, Any]) -> str:
         return "it does not say what it belongs to"
     theirs, expected = _flat(stated), {"plugins": None, **expected}
     differing = [(key, theirs.get(key), value) for key, value in _flat(expected).items() if theirs.get(key) != value]
-    named = [entry for entry in differing if entry[0] != "run"]
+    of_condition = {"card digest"} if any(key == "condition" for key, *_ in differing) else set()
+    named = [entry for entry in differing if entry[0] not in {"run"} | of_condition]
     if differing and not named:
         return "it belongs to a run with other samples, other shards or another card"
     lines = [f"its {key} is {_short(there)} and not {_short(here)}" for key, there, here in named[:_SHOWN]]

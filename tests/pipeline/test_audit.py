@@ -20,6 +20,7 @@ from processes import called
 from small_audit import FACTORY, audit, command, files
 
 import robustkit
+from robustkit.cli.terminal import say_unfinished
 from robustkit.errors import RunError
 from robustkit.evaluations.attacks.build import build_attack
 from robustkit.pipeline import manifest as making
@@ -130,7 +131,7 @@ def test_a_run_grows_by_conditions_and_checkpoints_and_refuses_to_mix(place: Pat
 
 
 def test_another_card_counts_where_a_condition_uses_another_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """more: a card with one more attack. other: one whose PGD has another parameter. old: a run of format 1."""
     standard = (resources.files("robustkit.protocol") / "cards" / "standard.toml").read_text("utf-8")
@@ -172,6 +173,8 @@ def test_another_card_counts_where_a_condition_uses_another_part(
     said = list[str]()
     assert go("old", "standard", say=said.append, progress=count).manifest.format == 1 and not count.units
     assert (line := whole_card_line(old.manifest)) in said and f"the whole card {tags[0]}," in line
+    say_unfinished([old, first])
+    assert capsys.readouterr().out == f"{old.path}: {line}\n"
     with pytest.raises(RunError, match=re.escape(f"protocol is {tags[0]} there and {tags[1]} here")):
         go("old", "more")
     assert not doubts(old, first)

@@ -181,7 +181,7 @@ def test_a_condition_counts_by_what_it_uses_of_the_card() -> None:
         return replace(STANDARD, name="mine", summary="", attacks={**STANDARD.attacks, **attacks})
 
     parts = {name: STANDARD.parameters[name] for name in ("threat", "fgsm")}
-    canonical = json.dumps(["classification", parts], sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(["classification", "pixels", "true", parts], sort_keys=True, separators=(",", ":"))
     assert digest_of_part(STANDARD, "fgsm(eps=1/255)") == hashlib.sha256(canonical.encode()).hexdigest()
     stronger = changed(pgd={**STANDARD.attacks["pgd"], "step_size": "0.2*eps"}, mine={"steps": 3})
     of_pgd = [
@@ -199,7 +199,7 @@ def test_a_condition_counts_by_what_it_uses_of_the_card() -> None:
         assert digest_of_part(changed(mine={"steps": 3}), text) == digest_of_part(STANDARD, text)
         assert digest_of_part(stronger, text, whole=True) != digest_of_part(STANDARD, text, whole=True)
         for shared in (
-            *({"eps": Fraction(2, 255)}, {"labels": "predicted"}, {"bounds": (0.0, 2.0)}, {"task": "features"}),
+            *({"eps": Fraction(2, 255)}, {"labels": "predicted"}, {"bounds": (0.0, 1 + 1e-9)}, {"task": "features"}),
             *({"scoring": {"autocast": True}}, {"preprocessing": {"crop_pct": 0.9}}),
         ):
             other = replace(STANDARD, **shared)  # type: ignore[arg-type]

@@ -352,7 +352,7 @@ def test_refusals(tmp_path: Path, change: Change | None, second: Mapping[str, Ro
         ),
         (
             lambda manifest: manifest["protocol"].update(parameters={"threat": {"labels": "predicted"}}),
-            "what clean uses of the card differs: 458fd15c and 159d4c2c",
+            "what clean uses of the card differs: 613d2cbb and c1051355",
         ),
         (change_of("deciding", "seed", to=3), "seed differs: 0 and 3"),
         (change_of("deciding", "dtype", to="bfloat16"), "dtype differs: float32 and bfloat16"),
