@@ -246,11 +246,17 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
 
 
 def say_unfinished(runs: Iterable[RunFolder]) -> None:
-    """Print a line for each run that lacks records, with the command that completes it."""
+    """Print a line for each run that lacks records, with the command that completes it, and one for each whose records
+    name the whole card.
+    """
     from ..evaluations.presenting import unfinished
+    from ..runs.description import whole_card_line
 
-    for line in (f"⚑ {run.path}: {gap}" for run in runs if (gap := unfinished(run))):
-        console().print(line, markup=False, highlight=False, soft_wrap=True)
+    for run in runs:
+        if gap := unfinished(run):
+            console().print(f"⚑ {run.path}: {gap}", **AS_IT_IS)
+        if run.manifest.format == 1:
+            console().print(f"{run.path}: {whole_card_line(run.manifest)}", **AS_IT_IS)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from ..results.pairing import (
 from ..results.summary import survey
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
-from ..runs.merging import differing
+from ..runs.merging import card_difference, differing
 from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
 from .policy import quoted
@@ -190,8 +190,9 @@ def apart(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> 
         CannotTell: they differ in what decides figures besides the weights, as `robustkit compare` says it.
     """
     (before, first), (after, second) = baseline, run
+    check_card(before, after)
     there, here = before.deciding.to_plain(), after.deciding.to_plain()
-    for key in ("protocol", "data digest", "seed"):
+    for key in ("data digest", "seed"):
         if there[key] != here[key]:
             what = differing(key, there[key], here[key], "in the baseline")
             raise CannotTell(f"the runs cannot be paired: {what}; audit both alike")
@@ -219,6 +220,14 @@ def apart(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> 
     return (*(f"baseline: {line}" for line in told), *accepted)
 
 
+def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
+    """Raise CannotTell where one of some conditions uses another part of the card in a baseline, or where a run of
+    format 1 has another card.
+    """
+    if other := card_difference(before, after, conditions):
+        raise CannotTell(f"the runs cannot be paired: {differing(*other, 'in the baseline')}; audit both alike")
+
+
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
     """Return how much the second is below the first, or above it where not `falls`; paired by sample.
 
@@ -231,6 +240,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     manifests = first.run.manifest, second.run.manifest
     for text in shares_of(condition):
         taken = [manifest.corrupted.digests.get(text) for manifest in manifests]
+        check_card(*manifests, text)
         if taken[0] != taken[1]:
             raise CannotTell(f"the runs cannot be paired: {text} reads other files here than in the baseline")
     try:

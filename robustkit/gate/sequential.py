@@ -30,7 +30,7 @@ from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
-from .measured import CannotTell, Measured, MeasuredRun, apart
+from .measured import CannotTell, Measured, MeasuredRun, apart, check_card
 from .policy import OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value
 from .verdicts import FAIL, PASS, SAME, UNDECIDED, Outcome, Verdict, matching, of_identity, out_of_reach
 
@@ -366,6 +366,8 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
         side, subject = Side(run, other), planned.checkpoint(name)
         try:
             apart((manifest, side.described), (planned, subject), excepted)
+            for text in words_of(condition).needs(condition, metric, manifest.conditions):
+                check_card(manifest, planned, text)
         except CannotTell as why:
             raise RunError(f"{run.path}: {why}") from None
         if same_identity(side.described, subject):

@@ -33,7 +33,7 @@ from .measured import (
 )
 from .policy import OF_RUN, SLACK, Change, Identity, NoFlags, Policy, Rule, Value, always_meets, meets
 
-_SAID = ("protocol", "parameters of the card")
+_CARD = "protocol"
 """What the rule on the card says, which names its digest."""
 _USUAL = "use of maps of wrong predictions left out"
 
@@ -66,7 +66,7 @@ def compared(statement: Identity, manifest: Manifest, checkpoint: CheckpointEntr
 def settings_of(manifest: Manifest) -> str:
     """Return what a run decides for all its checkpoints besides card and data, without what only rounds otherwise."""
     values = run_setup(manifest).values
-    kept = (f"{name} {value}" for name, value in values.items() if not (name in _SAID or is_of_rounding(name)))
+    kept = (f"{name} {value}" for name, value in values.items() if not (name == _CARD or is_of_rounding(name)))
     return ", ".join(text for text in kept if text != _USUAL)
 
 

@@ -32,7 +32,7 @@ from ..models.device import device_name
 from ..models.identity import ModelIdentity
 from ..protocol.card import Card
 from ..protocol.condition import Condition
-from ..runs.description import without_option
+from ..runs.description import whole_card_line, without_option
 from ..runs.digests import digests_of_shards
 from ..runs.manifest import (
     CardEntry,
@@ -128,7 +128,8 @@ def prepare(plan: Plan, digest: str) -> list[str]:
     if odd := disagreements(old, new):
         raise RunError(f"{run.path} holds another run: {'; '.join(odd)}; use another --out, or delete that folder")
     run.write_manifest(joined(old, new))
-    lines = [batch_sizes(old.batch_size, new.batch_size)] if old.batch_size != new.batch_size else []
+    lines = [whole_card_line(old)] if old.format == 1 else []
+    lines += [batch_sizes(old.batch_size, new.batch_size)] if old.batch_size != new.batch_size else []
     there, here = old.made_with, new.made_with
     both = [(name, there[name], text) for name, text in here.items() if name in there]
     changed = [f"{name} was {before} before and is {now} now" for name, before, now in both if before != now]
@@ -147,7 +148,7 @@ def described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     size = old.shard_size if old else request.shard_size or shard_size(plan, settings)
     checkpoints = tuple(contender.entry for contender in plan.contenders)
     return Manifest(
-        format=1,
+        format=old.format if old else 2,
         robustkit=metadata.version("robustkit-audit"),
         command=_command(plan),
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

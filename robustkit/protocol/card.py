@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from ..common.files import parse_toml, written_text
 from ..common.plugins import declared
@@ -123,7 +123,7 @@ class Card:
         """All that the card decides, by part, in JSON types: the threat, scoring, preprocessing, and each attack."""
         threat = {"space": self.space, "labels": self.labels, "norm": self.norm, "eps": format_number(self.eps)}
         if self.bounds:
-            threat["bounds"] = f"[{self.bounds[0]:g}, {self.bounds[1]:g}]"
+            threat["bounds"] = f"[{', '.join(repr(bound).removesuffix('.0') for bound in self.bounds)}]"
         rest = {"scoring": dict(self.scoring), "preprocessing": dict(self.preprocessing)}
         return {
             **({"threat": threat} if self.attacks else {}),
@@ -147,6 +147,35 @@ class Card:
         if changed == preprocessing:
             return preprocessing, ""
         return changed, f"card {self.name}: {changed.crop_mode} crop {changed.crop_pct}, {changed.interpolation}"
+
+
+class Parameters(Protocol):
+    """What decides of a card, as a `Card` and run.json have it."""
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def space(self) -> str: ...
+    @property
+    def labels(self) -> str: ...
+    @property
+    def parameters(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+
+_SHARED = ("threat", "scoring", "preprocessing")
+_WORD = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+def digest_of_part(card: Parameters, condition: str, whole: bool = False) -> str:
+    """Return the SHA-256 (hex) of what a condition uses of a card: task, space, labels, the shared settings, and the
+    parameters of each attack that the condition's text names, itself or inside another. whole: all parameters.
+    """
+    named = {*_SHARED, *_WORD.findall(condition)}
+    used = {name: dict(options) for name, options in card.parameters.items() if whole or name in named}
+    canonical = json.dumps(
+        [card.task, card.space, card.labels, used], sort_keys=True, separators=(",", ":"), default=str
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def card_names() -> list[str]:

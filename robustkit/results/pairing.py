@@ -18,13 +18,11 @@ from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged
 from ..evaluations.records import Recorded, check_plugins, common_ids, nothing_common
 from ..evaluations.registry import kind_of, words_of
-from ..runs.digests import digest_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of
 from .summary import survey
 
-_OF_CARD = ("task", "space", "labels", "parameters")
 _ROUNDED = ("compile", "version of")
 """The beginnings of the names of what changes figures by rounding only, unless something is defective."""
 
@@ -33,11 +31,14 @@ class RunSetup(msgspec.Struct, frozen=True):
     """What a run decides for all its checkpoints.
 
     values: card, seed, precision, engine, versions and sources of plug-ins, as texts by name. files: of each condition
-    the digest of the files that it reads; empty where it reads none.
+    the digest of the files that it reads; empty where it reads none. cards: of each condition the digest of what it
+    uses of the card. whole: whether the records name the whole card instead.
     """
 
     values: dict[str, str]
     files: dict[str, str]
+    cards: dict[str, str]
+    whole: bool
 
 
 def run_setup(manifest: Manifest) -> RunSetup:
@@ -45,14 +46,14 @@ def run_setup(manifest: Manifest) -> RunSetup:
     deciding, digests = manifest.deciding, manifest.corrupted.digests
     values = {name: str(getattr(deciding, name)) for name in ("protocol", "seed", "dtype", "compile")}
     values["engine"] = str(manifest.arguments.get("engine") or "robustkit")
-    card = {key: value for key, value in manifest.protocol.to_plain().items() if key in _OF_CARD}
-    values["parameters of the card"] = digest_of(card)[:12]
     if manifest.data.unjudged is not UNSET:
         values["labels that do not count"] = " ".join(map(str, manifest.data.unjudged)) or "none"
     values |= {f"version of {name}": text for name, text in manifest.made_with.items()}
     values["use of maps of wrong predictions"] = "scored" if manifest.keep_misclassified else "left out"
     values |= {f"source of plug-in {plugin.name}": f"{plugin.source[:12]}…" for plugin in manifest.used_plugins}
-    return RunSetup(values, {text: digests.get(text, "")[:16] for text in manifest.conditions})
+    files = {text: digests.get(text, "")[:16] for text in manifest.conditions}
+    cards = {text: manifest.card_digest(text)[:16] for text in manifest.conditions}
+    return RunSetup(values, files, cards, manifest.format == 1)
 
 
 def checkpoint_setup(entry: CheckpointEntry) -> dict[str, str]:
@@ -92,18 +93,26 @@ def is_of_rounding(line: str) -> bool:
 
 
 def run_changes(before: RunSetup, after: RunSetup, conditions: Collection[str] | None = None) -> list[str]:
-    """Return `seed differs: 0 and 3` for each value that both runs have in two ways, and a line on files that differ.
+    """Return `seed differs: 0 and 3` for each value that both runs have in two ways, and lines on conditions that use
+    other parts of the card, or read files that differ.
 
-    conditions: those whose files count; by default all that both have.
+    conditions: those whose cards and files count; by default all that both have.
     """
     both = [(name, text, after.values[name]) for name, text in before.values.items() if name in after.values]
-    if before.values["protocol"] != after.values["protocol"]:
-        both = [each for each in both if each[0] != "parameters of the card"]
+    if not (before.whole or after.whole):
+        both = [each for each in both if each[0] != "protocol"]
     lines = [f"{name} differs: {there} and {here}" for name, there, here in both if there != here]
     texts = [text for text in before.files if text in after.files] if conditions is None else conditions
-    odd = [text for text in texts if before.files.get(text, "") != after.files.get(text, "")]
-    more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
-    return [*lines, *(f"files that {text}{more} reads differ" for text in odd[:1])]
+    if not any(line.startswith("protocol ") for line in lines):
+        cards = ((text, before.cards.get(text, ""), after.cards.get(text, "")) for text in texts)
+        odd = [(text, f"{there[:8]} and {here[:8]}") for text, there, here in cards if there != here]
+        lines += [f"what {text}{_more(odd)} uses of the card differs: {parts}" for text, parts in odd[:1]]
+    changed = [text for text in texts if before.files.get(text, "") != after.files.get(text, "")]
+    return [*lines, *(f"files that {text}{_more(changed)} reads differ" for text in changed[:1])]
+
+
+def _more(found: Collection[object]) -> str:
+    return f" and {len(found) - 1} more" if len(found) > 1 else ""
 
 
 _IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "weights", "windows", "heads")

@@ -51,8 +51,15 @@ def digest_of_run(manifest: Manifest) -> str:
     data, card = manifest.data.to_plain(), manifest.protocol.to_plain()
     card = {key: value for key, value in card.items() if key not in _PROSE}
     kept = {key: data.get(key) for key in ("n", "classes", "digest", "unjudged", "shards")}
+    deciding = _deciding(manifest)
+    of_card = {"protocol": card} if manifest.format == 1 else {}
+    return digest_of({"deciding": deciding, **of_card, "data": kept, "size": manifest.shard_size})
+
+
+def _deciding(manifest: Manifest) -> dict[str, Any]:
+    """Return what decides every record; since format 2 without the card, of which each condition uses a part."""
     deciding = manifest.deciding.to_plain()
-    return digest_of({"deciding": deciding, "protocol": card, "data": kept, "size": manifest.shard_size})
+    return {key: value for key, value in deciding.items() if manifest.format == 1 or key != "protocol"}
 
 
 def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: str) -> dict[str, Any]:
@@ -60,7 +67,9 @@ def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: st
     plain = checkpoint.to_plain()
     described = {"name": checkpoint.name, **{key: plain.get(key) for key in OF_CHECKPOINT}}
     takes = manifest.corrupted.digests.get(condition)
-    of = {"condition": condition, "takes": takes, "checkpoint": described, **manifest.deciding.to_plain()}
+    of = {"condition": condition, "takes": takes, "checkpoint": described, **_deciding(manifest)}
+    if manifest.format > 1:
+        of["card digest"] = manifest.card_digest(condition)
     if plugins := manifest.plugins_of(checkpoint.name, condition):
         of["plugins"] = [plugin.identity for plugin in plugins]
     return of | {"run": digest_of_run(manifest)}
@@ -72,7 +81,8 @@ def misfit(stated: Any, expected: Mapping[str, Any]) -> str:
         return "it does not say what it belongs to"
     theirs, expected = _flat(stated), {"plugins": None, **expected}
     differing = [(key, theirs.get(key), value) for key, value in _flat(expected).items() if theirs.get(key) != value]
-    named = [entry for entry in differing if entry[0] != "run"]
+    of_condition = {"card digest"} if any(key == "condition" for key, *_ in differing) else set()
+    named = [entry for entry in differing if entry[0] not in {"run"} | of_condition]
     if differing and not named:
         return "it belongs to a run with other samples, other shards or another card"
     lines = [f"its {key} is {_short(there)} and not {_short(here)}" for key, there, here in named[:_SHOWN]]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..common.preprocessing import exact_numbers, texts_of
-from .manifest import CheckpointEntry
+from .manifest import CheckpointEntry, Manifest
 
 
 def shown_as(entry: CheckpointEntry) -> dict[str, str]:
@@ -87,6 +87,14 @@ def _code(words: Sequence[str]) -> str:
         if name in ("--plugin", "--trust-config") or (name in ("--arch", "--ray") and ":" in value):
             return name
     return ""
+
+
+def whole_card_line(manifest: Manifest) -> str:
+    """Return a line on a run of format 1, in which each record names the digest of the whole card."""
+    return (
+        f"format 1: its records name the whole card {manifest.protocol.tag}, so that only runs under this very card "
+        "continue it, or compare without a doubt"
+    )
 
 
 def without_option(words: Sequence[str], name: str) -> list[str]:

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from ..common.preprocessing import UNPROVEN
 from ..errors import RunError, unknown
-from ..protocol.card import Samples, samples_of
+from ..protocol.card import Samples, digest_of_part, samples_of
 from .digests import digest_of
 
 
@@ -73,8 +73,12 @@ def strange(where: str, value: Any, expected: str) -> str:
     return f"{where} is {short}; expected {expected}"
 
 
-Format = Literal[1]
-"""The form of run.json, records and evidence. A version that changes what they hold, or mean, takes the next number."""
+Format = Literal[1, 2]
+"""The form of run.json, records and evidence. A version that changes what they hold, or mean, takes the next number.
+
+1: records name the card, and a digest of the run that covers all of it. 2: they name a digest of what their condition
+uses of the card. A run keeps the format that it began with.
+"""
 _REMEDY = "restore it, or make the run again"
 _LARGEST = sys.float_info.max  # a bound that neither NaN nor an infinity keeps
 Count = Annotated[int, Meta(ge=0, lt=1 << 53, description="a whole number from 0 on")]
@@ -329,6 +333,15 @@ class Manifest(Part, frozen=True, kw_only=True):
             plugin for plugin in self.used_plugins if condition in plugin.conditions or checkpoint in plugin.checkpoints
         ]
 
+    def card_digest(self, condition: str, beside: Manifest | None = None) -> str:
+        """Return the digest of what a condition uses of the card; of all parameters where it is of a plug-in that may
+        read any of them, here or in `beside`.
+        """
+        plugins = (*self.used_plugins, *(beside.used_plugins if beside else ()))
+        reading = (plugin for plugin in plugins if plugin.group in ("families", "tasks"))
+        whole = any(condition in plugin.conditions or plugin.checkpoints for plugin in reading)
+        return digest_of_part(self.protocol, condition, whole)
+
     def norm(self, condition: str) -> str:
         """Return the norm that an attack claims; linf where it claims none."""
         claim = self.claims.get(condition)
@@ -364,7 +377,7 @@ def manifest_of(data: Any, path: Path) -> Manifest:
     if type(found := data.get("format")) is not int or found not in get_args(Format):
         made = f"format {str(found)[:20]}" if found is not None else "no format"
         raise RunError(
-            f"{path}: names {made}, and this version of RobustKit reads and continues format {get_args(Format)[0]} "
+            f"{path}: names {made}, and this version of RobustKit reads and continues formats 1 and 2 "
             f"alone; use the version that made it ({str(data.get('robustkit'))[:40]}), or make the run again with "
             "another --out"
         )

@@ -21,13 +21,15 @@ from .manifest import CorruptedEntry, Manifest, PluginEntry
 _MAP = "cam("  # how the text of a map that is scored begins
 
 
-def disagreements(there: Manifest, here: Manifest) -> list[str]:
+def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | None = None) -> list[str]:
     """Return in words what decides records and differs between two manifests; nothing where these may share a folder.
 
-    A checkpoint, condition or plug-in that only one of them has is no difference.
+    A checkpoint, condition or plug-in that only one of them has is no difference. conditions: those that must use the
+    same part of both cards; by default those of `there`.
     """
     odd = [*plugin_differences(there, here)]
-    odd += (differing(name, *values) for name, *values in _pairs(there, here) if values[0] != values[1])
+    pairs = _pairs(there, here, there.conditions if conditions is None else conditions)
+    odd += (differing(name, *values) for name, *values in pairs if values[0] != values[1])
     if not odd and digest_of_run(there) != digest_of_run(here):
         odd.append("run.json there names other samples, shards or parameters of the card")
     return odd
@@ -72,10 +74,14 @@ def plugin_differences(there: Manifest, here: Manifest) -> Iterator[str]:
             yield f"{unmarked[0]} is of robustkit itself there and of plug-in {entry.words} here"
 
 
-def _pairs(there: Manifest, here: Manifest) -> Iterator[tuple[str, Any, Any]]:
+def _pairs(there: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the name of what decides records with its value in both."""
+    yield "format", there.format, here.format
+    if other_card := card_difference(there, here, conditions):
+        yield other_card
     before = there.deciding.to_plain()
-    yield from ((name, before.get(name), value) for name, value in here.deciding.to_plain().items())
+    after = ((name, value) for name, value in here.deciding.to_plain().items() if name != "protocol")
+    yield from ((name, before.get(name), value) for name, value in after)
     yield "shard size", there.shard_size, here.shard_size
     yield "--shuffle", there.arguments.get("shuffle") is True, here.arguments.get("shuffle") is True
     earlier = {entry.name: entry for entry in there.checkpoints}
@@ -89,6 +95,21 @@ def _pairs(there: Manifest, here: Manifest) -> Iterator[tuple[str, Any, Any]]:
     truths = _truths(there.conditions, taken), _truths(here.conditions, takes)
     if all(truths):
         yield "the digest of boxes or masks", *truths
+
+
+def card_difference(there: Manifest, here: Manifest, conditions: Iterable[str]) -> tuple[str, str, str] | None:
+    """Return which of some conditions use other parts of two runs' cards, in words, and what each run has; None where
+    none does. Of a run of format 1, the whole card counts.
+    """
+    tags = there.deciding.protocol, here.deciding.protocol
+    if 1 in (there.format, here.format) and tags[0] != tags[1]:
+        return ("protocol", *tags)
+    parts = {text: (there.card_digest(text, here), here.card_digest(text, there)) for text in conditions}
+    odd = [text for text, (before, after) in parts.items() if before != after]
+    if not odd:
+        return None
+    before, after = (f"{tag} (part {part[:8]})" for tag, part in zip(tags, parts[odd[0]], strict=True))
+    return f"protocol of {odd[0]}{f' and {len(odd) - 1} more' if len(odd) > 1 else ''}", before, after
 
 
 def differing(name: str, there: Any, here: Any, where: str = "there") -> str:
@@ -181,8 +202,9 @@ def refuse_damaged(run: RunFolder) -> None:
 def _of_all(parts: Sequence[RunFolder]) -> Manifest:
     """Return the manifest of all parts. Raises RunError where they are not of one run."""
     first = parts[0]
+    conditions = dict.fromkeys(text for part in parts for text in part.manifest.conditions)
     for part in parts[1:]:
-        odd = disagreements(first.manifest, part.manifest)
+        odd = disagreements(first.manifest, part.manifest, conditions)
         if first.manifest.pictures != part.manifest.pictures:
             odd.append("the samples of which pictures are kept (--browse) are others")
         if odd:

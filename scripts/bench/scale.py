@@ -91,7 +91,7 @@ def manifest(n: int, checkpoints: int, card: Card, every: Sequence[Condition]) -
     names = [f"class {place}" for place in range(CLASSES)]
     data = {"name": "made-up", "root": "made-up", "layout": "imagenet", "n": n, "classes": CLASSES, "digest": "0" * 64}
     plain = {
-        "format": 1,
+        "format": 2,
         "robustkit": "0.1.0",
         "command": "scripts/bench/scale.py",
         "started": "2026-01-01T00:00:00+00:00",

@@ -43,7 +43,9 @@ def test_a_change_runs_the_slow_tests_of_its_rooms_alone() -> None:
     assert helped == ["tests/delivery/test_slow_tests.py", "tests/evaluations/test_cheats_under_pgd.py"]
 
 
-def test_where_git_cannot_tell_none_runs_and_a_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_git_cannot_tell_none_runs_and_a_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("SLOW_TESTS_BASE", "no-such-commit")
     slow_tests.main()
     said = capsys.readouterr()

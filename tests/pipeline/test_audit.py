@@ -2,11 +2,13 @@
 
 import json
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,17 @@ from processes import called
 from small_audit import FACTORY, audit, command, files
 
 import robustkit
+from robustkit.cli.terminal import say_unfinished
 from robustkit.errors import RunError
 from robustkit.evaluations.attacks.build import build_attack
+from robustkit.pipeline import manifest as making
+from robustkit.protocol.card import digest_of_part, load_card
+from robustkit.results.comparison import compare
+from robustkit.results.pairing import pairs
+from robustkit.results.summary import Run
+from robustkit.runs.binding import PROVENANCE
+from robustkit.runs.description import whole_card_line
+from robustkit.runs.manifest import Manifest
 
 
 def test_records_hold_what_a_plain_loop_computes(place: Path, tmp_path: Path) -> None:
@@ -104,7 +115,7 @@ def test_a_run_grows_by_conditions_and_checkpoints_and_refuses_to_mix(place: Pat
     before = files(out)
     for change, named in (
         ({"seed": 1}, "seed is 0 there and 1 here"),
-        ({"protocol": "quest-paper", "eps": None}, "protocol is standard@2:"),
+        ({"protocol": "quest-paper", "eps": None}, "protocol of clean and 2 more is standard@2:"),
         ({"limit": 5}, "data digest is "),
         ({"dtype": "bfloat16"}, "dtype is float32 there and bfloat16 here"),
     ):
@@ -117,6 +128,61 @@ def test_a_run_grows_by_conditions_and_checkpoints_and_refuses_to_mix(place: Pat
     with pytest.raises(RunError, match="sha256 of net is"):
         audit(tmp_path / "copy", out, data_dir=place / "images", attacks="fgsm")
     assert files(out) == before
+
+
+def test_another_card_counts_where_a_condition_uses_another_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """more: a card with one more attack. other: one whose PGD has another parameter. old: a run of format 1."""
+    standard = (resources.files("robustkit.protocol") / "cards" / "standard.toml").read_text("utf-8")
+    cards = {"standard": standard, "more": f"{standard}\n[attacks.mine]\nsteps = 3\n"}
+    cards["other"] = standard.replace('step_size = "0.15*eps"', 'step_size = "0.2*eps"')
+    for name, text in cards.items():
+        (tmp_path / f"{name}.toml").write_text(text, "utf-8")
+    monkeypatch.setattr("robustkit.report.page.write_report", lambda *_: None)
+    fog, pgd = "corruption(fog,severity=3)", "pgd(eps=8/255,steps=2)"
+
+    def go(out: str, card: str, attacks: str = "fgsm,pgd(steps=2)", **more: Any) -> Run:
+        shared = {"corruptions": "fog(severity=3)", "eps": "8/255", "browse": 0, "setup_check": False, "limit": 6}
+        where = {"data_dir": "embedded:shapes", "out": tmp_path / out, "protocol": str(tmp_path / f"{card}.toml")}
+        return robustkit.audit("zoo:shapes-vit-qnorm", attacks=attacks, **where, **shared | more)
+
+    def doubts(first: Run, second: Run) -> list[str]:
+        (pair,) = compare(pairs([first, second])).pairs
+        return [flag for flag in pair.flags if not flag.startswith("both are the same file")]
+
+    first = go("first", "standard")
+    shutil.copytree(tmp_path / "first", tmp_path / "grown")
+    count, fresh = Count(), go("fresh", "more")
+    grown = go("grown", "more", progress=count)
+    tags = [run.manifest.protocol.tag for run in (first, grown, fresh)]
+    assert not count.units and tags[0] != tags[1] == tags[2] and first.manifest.format == 2
+    assert files(tmp_path / "grown") == files(tmp_path / "fresh") and not doubts(first, fresh)
+
+    other = go("other", "other")
+    (line,) = doubts(first, other)
+    assert re.fullmatch(re.escape(f"what {pgd} uses of the card differs: ") + "[0-9a-f]{8} and [0-9a-f]{8}", line)
+    with pytest.raises(RunError, match=re.escape(f"protocol of {pgd} is standard@2:")):
+        go("grown", "other", attacks="none")
+    go("mild", "standard", attacks="fgsm")
+    assert len(go("mild", "other").manifest.conditions) == 4  # PGD, which it had not, is that of the other card
+
+    with monkeypatch.context() as before:
+        before.setattr(making, "Manifest", lambda **fields: Manifest(**fields | {"format": 1}))
+        old, older = go("old", "standard"), go("older", "more")
+    said = list[str]()
+    assert go("old", "standard", say=said.append, progress=count).manifest.format == 1 and not count.units
+    assert (line := whole_card_line(old.manifest)) in said and f"the whole card {tags[0]}," in line
+    say_unfinished([old, first])
+    assert capsys.readouterr().out == f"{old.path}: {line}\n"
+    with pytest.raises(RunError, match=re.escape(f"protocol is {tags[0]} there and {tags[1]} here")):
+        go("old", "more")
+    assert not doubts(old, first)
+    for one, another in ((old, fresh), (old, older), (first, older)):
+        assert doubts(one, another) == [f"protocol differs: {tags[0]} and {tags[1]}"]
+    named = [json.loads(next(run.shards("shapes-vit-qnorm", fog)).schema.metadata[PROVENANCE]) for run in (old, first)]
+    assert named[0]["protocol"] == tags[0] and "card digest" not in named[0]
+    assert named[1]["card digest"] == digest_of_part(load_card("standard"), fog) and "protocol" not in named[1]
 
 
 def test_the_paper_protocol_says_what_its_eps_was_in_pixels(place: Path, tmp_path: Path) -> None:

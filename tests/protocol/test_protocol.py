@@ -1,8 +1,11 @@
 """Protocol cards and canonical conditions."""
 
+import hashlib
+import json
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,7 @@ import attacks
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.build import build_attack, parse_condition, parse_conditions
-from robustkit.protocol.card import Card, card_names, format_number, load_card, number
+from robustkit.protocol.card import Card, card_names, digest_of_part, format_number, load_card, number
 from robustkit.protocol.condition import split_list
 
 STANDARD = load_card("standard")
@@ -172,6 +175,36 @@ def test_cards_of_ones_own(tmp_path: Path) -> None:
         assert message in str(fault.value)
     with pytest.raises(ProtocolError, match=r"unknown protocol 'standart'; did you mean 'standard'\?"):
         load_card("standart")
+
+
+def test_a_condition_counts_by_what_it_uses_of_the_card() -> None:
+    def changed(**attacks: dict[str, Any]) -> Card:
+        return replace(STANDARD, name="mine", summary="", attacks={**STANDARD.attacks, **attacks})
+
+    parts = {name: STANDARD.parameters[name] for name in ("threat", "fgsm")}
+    canonical = json.dumps(["classification", "pixels", "true", parts], sort_keys=True, separators=(",", ":"))
+    assert digest_of_part(STANDARD, "fgsm(eps=1/255)") == hashlib.sha256(canonical.encode()).hexdigest()
+    stronger = changed(pgd={**STANDARD.attacks["pgd"], "step_size": "0.2*eps"}, mine={"steps": 3})
+    of_pgd = [
+        *(
+            "pgd(eps=1/255,steps=20)",
+            "pgd(eps=1/255,steps=20,under=fog,severity=3)",
+            "attention(pgd(eps=1/255,steps=20))",
+        ),
+        *("stability(agcam,under=pgd(eps=1/255,steps=20))", "transfer(pgd(eps=1/255,steps=20),from=vit)"),
+    ]
+    others = ["clean", "corruption(fog,severity=3)", "cam(agcam)", "fgsm(eps=1/255)", "apgd(eps=1/255,steps=100)"]
+    others += ["stability(agcam,under=fgsm(eps=1/255))", "two-phase(autoattack(eps=1/255),first=apgd-ce,m=9)"]
+    for text in (*of_pgd, *others):
+        assert (digest_of_part(stronger, text) != digest_of_part(STANDARD, text)) == (text in of_pgd), text
+        assert digest_of_part(changed(mine={"steps": 3}), text) == digest_of_part(STANDARD, text)
+        assert digest_of_part(stronger, text, whole=True) != digest_of_part(STANDARD, text, whole=True)
+        for shared in (
+            *({"eps": Fraction(2, 255)}, {"labels": "predicted"}, {"bounds": (0.0, 1 + 1e-9)}, {"task": "features"}),
+            *({"scoring": {"autocast": True}}, {"preprocessing": {"crop_pct": 0.9}}),
+        ):
+            other = replace(STANDARD, **shared)  # type: ignore[arg-type]
+            assert digest_of_part(other, text) != digest_of_part(STANDARD, text), shared
 
 
 def test_every_shipped_card_is_whole() -> None:

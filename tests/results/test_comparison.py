@@ -345,7 +345,15 @@ def test_refusals(tmp_path: Path, change: Change | None, second: Mapping[str, Ro
 @pytest.mark.parametrize(
     ("change", "flag"),
     [
-        (change_of("deciding", "protocol", to="mine@2:00"), "protocol differs: standard@1:96fe6f4a and mine@2:00"),
+        (change_of("deciding", "protocol", to="mine@2:00"), None),
+        (
+            lambda manifest: manifest.update(format=1, deciding=manifest["deciding"] | {"protocol": "mine@2:00"}),
+            "protocol differs: standard@1:96fe6f4a and mine@2:00",
+        ),
+        (
+            lambda manifest: manifest["protocol"].update(parameters={"threat": {"labels": "predicted"}}),
+            "what clean uses of the card differs: 613d2cbb and c1051355",
+        ),
         (change_of("deciding", "seed", to=3), "seed differs: 0 and 3"),
         (change_of("deciding", "dtype", to="bfloat16"), "dtype differs: float32 and bfloat16"),
         (change_of("deciding", "compile", to=True), "compile differs: False and True"),

@@ -263,7 +263,11 @@ def test_what_a_record_says_of_itself(runs: dict[str, Run]) -> None:
     known = pq.read_metadata(record(run, FGSM)).metadata
     of, manifest = json.loads(known[b"robustkit"]), run.manifest
     assert (of["condition"], of["shard"], of["seed"]) == (FGSM, 1, 0)
-    assert of["protocol"] == manifest.protocol.tag and of["data digest"] == manifest.data.digest
+    assert (
+        of["card digest"] == manifest.card_digest(FGSM)
+        and "protocol" not in of
+        and of["data digest"] == manifest.data.digest
+    )
     assert of["checkpoint"]["sha256"] == manifest.checkpoints[0].sha256
     ids = read(record(run, FGSM))["sample_id"].to_pylist()
     assert ids == sorted(ids) and known[b"samples"].decode() == manifest.data.shards[1]

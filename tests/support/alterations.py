@@ -307,7 +307,7 @@ OTHERS: dict[str, tuple[Alter, str]] = {
     "report.html edited": (text_in("report.html", "all is well"), SAME),
 }
 FIELDS: dict[str, Any] = {
-    "format": 2,
+    "format": 3,
     "robustkit": "9",
     "command": "true",
     "started": "1970",

@@ -33,7 +33,7 @@ USUAL = json.loads(
     "corrupted": {"digests": {}, "released": {}, "left_out": {}}, "keep_misclassified": false, "batch_size": 1,
     "device": "cpu", "versions": {}, "deciding": {"seed": 0, "protocol": "standard@1:0", "data digest": "00",
     "dtype": "float32", "compile": false}, "bad_images": [], "pictures": [], "evidence": []}"""
-) | {"shard_size": UNGIVEN, "format": 1}
+) | {"shard_size": UNGIVEN, "format": 2}
 
 
 def whole(partial: Mapping[str, Any]) -> Manifest:
