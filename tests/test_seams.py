@@ -33,7 +33,6 @@ NAMES_A_KIND = {
     "data/shapes.py": "a square is a shape there",
     "evaluations/registry.py": "says which family a kind is of",
     "models/claims.py": "a part of timm's names of ViTs",
-    "pipeline/features.py": "the attack that is run by default",
     "pipeline/inputs.py": "the attack that has stages",
     "pipeline/presets.py": "common lists of conditions",
     "pipeline/request.py": "the attack that is run by default",
