@@ -18,24 +18,20 @@ import numpy as np
 import pyarrow as pa
 import torch
 from cluster import COMMUNITIES, CommunityFinder, generate
-from robustkit.display.section import CardPart, Section, of_tables
-from robustkit.evaluations.cells import Row, interval_cell, loss_cell
-from robustkit.evaluations.kinds import words_of
-from robustkit.evaluations.metric import Metric, mean_share
-from robustkit.evaluations.recorded import Compared, Recorded
-from robustkit.evaluations.rows import Parts, Reading, column_of, readable
-from robustkit.evaluations.sentence import share
-from robustkit.evaluations.term import Term
-from robustkit.evaluations.vocabulary import Vocabulary
-from robustkit.results.run import Run
 from torch import Tensor
 from torch.nn import functional
 
 from robustkit.common.intervals import bootstrap
 from robustkit.common.preprocessing import Preprocessing
-from robustkit.data.dataset import Dataset, Sample
-from robustkit.display.table import TextTable
+from robustkit.data.dataset import Dataset
+from robustkit.data.layouts import Sample
+from robustkit.display.table import CardPart, Section, TextTable, of_tables
+from robustkit.evaluations.aggregate import Parts, Reading, column_of, readable
 from robustkit.evaluations.family import Family
+from robustkit.evaluations.interface import Vocabulary, share
+from robustkit.evaluations.metrics import Metric, SummaryRow, Term, interval_cell, loss_cell, mean_share
+from robustkit.evaluations.records import Compared, Recorded
+from robustkit.evaluations.registry import words_of
 from robustkit.evaluations.subject import Batch, Shown, Subject
 from robustkit.models.checkpoint import load_into, read
 from robustkit.models.identity import Classifier, ModelIdentity, distinct_names, give_attention
@@ -44,6 +40,7 @@ from robustkit.pipeline.plan import Contender, Plan
 from robustkit.pipeline.request import Request
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report.refresh import refresh
+from robustkit.results.summary import Run
 from robustkit.tasks.task import Task
 
 HERE = Path(__file__).resolve().parent
@@ -202,7 +199,7 @@ class Communities(Task):
         table = TextTable("Nodes in their communities", HEADINGS, tuple(_table_rows(results)))
         yield of_tables("communities", "Communities", (table,))
 
-    def clean_clause(self, row: Row) -> str:
+    def clean_clause(self, row: SummaryRow) -> str:
         return f"{share(row)} of nodes right in {row['n']} whole graphs"
 
     def card_parts(self, checkpoint: str, results: Any) -> Iterable[CardPart]:

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from robustkit.pipeline.run import run
 from scipy.stats import ttest_rel
 
 import robustkit
+from robustkit.pipeline.scheduler import run
 from robustkit.tasks.task import task_named
 
 HERE = Path(__file__).resolve().parent
