@@ -333,11 +333,11 @@ class Manifest(Part, frozen=True, kw_only=True):
             plugin for plugin in self.used_plugins if condition in plugin.conditions or checkpoint in plugin.checkpoints
         ]
 
-    def card_digest(self, condition: str, beside: Manifest | None = None) -> str:
+    def card_digest(self, condition: str, other: Manifest | None = None) -> str:
         """Return the digest of what a condition uses of the card; of all parameters where it is of a plug-in that may
-        read any of them, here or in `beside`.
+        read any of them, here or in `other`.
         """
-        plugins = (*self.used_plugins, *(beside.used_plugins if beside else ()))
+        plugins = (*self.used_plugins, *(other.used_plugins if other else ()))
         reading = (plugin for plugin in plugins if plugin.group in ("families", "tasks"))
         whole = any(condition in plugin.conditions or plugin.checkpoints for plugin in reading)
         return digest_of_part(self.protocol, condition, whole)
