@@ -167,7 +167,8 @@ def test_a_change_says_where_the_runs_were_computed_otherwise(tmp_path: Path, ru
 
 @pytest.mark.parametrize("key", ["protocol", "data digest", "seed"])
 def test_runs_that_cannot_be_paired_are_not(tmp_path: Path, run: Run, key: str) -> None:
-    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding={key: 7 if key == "seed" else "7"})
+    deciding = {key: 7 if key == "seed" else "7"}
+    other = make(tmp_path / "other", {"vit": {"clean": [1] * 100}}, deciding=deciding, format=1)
     found = verdict(run, "drop against baseline <= 0.5", other)
     here = run.manifest.deciding.to_plain()[key]
     assert (found.state, found.figure) == (UNDECIDED, None)

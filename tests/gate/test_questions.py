@@ -106,7 +106,12 @@ def test_a_baseline_that_cannot_be_paired_is_refused(tmp_path: Path) -> None:
     ):
         deciding = replace(planned.deciding, **{key.replace(" ", "_"): value})
         with pytest.raises(RunError, match=f"the runs cannot be paired: {key} is .* in the baseline and {shown}"):
-            baseline_of(run, replace(planned, deciding=deciding))("other", "clean", "top1", ())
+            baseline_of(run, replace(planned, deciding=deciding, format=1))("other", "clean", "top1", ())
+    card = replace(planned.protocol, labels="predicted")
+    with pytest.raises(
+        RunError, match=r"the runs cannot be paired: protocol of clean is .* \(part \w{8}\) in the base"
+    ):
+        baseline_of(run, replace(planned, protocol=card))("other", "clean", "top1", ())
     with pytest.raises(RunError, match="the baseline has no pgd"):
         figures("other", PGD, "top1", ())
     with pytest.raises(RunError, match="clean reads other files there"):
