@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 
-import robustkit.pipeline.request  # noqa: F401 - torch and all the rest, before the processes part
+import robustkit.pipeline.audit  # noqa: F401 - torch and all the rest, before the processes part
 from robustkit.cli.app import main
 
 
