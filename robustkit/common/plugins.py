@@ -50,13 +50,16 @@ def run_file(path: Path, code: bytes, name: str) -> tuple[ModuleType, str]:
 @contextmanager
 def importing_from(folder: Path, helpers: list[Path] | None = None) -> Iterator[None]:
     """Let modules in a folder be imported inside; on leaving they are forgotten, so that another folder's module of
-    such a name is its own. helpers: takes their files.
+    such a name is its own. helpers: takes their files. No bytecode is kept: Python would take that of a file which was
+    changed within the second and kept its size, while the digest is of the file.
     """
-    before = set(sys.modules)
+    before, kept = set(sys.modules), sys.dont_write_bytecode
     sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = kept
         sys.path.remove(str(folder))
         for name, file in _imported_from(folder, before):
             del sys.modules[name]

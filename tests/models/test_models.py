@@ -490,7 +490,10 @@ def test_own_factory_from_a_file(own: Path, pixels: Tensor) -> None:
     assert loose.identity.preprocessing.input_size == (40, 40)
 
 
-def test_files_of_two_folders_have_their_own_helpers(tmp_path: Path, pixels: Tensor) -> None:
+def test_files_of_two_folders_have_their_own_helpers(
+    tmp_path: Path, pixels: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # as for a user, whose Python keeps bytecode
     code = """
 from __future__ import annotations
 from dataclasses import dataclass
