@@ -1,6 +1,6 @@
 """A family of evaluations: everything about one kind of condition, behind one interface.
 
-A family is loaded when a condition of its kind is met (`kinds.EVERY_FAMILY`), and its computing code only when
+A family is loaded when a condition of its kind is met (`registry.EVERY_FAMILY`), and its computing code only when
 something is computed.
 """
 
