@@ -296,7 +296,7 @@ def road(
     """Return ROAD (Rong et al. 2022, arXiv:2202.00449): remove and debias.
 
     As `abpc`, at the shares of pixels given, except that removed pixels become what those around them suggest
-    (`cam.imputation`), with Gaussian noise of the standard deviation `noise`, in the unit of the images: a fill of one
+    (`imputed`), with Gaussian noise of the standard deviation `noise`, in the unit of the images: a fill of one
     colour shows by its outline what was removed. The published figure is the accuracy at each share, which is the mean
     over images of whether the class still has the highest probability; this is the probability itself. `rng` draws the
     noise, one for each image, the same at all shares and in both orders.

@@ -2,7 +2,7 @@
 
 Every formula is reduced to `softmax(C Q' K'ᵀ) V`: it defines how Q' and K' come from Q and K, and whether the constant
 C is 1/sqrt(d) or 1. So one fused kernel serves them all, and scores are one matrix product away. Two of
-`formula_options` do more to the logits: one caps them, one adds the output of each query's own network.
+those with options do more to the logits: one caps them, one adds the output of each query's own network.
 
 Shapes: q, k, v are (B, H, N, d): batch, heads, tokens, head size. A bar is an l2-normalised row.
 

@@ -1,4 +1,4 @@
-"""The digests of a checkpoint's files, without loading it."""
+"""Run `robustkit check --verify-attestation`: compare a checkpoint's files with what a statement is about."""
 
 from __future__ import annotations
 

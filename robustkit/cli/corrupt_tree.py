@@ -1,4 +1,4 @@
-"""Settle how clean images are corrupted: for a written tree, its comparison and a contact sheet.
+"""`robustkit corrupt --write`: make a tree as the benchmark was (resize, crop, corrupt, save); resume where it stopped.
 
 corruptions.json                          what the tree was made of, and how
 <corruption>/<1-5>/<id of the sample>     its image, .JPEG of quality 85 or .png

@@ -1,4 +1,4 @@
-"""Which preprocessing and numbering of labels fit a classifier, as `robustkit inspect` shows it."""
+"""`robustkit inspect`: what is in a checkpoint, and which attention formula and preprocessing fit its weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bring tensors to a device without making the host wait.
+"""Randomness as a function: every draw depends on (seed, sample id, condition, purpose) and on nothing else.
 
 So draws do not change with the batch size, the order of samples, the number of workers or processes, or a resume.
 

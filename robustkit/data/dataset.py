@@ -1,4 +1,4 @@
-"""Where class folders begin in a tree: beneath single folders, and in one split of several."""
+"""A folder, a zip or the embedded set into samples: a stable id, the image, its label, and what else is known of it."""
 
 from __future__ import annotations
 

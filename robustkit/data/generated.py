@@ -1,4 +1,4 @@
-"""Pairs of labelled images of different classes, side by side in one square: `pairs:FOLDER`."""
+"""The embedded sets by name: their samples, and where their bytes come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ADE20K's scene parsing benchmark (Zhou et al., CVPR 2017): its 150 classes, and the folders that it comes in.
+"""Images with a label for each pixel: ADE20K, folders of images and masks, or the package's own shapes.
 
 A label map is (H, W) int16 in the pixels of the upright image: the index of a pixel's class, -1 where a pixel does not
 count. As with the labels of whole images, what is not clearly right is refused instead of guessed.

@@ -1,4 +1,4 @@
-"""Where the bytes of a data set come from: a folder, a zip, or the package's own generator (`cifar` has batch files).
+"""Where the bytes of a data set come from: a folder, a zip, CIFAR's batch files, or the package's own generator.
 
 A source only lists and reads; `layouts` makes labels from the listed names. Every source can be pickled and used
 from many threads or processes, and holds nothing that grows with what was read.

@@ -70,10 +70,14 @@ class Overview:
 
 
 class Part:
-    """What the parts of a family share. name: of the family, for people. words: what its conditions are called."""
+    """What the parts of a family share. words: what its conditions are called."""
 
-    name: str
     words: Vocabulary = Vocabulary()
+
+    @property
+    def name(self) -> str:
+        """The name of the family, for people."""
+        return self.words.name
 
 
 class Evaluator(Part):
@@ -293,11 +297,11 @@ class LazyFamily:
 
     def _part(self, kind: type[P], module: str) -> P:
         place = f"{type(self.words).__module__.rpartition('.')[0]}.{module}"
-        found = getattr(import_module(place), kind.__name__.upper(), None) if find_spec(place) else None
-        if isinstance(found, kind):
+        found: P | None = getattr(import_module(place), kind.__name__.upper(), None) if find_spec(place) else None
+        if found is not None:
             return found
         part = kind()
-        part.name, part.words = self.name, self.words
+        part.words = self.words
         return part
 
 
@@ -306,6 +310,7 @@ class Family(Evaluator, Aggregator, Presenter):
 
     @property
     def evaluator(self) -> Evaluator:
+        """Itself, as are the other parts."""
         return self
 
     @property

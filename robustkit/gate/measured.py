@@ -1,4 +1,4 @@
-"""Find the command that evaluates a condition that a run lacks."""
+"""Look up the figure that a rule asks for, in one run or two, or say why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what to do about a verdict that does not pass."""
+"""Format verdicts for terminals, CI servers and programs: lines, JUnit XML, GitHub annotations, Markdown, JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare what a rule expects of card, data and checkpoint with what run.json says."""
+"""Judge a run by rules: pass, fail or inconclusive, and then why and what would help."""
 
 from __future__ import annotations
 

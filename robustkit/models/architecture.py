@@ -1,4 +1,4 @@
-"""Weights that timm has published: fetched where there is a network, else from the cache."""
+"""Build a network from the name of an architecture: one of timm's, or a function of the user's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read torch files without running anything that is in them, and name what was refused.
+"""A checkpoint file as tensors, metadata and digest, read without running anything that is in it.
 
 `torch.load(weights_only=True)` does the reading; `argparse.Namespace` is the one type allowed beyond its own. When it
 refuses, the pickle is walked opcode by opcode (which runs nothing) to name the objects that it wanted to call.

@@ -1,4 +1,4 @@
-"""A small causal language model of words: a Transformer whose attention has any formula that can be causal.
+"""Causal language models: from a spec to a model that takes tokens and says how likely each is to come next.
 
 One safetensors file holds all of it: tensors, and as metadata `task` (text), `arch` (word-transformer), `arch_kwargs`
 (the sizes), `attention`, and `vocabulary`, a JSON list of the words in the order of their numbers.

@@ -1,4 +1,4 @@
-"""The QUEST paper's Transformer for time series, with any attention formula.
+"""From a model's spec to a classifier of time series that knows what it is.
 
 Table 7 and A.5.6: three layers of dimension 128 on one token for each time step, and a class token whose output alone
 is classified. What the paper leaves to the Time Series Library that it takes is as there: a convolution over three

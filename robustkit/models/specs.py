@@ -1,4 +1,4 @@
-"""Whether published weights can be fetched, asked once and soon: the Hub's own client tries again for minutes."""
+"""Where a model's spec points: a file, with what lies next to it."""
 
 from __future__ import annotations
 

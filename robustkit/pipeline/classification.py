@@ -1,4 +1,4 @@
-"""Plan what maps show: which are scored, compared under other conditions, or tell noise which region to drown."""
+"""Plan a run of classifiers: checkpoints, labelled images, attacks, corruptions, maps and attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fit the heads of a checkpoint to its features of the training images once, and keep both in the run folder."""
+"""Plan a run of features: checkpoints without their heads, training images, images, attacks and corruptions."""
 
 from __future__ import annotations
 

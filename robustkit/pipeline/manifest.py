@@ -1,4 +1,4 @@
-"""Determine which plug-ins a run uses: they are part of what decides its records."""
+"""Write run.json for a plan, and refuse to mix two different runs in one folder."""
 
 from __future__ import annotations
 

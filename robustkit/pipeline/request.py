@@ -1,7 +1,7 @@
 """What a run is asked for: a dataclass for each task, whose fields say what the command line and Python need to know.
 
 Options of commands (`cli.options`), signatures (`pipeline.audit`, `keywords.pyi`) and the reference are made from them.
-Whoever asks for help reads this module: what loads torch is imported where a request is carried out.
+`--help` loads this module, so torch is imported only where a request is carried out.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class _Order:
 
 
 def compute_on_cluster(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:
-    """Write the records that are missing, as `schedule.compute` does, on the cluster that the request names.
+    """Write the records that are missing, as `compute` does, on the cluster that the request names.
 
     Raises:
         RobustkitError: what a worker raised; what was done before it is kept.

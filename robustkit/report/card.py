@@ -1,4 +1,4 @@
-"""Draw a badge, a small SVG with a label and a value, for a released checkpoint, and choose its figure."""
+"""Write the files of a checkpoint's release from its results: section and metadata of a model card, JSON, badge."""
 
 from __future__ import annotations
 

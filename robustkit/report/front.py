@@ -1,4 +1,4 @@
-"""The one figure of the first screen: the task's metric under all that was asked, with intervals."""
+"""The first screen of the page: what was found, a table of what was asked by checkpoint, one figure, and flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of a page that lead to what they mean."""
+"""Write a run's results as one self-contained page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn kept pictures into URIs for a page."""
+"""The sample browser of a report: what each checkpoint was shown and predicted, for the samples with pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn tables into the bytes of a file.
+"""What decides a record, as run.json and the record itself state it, and where the two disagree.
 
 A record names the run, the checkpoint, the condition and the shard that it belongs to, and holds digests of its sample
 ids and of its pages. So a file that was copied, renamed or rewritten is distinguished from one that the run made,

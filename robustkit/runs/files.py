@@ -1,4 +1,4 @@
-"""Links inside a run folder, which are never followed: they lead to files that are not part of the run."""
+"""Read and write the files of a run folder: run.json, read once, and other files, never through a link."""
 
 from __future__ import annotations
 

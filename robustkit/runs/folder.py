@@ -1,4 +1,4 @@
-"""Rows of samples that a condition is not evaluated on: they are in its records, and nobody reads them.
+"""The run folder: records, each the rows of one unit of work as a Parquet file, and what lies next to them.
 
 run.json                                         what was asked, on which data, with which versions
 records/<checkpoint>/<condition>/<shard>.parquet one row per sample

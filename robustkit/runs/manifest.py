@@ -1,4 +1,4 @@
-"""Say in words which part of a value has the wrong type.
+"""run.json as a typed value: its parts, and a check that a file has the shape that an audit writes.
 
 msgspec names neither the value nor the key of a table, nor the type in plain words; so what it refuses is looked up.
 """

@@ -1,4 +1,4 @@
-"""Two descriptions of one run: where they disagree, so that their records must not be mixed, and both as one."""
+"""Make one run of two descriptions or of the folders of its parts, and say where they disagree."""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.corruptions.condition import SETS
 from robustkit.evaluations.disturbances.condition import USUAL as DISTURBED
-from robustkit.evaluations.family import Family, families, families_of, family_of
+from robustkit.evaluations.family import Aggregator, Evaluator, Family, Presenter, families, families_of, family_of
 from robustkit.evaluations.registry import ATTACK_NAMES, FOLDERS, kind_of, vocabulary_of
 from robustkit.report.page import SECTIONS, sections_of
 from robustkit.report.refresh import refresh
@@ -51,6 +53,27 @@ def test_each_kind_has_its_family_and_its_words() -> None:
     tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
     words = {"word-swap", "typo", "case"}
     assert tables == {"clean", "pgd", "patch", *DISTURBED, *words} and kind_of("cam(agcam,mode=box)") == "cam"
+
+
+def test_each_part_that_a_family_has_is_the_one_in_use() -> None:
+    """A part under another name, or in another module, would be replaced by the defaults."""
+    for family in families():
+        folder = Path(inspect.getfile(type(family.words))).parent
+        package = type(family.words).__module__.rpartition(".")[0]
+        modules = [import_module(f"{package}.{path.stem}") for path in folder.glob("*.py") if path.stem != "__init__"]
+        written = {
+            kind
+            for module in modules
+            for kind in vars(module).values()
+            if isinstance(kind, type) and issubclass(kind, Evaluator | Aggregator | Presenter)
+            if kind.__module__ == module.__name__
+        }
+        used = {type(part) for part in (family.evaluator, family.aggregator, family.presenter)}
+        assert written == used - {Evaluator, Aggregator, Presenter} and written, family.name
+        assert all(
+            part.words is family.words and part.name == family.name
+            for part in (family.evaluator, family.aggregator, family.presenter)
+        )
 
 
 class Turned(Family):

@@ -2,7 +2,7 @@
 
 It knows the attention of timm's ViTs (one fused `qkv`) and of CrossViT, `nn.MultiheadAttention` (fused or three
 weights), `SelfAttention` and `LatentAttention`, each with any formula. Optimisers that treat these rows on their own
-use it: `quack`, `stabilisers`.
+use it: `stabilisers`.
 
 A torch optimiser has one rate per parameter, while a fused qkv weight holds the queries and keys of all heads. So the
 optimiser steps at its own rates, and then the change of each head's rows is scaled. Where a step is a multiple of the

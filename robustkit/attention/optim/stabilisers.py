@@ -5,7 +5,7 @@
 Logits change by about (ΔQ) Kᵀ + Q (ΔK)ᵀ in a step, so large keys amplify a step of the queries. With rates of
 tau · lr · (norm at the start) / (norm now), each of the other's weight, the change of a head's logits is bounded
 whatever the norms (Lemma 1). Source: "Controlling changes to attention logits", Algorithm 1 for multi-head attention,
-fused weights too, and Algorithm 2 for latent attention. `row_rates` says what an optimiser must do for it.
+fused weights too, and Algorithm 2 for latent attention. `projections.ScaledRows` says what an optimiser must do for it.
 
 A bias has the rate of its rows, and is not part of norms. Values, and all else, keep the optimiser's rates; so does the
 `query_network` of qana, which the paper does not know.

@@ -81,7 +81,7 @@ def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]
 class AttacksEvaluator(Evaluator):
     """Images changed, within a ball around each, to mislead the model."""
 
-    name, words = "attacks", VOCABULARY
+    words = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         plugged, under = EVERY_ATTACK.plugin(condition.name), condition.under

@@ -332,7 +332,7 @@ def _grid(title: str, rows: Sequence[tuple[str, ...]], folded: bool = False) -> 
 class AttacksAggregator(Aggregator):
     """Records of attacks into results."""
 
-    name, words = "attacks", VOCABULARY
+    words = VOCABULARY
 
     def overview(self, reading: Reading) -> Overview:
         return OrderOfAttacks(reading)
@@ -362,7 +362,7 @@ AGGREGATOR = AttacksAggregator()
 class AttacksPresenter(Presenter):
     """Results of attacks for people."""
 
-    name, words = "attacks", VOCABULARY
+    words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         return clauses(cells, manifest, headline)

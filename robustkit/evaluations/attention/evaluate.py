@@ -1,4 +1,4 @@
-"""The columns of records of watched attention.
+"""The attention of a classifier on a batch, head by head: how large logits, queries and keys are, and how sharp it is.
 
 Only a few figures per head are kept of each layer: its maps are dropped before the next layer runs.
 """
@@ -158,7 +158,7 @@ def _joined(parts: Sequence[Tensor], samples: int) -> Tensor:
 class AttentionEvaluator(Evaluator):
     """What each head of each layer does on the images that another condition shows."""
 
-    name, words = "attention", VOCABULARY
+    words = VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
-
-from ...display.grid import grid_of, together, with_flags
-from ...display.table import Section, TextTable
-from ..family import Presenter
-from ..interface import ShortRow
-from ..presenting import flag_lines, of_family
-from .condition import VOCABULARY
-from .results import attention_tables, layer_table
-
-if TYPE_CHECKING:
-    from ...display.table import CardPart
-    from ...runs.manifest import Manifest
-    from ..aggregate import Results
-    from ..family import Looks
-    from ..metrics import Metric
-
-
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...common.intervals import Floats
+from ...display.grid import grid_of, together, with_flags
 from ...display.svg import INK, Figure, Style, draw, labels, legend, plain, roomy, style
+from ...display.table import Section, TextTable
 from ..aggregate import Results
+from ..family import Presenter
+from ..interface import ShortRow
+from ..presenting import flag_lines, of_family
 from ..registry import words_of
-from .condition import under_of
-from .results import COLLAPSE, EXPLOSION, Heads, WatchedHeads
+from .condition import VOCABULARY, under_of
+from .results import COLLAPSE, EXPLOSION, Heads, WatchedHeads, attention_tables, layer_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+
+    from ...display.table import CardPart
+    from ...runs.manifest import Manifest
+    from ..family import Looks
+    from ..metrics import Metric
 
 PANELS = (
     ("largest_logits", "largest |logit|", 1),
@@ -232,7 +223,7 @@ def _description(entry: Watched, name: str) -> str:
 class AttentionPresenter(Presenter):
     """Results of attention for people."""
 
-    name, words = "attention", VOCABULARY
+    words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return ()  # its figures say how a model computes, not how well

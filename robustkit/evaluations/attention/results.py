@@ -387,7 +387,7 @@ def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:
 class AttentionAggregator(Aggregator):
     """Records of attention into results."""
 
-    name, words = "attention", VOCABULARY
+    words = VOCABULARY
 
     def summary(self, reading: Reading) -> Summary:
         return AttentionSummary(reading)

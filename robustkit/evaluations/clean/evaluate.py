@@ -71,7 +71,7 @@ def _apart(one: Any, other: Any) -> float:
 class CleanEvaluator(Evaluator):
     """The images themselves, without any change."""
 
-    name, words = "clean", VOCABULARY
+    words = VOCABULARY
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         return show_pixels(subject, batch, batch.inputs.to(subject.settings.device))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class CleanPresenter(Presenter):
     """Results of clean for people."""
 
-    name, words = "clean", VOCABULARY
+    words = VOCABULARY
 
     def where(self, text: str, manifest: Manifest) -> str:
         return f"on clean {manifest.protocol.samples.many}"

@@ -32,7 +32,7 @@ def _place(device: torch.device) -> torch.device:
 class CorruptionsEvaluator(Evaluator):
     """Images as they come out of bad weather, noise, blur or compression."""
 
-    name, words = "corruptions", VOCABULARY
+    words = VOCABULARY
 
     def elsewhere(self, condition: Condition, device: torch.device) -> str:
         made = isinstance(condition.payload, Corrupted) and not condition.payload.released

@@ -1,4 +1,4 @@
-"""Settle which pictures of ice frost takes: the benchmark's photographs, or textures that come with the package."""
+"""Turn the corruptions that a user asked for into conditions: whose constants, and computed here or released files."""
 
 from __future__ import annotations
 

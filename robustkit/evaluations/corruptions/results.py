@@ -298,7 +298,7 @@ def mean_errors(side: Recorded, condition: str) -> PerSample:
 class CorruptionsAggregator(Aggregator):
     """Records of corruptions into results."""
 
-    name, words = "corruptions", VOCABULARY
+    words = VOCABULARY
 
     def overview(self, reading: Reading) -> Overview:
         return MeanErrors(reading)

@@ -414,7 +414,7 @@ def _grid_of_errors(table: CorruptionTable) -> Part:
 class CorruptionsPresenter(Presenter):
     """Results of corruptions for people."""
 
-    name, words = "corruptions", VOCABULARY
+    words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return front(keys, headline)

@@ -78,7 +78,7 @@ DISTURBANCES: Mapping[str, Callable[[Tensor, float, SampleRng], Tensor]] = {
 class DisturbancesEvaluator(Evaluator):
     """Series are changed at random, as worse sensors would measure them."""
 
-    name, words = "disturbances", VOCABULARY
+    words = VOCABULARY
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         inputs = subject.inputs(batch.inputs)

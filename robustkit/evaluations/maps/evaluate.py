@@ -1,4 +1,4 @@
-"""Scores of controls next to the truth: no model has a part in them, so that all checkpoints of a run share them."""
+"""Evaluate a batch under a map's condition, into the columns of a record: scores of the map, or how it changed."""
 
 from __future__ import annotations
 
@@ -408,7 +408,7 @@ def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
 class MapsEvaluator(Evaluator):
     """What a model looks at: scores of maps that explain a class, and how maps change with the images."""
 
-    name, words = "maps", VOCABULARY
+    words = VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

@@ -449,7 +449,7 @@ def _columns(condition: str, metric: str) -> tuple[str, str, str]:
 class MapsAggregator(Aggregator):
     """Records of maps into results."""
 
-    name, words = "maps", VOCABULARY
+    words = VOCABULARY
 
     def summary(self, reading: Reading) -> Summary:
         return MapSummary(reading)

@@ -463,7 +463,7 @@ def called(text: str, of_other: Callable[[str], str], only_boxes: bool = False) 
 class MapsPresenter(Presenter):
     """Results of maps for people."""
 
-    name, words = "maps", VOCABULARY
+    words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return front(keys)

@@ -90,7 +90,7 @@ CHANGES: dict[str, Callable[[str, Draws], str]] = {"word-swap": swapped, "typo":
 class PerturbationsEvaluator(Evaluator):
     """Documents in which some words are swapped, mistyped, or in another case."""
 
-    name, words = "perturbations", VOCABULARY
+    words = VOCABULARY
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         texts = [as_text(row) for row in batch.inputs]

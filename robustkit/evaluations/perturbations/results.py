@@ -26,7 +26,7 @@ _CHANGED = (
 class PerturbationsAggregator(Aggregator):
     """Records of perturbations into results."""
 
-    name, words = "perturbations", VOCABULARY
+    words = VOCABULARY
 
     def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
         card = reading.manifest.protocol
@@ -40,7 +40,7 @@ AGGREGATOR = PerturbationsAggregator()
 class PerturbationsPresenter(Presenter):
     """Results of perturbations for people."""
 
-    name, words = "perturbations", VOCABULARY
+    words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         rows = [row for (text, name), row in cells.items() if name == headline.name and words_of(text) is self.words]

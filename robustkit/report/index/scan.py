@@ -330,7 +330,7 @@ def list_runs(folder: Path) -> Listed:
 
 
 def keep(folder: Path, listed: Listed) -> None:
-    """Write what was read of finished runs, for the next time. Raises RunError as `own_files.put`."""
+    """Write what was read of finished runs, for the next time. Raises RunError as `put`."""
     whole = {name: Kept(listed.stamps[name], run) for name, run in listed.runs.items() if run.is_whole}
     put(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", VERSION, whole)).decode())
 

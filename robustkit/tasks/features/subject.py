@@ -1,4 +1,4 @@
-"""The columns of records of features."""
+"""A checkpoint without its head under a card: how its features are attacked, and what heads make of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of records, by what is evaluated."""
+"""A model of one class a sample under a card: how it is attacked and how its logits are scored."""
 
 from __future__ import annotations
 

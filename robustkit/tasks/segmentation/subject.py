@@ -1,4 +1,4 @@
-"""The columns of records of segmentation."""
+"""A segmenter under a card: how it is attacked and what is counted from its logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supply labelled series to the runner."""
+"""A classifier of time series under a card: its inputs are in units of each channel's standard deviation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of records of language models.
+"""A language model under a card: how it is asked for the probability of a text.
 
 With original targets the figure of a text is the sum over its words w of -log p(tokens of w | changed text before w):
 the history is what was shown, the word to predict is the original. The tokens of one word follow each other as in the

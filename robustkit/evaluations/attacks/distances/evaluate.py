@@ -52,7 +52,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
 class DistancesEvaluator(Evaluator):
     """How far the nearest wrong point is: a distance for each sample, and so accuracy at every radius."""
 
-    name, words = "distances", VOCABULARY
+    words = VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

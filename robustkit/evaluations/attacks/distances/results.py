@@ -506,7 +506,7 @@ def _ours(texts: Iterable[str]) -> list[str]:
 class DistancesAggregator(Aggregator):
     """Records of distances into results."""
 
-    name, words = "distances", VOCABULARY
+    words = VOCABULARY
 
     def summary(self, reading: Reading) -> Summary:
         return DistanceSummary(reading)
@@ -539,7 +539,7 @@ AGGREGATOR = DistancesAggregator()
 class DistancesPresenter(Presenter):
     """Results of distances for people."""
 
-    name, words = "distances", VOCABULARY
+    words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == AREA.name)

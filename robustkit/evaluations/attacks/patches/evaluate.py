@@ -53,7 +53,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
 class PatchesEvaluator(Evaluator):
     """A square of each image takes the values that mislead the model most."""
 
-    name, words = "patches", VOCABULARY
+    words = VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class PatchesPresenter(Presenter):
     """Results of patches for people."""
 
-    name, words = "patches", VOCABULARY
+    words = VOCABULARY
 
     def where(self, text: str, manifest: Manifest) -> str:
         return f"under a {self.called(text, manifest)}"

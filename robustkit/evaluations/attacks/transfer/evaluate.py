@@ -43,7 +43,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation
 class TransferEvaluator(Evaluator):
     """Whether what misleads one checkpoint misleads another; what does so better than its own attack is a doubt."""
 
-    name, words = "transfer", VOCABULARY
+    words = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         return () if condition.under is None else family_of(condition.under.name).evaluator.plugins(condition.under)

@@ -221,7 +221,7 @@ def _names(matrix: Matrix, results: Results) -> tuple[list[str], list[str]]:
 class TransferAggregator(Aggregator):
     """Records of transfer into results."""
 
-    name, words = "transfer", VOCABULARY
+    words = VOCABULARY
 
     def summary(self, reading: Reading) -> Summary:
         return TransferSummary(reading)
@@ -245,7 +245,7 @@ AGGREGATOR = TransferAggregator()
 class TransferPresenter(Presenter):
     """Results of transfer for people."""
 
-    name, words = "transfer", VOCABULARY
+    words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return ()  # a column for each checkpoint would not say whose images were found with whose gradients

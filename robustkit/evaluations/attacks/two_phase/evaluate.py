@@ -88,7 +88,7 @@ def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation
 class TwoPhaseEvaluator(Evaluator):
     """What an attack in stages leaves standing, estimated: its last stages run on a random part of what stands."""
 
-    name, words = "two phases", VOCABULARY
+    words = VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

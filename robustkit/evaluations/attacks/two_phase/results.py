@@ -172,7 +172,7 @@ def two_phase_tables(results: Results) -> list[TextTable]:
 class TwoPhaseAggregator(Aggregator):
     """Records of two phases into results."""
 
-    name, words = "two phases", VOCABULARY
+    words = VOCABULARY
 
     def summary(self, reading: Reading) -> Summary:
         return TwoPhaseSummary(reading)
@@ -196,7 +196,7 @@ AGGREGATOR = TwoPhaseAggregator()
 class TwoPhasePresenter(Presenter):
     """Results of two phases for people."""
 
-    name, words = "two phases", VOCABULARY
+    words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         rows = [row for (_, name), row in cells.items() if name == ESTIMATE.name]

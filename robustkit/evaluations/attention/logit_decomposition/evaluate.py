@@ -1,4 +1,4 @@
-"""The columns of records of the logit ledger."""
+"""Decompose the logits of a batch: what makes them change, and what of it makes predictions change."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _back(books: Ledger, swapped: Tensor) -> list[float | None]:
 class LogitLedgerEvaluator(Evaluator):
     """Why logits change on the images that another condition shows, and what brings predictions back."""
 
-    name, words = "ledger", VOCABULARY
+    words = VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

@@ -269,7 +269,7 @@ def _description(books: Books) -> str:
 class LogitLedgerAggregator(Aggregator):
     """Records of ledger into results."""
 
-    name, words = "ledger", VOCABULARY
+    words = VOCABULARY
 
     def summary(self, reading: Reading) -> Summary:
         return LedgerSummary(reading)
@@ -292,7 +292,7 @@ AGGREGATOR = LogitLedgerAggregator()
 class LogitLedgerPresenter(Presenter):
     """Results of ledger for people."""
 
-    name, words = "ledger", VOCABULARY
+    words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return ()  # its figures say why, not how well

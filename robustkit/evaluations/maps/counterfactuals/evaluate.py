@@ -89,7 +89,7 @@ def _explained(
 class CounterfactualsEvaluator(Evaluator):
     """What decides a prediction: images of which the colour, the outline or the background alone is another's."""
 
-    name, words = "counterfactuals", VOCABULARY
+    words = VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

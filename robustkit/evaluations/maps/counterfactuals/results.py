@@ -1,4 +1,4 @@
-"""Turn the records of changed images into results."""
+"""Changed images in results: how often predictions flip, and what that does to maps."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ CHANGED = ListedConditions(KIND, TITLE, HEADINGS, 3, _NOTE, VOCABULARY.label, FL
 class CounterfactualsAggregator(Aggregator):
     """Records of counterfactuals into results."""
 
-    name, words = "counterfactuals", VOCABULARY
+    words = VOCABULARY
 
     def summary(self, reading: Reading) -> Summary:
         return CounterfactualSummary(reading)
@@ -130,7 +130,7 @@ AGGREGATOR = CounterfactualsAggregator()
 class CounterfactualsPresenter(Presenter):
     """Results of counterfactuals for people."""
 
-    name, words = "counterfactuals", VOCABULARY
+    words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == FLIPPED.name)

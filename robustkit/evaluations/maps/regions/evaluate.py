@@ -1,4 +1,4 @@
-"""Regions of images, and the noise that drowns them: functions of images, maps, and each sample's own draws.
+"""Drown a region of each image in noise, and evaluate the answers, into the columns of a record.
 
 of the same size.
 """
@@ -128,7 +128,7 @@ def _regions(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
 class RegionsEvaluator(Evaluator):
     """What a model needs of an image: noise drowns the object, the background, or what a map shows."""
 
-    name, words = "regions", VOCABULARY
+    words = VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

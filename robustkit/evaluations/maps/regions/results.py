@@ -1,4 +1,4 @@
-"""Turn the records of drowned regions into results: accuracy, and what is kept of it next to random regions."""
+"""Drowned regions in results: the accuracy, and what is kept of it next to random regions of the same size."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _cell(row: Mapping[str, Any] | None, signed: bool) -> str:
 class RegionsAggregator(Aggregator):
     """Records of regions into results."""
 
-    name, words = "regions", VOCABULARY
+    words = VOCABULARY
 
     def summary(self, reading: Reading) -> Summary:
         return RegionSummary(reading)
@@ -130,7 +130,7 @@ AGGREGATOR = RegionsAggregator()
 class RegionsPresenter(Presenter):
     """Results of regions for people."""
 
-    name, words = "regions", VOCABULARY
+    words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == KEPT.name)

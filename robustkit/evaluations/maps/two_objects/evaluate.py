@@ -86,7 +86,7 @@ def masses(maps: Tensor, objects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 class TwoObjectsEvaluator(Evaluator):
     """Whether a map shows the object that was asked for, where an image has two."""
 
-    name, words = "two objects", VOCABULARY
+    words = VOCABULARY
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:

@@ -1,4 +1,4 @@
-"""Turn the records of maps of two objects into results."""
+"""Maps of two objects in results: what lies in the asked object, and how far ahead of controls."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ TWO_OBJECTS = ListedConditions(KIND, TITLE, HEADINGS, 2, _NOTE, VOCABULARY.label
 class TwoObjectsAggregator(Aggregator):
     """Records of two objects into results."""
 
-    name, words = "two objects", VOCABULARY
+    words = VOCABULARY
 
     def summary(self, reading: Reading) -> Summary:
         return TwoObjectSummary(reading)
@@ -109,7 +109,7 @@ AGGREGATOR = TwoObjectsAggregator()
 class TwoObjectsPresenter(Presenter):
     """Results of two objects for people."""
 
-    name, words = "two objects", VOCABULARY
+    words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == SHARE.name)
