@@ -46,7 +46,7 @@ PYTHON = """\
 ```python
 import timm
 import torch
-from robustkit.attention.optim.quack import QuacK
+from robustkit.attention.optim.stabilisers import QuacK
 
 model = timm.create_model("vit_tiny_patch16_224")
 optimiser = QuacK(torch.optim.AdamW(model.parameters(), lr=3e-3), model, tau=0.5, norm="frobenius")
