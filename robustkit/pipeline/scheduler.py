@@ -37,7 +37,7 @@ from .manifest import prepare
 from .pending import Lacking, announced, await_same, lots, outstanding, pieces, ready, shards_of
 from .plan import Plan, plan_of
 from .processes import Ranks
-from .progress import Reporter
+from .progress import Reporter, Silent
 from .request import Request
 from .units import Worker
 
@@ -375,14 +375,6 @@ def _check_complete(plan: Plan) -> None:
 
 
 _LOG = logging.getLogger("robustkit")
-
-
-class Silent:
-    """A progress listener that ignores everything."""
-
-    def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
-    def advance(self, samples: int) -> None: ...
-    def stage(self, name: str, standing: int, share: float) -> None: ...
 
 
 def run(request: Request, progress: Progress | None = None, say: Callable[[str], None] | None = None) -> Run:
