@@ -11,9 +11,9 @@ from ..display.console import print_line
 from ..errors import CheckpointError, GateFailed, ProtocolError
 from ..gate.attestation import FAILED, FILE, SHARDS, WARNED, read_attestation
 from ..models.checkpoint import sha256
+from ..models.hugging_face import digest_of_shards, files_of, is_sharded
 from ..models.specs import find
 from ..models.transformers_config import read_folder
-from ..models.transformers_load import digest_of_shards, files_of, is_sharded
 
 
 @dataclass(frozen=True)

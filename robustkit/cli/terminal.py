@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
-from ..pipeline.presets import preset_of
-from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
+from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest, preset_of
 from . import streams
 from .arguments import refuse_for_pictures, refuse_idle_parts, request_of, taken
 

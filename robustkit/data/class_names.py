@@ -70,6 +70,11 @@ def few(names: Sequence[str], count: int = 5) -> str:
     return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
 
 
+def printable(name: str) -> str:
+    """Return the name without characters that steer a terminal or turn the direction of text."""
+    return "".join(character for character in name if character.isprintable())
+
+
 ASSUMED_ORDER = "the order of classes was assumed: "
 """How a note begins that is a flag on every figure: the names of the data may mean other outputs, too."""
 _LISTS: dict[int, Mapping[str, tuple[str, ...]]] = {10: {"CIFAR-10": CIFAR10, "STL-10": STL10}}

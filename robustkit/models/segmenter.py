@@ -15,17 +15,16 @@ from torch import Tensor
 from ..attention.formulas import find_formula
 from ..common.determinism import seeded
 from ..common.preprocessing import LARGEST_SIDE
-from ..data.mask_files import printable
+from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory, resample_positions
 from .checkpoint import Checkpoint, fitted, load_into, read
 from .claims import Allowance, check_arguments, guess
-from .dense import PUBLIC_EPS, Dense, Segmenter, build_segmenter, count_classes
+from .dense import PUBLIC_EPS, Dense, Segmenter, WindowOptions, build_segmenter, count_classes, resolve_windows, sides
 from .identity import ModelIdentity, attention_notes, display_name, give_attention, warn_of_assumptions
 from .input_config import InputOptions, Resolved, pair, resolve_preprocessing
 from .specs import find
 from .state_dict import VIT
-from .windows import WindowOptions, resolve_windows, sides
 
 _PROBE = 128  # side of the image that is shown to count the classes of a network
 

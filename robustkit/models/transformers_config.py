@@ -19,7 +19,7 @@ from typing import Any
 
 from ..common.files import json_of, reason
 from ..common.preprocessing import LARGEST_SIDE
-from ..data.mask_files import printable
+from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
 
 CONFIG, PROCESSORS = "config.json", ("preprocessor_config.json", "processor_config.json")

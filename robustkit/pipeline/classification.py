@@ -28,8 +28,8 @@ from ..evaluations.maps.truth import Truth, open_truth
 from ..evaluations.maps.two_objects.condition import two_object_condition
 from ..evaluations.registry import is_attack, shows
 from ..evaluations.subject import Settings
-from ..models.batch_size import best_batch
 from ..models.classifier import load
+from ..models.device import best_batch
 from ..models.identity import Classifier, distinct_names
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition

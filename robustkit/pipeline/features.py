@@ -21,9 +21,9 @@ from ..data.dataset import Dataset, open_dataset
 from ..errors import DataError, NothingEvaluated, ProtocolError
 from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.subject import Settings
-from ..models.batch_size import best_batch
 from ..models.checkpoint import digest_of
 from ..models.classifier import load
+from ..models.device import best_batch
 from ..models.identity import Classifier, distinct_names
 from ..protocol.card import Card
 from ..report.refresh import refresh

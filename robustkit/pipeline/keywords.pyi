@@ -5,7 +5,7 @@ from typing import Any, Literal, TypedDict
 
 from typing_extensions import Required
 
-from .presets import Preset
+from .request import Preset
 
 class AuditOptions(TypedDict, total=False):
     model: Mapping[str, Any] | None

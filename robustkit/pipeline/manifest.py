@@ -47,7 +47,7 @@ from ..runs.manifest import (
 from ..runs.merging import disagreements, joined
 from ..tasks.registry import EVERY_TASK
 from .plan import Plan
-from .presets import Preset, spelled_out
+from .request import Preset, spelled_out
 
 
 def registries() -> dict[str, Registry[Any]]:

@@ -18,9 +18,8 @@ from collections.abc import Callable
 
 import torch
 
-from robustkit.models.dense import Dense, build_segmenter
+from robustkit.models.dense import Dense, Windows, build_segmenter
 from robustkit.models.device import pick_device
-from robustkit.models.windows import Windows
 
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:

@@ -36,7 +36,7 @@ from typing import Any, Literal, TypedDict
 
 from typing_extensions import Required
 
-from .presets import Preset
+from .request import Preset
 """
 
 

@@ -153,7 +153,7 @@ class TestCompletion:
 
     def test_names_that_are_written_twice_are_the_same(self) -> None:
         from robustkit.attention.registry import FORMULAS
-        from robustkit.data.generated import EMBEDDED
+        from robustkit.data.dataset import EMBEDDED
         from robustkit.data.scenes import LAYOUTS
 
         assert self.complete("audit", "--attention", "") == list(FORMULAS)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from robustkit.errors import ModelError
-from robustkit.models.windows import Windows
+from robustkit.models.dense import Windows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

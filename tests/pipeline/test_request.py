@@ -21,14 +21,16 @@ from robustkit.data.scenes import IGNORE
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.condition import expand
 from robustkit.pipeline import audit as audit_module
-from robustkit.pipeline.presets import OPTIONS, preset_of, spelled_out
 from robustkit.pipeline.request import (
+    OPTIONS,
     ClassificationRequest,
     FeatureRequest,
     Request,
     SegmentationRequest,
     SeriesRequest,
     TextRequest,
+    preset_of,
+    spelled_out,
 )
 from scripts.pages import keywords
 

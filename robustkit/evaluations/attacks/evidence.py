@@ -15,7 +15,7 @@ from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import BadImageError
-from ...models.batch_size import out_of_memory
+from ...models.device import out_of_memory
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.folder import RunFolder

@@ -16,7 +16,7 @@ from attacks.attack import check_images, check_labels
 from attacks.model_access import Model, frozen, input_gradient
 
 from ...common.determinism import float32, lacks_order
-from ...models.batch_size import out_of_memory
+from ...models.device import out_of_memory
 from .gradient_masking import AFTERWARDS, RANDOM
 from .probes import (
     Asker,

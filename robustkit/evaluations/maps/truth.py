@@ -36,7 +36,7 @@ from ...common.preprocessing import Preprocessing
 from ...data.class_names import few
 from ...data.dataset import Dataset, Sample
 from ...data.images import ObjectMask, Sizes, check_turn, image_sizes, object_mask, read_mask, to_pixels
-from ...data.mask_files import bare_path, match_names
+from ...data.scenes import bare_path, match_names
 from ...data.shapes import CHANGES
 from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
 from ...errors import BadImageError, DataError
