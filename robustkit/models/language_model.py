@@ -28,13 +28,12 @@ from ..common.preprocessing import Preprocessing
 from ..data.documents import Words
 from ..errors import CheckpointError, DataError, ModelError
 from .checkpoint import Checkpoint, load_into, read
-from .claims import Allowance, check_arguments
+from .claims import Allowance, check_arguments, formula_in
 from .hugging_face import build
 from .identity import Classifier, ModelIdentity, attention_notes, display_name
 from .input_config import InputOptions
 from .specs import ModelFile, find
 from .tokenizers import FolderTokenizer, Tokenizer, WordTokenizer, check_size
-from .trainers import formula_in
 from .transformers_config import quiet
 
 TASK, ARCH = "text", "word-transformer"

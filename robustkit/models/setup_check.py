@@ -76,36 +76,26 @@ class Setup:
         return replace(self, preprocessing=replace(p, **{name: getattr(theirs, name)}))
 
     def name(self, part: str) -> str:
-        """Return one part of it in words."""
         p = self.preprocessing
         if part == "normalisation":
             known = (name for name, values in NORMALISATIONS.items() if _is_same(p, values))
             return next(known, f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}")
-        if part == "channels":
-            return "BGR" if self.bgr else "RGB"
-        names = {"crop": f"{p.crop_pct:g}", "interpolation": p.interpolation, "labels": self.labels}
-        return {**names, "attention": self.attention}[part]
+        names = {"crop": f"{p.crop_pct:g}", "interpolation": p.interpolation, "channels": "BGR" if self.bgr else "RGB"}
+        return {**names, "labels": self.labels, "attention": self.attention}[part]
 
     def option(self, part: str) -> str:
         """Return how a command asks for one part of it, or what is to be done where none can."""
         p = self.preprocessing
         if part == "normalisation":
-            words = (
-                "--{} '{}'".format(name, " ".join(f"{v:.6g}" for v in _few(getattr(p, name))))
-                for name in ("mean", "std")
-            )
-            return f"give {' '.join(words)}"
-        if part == "channels":
-            return "swap the channels in a --arch FILE.py:FUNCTION of your own"
-        if part == "labels":
-            return "number the labels so in a --labels FILE.csv"
-        if part == "attention":
-            return f"give --attention {self.attention}"
-        return f"give --crop-pct {p.crop_pct:g}" if part == "crop" else f"give --interpolation {p.interpolation}"
-
-
-def _few(values: Sequence[float]) -> Sequence[float]:
-    return values if len(set(values)) > 1 else values[:1]
+            few = [values if len(set(values)) > 1 else values[:1] for values in (p.mean, p.std)]
+            return "give --mean '{}' --std '{}'".format(*(" ".join(f"{v:.6g}" for v in values) for values in few))
+        return {
+            "channels": "swap the channels in a --arch FILE.py:FUNCTION of your own",
+            "labels": "number the labels so in a --labels FILE.csv",
+            "attention": f"give --attention {self.attention}",
+            "crop": f"give --crop-pct {p.crop_pct:g}",
+            "interpolation": f"give --interpolation {p.interpolation}",
+        }[part]
 
 
 def _is_same(p: Preprocessing, values: tuple[Sequence[float], Sequence[float]]) -> bool:
@@ -116,9 +106,8 @@ def _is_same(p: Preprocessing, values: tuple[Sequence[float], Sequence[float]]) 
 def alternatives(
     part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], formulas: Sequence[str] = ()
 ) -> dict[str, Setup]:
-    """Return a setup, first, and those that differ from it in one part, by the names of that part.
-
-    formulas: of attention, that the model's tensors allow.
+    """Return a setup, first, and those that differ from it in one part, by the names of that part. formulas: of
+    attention, that the model's tensors allow.
     """
     others = _others(part, setup, numbered, formulas)
     return {setup.name(part): setup} | {other.name(part): other for other in others}
@@ -156,11 +145,8 @@ def numberings(names: Sequence[str], outputs: int) -> dict[str, list[int]]:
         "label - 1": [(label - 1) % outputs for label in as_given],
     }
     readable, plain = class_names(tuple(names[:count]), count), list(names[:count])
-    orders = {
-        "names in alphabetical order": [name.casefold() for name in readable],
-        "names, capitals first": plain,
-    }
-    ranked = {name: _places(keys) for name, keys in orders.items()}
+    alphabetical = _places([name.casefold() for name in readable])
+    ranked = {"names in alphabetical order": alphabetical, "names, capitals first": _places(plain)}
     if all(name.isascii() and name.isdecimal() and len(name) < 10 for name in plain):
         ranked["names in the order of their numbers"] = _places([int(name) for name in plain])
     for name, places in ranked.items():
@@ -220,17 +206,14 @@ class PartFit:
 
     @property
     def best(self) -> SetupFit:
-        """The candidate with the smallest loss."""
         return self.rows[0]
 
     @property
     def used(self) -> SetupFit:
-        """The candidate in use."""
         return next(row for row in self.rows if row.name == self.in_use)
 
     @property
     def text(self) -> str:
-        """The verdict in a sentence."""
         best, used, others = self.best, self.used, [row for row in self.rows if row.name != self.in_use]
         if self.makes_no_difference:
             return f"{self.part}: makes no difference on these images"
@@ -270,9 +253,8 @@ def measured(row: SetupFit) -> str:
 
 @dataclass(frozen=True)
 class Screen:
-    """When a candidate is dropped: after some samples, where it is behind by more than some standard errors.
-
-    behind_used: behind the one in use, not behind the best.
+    """When a candidate is dropped: after some samples, some standard errors behind the best, or (behind_used) the one
+    in use.
     """
 
     samples: int = 32
@@ -444,7 +426,6 @@ def _judged(
 
 
 def _p_value(differences: Tensor) -> float:
-    """Return the two-sided p-value of Student's t."""
     values = differences.double().numpy()
     return of_means(0 * values, values, binary=False).p_value
 

@@ -58,7 +58,6 @@ class Preset:
         return Preset(self.name, {name: self.options[name] for name in names if name in self.options})
 
     def words(self) -> Iterator[str]:
-        """Yield the words of a command that say the same."""
         for name, value in self.options.items():
             yield from (f"--{name.replace('_', '-')}", str(value))
 
@@ -69,10 +68,8 @@ def preset_of(task: str, name: str) -> Preset:
     if name in presets:
         return Preset(name, presets[name])
     if name in _CONSTANTS:
-        raise ProtocolError(
-            f"preset {name!r}: the constants of corruptions are chosen by --constants {name}; a preset is an amount of "
-            f"work: {', '.join(presets) or 'none for this task'}"
-        )
+        why = f"preset {name!r}: the constants of corruptions are chosen by --constants {name}"
+        raise ProtocolError(f"{why}; a preset is an amount of work: {', '.join(presets) or 'none for this task'}")
     raise ProtocolError(unknown("preset", name, presets))
 
 
@@ -176,10 +173,8 @@ class Request:
     task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by kind of device, where
     none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
     run.json keeps, so that the same samples can be found again. lacks: the fields that mean nothing for the task.
-    preset: fills what is not given; what it filled stays.
-
-    Raises:
-        ProtocolError: a size is below 1, or a dtype is not supported.
+    preset: fills what is not given; what it filled stays. Raises ProtocolError where a size is below 1, or a dtype is
+    not supported.
     """
 
     task: ClassVar[str]
@@ -231,7 +226,7 @@ class Request:
             self._settle()
 
     def _settle(self) -> None:
-        from ..models.device import DTYPES, unknown_dtype
+        from ..models.device import DTYPES
 
         check_date()
         if self.preset is not None:
@@ -248,7 +243,7 @@ class Request:
         if any(isinstance(size, int) and size < 1 for size in sizes):
             raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))
         if self.dtype not in DTYPES:
-            raise ProtocolError(unknown_dtype(self.dtype))
+            raise ProtocolError(unknown("dtype", self.dtype, DTYPES))
         if self.out is not None and not str(self.out).strip():
             raise ProtocolError("out is empty; expected a run folder, or leave it out for runs/<checkpoint>")
         for name in _LISTS:
@@ -292,7 +287,6 @@ class Request:
 
     @property
     def frost(self) -> str | None:
-        """The folder of frost's photographs, if one is given."""
         return None if self.frost_dir is None else str(self.frost_dir)
 
     @property
@@ -326,9 +320,7 @@ class Request:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Leave a mark in the run folder, where it holds a run already and this fails: that run is not what was asked
-        for.
-        """
+        """Where this fails, leave a mark in a run folder that holds a run, which is not what was asked for."""
         try:
             yield
         except Exception as fault:
