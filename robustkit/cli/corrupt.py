@@ -24,12 +24,12 @@ from ..data.picture_files import open_picture
 from ..data.sources import MAX_FILE_BYTES
 from ..display.console import print_tables
 from ..display.sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ..display.text import clock_time
 from ..errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
 from ..evaluations.corruptions.condition import FROST, asked_texture, categories, expand
 from ..evaluations.corruptions.plan import choose_texture, native_size, texture_digest
 from ..evaluations.corruptions.tree import CorruptedTree
 from ..models.device import pick_device
-from ..pipeline.estimate import clock_time
 from . import corrupt_drift, corrupt_tree
 from .corrupt_tree import Recipe, settle
 from .progress import Bars
