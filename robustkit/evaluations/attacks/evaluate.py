@@ -19,8 +19,6 @@ from .build import attack_cost, build_attack
 from .condition import EVERY_ATTACK, VOCABULARY
 
 if TYPE_CHECKING:
-    from attacks import ThreatModel
-
     from ...common.plugins import Plugin
     from ...protocol.card import Card
 
@@ -94,10 +92,6 @@ class AttacksEvaluator(Evaluator):
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         return bool(getattr(build_attack(condition, card), "queues", False))
-
-    def ball(self, condition: Condition, card: Card) -> ThreatModel | None:
-        attack = build_attack(condition, card)
-        return None if attack is None else attack.threat
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         return show(subject, batch, condition, rng)
