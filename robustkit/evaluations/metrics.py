@@ -197,12 +197,16 @@ def percent_cell(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
-def figure_cell(row: SummaryRow | None, scale: float = 100, interval: bool = True) -> str:
-    """Return `93.3 [84.1, 97.4]`, or `0.436 [0.410, 0.461]` if the scale is not 100; a dash where there is no row."""
+def figure_cell(row: SummaryRow | None, scale: float = 100, interval: bool = True, sign: str = "") -> str:
+    """Return `93.3 [84.1, 97.4]`, or `0.436 [0.410, 0.461]` if the scale is not 100; a dash where there is no row.
+
+    sign: `+` for a change.
+    """
     if row is None or not is_finite(row["value"]):
         return "–" if row is None else "nan"
+    digits = 1 if scale == 100 else 3
     value, low, high = (
-        f"{scale * row[key]:.{1 if scale == 100 else 3}f}" if is_finite(row[key]) else ""
+        f"{round(scale * row[key], digits) + 0.0:{sign}.{digits}f}" if is_finite(row[key]) else ""  # no -0.0
         for key in ("value", "ci_low", "ci_high")
     )
     return f"{value} [{low}, {high}]" if interval and low else value
