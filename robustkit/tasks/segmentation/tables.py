@@ -12,7 +12,7 @@ from ...display.svg import Figure, Point, dots, draw, labels, legend, listed, pa
 from ...display.table import CardPart, HeatTable, TextTable
 from ...display.text import code, pixels
 from ...evaluations.aggregate import Results
-from ...evaluations.family import families_of
+from ...evaluations.corruptions.tables import retention_tables
 from ...evaluations.metrics import Cells, SummaryRow, finite, interval_cell, loss_cell, percent_cell
 from ...evaluations.registry import is_over_groups, kind_of, words_of
 from ...protocol.condition import CLEAN
@@ -44,8 +44,7 @@ def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Manifest) -> li
         return []
     tables = [_conditions(by_checkpoint, manifest)]
     for checkpoint, cells in by_checkpoint.items():
-        for family in families_of(manifest, results):
-            tables += family.presenter.heat_tables(checkpoint, cells)
+        tables += retention_tables(checkpoint, cells)
         tables += _classes(checkpoint, cells)
     return tables
 
