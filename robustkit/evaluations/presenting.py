@@ -15,7 +15,7 @@ from ..runs.description import repeat_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .aggregate import Results
-from .family import families, family_of
+from .family import family_of
 from .metrics import LEFT_OUT, Cells, is_finite
 from .registry import by_words, kind_of, shares_of, words_of
 
@@ -248,7 +248,8 @@ def not_evaluated(run: RunFolder) -> list[str]:
     """Return lines on images with unprintable names, and on what could not be evaluated, however often it is tried."""
     manifest = run.manifest
     unnamed = [line for line in manifest.data.notes if "whose names" in line]
-    return [*unnamed, *(line for family in families() for line in family.aggregator.left_out(manifest))]
+    lines = manifest.corrupted.left_out.values()
+    return [*unnamed, *(f"left out: {line}; means that need it are not given" for line in lines)]
 
 
 def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from ..data.class_names import class_names
@@ -18,6 +17,7 @@ from ..data.picture_files import Refused, open_picture
 from ..display.text import pixels
 from ..errors import RunError
 from ..evaluations.family import family_of
+from ..evaluations.maps.gallery import overlay
 from ..evaluations.metrics import is_finite
 from ..evaluations.registry import kind_of, words_of
 from ..protocol.condition import CLEAN
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _HELD = 64_000_000  # bytes of pictures in memory; the page, where they are smaller, takes about a fifth of that
 _PICTURE = 1 << 22  # pixels of a kept picture
-
-Overlay = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.uint8]]
 
 
 def held_pictures(
@@ -91,8 +89,8 @@ def _webp(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def uri_of_map(image: bytes, heat: bytes, overlay: Overlay) -> str:
-    """Return a map over its image as a URI. overlay: draws the map over the image."""
+def uri_of_map(image: bytes, heat: bytes) -> str:
+    """Return a map over its image as a URI."""
     with _opened(image) as opened, _opened(heat) as levels:
         drawn = overlay(np.array(opened.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
     small = Image.fromarray(drawn)
@@ -302,7 +300,7 @@ class Browser:
         return Line(heading, tuple(cells), picture, tuple(map(self._place, texts)))
 
     def _map_line(self, sample: str, text: str, rows: Rows) -> Line:
-        cells, view, overlay = [], self._views[text], family_of(kind_of(text)).presenter.overlay
+        cells, view = [], self._views[text]
         under = self._clean if view.over == CLEAN.text else str(view.over)
         for name in self.checkpoints:
             shown = self._picture(name, text, sample)
@@ -311,7 +309,7 @@ class Browser:
             said = [f"{word} {scores[key]:.2f}" for key, word in view.scores.items() if is_finite(scores.get(key))]
             tiles: tuple[Tile, ...] = ()
             if image and shown.heat:
-                drawn = uri_of_map(image, shown.heat, overlay)
+                drawn = uri_of_map(image, shown.heat)
                 tiles = (Tile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
             cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
         return Line(self.called[text], tuple(cells), places=(self._place(under),), role="map")

@@ -23,6 +23,7 @@ from ..common.differences import Difference, holm
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
+from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged, raised, short_names
@@ -351,9 +352,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
         wanted = dict.fromkeys([*other.conditions, *side.manifest.conditions])
         if lacking := _merged([text for text in wanted if text not in side.conditions], common):
             yield f"{name} has no records under {', '.join(lacking)}"
-    rows = list(shown)
-    for family, conditions in by_family(common):
-        yield from family.aggregator.not_compared(conditions, rows)
+    yield from not_compared(common, shown)
 
 
 def _merged(lacking: Sequence[str], common: Sequence[str]) -> list[str]:

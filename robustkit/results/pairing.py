@@ -13,11 +13,11 @@ from msgspec import UNSET
 from ..common.differences import Difference
 from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
-from ..evaluations.family import family_of
+from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged
 from ..evaluations.records import Recorded, check_plugins, common_ids, nothing_common
-from ..evaluations.registry import kind_of, words_of
+from ..evaluations.registry import words_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of
@@ -317,6 +317,7 @@ def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> It
                 flags = (flag for flag in row["flags"] if not flag.startswith("incomplete"))
                 yield Flagged(name, row["condition"], tuple(flags), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
-            beside = family_of(kind_of(condition)).aggregator.lacks(side.run, side.checkpoint, condition)
-            lacks = filter(None, [lacking(side, condition), *beside])
+            wanted = condition in side.run.manifest.evidence
+            evidence = NO_EVIDENCE.flag if wanted and side.run.evidence(side.checkpoint, condition) is None else ""
+            lacks = filter(None, [lacking(side, condition), evidence])
             yield Flagged(name, condition, tuple(lacks), side.manifest)

@@ -31,7 +31,6 @@ from .ranking import OrderOfAttacks, findings_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...display.svg import Figure
     from ..aggregate import Reading
     from ..family import Looks
 
@@ -345,15 +344,8 @@ class AttacksAggregator(Aggregator):
         dossier = dossier_of(*of, len(read), stages_of(read))
         return [finding.flag for finding in dossier if finding.flag]
 
-    def wants(self, column: str) -> bool:
-        return is_stage_column(column)
-
     def numbers(self, read: pa.Table) -> Iterable[Number]:
         return stage_numbers(read)
-
-    def lacks(self, run: RunFolder, checkpoint: str, condition: str) -> list[str]:
-        wanted = condition in run.manifest.evidence
-        return [NO_EVIDENCE.flag] if wanted and run.evidence(checkpoint, condition) is None else []
 
 
 AGGREGATOR = AttacksAggregator()
@@ -376,10 +368,6 @@ class AttacksPresenter(Presenter):
 
     def title(self, text: str, manifest: Manifest) -> str:
         return title(text, manifest)
-
-    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
-        manifest = results.manifest
-        return curve_figures(curves(results, manifest.claims), looks, headline.name, section, manifest.protocol.space)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         return terminal_stages(results)

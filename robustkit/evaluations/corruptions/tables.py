@@ -32,10 +32,9 @@ from .condition import (
     shares_of,
     span,
 )
-from .figures import accuracy_bars, bar_figures, retention_bars
+from .figures import accuracy_bars, bar_figures
 
 if TYPE_CHECKING:
-    from ...display.svg import Figure
     from ..aggregate import Results
     from ..family import Looks
 
@@ -424,13 +423,6 @@ class CorruptionsPresenter(Presenter):
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         return clauses(cells, manifest, headline)
-
-    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
-        title = f"What is left of {headline.word} under corruption"
-        return bar_figures(retention_bars(results), looks, section, title, "retention")
-
-    def heat_tables(self, checkpoint: str, cells: Cells) -> Iterable[HeatTable]:
-        return retention_tables(checkpoint, cells)
 
     def card(self, results: Results) -> Iterable[CardPart]:
         return card_parts(results)

@@ -19,13 +19,11 @@ from ..metrics import Cells, SummaryRow, is_finite
 from ..presenting import flag_lines, of_family
 from ..registry import kind_of
 from .condition import BEST, BOXES_GIVEN, MODES, VOCABULARY, MapSpec, parts_of
-from .gallery import gallery_uri, overlay
+from .gallery import gallery_uri
 from .methods import method_names, shown
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure as Canvas
-    from numpy.typing import NDArray
 
     from ...runs.manifest import Manifest
     from ..aggregate import Results
@@ -481,9 +479,6 @@ class MapsPresenter(Presenter):
 
     def card(self, results: Results) -> Iterable[CardPart]:
         return card_parts(results, only_boxes(results.manifest))
-
-    def overlay(self, image: NDArray[np.uint8], heat: NDArray[np.float32]) -> NDArray[np.uint8]:
-        return overlay(image, heat)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         tables = map_tables(results, only_boxes(results.manifest))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...display.svg import Figure, Point, dots, draw, labels, legend, listed, panels, percent, plain, style
 from ...display.table import CardPart, HeatTable, TextTable
 from ...display.text import code
-from ...evaluations.family import families_of
+from ...evaluations.corruptions.tables import retention_tables
 from ...evaluations.metrics import Cells, SummaryRow, finite, percent_cell
 from ...evaluations.registry import is_over_groups, kind_of, words_of
 from ...protocol.condition import CLEAN
@@ -19,24 +19,21 @@ from ..condition_table import ConditionTable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ...runs.manifest import Manifest
 
 LONGEST = 40
 """The longest table of classes that a terminal shows, in rows."""
 
 
-def scene_tables(results: Sequence[SummaryRow], manifest: Manifest) -> list[HeatTable]:
-    """Return the tables about parts of the results, from the rows of the summary: of families, and of classes. None
-    where no condition has an mIoU.
+def scene_tables(results: Sequence[SummaryRow]) -> list[HeatTable]:
+    """Return the tables about parts of the results, from the rows of the summary: of corruptions, and of classes.
+    None where no condition has an mIoU.
     """
     tables, by_checkpoint = list[HeatTable](), dict[str, dict[tuple[str, str], SummaryRow]]()
     for row in results:
         by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
     for checkpoint, cells in by_checkpoint.items():
         if any(metric == "miou" for _, metric in cells):
-            for family in families_of(manifest, results):
-                tables += family.presenter.heat_tables(checkpoint, cells)
-            tables += _classes(checkpoint, cells)
+            tables += [*retention_tables(checkpoint, cells), *_classes(checkpoint, cells)]
     return tables
 
 

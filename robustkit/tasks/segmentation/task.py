@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
-from ...evaluations.family import families_by_place, families_of
+from ...evaluations.family import families_of
 from ...evaluations.records import Compared, Recorded
 from ...evaluations.registry import words_of
 from ...protocol.condition import CLEAN
@@ -85,7 +85,7 @@ class Segmentation(Task):
         from .tables import card_parts, scene_tables
 
         table = ConditionTable.of(self, results, results.manifest)
-        yield from card_parts(checkpoint, table, scene_tables(results, results.manifest))
+        yield from card_parts(checkpoint, table, scene_tables(results))
         for family in families_of(results.manifest, results):
             if family.presenter.tables(results):
                 yield from family.presenter.card(results)
@@ -97,7 +97,7 @@ class Segmentation(Task):
         table = ConditionTable.of(self, results, results.manifest)
         if table.figures:
             yield table.terminal(("mean_accuracy", "pixel_accuracy", CHANGE, "nll"))
-        yield from terminal_scenes(scene_tables(results, results.manifest))
+        yield from terminal_scenes(scene_tables(results))
         for family in families_of(results.manifest, results):
             if family.presenter.tables(results):
                 yield from family.presenter.terminal(results)
@@ -105,29 +105,27 @@ class Segmentation(Task):
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.grid import together, with_flags
         from ...display.table import Section, of_tables
+        from ...evaluations.attacks.figures import curve_figures, curves
+        from ...evaluations.corruptions.figures import bar_figures, retention_bars
         from ...evaluations.presenting import flag_lines, left_out_lines, of_family
         from ..condition_table import ConditionTable
         from .pictures import sheet_uri
         from .tables import class_figures, class_ious, scene_tables
 
         run, manifest = results.run, results.manifest
-        figures = {
-            family: family.presenter.figures(results, looks, self.headline_metric, self.name)
-            for family in families_by_place()
-        }
+        headline, every = self.headline_metric, curves(results, manifest.claims)
+        left = f"What is left of {headline.word} under corruption"
         drawn = [
-            *(figure for family, shown in figures.items() if family.words.in_results for figure in shown),
+            *curve_figures(every, looks, headline.name, self.name, manifest.protocol.space),
             *class_figures(class_ious(results, manifest.claims)),
-            *(figure for family, shown in figures.items() if not family.words.in_results for figure in shown),
+            *bar_figures(retention_bars(results), looks, self.name, left, "retention"),
         ]
 
         def values() -> dict[str, Any]:
             flags = flag_lines(results, lambda text: words_of(text).in_results)
             return {
                 "conditions": ConditionTable.of(self, results, manifest).grids(flags),
-                "grids": with_flags(
-                    together(scene_tables(results, manifest)), flag_lines(results, of_family("corruptions"))
-                ),
+                "grids": with_flags(together(scene_tables(results)), flag_lines(results, of_family("corruptions"))),
                 "examples": sheet_uri(run),
                 "left_out": left_out_lines(run),
             }

@@ -14,7 +14,7 @@ from ...display.grid import Grid, Part, side_by_side, with_flags
 from ...display.table import CardPart, TextTable
 from ...display.text import Made, code
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
-from ...evaluations.family import family_of
+from ...evaluations.family import AnyFamily, Family, family_of
 from ...evaluations.metrics import Cells, is_finite
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import Recorded, common_ids, nothing_common
@@ -52,7 +52,7 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     rows: list[dict[str, Any]] = []
     for condition in conditions:
         family = family_of(kind_of(condition))
-        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family.aggregator.wants)))
+        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family)))
         read = readable(table)
         if not len(read):
             continue
@@ -70,8 +70,9 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     return rows, [], []
 
 
-def _is_wanted(wants: Any, column: str) -> bool:
-    return column in (*SUMS, "unknown", "sample_id", "error") or wants(column)
+def _is_wanted(family: AnyFamily, column: str) -> bool:
+    own = family.columns if isinstance(family, Family) else ()
+    return column in (*SUMS, "unknown", "sample_id", "error", *own)
 
 
 def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:

@@ -11,7 +11,8 @@ from ...metrics import Metric, Term, mean_share
 
 MEDIAN = Metric("median_distance", "median distance", better=1, least=0)
 AREA = mean_share("distance_area", "area under the curve %")
-RATIO = Metric("ln_distance", "ln distance", better=1, paired=True, noun="distance to the nearest wrong point")
+_NEAREST = "distance to the nearest wrong point"
+RATIO = Metric("ln_distance", "ln distance", better=1, paired=True, by_rank=True, noun=_NEAREST)
 ACCURACY = Metric("accuracy_at(", "accuracy at a radius, %", 100, 1, binary=True, parametric=True)
 OPTIMALITY = Metric("optimality", "optimality %", 100, share=True)
 CORRELATION = Metric("slope_correlation", "slope correlation", least=-1, most=1)

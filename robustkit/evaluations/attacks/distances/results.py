@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import bdtr
 
-from ....common.differences import Difference, of_ranks
 from ....common.intervals import Floats, bootstrap, wilson
 from ....display.grid import Grid, part_of, side_by_side, with_flags
 from ....display.svg import Figure, Point, Style, draw, labels, legend, listed, panels, percent, plain
@@ -45,7 +44,6 @@ from .condition import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
-    from numpy.typing import NDArray
 
     from ....runs.manifest import Manifest
     from ...aggregate import Results
@@ -521,9 +519,6 @@ class DistancesAggregator(Aggregator):
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
         return per_sample(side, condition, metric)
-
-    def difference(self, metric: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Difference | None:
-        return of_ranks(before, after) if metric == RATIO.name else None
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = (

@@ -16,6 +16,7 @@ from ...interface import Clause, share
 from ...metrics import interval_cell
 from ...presenting import short_names
 from ...registry import kind_of
+from ..results import is_stage_column
 from .condition import ESTIMATE, KEPT, VOCABULARY, phases_of
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class TwoPhaseSummary(Summary):
         phases = phases_of(condition)
         assert phases is not None
         attack = family_of(kind_of(phases.attack)).aggregator
-        found = self.reading.shards(condition, lambda name: name in _COLUMNS or attack.wants(name))
+        found = self.reading.shards(condition, lambda name: name in _COLUMNS or is_stage_column(name))
         table, notes = self.reading.joined(found)
         read = readable(table)
         if not len(read):
