@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
@@ -18,7 +18,7 @@ from ..interface import Clause, ShortRow
 from ..metrics import Cells, SummaryRow, is_finite
 from ..presenting import flag_lines, of_family
 from ..registry import kind_of
-from .condition import BEST, BOXES_GIVEN, MODES, VOCABULARY, MapSpec, parts_of
+from .condition import BEST, BOXES_GIVEN, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, parts_of
 from .gallery import gallery_uri
 from .methods import method_names, shown
 
@@ -157,48 +157,9 @@ def _figure(point: Point) -> str:
     return f"{point.value:.3f}"
 
 
-SCORE_HEADINGS = {
-    "cam_pixel_accuracy": "pixel acc.",
-    "cam_iou": "IoU",
-    "cam_dice": "DICE",
-    "cam_precision": "precision",
-    "cam_recall": "recall",
-}
-FREE_HEADINGS = {
-    "pointing_game": "pointing",
-    "energy_inside": "energy inside",
-    "pxap": "PxAP",
-    "max_box_acc": "MaxBoxAccV2",
-    "abpc": "ABPC",
-    "insertion_auc": "insertion",
-    "deletion_auc": "deletion ↓",
-    "road": "ROAD",
-    "road_lerf": "ROAD LeRF",
-    "road_morf": "ROAD MoRF ↓",
-    "infidelity": "infidelity ↓",
-    "head_correlation": "head redrawn",
-    "cascade_correlation": "model redrawn",
-    "entropy_rise": "entropy rise",
-    "max_sensitivity": "max sensitivity",
-    "mean_sensitivity": "mean sensitivity",
-    "map_entropy": "entropy of maps",
-    "map_gini": "Gini of maps",
-}
 ONE_SIDED = ("cam_precision", "cam_recall")
 """Scores that a map reaches by marking everything, or nearly nothing: a lead in one is not shown without the other."""
 STABLE_HEADINGS = ("under", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
-
-Rows = tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class MapTable:
-    """One table of a checkpoint. title: what is scored. headings: of the columns; rows of texts."""
-
-    checkpoint: str
-    title: str
-    headings: tuple[str, ...]
-    rows: Rows
 
 
 def is_of_maps(condition: str) -> bool:
@@ -206,8 +167,10 @@ def is_of_maps(condition: str) -> bool:
     return condition.startswith(("cam(", "stability("))
 
 
-def map_tables(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[MapTable]:
-    """Return the tables of all checkpoints, from the rows of the summary. only_boxes: whether there are no masks."""
+def map_tables(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[TextTable]:
+    """Return the tables of all checkpoints, from the rows of the summary, under titles without their names. only_boxes:
+    whether there are no masks.
+    """
     by_checkpoint: dict[str, list[Mapping[str, Any]]] = {}
     for row in results:
         if is_of_maps(row["condition"]):
@@ -215,7 +178,7 @@ def map_tables(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -
     return [table for checkpoint, rows in by_checkpoint.items() for table in _tables(checkpoint, rows, only_boxes)]
 
 
-def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool) -> Iterator[MapTable]:
+def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool) -> Iterator[TextTable]:
     figures: dict[tuple[MapSpec, str], dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         parts = parts_of(row["condition"])
@@ -236,7 +199,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool
     for method in dict.fromkeys(spec.called for spec in stable):
         same = {spec: metrics for spec, metrics in stable.items() if spec.called == method}
         lines = tuple(_stable(spec, metrics) for spec, metrics in same.items())
-        yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines)
+        yield TextTable(f"{method}: alike to the clean map", STABLE_HEADINGS, lines, checkpoint=checkpoint)
 
 
 def _title_of(kind: MapSpec) -> str:
@@ -248,7 +211,7 @@ def _scores(
     title: str,
     headings: Mapping[str, str],
     part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]],
-) -> Iterator[MapTable]:
+) -> Iterator[TextTable]:
     """Yield a table with one column per method, the controls last and without intervals; below each score its lead over
     the best control.
     """
@@ -268,7 +231,7 @@ def _scores(
             cells = ["" if row is None else _interval(row, "+") for row in leads.values()]
             rows.append((f"  – {best[0]}", "", *cells))
     names = (f"{spec.called} [95 %]" if not spec.is_control else spec.method for spec in order)
-    yield MapTable(checkpoint, title, ("score", "n", *names), tuple(rows))
+    yield TextTable(title, ("score", "n", *names), tuple(rows), checkpoint=checkpoint)
 
 
 def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
@@ -296,36 +259,18 @@ def _thousandths(value: float, sign: str) -> str:
     return f"{round(value, 3) + 0.0:{sign}.3f}"  # no -0.000
 
 
-def card_parts(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> Iterator[CardPart]:
-    """Yield the tables for a model card, in one part. only_boxes: whether there are no masks."""
-    if maps := map_tables(results, only_boxes):
-        note = "Controls do not look at the image; below a score stands its lead over the best of them."
-        parts = [(f"{table.title[:1].upper()}{table.title[1:]}", table.headings, table.rows) for table in maps]
-        yield CardPart("Maps", note, parts)
-
-
-def terminal_maps(tables: Sequence[MapTable]) -> Iterator[TextTable]:
-    """Yield the tables for a terminal."""
-    for table in tables:
-        yield TextTable(f"{table.checkpoint}: {table.title}", table.headings, table.rows).said_once("n")
-
-
 _LEAD = "  – "  # begins the row of a lead over the control that it names
 
 
-def map_grids(tables: Sequence[MapTable]) -> list[Grid]:
+def map_grids(tables: Sequence[TextTable]) -> list[Grid]:
     """Return the tables of all checkpoints side by side, those of the same scores together."""
-    groups: dict[str, list[MapTable]] = {}
+    groups: dict[str, list[Part]] = {}
     for table in tables:
-        groups.setdefault(table.title, []).append(table)
-    return [
-        grid
-        for title, some in groups.items()
-        for grid in side_by_side(title.replace("maps,", "Maps,", 1), [_part(table) for table in some])
-    ]
+        groups.setdefault(table.title.replace("maps,", "Maps,", 1), []).append(_part(table))
+    return [grid for title, parts in groups.items() for grid in side_by_side(title, parts)]
 
 
-def _part(table: MapTable) -> Part:
+def _part(table: TextTable) -> Part:
     if not any(row[0].startswith(_LEAD) for row in table.rows):
         return Part(table.checkpoint, table.headings, table.rows)
     headings = (*table.headings[:2], "best control", *table.headings[2:])
@@ -369,42 +314,6 @@ LEADS = (("abpc", ""), ("cam_iou", "mask"), ("cam_iou", "box"))
 HEADING = "maps: IoU in % and ABPC, more is better"
 
 
-def clauses(cells: Cells, only_boxes: bool = False) -> Iterator[Clause]:
-    """Yield whether maps are better than the best control, by the scores in `LEADS`. only_boxes: without masks."""
-    leads: dict[str, dict[str, list[str]]] = {}
-    for metric, mode in LEADS:
-        score = score_called(metric, mode, only_boxes)
-        for (condition, name), row in cells.items():
-            parts = parts_of(condition) if name == f"{metric}_over_control" else None
-            if parts is None or parts[1] != mode:
-                continue
-            control = next(flag[len(BEST) :] for flag in row["flags"] if flag.startswith(BEST))
-            method = METHODS.get(parts[0].method, parts[0].method)
-            if parts[0].options:
-                method += f" ({', '.join(shown(parts[0].options))})"
-            if parts[0].target == "label":
-                method += " of the label's class"
-            odd = f" at threshold {parts[0].threshold:g}" if mode and parts[0].threshold != 0.5 else ""
-            verb = f"{_verb(row)} {CONTROLS_IN_WORDS.get(control, control)}"
-            leads.setdefault(method, {}).setdefault(verb, []).append(score + odd)
-    for method, verbs in leads.items():
-        yield Clause(f"{method} {', '.join(f'{verb} on {_and(scores)}' for verb, scores in verbs.items())}")
-
-
-def short(texts: Sequence[str], only_boxes: bool = False) -> Iterator[ShortRow]:
-    """Yield the scores in `LEADS` for the short table of a run, each before its lead over the best control."""
-    for text in texts:
-        parts = parts_of(text)
-        if parts is None or parts[0].is_control or parts[0].under:
-            continue
-        for name, mode in LEADS:
-            score = score_called(name, mode, only_boxes)
-            metric, lead = VOCABULARY.metric(name), VOCABULARY.metric(f"{name}_over_control")
-            if mode == parts[1] and metric is not None and lead is not None:
-                yield ShortRow(HEADING, f"{_called(text)}: {score}", text, metric)
-                yield ShortRow(HEADING, "  – best control", text, lead)
-
-
 def _called(text: str) -> str:
     """Return the method, with the parameters that differ from the published ones, but without the mode."""
     inside = text.partition("(")[2].removesuffix(")").split(",")
@@ -424,38 +333,10 @@ def _verb(lead: SummaryRow) -> str:
     return "beats" if low > 0 else "is behind" if high < 0 else "cannot be distinguished from"
 
 
-_SHOWN = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
-
-
-def front(keys: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield condition and metric of the scores of each map of clean images, without controls."""
-    for text, metric in keys:
-        parts = parts_of(text)
-        if parts is not None and not parts[0].under and not parts[0].is_control and (metric, parts[1]) in _SHOWN:
-            yield text, metric
-
-
 def only_boxes(manifest: Manifest) -> bool:
     """Whether the objects of a run are known by boxes alone: what is called a mask then is their union."""
     given = manifest.arguments.get("boxes") is not None
     return given or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
-
-
-def called(text: str, of_other: Callable[[str], str], only_boxes: bool = False) -> str:
-    """Return `AG-CAM`, `AG-CAM, boxes`, or `AG-CAM, clean against PGD, 4/255`. of_other: what a condition is called.
-    only_boxes: whether there are no masks.
-    """
-    parts = parts_of(text)
-    if parts is None:
-        return text
-    explained, mode = parts
-    words = [METHODS.get(explained.method, explained.method)]
-    words += [text.replace("=", " ") for text in shown(explained.options)]
-    words += [{"box": "boxes", "mask": "pixels against boxes" if only_boxes else "masks"}[mode]] if mode else []
-    words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
-    words += ["of the label's class"] if explained.target == "label" else []
-    words += [f"clean against {of_other(explained.under)}"] if explained.under else []
-    return ", ".join(words)
 
 
 class MapsPresenter(Presenter):
@@ -464,28 +345,82 @@ class MapsPresenter(Presenter):
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return front(keys)
+        """Yield condition and metric of the scores of each map of clean images, without controls."""
+        drawn = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
+        for text, metric in keys:
+            parts = parts_of(text)
+            if parts is not None and not parts[0].under and not parts[0].is_control and (metric, parts[1]) in drawn:
+                yield text, metric
 
     def called(self, text: str, manifest: Manifest) -> str:
-        return called(
-            text, lambda under: family_of(kind_of(under)).presenter.called(under, manifest), only_boxes(manifest)
+        """Return `AG-CAM`, `AG-CAM, boxes`, or `AG-CAM, clean against PGD, 4/255`."""
+        parts = parts_of(text)
+        if parts is None:
+            return text
+        explained, mode = parts
+        words = [METHODS.get(explained.method, explained.method)]
+        words += [text.replace("=", " ") for text in shown(explained.options)]
+        words += (
+            [{"box": "boxes", "mask": "pixels against boxes" if only_boxes(manifest) else "masks"}[mode]]
+            if mode
+            else []
         )
+        words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
+        words += ["of the label's class"] if explained.target == "label" else []
+        if explained.under:
+            other = family_of(kind_of(explained.under)).presenter.called(explained.under, manifest)
+            words.append(f"clean against {other}")
+        return ", ".join(words)
 
     def where(self, text: str, manifest: Manifest) -> str:
         return f"in its maps ({self.called(text, manifest)})"
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        return clauses(cells, only_boxes(manifest))
+        """Yield whether maps are better than the best control, by the scores in `LEADS`."""
+        boxes = only_boxes(manifest)
+        leads: dict[str, dict[str, list[str]]] = {}
+        for metric, mode in LEADS:
+            score = score_called(metric, mode, boxes)
+            for (condition, name), row in cells.items():
+                parts = parts_of(condition) if name == f"{metric}_over_control" else None
+                if parts is None or parts[1] != mode:
+                    continue
+                control = next(flag[len(BEST) :] for flag in row["flags"] if flag.startswith(BEST))
+                method = METHODS.get(parts[0].method, parts[0].method)
+                if parts[0].options:
+                    method += f" ({', '.join(shown(parts[0].options))})"
+                if parts[0].target == "label":
+                    method += " of the label's class"
+                odd = f" at threshold {parts[0].threshold:g}" if mode and parts[0].threshold != 0.5 else ""
+                verb = f"{_verb(row)} {CONTROLS_IN_WORDS.get(control, control)}"
+                leads.setdefault(method, {}).setdefault(verb, []).append(score + odd)
+        for method, verbs in leads.items():
+            yield Clause(f"{method} {', '.join(f'{verb} on {_and(scores)}' for verb, scores in verbs.items())}")
 
     def card(self, results: Results) -> Iterable[CardPart]:
-        return card_parts(results, only_boxes(results.manifest))
+        if maps := map_tables(results, only_boxes(results.manifest)):
+            note = "Controls do not look at the image; below a score stands its lead over the best of them."
+            parts = [(f"{table.title[:1].upper()}{table.title[1:]}", table.headings, table.rows) for table in maps]
+            yield CardPart("Maps", note, parts)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        tables = map_tables(results, only_boxes(results.manifest))
-        return [*terminal_maps(tables), *support_tables(results, is_of_maps)]
+        for table in map_tables(results, only_boxes(results.manifest)):
+            yield replace(table, title=f"{table.checkpoint}: {table.title}").said_once("n")
+        yield from support_tables(results, is_of_maps)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        return short(texts, only_boxes(manifest))
+        """Yield the scores in `LEADS` for the short table of a run, each before its lead over the best control."""
+        boxes = only_boxes(manifest)
+        for text in texts:
+            parts = parts_of(text)
+            if parts is None or parts[0].is_control or parts[0].under:
+                continue
+            for name, mode in LEADS:
+                score = score_called(name, mode, boxes)
+                metric, lead = VOCABULARY.metric(name), VOCABULARY.metric(f"{name}_over_control")
+                if mode == parts[1] and metric is not None and lead is not None:
+                    yield ShortRow(HEADING, f"{_called(text)}: {score}", text, metric)
+                    yield ShortRow(HEADING, "  – best control", text, lead)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines, boxes = flag_lines(results, of_family(self.name)), only_boxes(results.manifest)
@@ -494,12 +429,7 @@ class MapsPresenter(Presenter):
             grids = [*map_grids(map_tables(results, boxes)), *support_grids(results, is_of_maps)]
             return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
 
-        yield Section(
-            "maps",
-            "What it looks at",
-            values,
-            tuple(map_figures(scores(results, boxes), looks)),
-        )
+        yield Section("maps", "What it looks at", values, tuple(map_figures(scores(results, boxes), looks)))
 
 
 PRESENTER = MapsPresenter()
