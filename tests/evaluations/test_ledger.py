@@ -167,5 +167,5 @@ def test_names_of_conditions_and_damage(run: Run, tmp_path: Path) -> None:
     table = pq.read_table(copy.shard_path(NAMES[0], LEDGER, 0))
     put(copy, NAMES[0], LEDGER, table.drop_columns(["angle_shares"]))
     seal(copy)
-    with pytest.raises(DamagedRecord, match="a figure for each head"):
+    with pytest.raises(DamagedRecord, match="a record without angle_shares"):
         heads_of(copy, NAMES[0], LEDGER, LISTS)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ...protocol.card import Card
 
 Columns = dict[str, list[Any]]
+Looked = tuple[Tensor, Columns, tuple[Layer, ...]]
+"""The logits of samples, their columns, and the layers that were watched."""
 ATTENTION: dict[str, pa.DataType] = {
     **dict.fromkeys(COLUMN_NAMES, pa.float32()),
     **dict.fromkeys(LISTS, pa.list_(pa.float32())),
@@ -138,13 +140,7 @@ class UnderEvaluator(Evaluator):
         under = condition.under
         return () if under is None else family_of(under.name).evaluator.plugins(under)
 
-    def watched(
-        self,
-        subject: Subject,
-        batch: Batch,
-        size: int,
-        watch: Callable[[slice], tuple[Tensor, Columns, tuple[Layer, ...]]],
-    ) -> Evaluation:
+    def watched(self, subject: Subject, batch: Batch, size: int, watch: Callable[[slice], Looked]) -> Evaluation:
         """Return the columns of a batch. watch: returns logits, columns and layers of at most `size` samples."""
         columns: Columns = {}
         layers: tuple[Layer, ...] = ()
@@ -168,7 +164,7 @@ class AttentionEvaluator(UnderEvaluator):
         assert condition.under is not None
         shown = inputs_under(subject, batch, condition.under)
 
-        def of_part(place: slice) -> tuple[Tensor, Columns, tuple[Layer, ...]]:
+        def of_part(place: slice) -> Looked:
             logits, seen = watch(subject.classifier.network, shown[place], subject.exact)
             return logits, seen.columns(), seen.layers
 

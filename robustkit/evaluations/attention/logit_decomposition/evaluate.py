@@ -14,7 +14,7 @@ from ...inputs import inputs_under
 from ...interface import Cost
 from ...records import Layer
 from ...subject import Batch, Evaluation, Subject
-from ..evaluate import Columns, UnderEvaluator
+from ..evaluate import Looked, UnderEvaluator
 from .condition import CHANGE, LISTS, METRICS, VOCABULARY
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class LogitLedgerEvaluator(UnderEvaluator):
         assert condition.under is not None
         shown, clean = inputs_under(subject, batch, condition.under), subject.inputs(batch.inputs)
 
-        def of_part(place: slice) -> tuple[Tensor, Columns, tuple[Layer, ...]]:
+        def of_part(place: slice) -> Looked:
             books = ledger(subject.classifier.network, clean[place], shown[place], subject.exact)
             layers = tuple(Layer(layer.name, layer.change.shape[1], layer.keys) for layer in books.layers)
             return books.shown, columns_of(books), layers

@@ -77,10 +77,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 def ledger_tables(results: Rows) -> list[TextTable]:
     """Return a table for each checkpoint whose books were kept, from the rows of the summary."""
-    return [
-        _table(checkpoint, conditions)
-        for checkpoint, conditions in by_checkpoint(results, lambda text: under_of(text, "ledger")).items()
-    ]
+    every = by_checkpoint(results, lambda text: under_of(text, "ledger"))
+    return [_table(checkpoint, conditions) for checkpoint, conditions in every.items()]
 
 
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
