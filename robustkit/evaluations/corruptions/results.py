@@ -265,20 +265,6 @@ class MeanErrors(Overview):
             yield Result(condition, metric, value, n, low, high, [*flags, *doubts(condition, size, released)])
 
 
-def compared_means(common: Sequence[str], of: Compared) -> Iterator[tuple[str, str]]:
-    """Yield condition and metric of the means over sets, and over severities, that `common` allows.
-
-    Single severities are left out: they follow these means so closely that they would only weaken the correction for
-    multiple rows.
-    """
-    for example, members in by_definition(common):
-        means = dict.fromkeys(sets_at(members, example.definition, example.of_frost), of.sets)
-        means |= {replace(example, name=name).mean.text: of.groups for name in CORRUPTIONS if of.groups}
-        for mean, metrics in means.items():
-            if set(conditions_of(mean)) <= set(common):
-                yield from ((mean, metric) for metric in metrics)
-
-
 def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
     """Return a line on the severities in `common` that are in no mean. shown: the conditions of all rows."""
     averaged = {text for condition in dict.fromkeys(shown) for text in shares_of(condition)}
@@ -307,7 +293,17 @@ class CorruptionsAggregator(Aggregator):
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        return compared_means(common, compared)
+        """Yield condition and metric of the means over sets, and over severities, that `common` allows.
+
+        Single severities are left out: they follow these means so closely that they would only weaken the correction
+        for multiple rows.
+        """
+        for example, members in by_definition(common):
+            means = dict.fromkeys(sets_at(members, example.definition, example.of_frost), compared.sets)
+            means |= {replace(example, name=name).mean.text: compared.groups for name in CORRUPTIONS if compared.groups}
+            for mean, metrics in means.items():
+                if set(conditions_of(mean)) <= set(common):
+                    yield from ((mean, metric) for metric in metrics)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
         return mean_errors(side, condition) if metric == "mean_error" else None
