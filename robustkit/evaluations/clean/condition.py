@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ...errors import ProtocolError
 from ...protocol.condition import ConditionPattern
 from ..interface import Vocabulary
-
-if TYPE_CHECKING:
-    pass
 
 
 class CleanWords(Vocabulary):

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ...display.table import Section
+from ...evaluations.presenting import left_out_lines
 from ...evaluations.records import Compared
 from ..labelled.task import Labelled
 from .measures import TERMS
 
 if TYPE_CHECKING:
-    from ...display.table import Section
     from ...evaluations.aggregate import Results
     from ...evaluations.family import Looks
-
-
-_LEFT_OUT = "corruptions"  # the section that says what is in no table
 
 
 class Classification(Labelled):
@@ -27,13 +25,10 @@ class Classification(Labelled):
     command, card, hub = "audit", "standard", "image-classification"
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.table import Section
-        from ...evaluations.presenting import left_out_lines
-
         shown = list(super().sections(results, looks))
         yield from shown
-        if all(section.name != _LEFT_OUT for section in shown):
-            yield Section(_LEFT_OUT, "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(results.run)})
+        if all(section.name != "corruptions" for section in shown):  # which says what is in no table
+            yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(results.run)})
 
 
 TASK = Classification()

@@ -14,7 +14,7 @@ from ...display.grid import Grid
 from ...display.svg import INK, Figure, Point, Style, dots, draw, percent, plain, roomy
 from ...display.table import CardPart, TextTable
 from ...display.text import Made, code
-from ...evaluations.aggregate import Gatherer, Results
+from ...evaluations.aggregate import Gatherer
 from ...protocol.condition import CLEAN
 from ..condition_table import CHANGE, ConditionTable
 
@@ -116,11 +116,6 @@ class Reliabilities(Gatherer):
             self._attacked.add(checkpoint)
         if (entry := reliability(checkpoint, condition, read)) is not None:
             self.entries.append(entry)
-
-
-def reliabilities(results: Results) -> list[Reliability]:
-    """Return the reliabilities of a run."""
-    return results.gathered(Reliabilities).entries
 
 
 def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Figure]:

@@ -29,19 +29,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def of_runs(column: str) -> bool:
-    """Whether a column of records is about a run of an attack: `predicted js`."""
-    return column.partition(" ")[0] in BY_RUN and " " in column
-
-
 def counts_of_runs(table: pa.Table) -> list[Counts]:
     """Return the counts at the worst point of each run of an attack; none where it makes no several runs."""
-    runs = [name.partition(" ")[2] for name in table.column_names if name.startswith(f"{BY_RUN[0]} ")]
-    tables = []
-    for run in runs:
-        ours = table.drop_columns(list(BY_RUN))
-        tables.append(ours.rename_columns([_whole(name, run) for name in ours.column_names]))
-    return [Counts.of(each, ()) for each in tables]
+    found = []
+    for run in [name.partition(" ")[2] for name in table.column_names if name.startswith(f"{BY_RUN[0]} ")]:
+        ours, own = table.drop_columns(list(BY_RUN)), {f"{column} {run}": column for column in BY_RUN}
+        found.append(Counts.of(ours.rename_columns([own.get(name, name) for name in ours.column_names]), ()))
+    return found
 
 
 def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], notes: Sequence[str]) -> Iterator[Result]:
@@ -82,18 +76,8 @@ def worst_case(counts: Counts, runs: Sequence[Counts]) -> Counts:
             best = int(np.argmin(np.where(np.isnan(figures), np.inf, figures)))
             if figures[best] < figures[now]:
                 chosen[image], both, either, changed = best, hit[best], union[best], True
-    predicted = np.stack([each.predicted for each in every])
-    return replace(
-        counts,
-        intersections=hits[chosen, images].astype(np.int32),
-        predicted=predicted[chosen, images],
-    )
-
-
-def _whole(name: str, run: str) -> str:
-    """Return the name of the column that a run's column stands for; any other as it is."""
-    column, _, of = name.partition(" ")
-    return column if of == run and column in BY_RUN else name
+    predicted = np.stack([each.predicted for each in every])[chosen, images]
+    return replace(counts, intersections=hits[chosen, images].astype(np.int32), predicted=predicted)
 
 
 BIASED = "classes in few images bias its interval by over a quarter of a standard error; evaluate more images"
@@ -211,11 +195,11 @@ def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     data = reading.manifest.data
     every, expected = data.class_names, data.n
     judged = [place for place in range(len(every)) if place not in (data.unjudged or ())]
-    names = [every[place] for place in judged]
+    names, of_runs = [every[place] for place in judged], tuple(f"{column} " for column in BY_RUN)
     rows: list[dict[str, Any]] = []
     by_condition: dict[str, Counts] = {}
     for condition in conditions:
-        table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or of_runs(name)))
+        table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or name.startswith(of_runs)))
         counts = Counts.of(table, [*reading.flags(condition, table), *odd]).of_classes(judged)
         rows += reading.rows(scene_rows(condition, counts, names))
         if runs := [each.of_classes(judged) for each in counts_of_runs(table)]:
@@ -244,7 +228,7 @@ class Scenes:
 def scene_ids(side: Recorded, condition: str) -> pa.Array:
     """Return the images that could be read under a condition, in their order. Raises RunError without records."""
     if ("ids", condition) not in side.memo:
-        scenes = side.memo["scenes", condition] = Scenes.of(_counts(side, condition))
+        scenes = side.memo["scenes", condition] = Scenes.of(Counts.of(side.table(condition, list(COLUMNS)), ()))
         side.memo["ids", condition] = scenes.ids
     return side.memo["ids", condition]
 
@@ -253,12 +237,9 @@ def scenes_of(side: Recorded, condition: str, ids: pa.Array) -> Scenes:
     """Return the figures under a condition of the images with these ids, all of which it has."""
     kept: Scenes | None = side.memo.get(("scenes", condition))
     if kept is None or not kept.ids.equals(ids):
-        kept = side.memo["scenes", condition] = Scenes.of(_counts(side, condition).of_samples(ids))
+        counts = Counts.of(side.table(condition, list(COLUMNS)), ())
+        kept = side.memo["scenes", condition] = Scenes.of(counts.of_samples(ids))
     return kept
-
-
-def _counts(side: Recorded, condition: str) -> Counts:
-    return Counts.of(side.table(condition, list(COLUMNS)), ())
 
 
 def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
