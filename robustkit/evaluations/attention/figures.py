@@ -72,7 +72,8 @@ def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
         return
     shown = _shown(entries)
     looks = {condition: style(place) for place, condition in enumerate(shown)}
-    limits = {name: _limits(_every(entries, shown, name), factor) for name, _, factor in PANELS}
+    drawn = [entry.heads[condition] for entry in entries for condition in shown if condition in entry.heads]
+    limits = {name: _limits([heads.figures(name) for heads in drawn], factor) for name, _, factor in PANELS}
     names, said = labels((entry.checkpoint for entry in entries), 30), _legend(shown)
     lost = max(len(entry.heads) for entry in entries) - len(shown)
     for start in range(0, len(entries), COLUMNS):
@@ -137,12 +138,6 @@ def _shown(entries: Sequence[Watched]) -> list[str]:
     return [condition for condition in every if condition in ranked]
 
 
-def _every(entries: Sequence[Watched], shown: Sequence[str], name: str) -> list[Floats]:
-    return [
-        entry.heads[condition].figures(name) for entry in entries for condition in shown if condition in entry.heads
-    ]
-
-
 def _limits(values: Sequence[Floats], factor: int) -> tuple[float, float, bool]:
     """Return the lowest and highest finite figure with a margin, and whether the axis is logarithmic."""
     every = factor * np.concatenate(values)
@@ -173,15 +168,8 @@ def _line(axes: Axes, layers: Sequence[Floats], factor: int, look: Style) -> Non
         factor * float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else math.nan
         for values in layers
     ]
-    axes.plot(
-        range(len(means)),
-        means,
-        color=look.colour,
-        marker=look.marker,
-        linestyle=look.line,
-        markersize=4,
-        linewidth=1.4,
-    )
+    drawn = {"color": look.colour, "marker": look.marker, "linestyle": look.line}
+    axes.plot(range(len(means)), means, markersize=4, linewidth=1.4, **drawn)
 
 
 def _finish(axes: Axes, name: str, limits: tuple[float, float, bool]) -> None:

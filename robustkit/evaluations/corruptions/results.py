@@ -7,7 +7,7 @@ averaged over.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +169,7 @@ def _means(
         for weight, condition in zip(weighting, conditions, strict=True):
             share += weight * condition.wrong
         value = float(share.mean())
-        ((low, high),) = bootstrap(_mean_of(share), n, [value])
+        ((low, high),) = bootstrap(lambda counts, share=share: counts @ share / n, n, [value])  # type: ignore[misc]
         yield Result(text, metric, value, n, low, high, [*flags, *filter(None, [reason])])
     if losses:
         shares = next(iter(weights.values()))
@@ -177,10 +177,6 @@ def _means(
         ece = sum(w * _calibration(c) for w, c in zip(shares, conditions, strict=True))
         yield Result(text, "nll", nll, n, math.nan, math.nan, flags)
         yield Result(text, "ece", ece, n, math.nan, math.nan, flags)
-
-
-def _mean_of(values: Floats) -> Callable[[Floats], Floats]:
-    return lambda counts: counts @ values / len(values)
 
 
 def _calibration(outcome: CorruptionSample) -> float:
@@ -272,16 +268,6 @@ def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
     return [f"single severities that make no mean are left out: {', '.join(single)}"] if single else []
 
 
-def mean_errors(side: Recorded, condition: str) -> PerSample:
-    """Return the mean error of each sample that could be read under all conditions of a mean."""
-    shares = shares_of(condition)
-    ids = common_ids([side.samples(text, ["correct"]).ids for text in shares])
-    errors = np.zeros(len(ids))
-    for text, part in shares.items():
-        errors += part * (1 - side.samples(text, ["correct"]).of("correct", ids))
-    return ids, errors
-
-
 class CorruptionsAggregator(Aggregator):
     """Records of corruptions into results."""
 
@@ -306,7 +292,15 @@ class CorruptionsAggregator(Aggregator):
                     yield from ((mean, metric) for metric in metrics)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
-        return mean_errors(side, condition) if metric == "mean_error" else None
+        """Return the mean error of each sample that could be read under all conditions of a mean."""
+        if metric != "mean_error":
+            return None
+        shares = shares_of(condition)
+        ids = common_ids([side.samples(text, ["correct"]).ids for text in shares])
+        errors = np.zeros(len(ids))
+        for text, part in shares.items():
+            errors += part * (1 - side.samples(text, ["correct"]).of("correct", ids))
+        return ids, errors
 
 
 AGGREGATOR = CorruptionsAggregator()

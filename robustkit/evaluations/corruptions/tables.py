@@ -56,22 +56,10 @@ def _worst_mean(cells: Cells, metric: str, sign: int) -> SummaryRow | None:
     return max(means, key=lambda row: (_set(row["condition"]) == BENCHMARK, sign * row["value"]), default=None)
 
 
-def _of(mean: SummaryRow, so_far: str) -> str:
-    """Return `in-c`, or which of the sets has the highest mean."""
-    name: str = mean["condition"]
-    return name if _set(name) == BENCHMARK else f"mean over {name}, the worst set{so_far}"
-
-
 def _set(condition: str) -> str:
     """Return the set of corruptions that a mean is over; empty for other conditions."""
     name = condition.partition("(")[0]
     return name if name in SETS else ""
-
-
-def _worst_severity(cells: Cells, metric: str) -> SummaryRow | None:
-    """Return the row of the corruption and severity with the worst result."""
-    single = [row for (condition, name), row in cells.items() if name == metric and _is_single(condition)]
-    return min(single, key=lambda row: float(row["value"]), default=None)
 
 
 def _is_single(condition: str) -> bool:
@@ -332,11 +320,13 @@ class CorruptionsPresenter(Presenter):
         """
         asked = [condition for condition in manifest.conditions if _is_single(condition)]
         so_far = "" if all(is_whole(cells.get((condition, headline.name))) for condition in asked) else " so far"
-        worst = _worst_severity(cells, headline.name)
+        single = (row for (text, name), row in cells.items() if name == headline.name and _is_single(text))
+        worst = min(single, key=lambda row: float(row["value"]), default=None)
         if headline.binary:
             if (mean := _worst_mean(cells, "mean_error", 1)) is not None:
-                most = _at(worst, headline, f",{so_far} most under")
-                yield Clause(f"its error under corruption is {share(mean)} ({_of(mean, so_far)}){most}", (mean,))
+                most, over = _at(worst, headline, f",{so_far} most under"), mean["condition"]
+                over = over if _set(over) == BENCHMARK else f"mean over {over}, the worst set{so_far}"
+                yield Clause(f"its error under corruption is {share(mean)} ({over}){most}", (mean,))
             elif worst is not None:
                 yield Clause(f"its error under corruption{_at(worst, headline, f' is{so_far} largest under')}")
         elif (kept := _worst_mean(cells, "retention", -1)) is not None:

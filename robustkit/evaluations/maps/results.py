@@ -68,7 +68,12 @@ class Counted:
         """Return the metric on the samples, followed by its R bootstrap replicates if it has an interval: (1 + R,)."""
         if not np.array_equal(self._last[0], rows):
             self._last = rows, self._summed(rows)
-        return _STATISTICS[self.metric](self._last[1], len(rows))
+        sums = self._last[1]
+        if self.metric == "pxap":  # of counts outside and inside the object by level, pooled over samples
+            return pxap(torch.from_numpy(sums).reshape(len(sums), 2, -1)).numpy()
+        # MaxBoxAcc of hits by threshold and IoU: the best threshold for each IoU, averaged.
+        figures: Floats = (sums.reshape(len(sums), -1, len(IOUS)) / len(rows)).max(axis=1).mean(axis=1)
+        return figures
 
     def _summed(self, rows: Rows) -> Floats:
         values, places = self._read(), self.places[rows]
@@ -127,22 +132,6 @@ _BITS = len(THRESHOLDS) * len(IOUS)
 
 def has_interval(n: int, metric: str) -> bool:
     return n >= FEWEST and metric != "max_box_acc"  # resampling biases a maximum upwards
-
-
-def _pxap(sums: Floats, n: int) -> Floats:
-    """Compute PxAP of counts outside and inside the object by level, (R, 2 * levels), pooled over samples."""
-    return pxap(torch.from_numpy(sums).reshape(len(sums), 2, -1)).numpy()
-
-
-def _max_box_acc(sums: Floats, n: int) -> Floats:
-    """Compute MaxBoxAcc of hits by threshold and IoU, (R, thresholds * IOUS): the best threshold for each IoU,
-    averaged.
-    """
-    figures: Floats = (sums.reshape(len(sums), -1, len(IOUS)) / n).max(axis=1).mean(axis=1)
-    return figures
-
-
-_STATISTICS: dict[str, Callable[[Floats, int], Floats]] = {"pxap": _pxap, "max_box_acc": _max_box_acc}
 
 
 _WANTED = {
@@ -228,7 +217,10 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Result]:
             rows = _present(figures.values[key])
             if not len(rows):
                 continue
-            value, low, high = _of_samples(figures.values[key], key[1], rows)
+            values = figures.values[key]
+            value, low, high = _estimate(_drawn(values, key[1], rows), len(rows), key[1])
+            if key[1] == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
+                low, high = wilson(int(values[rows].sum()), len(rows))
             flags = list(figures.flags)
             if len(rows) < len(figures.ids):
                 why = "maps are constant" if key[1] in _OF_MAPS else "samples have no object in the frame"
@@ -291,14 +283,6 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
                 drawn = _drawn(chosen, column, np.arange(len(chosen)))
                 value, low, high = _estimate(drawn, len(chosen), column)
                 yield Result(explained.text, column + suffix, value, len(chosen), low, high, lines)
-
-
-def _of_samples(values: Floats | Counted, metric: str, rows: Rows) -> tuple[float, float, float]:
-    """Return the metric on the samples and its interval, Wilson's of hits and misses."""
-    value, low, high = _estimate(_drawn(values, metric, rows), len(rows), metric)
-    if metric == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
-        low, high = wilson(int(values[rows].sum()), len(rows))
-    return value, low, high
 
 
 def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:

@@ -187,7 +187,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool
     scored = {key: metrics for key, metrics in figures.items() if not key[0].under}
     for kind in dict.fromkeys(spec.kind for spec, _ in scored):
         ours = {key: metrics for key, metrics in scored.items() if key[0].kind == kind}
-        said = _title_of(kind)
+        said = " of the label's class" * (kind.target == "label") + (f", {kind.on} samples drawn" if kind.on else "")
         for mode in MODES:
             part = {spec: metrics for (spec, its), metrics in ours.items() if its == mode}
             against = "pixels against boxes" if only_boxes and mode == "mask" else f"{mode} mode"
@@ -200,10 +200,6 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool
         same = {spec: metrics for spec, metrics in stable.items() if spec.called == method}
         lines = tuple(_stable(spec, metrics) for spec, metrics in same.items())
         yield TextTable(f"{method}: alike to the clean map", STABLE_HEADINGS, lines, checkpoint=checkpoint)
-
-
-def _title_of(kind: MapSpec) -> str:
-    return " of the label's class" * (kind.target == "label") + (f", {kind.on} samples drawn" if kind.on else "")
 
 
 def _scores(
@@ -266,15 +262,12 @@ def map_grids(tables: Sequence[TextTable]) -> list[Grid]:
     """Return the tables of all checkpoints side by side, those of the same scores together."""
     groups: dict[str, list[Part]] = {}
     for table in tables:
-        groups.setdefault(table.title.replace("maps,", "Maps,", 1), []).append(_part(table))
+        headings, rows = table.headings, table.rows
+        if any(row[0].startswith(_LEAD) for row in rows):
+            headings, rows = (*headings[:2], "best control", *headings[2:]), tuple(_named(rows))
+        part = Part(table.checkpoint, headings, rows)
+        groups.setdefault(table.title.replace("maps,", "Maps,", 1), []).append(part)
     return [grid for title, parts in groups.items() for grid in side_by_side(title, parts)]
-
-
-def _part(table: TextTable) -> Part:
-    if not any(row[0].startswith(_LEAD) for row in table.rows):
-        return Part(table.checkpoint, table.headings, table.rows)
-    headings = (*table.headings[:2], "best control", *table.headings[2:])
-    return Part(table.checkpoint, headings, tuple(_named(table.rows)))
 
 
 def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -321,16 +314,16 @@ def _called(text: str) -> str:
     return f"{method} ({', '.join(more)})" if more else method
 
 
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
 def _verb(lead: SummaryRow) -> str:
     """Return what a lead's interval says; without one, only that there are too few maps."""
     low, high = lead["ci_low"], lead["ci_high"]
     if not (is_finite(low) and is_finite(high)):
         return "has too few maps to be compared with"
     return "beats" if low > 0 else "is behind" if high < 0 else "cannot be distinguished from"
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def only_boxes(manifest: Manifest) -> bool:

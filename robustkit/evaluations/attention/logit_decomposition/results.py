@@ -75,12 +75,6 @@ _HEADINGS = tuple(metric.label for metric in METRICS[:4])
 Rows = Sequence[Mapping[str, Any]]
 
 
-def ledger_tables(results: Rows) -> list[TextTable]:
-    """Return a table for each checkpoint whose books were kept, from the rows of the summary."""
-    every = by_checkpoint(results, lambda text: under_of(text, "ledger"))
-    return [_table(checkpoint, conditions) for checkpoint, conditions in every.items()]
-
-
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
     rows = []
     for under, figures in conditions.items():
@@ -226,7 +220,8 @@ class LogitLedgerPresenter(Presenter):
         return ()
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        return ledger_tables(results)
+        every = by_checkpoint(results, lambda text: under_of(text, "ledger"))
+        return [_table(checkpoint, conditions) for checkpoint, conditions in every.items()]
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         kept = results.gathered(LedgerHeads).by_unit
