@@ -26,8 +26,7 @@ from ..data.sources import MAX_FILE_BYTES, is_image_name
 from ..errors import DataError, ProtocolError, RunError
 from ..evaluations.inputs import shown_under
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
-from ..evaluations.maps.evaluate import check_explainable
-from ..evaluations.maps.explainers import explainer_of
+from ..evaluations.maps.evaluate import check_explainable, explainer_of
 from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page, write_sheet
 from ..evaluations.maps.truth import Located, Truth, open_truth
 from ..evaluations.maps.two_objects.evaluate import masses

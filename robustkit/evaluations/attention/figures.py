@@ -168,8 +168,7 @@ def _line(axes: Axes, layers: Sequence[Floats], factor: int, look: Style) -> Non
         factor * float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else math.nan
         for values in layers
     ]
-    drawn = {"color": look.colour, "marker": look.marker, "linestyle": look.line}
-    axes.plot(range(len(means)), means, markersize=4, linewidth=1.4, **drawn)
+    axes.plot(means, color=look.colour, marker=look.marker, linestyle=look.line, markersize=4, linewidth=1.4)
 
 
 def _finish(axes: Axes, name: str, limits: tuple[float, float, bool]) -> None:

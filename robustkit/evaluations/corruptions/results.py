@@ -160,7 +160,7 @@ def _means(
     n = len(conditions[0].wrong)
     if n == 0:
         return
-    flags = _merged(conditions)
+    flags = merged_flags(conditions)
     if n < expected:
         flags.append(f"{expected - n} of {expected} samples lack some of its conditions; left out")
     for metric, weighting in weights.items():
@@ -185,7 +185,7 @@ def _calibration(outcome: CorruptionSample) -> float:
     return calibration_error(sure, right)
 
 
-def _merged(conditions: Sequence[CorruptionSample]) -> list[str]:
+def merged_flags(conditions: Iterable[Any]) -> list[str]:
     """Return the flags of conditions, each once; missing samples are counted over all conditions."""
     every = dict.fromkeys(flag for condition in conditions for flag in condition.flags)
     return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]

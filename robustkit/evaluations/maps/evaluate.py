@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -43,12 +44,42 @@ from ..inputs import inputs_under
 from ..interface import Cost
 from ..subject import Batch, Evaluation, Subject
 from .condition import MODES, PLAIN, SCORES, VOCABULARY, MapSpec, explained_of
-from .explainers import explainer_of, nothing_of
-from .methods import EVERY_EXPLAINER, FULL, as_numbers, map_of_class, map_with_logits
+from .methods import EVERY_EXPLAINER, FULL, Chosen, as_numbers, map_of_class, map_with_logits
 from .truth import Located
 
 if TYPE_CHECKING:
     from ...common.plugins import Plugin
+
+
+class MapEvaluator(Evaluator):
+    """A family whose conditions name a map."""
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", "")))
+        return () if plugged is None else (plugged,)
+
+
+def explainer_of(subject: Subject, method: str, options: Chosen = ()) -> cam.Explainer:
+    """Return the explainer of a subject's network, with the options asked for. What stands for a hidden pixel, and how
+    many rows go at once, is the subject's, where the method takes it.
+    """
+    kind = EVERY_EXPLAINER[method]
+    shared = {"fill": nothing_of(subject), "batch_size": subject.settings.batch_size}
+    taken = {key: value for key, value in shared.items() if key in inspect.signature(kind).parameters}
+    return kind(subject.exact, **taken, **as_numbers(method, options))
+
+
+def control_map(method: str, inputs: Tensor, rng: SampleRng) -> cam.Explanation:
+    """Return the maps of a control, which asks no model."""
+    control = EVERY_EXPLAINER[method]
+    assert issubclass(control, Control)
+    return control().explain(inputs, rng=rng)
+
+
+def nothing_of(subject: Subject) -> Tensor:
+    """Return what a removed pixel becomes, (3,): the mean that the model normalises with."""
+    return torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
+
 
 ABPC, AREAS, ROAD = Cost(18), Cost(54), Cost(18)
 """What is asked of an image for a map: for ABPC, for insertion with deletion, and for ROAD."""

@@ -15,7 +15,7 @@ from ...display.table import CardPart, Section, TextTable
 from ..estimation import support_grids, support_tables
 from ..family import Presenter, family_of
 from ..interface import Clause, ShortRow
-from ..metrics import Cells, SummaryRow, is_finite
+from ..metrics import Cells, SummaryRow, figure_cell, is_finite
 from ..presenting import flag_lines, of_family
 from ..registry import kind_of
 from .condition import BEST, BOXES_GIVEN, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, parts_of
@@ -143,18 +143,14 @@ def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
 def _description(score: str, rivals: Sequence[Score], names: Mapping[str, str]) -> str:
     sentences = []
     for entry in rivals:
-        mine = [f"{name} {_figure(point)}" for name, point in entry.points.items() if name not in CONTROLS]
+        mine = [f"{name} {point.value:.3f}" for name, point in entry.points.items() if name not in CONTROLS]
         controls = {name: point.value for name, point in entry.points.items() if name in CONTROLS}
         if controls:
             pick = min if "↓" in score else max
             best = pick(controls, key=lambda name: controls[name])
-            mine.append(f"best control {best} {_figure(entry.points[best])}")
+            mine.append(f"best control {best} {entry.points[best].value:.3f}")
         sentences.append(f"{names[entry.checkpoint]}: {', '.join(mine)}")
     return f"{score.replace(' ↓', ', lower is better')}. {listed(sentences)}."
-
-
-def _figure(point: Point) -> str:
-    return f"{point.value:.3f}"
 
 
 ONE_SIDED = ("cam_precision", "cam_recall")
@@ -219,12 +215,14 @@ def _scores(
     for metric in used:
         figures = {spec: part[spec].get(metric) for spec in order}
         ns = dict.fromkeys(str(row["n"]) for row in figures.values() if row is not None)
-        cells = ["" if row is None else _interval(row, plain=spec.is_control) for spec, row in figures.items()]
+        cells = [
+            "" if row is None else figure_cell(row, 1, interval=not spec.is_control) for spec, row in figures.items()
+        ]
         rows.append((headings[metric], " / ".join(ns), *cells))
         leads = {spec: part[spec].get(f"{metric}_over_control") for spec in order}
         best = [row["flags"][0].partition(": ")[2] for row in leads.values() if row is not None]
         if best and metric not in ONE_SIDED:
-            cells = ["" if row is None else _interval(row, "+") for row in leads.values()]
+            cells = ["" if row is None else figure_cell(row, 1, sign="+") for row in leads.values()]
             rows.append((f"  – {best[0]}", "", *cells))
     names = (f"{spec.called} [95 %]" if not spec.is_control else spec.method for spec in order)
     yield TextTable(title, ("score", "n", *names), tuple(rows), checkpoint=checkpoint)
@@ -236,23 +234,8 @@ def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[st
         row = metrics.get(f"rank_correlation_{group}")
         cells.append("0" if row is None else str(row["n"]))
         for metric in ("rank_correlation", "map_iou"):
-            score = metrics.get(f"{metric}_{group}")
-            cells.append("–" if score is None else _interval(score))
+            cells.append(figure_cell(metrics.get(f"{metric}_{group}"), 1))
     return tuple(cells)
-
-
-def _interval(row: Mapping[str, Any], sign: str = "", plain: bool = False) -> str:
-    """Return `0.436 [0.410, 0.461]`: the third digit is noise at a few hundred images, a fourth would mislead."""
-    if row["value"] is None:
-        return "nan"
-    if plain or row["ci_low"] is None:
-        return _thousandths(row["value"], sign)
-    low, high = (_thousandths(row[name], sign) for name in ("ci_low", "ci_high"))
-    return f"{_thousandths(row['value'], sign)} [{low}, {high}]"
-
-
-def _thousandths(value: float, sign: str) -> str:
-    return f"{round(value, 3) + 0.0:{sign}.3f}"  # no -0.000
 
 
 _LEAD = "  – "  # begins the row of a lead over the control that it names

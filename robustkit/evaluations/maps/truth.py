@@ -229,7 +229,7 @@ def _placed(
             pixels = _pixels(sizes[sample], way)
             if annotation.size not in (None, pixels):
                 scaled += 1
-                across, down = (new / old for new, old in zip(pixels, annotation.size or pixels, strict=True))
+                across, down = (new / old for new, old in zip(pixels, annotation.size, strict=True))
                 boxes = tuple((x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in boxes)
             if way == _STORED:
                 stored += 1

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result
+from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.metrics import LEFT_OUT
 from ...evaluations.records import Recorded, common_ids, nothing_common
 from ...evaluations.registry import by_words, is_over_groups, shares_of, words_of
@@ -136,14 +137,14 @@ def _mean(
         return
     members, clean = [same[text] for text in shares], same.get(CLEAN.text)
     lack = f"{expected - n} of {expected} samples lack some of its conditions; left out"
-    flags = _merged(members) + [lack] * (n < expected)
+    flags = merged_flags(members) + [lack] * (n < expected)
     _, values, resampled = averaged(zip(shares.values(), members, strict=True))
     figures = {metric: (values[place], resampled[:, place]) for place, metric in enumerate(METRICS)}
     notes = _notes(members, names)
     if clean is not None:
         with np.errstate(invalid="ignore", divide="ignore"):
             figures["retention"] = values[0] / clean.values[0], resampled[:, 0] / clean.resampled[:, 0]
-        notes["retention"] = [flag for flag in _merged([clean]) if flag not in flags]
+        notes["retention"] = [flag for flag in merged_flags([clean]) if flag not in flags]
         notes["retention"] += _notes([*members, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
         bounds = interval(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
@@ -155,12 +156,6 @@ def _mean(
     for name, iou, seen in zip(_distinct(names), values[len(METRICS) :].tolist(), fewest, strict=True):
         if seen:
             yield Result(mean, f"iou({name})", iou, seen, *NO_INTERVAL, flags)
-
-
-def _merged(conditions: Sequence[Counts]) -> list[str]:
-    """Return the flags of conditions, each once; missing images are counted over all conditions."""
-    every = dict.fromkeys(flag for counts in conditions for flag in counts.flags)
-    return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
 
 
 def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list[str]]:

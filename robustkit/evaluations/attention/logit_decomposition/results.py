@@ -15,7 +15,7 @@ from ....display.svg import Figure, draw, labels, legend, plain, roomy, style
 from ....display.table import Section, TextTable
 from ...aggregate import Gatherer, Number, Reading, Result, column_of, mean_of, readable, share_of
 from ...family import Aggregator, Presenter, Summary
-from ...metrics import by_checkpoint
+from ...metrics import by_checkpoint, figure_cell
 from ...presenting import flag_lines, of_family
 from ...records import PerSample, Recorded, not_paired
 from ...registry import words_of
@@ -79,22 +79,11 @@ def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, A
     rows = []
     for under, figures in conditions.items():
         changed = figures.get(METRICS[-1].name)
-        cells = [_cell(figures.get(m.name), int(m.scale), m in (CHANGE, *BACK)) for m in METRICS]
+        cells = [figure_cell(figures.get(m.name), m.scale, m in (CHANGE, *BACK), digits=2) for m in METRICS]
         rows.append((under, *cells[:4], str(changed["n"] if changed else 0), *cells[4:]))
     headings = ("condition", *(m.label for m in METRICS[:4]), "n", *(m.label for m in METRICS[4:]))
     n = max(row["n"] for figures in conditions.values() for row in figures.values())
     return TextTable(f"{checkpoint}: logit ledger, n = {n}", headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
-
-
-def _cell(row: Mapping[str, Any] | None, factor: int, interval: bool) -> str:
-    """Return `12.3 [11.0, 14.2]`, or `12.3`."""
-    if row is None or row["value"] is None:
-        return "–"
-    decimals = 1 if factor == 100 else 2
-    text = _number(factor * row["value"], decimals)
-    if not interval or row["ci_low"] is None or row["ci_high"] is None:
-        return text
-    return f"{text} [{', '.join(_number(factor * row[key], decimals) for key in ('ci_low', 'ci_high'))}]"
 
 
 def _number(value: float, decimals: int) -> str:
