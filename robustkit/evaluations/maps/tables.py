@@ -215,9 +215,7 @@ def _scores(
     for metric in used:
         figures = {spec: part[spec].get(metric) for spec in order}
         ns = dict.fromkeys(str(row["n"]) for row in figures.values() if row is not None)
-        cells = [
-            "" if row is None else figure_cell(row, 1, interval=not spec.is_control) for spec, row in figures.items()
-        ]
+        cells = [figure_cell(row, 1, not spec.is_control) if row else "" for spec, row in figures.items()]
         rows.append((headings[metric], " / ".join(ns), *cells))
         leads = {spec: part[spec].get(f"{metric}_over_control") for spec in order}
         best = [row["flags"][0].partition(": ")[2] for row in leads.values() if row is not None]
