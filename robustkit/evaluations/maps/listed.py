@@ -61,8 +61,8 @@ class _ListedSummary(Summary):
 
 
 class ListedPresenter(Presenter):
-    """table_title: of the tables and the section, in sentence case. first: the heading of conditions. chief: the metrics of
-    the short table; the first of them is on the first page, and side by side for several checkpoints. counted: the
+    """table_title: of tables and section, in sentence case. first: the heading of conditions. chief: the metrics
+    of the short table; the first of them is on the first page, and side by side for several checkpoints. counted: the
     metric whose n stands for a row. signed: of changes. optional: columns that are left out where nothing has them.
     note: below each table. template: of the section.
     """
