@@ -36,10 +36,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         runs.compare: "checkpoints against each other, paired by sample",
         runs.view: "an index of all runs beneath a folder",
     },
-    "Release": {
-        runs.check: "a gate for CI: the rules of a policy",
-        runs.card: "model card, results as JSON, badge",
-    },
+    "Release": {runs.check: "a gate for CI: the rules of a policy", runs.card: "model card, results as JSON, badge"},
     "Tools": {
         tools.inspect: "what is in a checkpoint, which attention fits",
         tools.corrupt: "pictures under corruptions, trees of corrupted images",

@@ -249,12 +249,7 @@ def _datasets() -> list[Entry]:
     from ..data.scenes import LAYOUTS as SCENES
 
     rows: list[Entry] = [
-        {
-            "option": "--data-dir",
-            "name": name,
-            "for": each.commands,
-            "what it is": each.what,
-        }
+        {"option": "--data-dir", "name": name, "for": each.commands, "what it is": each.what}
         for name, each in EMBEDDED.items()
     ]
     for command, layouts in (("audit", LAYOUTS), ("segment", SCENES)):

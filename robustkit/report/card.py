@@ -287,10 +287,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
     text = environment.from_string(source).render(
         {key: held[key] for key in ("seed", "device", "batch_size", "started", "robustkit")},
         repeat=repeat_of(manifest.command),
-        flags=[
-            *(plain(caveat) for caveat in manifest.protocol.caveats),
-            *_flags(run, rows, described["name"]),
-        ],
+        flags=[*(plain(caveat) for caveat in manifest.protocol.caveats), *_flags(run, rows, described["name"])],
         checkpoint={"notes": [], "sha256": None, **described},
         preprocessing=", ".join(shown_as(entry).values()),
         setup=setup_text(manifest, entry.name, run.evidence(entry.name, CLEAN.text)),
