@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..display.console import print_line, print_tables
+from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import RunError
 from ..evaluations.records import check_plugins
 from ..results.comparison import Comparison, ComparisonRow, Pair, compare, own_flags, pairs, unpaired
@@ -59,7 +59,7 @@ def compare_runs(
     if json_file is not None:
         placed = [_among(side, each) for side in sides if published for each in found_among(side, published)]
         _write(json_file, as_json(comparison) | {"unpaired": alone, "among": placed})
-        console.print(f"json: {json_file}", markup=False, highlight=False, soft_wrap=True)
+        print_as_it_is(console, f"json: {json_file}")
 
 
 def _among(side: Side, each: Among) -> dict[str, Any]:

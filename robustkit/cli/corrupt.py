@@ -22,7 +22,7 @@ from ..data.dataset import Dataset, open_dataset
 from ..data.images import read_image, to_pixels
 from ..data.picture_files import open_picture
 from ..data.sources import MAX_FILE_BYTES
-from ..display.console import print_tables
+from ..display.console import print_as_it_is, print_tables
 from ..display.sheet import FAINT, INK, PAPER, RULE, fitted, font
 from ..errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
 from ..evaluations.corruptions.condition import FROST, asked_texture, categories, expand
@@ -240,11 +240,6 @@ def _refuse_unused(options: Mapping[str, Any], mode: str) -> None:
         raise ProtocolError(f"{option} means nothing for {mode}; leave it out")
 
 
-def _say(console: Console, *lines: str) -> None:
-    for line in filter(None, lines):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
 def _count(wanted: Wanted) -> str:
     return "1 corruption" if len(wanted) == 1 else f"{len(wanted)} corruptions"
 
@@ -280,8 +275,8 @@ def _sheets(images: Sequence[str], console: Console, side: Console, options: Map
         recipe, lines = _recipe((picture.height, picture.width), options, texture=texture)
         sheet = _sheet(name, picture, wanted, recipe, [*lines, *filter(None, [line])])
         save(sheet, target)
-        _say(side, *lines, line)
-        _say(console, f"{target}: {name} under {_count(wanted)}")
+        print_as_it_is(side, *lines, line)
+        print_as_it_is(console, f"{target}: {name} under {_count(wanted)}")
 
 
 def _shown_texture(wanted: Wanted, options: Mapping[str, Any]) -> tuple[str, str]:
@@ -342,12 +337,12 @@ def _write(out: Path, data_dir: str, console: Console, side: Console, options: M
     image_format = options["image_format"]
     corrupt_tree.prepare(out, dataset, whole, wanted, recipe, image_format, photographs)
     total = sum(map(len, wanted.values())) * len(dataset)
-    _say(side, *dataset.notes, *lines)
+    print_as_it_is(side, *dataset.notes, *lines)
     speed = {key: options[key] for key in ("batch_size", "workers")}
     with _bar(side, f"writing {out}", total) as tell:
         written = corrupt_tree.write_tree(out, dataset, wanted, recipe, image_format=image_format, tell=tell, **speed)
     there = f", {written.there} were there already" if written.there else ""
-    _say(console, f"{out}: {written.made} files written{there}; {_count(wanted)} of {len(dataset)} images")
+    print_as_it_is(console, f"{out}: {written.made} files written{there}; {_count(wanted)} of {len(dataset)} images")
     if written.bad:
         raise BadImageError(
             f"{len(written.bad)} of {len(dataset)} images could not be read and were left out, "
@@ -391,9 +386,9 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
             write_whole(path, report.encode())
         except RunError as fault:
             raise RunError(str(fault).replace("a folder with --out", "another file with --json")) from None
-    _say(side, *notes)
+    print_as_it_is(side, *notes)
     print_tables(console, [corrupt_drift.table(rows)], "the file of --json")
-    _say(
+    print_as_it_is(
         console, "mean absolute difference in grey levels (0-255), mean over images and severities.", corrupt_drift.RULE
     )
 

@@ -20,7 +20,7 @@ from ..common.preprocessing import Preprocessing, exact_numbers, spelled
 from ..data.dataset import Dataset
 from ..data.images import to_pixels, unit
 from ..data.scenes import LabelledScenes, open_scenes, whole
-from ..display.console import print_line, print_tables
+from ..display.console import print_as_it_is, print_line, print_tables
 from ..display.table import TextTable
 from ..errors import BadImageError, ModelError, ProtocolError
 from ..evaluations.attention.evaluate import check_watchable, watch
@@ -304,7 +304,7 @@ def _print_command(
         words += [f"--{_FLAGS.get(name, name.replace('_', '-'))}", *([] if value is True else [text])]
     doubt = f" (not confirmed: {', '.join(found.unsure)})" if found.unsure else ""
     console.print(f"this command states the whole set-up{doubt}:", markup=False, highlight=False)
-    console.print(shlex.join(words), markup=False, highlight=False, soft_wrap=True)
+    print_as_it_is(console, shlex.join(words))
 
 
 def _unranked(model: Classifier) -> str:

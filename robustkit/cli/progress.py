@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..display.console import shortened, wide, wrapped
+from ..display.console import print_as_it_is, shortened, wide, wrapped
 from ..pipeline.estimate import clock_time
 
 _PLAN, _LINES = "robustkit.plan", "robustkit.progress"
@@ -101,7 +101,7 @@ class _ToConsole(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self.console.print(record.getMessage(), markup=False, highlight=False, soft_wrap=True)
+            print_as_it_is(self.console, record.getMessage())
         except Exception:
             self.handleError(record)
 

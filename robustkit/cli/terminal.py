@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from ..pipeline.presets import preset_of
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
 
 R = TypeVar("R")
-AS_IT_IS: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-"""How a line is printed that somebody may copy: a path or a command."""
 
 
 def console(stderr: bool = False) -> Any:
@@ -145,8 +144,7 @@ def _explain(
         out=options["out"],
         raw=gallery["save_maps"],
     )
-    for path in paths:
-        console().print(str(path), markup=False, highlight=False, soft_wrap=True)
+    print_as_it_is(console(), *map(str, paths))
 
 
 def _draw(
@@ -172,7 +170,7 @@ def _draw(
     run = run_to_the_end(request, skip_bad, details, quiet)
     if choice is not None:
         for path in make_gallery(run, request, choice, raw=gallery["save_maps"]):
-            console().print(f"gallery: {path}", markup=False, highlight=False, soft_wrap=True)
+            print_as_it_is(console(), f"gallery: {path}")
         write_report(run, run.summary())  # with the gallery
 
 
@@ -188,14 +186,14 @@ def run_and_show(request: Request, details: bool = False, quiet: bool = False) -
     side = console(stderr=True)
 
     def say(line: str) -> None:
-        side.print(speaker() + line, markup=False, highlight=False, soft_wrap=True)
+        print_as_it_is(side, speaker() + line)
 
     if follows():
         return carry_out(request, say=say)
     with ConsoleProgress(side, quiet) as progress:
         run = carry_out(request, progress, say)
     if request.share:
-        console().print(after_part(request.share, run), **AS_IT_IS)
+        print_as_it_is(console(), after_part(request.share, run))
         return run
     show(run, run.summary(), details)
     return run
@@ -218,7 +216,6 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     """Print what a run found: sentences, the short table, flags, and where the rest is. details: every table instead of
     the short one.
     """
-    from ..display.console import print_line, print_tables
     from ..evaluations.aggregate import Results
     from ..evaluations.presenting import flag_lines, left_out_lines
     from ..evaluations.setup_flags import setups_of
@@ -241,8 +238,8 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     for line in (*flag_lines(every), *left_out_lines(run)):
         print_line(screen, f"⚑ {line}")
     if not details:
-        screen.print(f"every table: robustkit report {run.path} --details", **AS_IT_IS)
-    screen.print(f"report: {run.path / 'report.html'}", **AS_IT_IS)
+        print_as_it_is(screen, f"every table: robustkit report {run.path} --details")
+    print_as_it_is(screen, f"report: {run.path / 'report.html'}")
 
 
 def say_unfinished(runs: Iterable[RunFolder]) -> None:
@@ -254,9 +251,9 @@ def say_unfinished(runs: Iterable[RunFolder]) -> None:
 
     for run in runs:
         if gap := unfinished(run):
-            console().print(f"⚑ {run.path}: {gap}", **AS_IT_IS)
+            print_as_it_is(console(), f"⚑ {run.path}: {gap}")
         if run.manifest.format == 1:
-            console().print(f"{run.path}: {whole_card_line(run.manifest)}", **AS_IT_IS)
+            print_as_it_is(console(), f"{run.path}: {whole_card_line(run.manifest)}")
 
 
 @contextmanager

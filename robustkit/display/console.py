@@ -284,6 +284,12 @@ def print_line(console: Console, text: str, style: str = "", indent: int = 2, ta
             _put(console, line, style)
 
 
+def print_as_it_is(console: Console, *lines: str) -> None:
+    """Print lines that somebody may copy, such as a path or a command, on one line each; nothing for empty ones."""
+    for line in filter(None, lines):
+        _put(console, line)
+
+
 def printable(text: str) -> str:
     """Return a text without characters that steer a terminal, which an untrusted run folder or file may hold."""
     return "".join(character for character in text if character.isprintable())
