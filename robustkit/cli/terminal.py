@@ -152,8 +152,7 @@ def _draw(
 ) -> None:
     """Score the maps of a data set, and draw those of some samples."""
     from ..report.page import write_report
-    from .gallery import make_gallery
-    from .gallery_choice import Choice
+    from .gallery import Choice, make_gallery
 
     choice = None
     if gallery["gallery"] or gallery["show"]:
