@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import RunError
 from ..evaluations.records import check_plugins
-from ..results.comparison import Comparison, ComparisonRow, Pair, compare, own_flags, pairs, unpaired
+from ..results.comparison import Comparison, ComparisonRow, compare, own_flags, pairs, unpaired
 from ..results.pairing import Side
 from ..results.published import read_published
 from ..results.tables import Among, among_tables, found_among, sides_of, tables
@@ -63,42 +63,45 @@ def compare_runs(
 
 
 def _among(side: Side, each: Among) -> dict[str, Any]:
-    value = each.row["value"]
-    finite = {"value": value if value is not None and math.isfinite(value) else None}
     named = {name: each.row[name] for name in ("condition", "metric", "n")}
-    told = {"published": each.levels, "spread": each.spreads, "places": each.places}
-    return {"checkpoint": side.checkpoint, **named, **finite, **told}
+    published = {"published": each.levels, "spread": each.spreads, "places": each.places}
+    return {"checkpoint": side.checkpoint, **named, "value": _finite(each.row["value"]), **published}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """Return all that the tables say, and where each side comes from; values that are not finite are None."""
     reference = comparison.reference
     fields = ("name", "summary", "source", "data", "protocol")
-    plain: dict[str, Any] = {
-        "pairs": [_pair(pair) for pair in comparison.pairs],
-        "reference": None if reference is None else {name: getattr(reference, name) for name in fields},
-    }
-    return plain
-
-
-def _pair(pair: Pair) -> dict[str, Any]:
-    sides = {"first": _side(pair.first), "second": _side(pair.second)}
-    lines = {"changed": list(pair.changed), "flags": [*pair.flags, *own_flags([pair])]}
-    return sides | lines | {"left_out": list(pair.left_out), "rows": [_row(row) for row in pair.rows]}
+    pairs = [
+        {
+            "first": _side(pair.first),
+            "second": _side(pair.second),
+            "changed": list(pair.changed),
+            "flags": [*pair.flags, *own_flags([pair])],
+            "left_out": list(pair.left_out),
+            "rows": [_row(row) for row in pair.rows],
+        }
+        for pair in comparison.pairs
+    ]
+    return {"pairs": pairs, "reference": reference and {name: getattr(reference, name) for name in fields}}
 
 
 def _side(side: Side) -> dict[str, Any]:
-    described, deciding = side.described, side.manifest.deciding
+    described, manifest = side.described, side.manifest
     return {
         "run": str(side.run.path),
         "checkpoint": side.checkpoint,
         "sha256": described.sha256,
         "attention": described.attention,
-        "protocol": side.manifest.protocol.tag,
-        "seed": side.manifest.seed,
-        "dtype": deciding.dtype,
-        "data": side.manifest.data.name,
-        "data_digest": side.manifest.data.digest,
+        "protocol": manifest.protocol.tag,
+        "seed": manifest.seed,
+        "dtype": manifest.deciding.dtype,
+        "data": manifest.data.name,
+        "data_digest": manifest.data.digest,
     }
 
 
@@ -114,8 +117,8 @@ def _row(row: ComparisonRow) -> dict[str, Any]:
         "p_holm": row.p_value,
         "published": row.published,
     }
-    finite = {key: value if value is not None and math.isfinite(value) else None for key, value in figures.items()}
     named = {"condition": row.condition, "metric": row.metric, "n": difference.n}
+    finite = {key: _finite(value) for key, value in figures.items()}
     return named | finite | {"significant": row.significant, "verdict": row.verdict}
 
 
