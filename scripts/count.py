@@ -26,10 +26,15 @@ def look(frame, event, argument):
         place = Path(frame.f_code.co_filename)
         if place.is_relative_to(root) and place.relative_to(root).parts[0] in {packages}:
             seen.add(str(place.relative_to(root)))
-def watched(*given, **more):
+def watched(worker, checkpoint, work):
+    clean, attacked = [], []
+    for shard, texts in work:
+        clean.append((shard, [text for text in texts if text == "clean"]))
+        attacked.append((shard, [text for text in texts if text != "clean"]))
+    whole(worker, checkpoint, clean)
     threading.setprofile(look); sys.setprofile(look)
     try:
-        return whole(*given, **more)
+        return whole(worker, checkpoint, attacked)
     finally:
         sys.setprofile(None); threading.setprofile(None)
 owner, name = {owner}, "{name}"
@@ -93,7 +98,10 @@ INTERFACES = ("Family", "Vocabulary", "ConditionKind", "Evaluator", "Aggregator"
 
 
 def passed(root: Path, module: str, place: str) -> list[str]:
-    """Return the modules whose functions run while a unit of PGD is computed. place: of the function, in the module."""
+    """Return the modules whose functions run while units of PGD are read, computed, written and reported.
+
+    place: of what computes units, in the module.
+    """
     owner, _, name = f"module.{place}".rpartition(".")
     code = PASSED.format(packages=PACKAGES, module=module, owner=owner, name=name)
     with tempfile.TemporaryDirectory() as folder:

@@ -24,11 +24,11 @@ from ..data.picture_files import open_picture
 from ..data.sources import MAX_FILE_BYTES
 from ..display.console import print_as_it_is, print_tables
 from ..display.sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ..display.text import clock_time
 from ..errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
 from ..evaluations.corruptions.condition import FROST, asked_texture, categories, expand
 from ..evaluations.corruptions.plan import choose_texture, native_size, texture_digest
 from ..evaluations.corruptions.tree import CorruptedTree
-from ..pipeline.estimate import clock_time
 from .corrupt_tree import DRIFT_RULE, Recipe, Wanted, drift_table, measure, prepare, settle, write_tree
 from .progress import Bars
 

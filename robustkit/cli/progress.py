@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..display.console import print_as_it_is, shortened, wide, wrapped
-from ..pipeline.estimate import clock_time
+from ..display.text import clock_time
 
 _PLAN, _LINES = "robustkit.plan", "robustkit.progress"
 _GAP = 2

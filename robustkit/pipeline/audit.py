@@ -12,14 +12,7 @@ from ..common.options import Option, options_of
 from ..errors import unknown
 from ..results.summary import Run
 from ..runs.progress import Progress
-from .request import (
-    ClassificationRequest,
-    FeatureRequest,
-    Request,
-    SegmentationRequest,
-    SeriesRequest,
-    TextRequest,
-)
+from .request import ClassificationRequest, FeatureRequest, Request, SegmentationRequest, SeriesRequest, TextRequest
 from .scheduler import run
 
 if TYPE_CHECKING:

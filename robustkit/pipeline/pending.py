@@ -19,10 +19,9 @@ from ..runs.binding import shard_number
 from ..runs.folder import RunFolder
 from ..runs.kept_images import adversarials_path, strange_adversarials, strange_pictures
 from ..runs.progress import Progress
-from .estimate import Estimate
 from .plan import Contender, Plan
 from .processes import Ranks
-from .progress import PLAN, Reporter, jobs_of, work_lines
+from .progress import PLAN, Estimate, Reporter, jobs_of, work_lines
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from small_audit import audit
 
+from robustkit.display.text import about, clock_time
 from robustkit.evaluations.attacks.build import attack_cost, parse_condition
 from robustkit.evaluations.interface import Cost
 from robustkit.evaluations.maps.condition import map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import map_cost
-from robustkit.pipeline.estimate import Estimate, Job, about, clock_time
-from robustkit.pipeline.progress import estimate_line, jobs_of, work_lines
+from robustkit.pipeline.progress import Estimate, Job, estimate_line, jobs_of, work_lines
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 
