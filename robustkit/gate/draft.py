@@ -17,10 +17,9 @@ from ..protocol.condition import CLEAN
 from ..runs.description import shown_as
 from ..runs.folder import RunFolder
 from ..tasks.registry import find_metric, metric_of
-from .measured import MeasuredRun, is_of_missing
 from .output import plain
 from .policy import FEWEST, always_meets, quoted
-from .verdicts import heads_of, settings_of
+from .verdicts import MeasuredRun, heads_of, is_of_missing, settings_of
 
 _MOST = 12  # flags that a draft names
 

@@ -15,9 +15,8 @@ from ..display.table import TextTable
 from ..display.text import no_commands
 from ..protocol.condition import part_of
 from ..runs.description import repeat_of
-from .measured import Measured
 from .policy import Change, Identity, NoFlags, Statement, Value
-from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
+from .verdicts import FAIL, PASS, UNDECIDED, Measured, Outcome, Verdict
 
 _IDENTITY = {
     "protocol": "audit under the card that the rule names (--protocol), or draft the policy again",

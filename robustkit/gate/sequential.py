@@ -30,9 +30,23 @@ from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
-from .measured import CannotTell, Measured, MeasuredRun, apart, check_card
 from .policy import OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value
-from .verdicts import FAIL, PASS, SAME, UNDECIDED, Outcome, Verdict, matching, of_identity, out_of_reach
+from .verdicts import (
+    FAIL,
+    PASS,
+    SAME,
+    UNDECIDED,
+    CannotTell,
+    Measured,
+    MeasuredRun,
+    Outcome,
+    Verdict,
+    apart,
+    check_card,
+    matching,
+    of_identity,
+    out_of_reach,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
