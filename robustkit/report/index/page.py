@@ -16,7 +16,6 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from ...display.svg import INK, Figure, Point, dots, draw, labels, legend, plain, spread, style
-from ...display.table import TextTable
 from ...errors import RunError
 from ...results.comparison import compare, pairs, unpaired
 from ...results.pairing import checkpoint_changes, run_changes
@@ -56,9 +55,8 @@ def figure_text(figure: IndexFigure) -> str:
     scale = definition.scale if definition else 1.0
     digits = 1 if scale == 100 else 3
     value = f"{scale * figure.value:.{digits}f}"
-    if figure.low is None or figure.high is None:
-        return value
-    return f"{value} [{scale * figure.low:.{digits}f}, {scale * figure.high:.{digits}f}]"
+    ends = [f"{scale * end:.{digits}f}" for end in (figure.low, figure.high) if end is not None]
+    return f"{value} [{', '.join(ends)}]" if len(ends) == 2 else value
 
 
 SERIES = 4  # in a chart
@@ -224,14 +222,9 @@ def _point(figure: IndexFigure) -> Point:
 
 def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False) -> str:
     """Return the page that lists all runs beneath a folder. served: by `serve`, not read from a file."""
-    families = dict.fromkeys(
-        figure.family
-        for run in listed.runs.values()
-        for one in run.checkpoints
-        for figure in one.figures
-        if figure.chief
-    )
-    every = [(path, run) for path, run in listed.runs.items()]
+    every = [*listed.runs.items()]
+    figures = (figure for _, run in every for one in run.checkpoints for figure in one.figures)
+    families = dict.fromkeys(figure.family for figure in figures if figure.chief)
     return _rendered(
         "index.html.j2",
         ["index.js"],
@@ -252,13 +245,9 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
     )
 
 
-def comparison_page(first: str, second: str, tables: Sequence[TextTable], alone: Sequence[str]) -> str:
-    """Return the page that compares two runs, named by their paths beneath the folder."""
-    return _rendered("pair.html.j2", [], first=first, second=second, tables=tables, alone=alone)
-
-
 def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
-    templates = environment(address=address, words=_words)
+    # What a filter looks for in a run, lower case.
+    templates = environment(address=address, words=lambda run: " ".join((run.card, run.data, run.started)).lower())
     helpers: dict[str, Any] = {
         "mark": Markup(MARK),
         "figure_name": figure_name,
@@ -274,11 +263,6 @@ def address(path: str) -> Markup:
     return Markup(quote(os.fsencode(path)))
 
 
-def _words(run: IndexRun) -> str:
-    """Return what a filter looks for in a run, lower case."""
-    return " ".join((run.card, run.data, run.started)).lower()
-
-
 COMPARED = 8
 """New comparisons that an index computes at most; each reads the records of two runs."""
 
@@ -292,7 +276,8 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     asked = consecutive(listed.runs)
     written, left = Pairs(changes=asked), most
     for pair in asked:
-        name = f"{FOLDER}/compare-{_digest(listed, pair)}.html"
+        made_of = json.dumps([VERSION, pair, {name: listed.stamps[name] for name in pair}])
+        name = f"{FOLDER}/compare-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.html"
         if is_own(folder / name):
             written.pages[pair] = name
         elif left <= 0:
@@ -320,14 +305,8 @@ def compared(folder: Path, first: str, second: str) -> str:
         RobustkitError: they cannot be compared.
     """
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
-    chosen = pairs(opened)
-    shown: list[TextTable] = tables(compare(chosen))
-    return comparison_page(first, second, shown, unpaired(opened))
-
-
-def _digest(listed: Listed, pair: tuple[str, str]) -> str:
-    stamps: Mapping[str, object] = {name: listed.stamps[name] for name in pair}
-    return hashlib.sha256(json.dumps([VERSION, pair, stamps]).encode()).hexdigest()[:16]
+    shown, alone = tables(compare(pairs(opened))), unpaired(opened)
+    return _rendered("pair.html.j2", [], first=first, second=second, tables=shown, alone=alone)
 
 
 @dataclass(frozen=True)
