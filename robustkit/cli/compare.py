@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import RunError
 from ..evaluations.records import check_plugins
-from ..results.comparison import Comparison, ComparisonRow, compare, own_flags, pairs, unpaired
-from ..results.pairing import Side
+from ..results.comparison import Comparison, ComparisonRow, compare, own_flags
+from ..results.pairing import Side, pairs, unpaired
 from ..results.published import read_published
 from ..results.tables import Among, among_tables, found_among, sides_of, tables
 from ..runs.folder import RunFolder
@@ -76,7 +76,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     """Return all that the tables say, and where each side comes from; values that are not finite are None."""
     reference = comparison.reference
     fields = ("name", "summary", "source", "data", "protocol")
-    pairs = [
+    plain = [
         {
             "first": _side(pair.first),
             "second": _side(pair.second),
@@ -87,7 +87,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         }
         for pair in comparison.pairs
     ]
-    return {"pairs": pairs, "reference": reference and {name: getattr(reference, name) for name in fields}}
+    return {"pairs": plain, "reference": reference and {name: getattr(reference, name) for name in fields}}
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def apart(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> 
         if one != other:
             raise CannotTell(f"the runs cannot be paired: {what} is {one} in the baseline and {other} here")
     lines = [
-        *pairing.checkpoint_changes(pairing.checkpoint_setup(first), pairing.checkpoint_setup(second)),
+        *pairing.changed(first, second),
         *pairing.run_changes(pairing.run_setup(before), pairing.run_setup(after), ()),
     ]
     reported = [line for line in lines if line.startswith("weights ") or pairing.is_of_rounding(line)]

@@ -17,27 +17,14 @@ from markupsafe import Markup
 
 from ...display.svg import INK, Figure, Point, dots, draw, labels, legend, plain, spread, style
 from ...errors import RunError
-from ...results.comparison import compare, pairs, unpaired
-from ...results.pairing import checkpoint_changes, run_changes
+from ...results.comparison import compare
+from ...results.pairing import checkpoint_changes, pairs, run_changes, unpaired
 from ...results.tables import tables
 from ...runs.folder import RunFolder
 from ...tasks.registry import find_metric
 from ..pages import environment, rendered
-from .scan import (
-    FOLDER,
-    MARK,
-    PAGE,
-    VERSION,
-    IndexCheckpoint,
-    IndexFigure,
-    IndexRun,
-    Listed,
-    is_own,
-    keep,
-    list_runs,
-    place_of,
-    put,
-)
+from . import scan
+from .scan import FOLDER, PAGE, IndexCheckpoint, IndexFigure, IndexRun, Listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -249,7 +236,7 @@ def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
     # What a filter looks for in a run, lower case.
     templates = environment(address=address, words=lambda run: " ".join((run.card, run.data, run.started)).lower())
     helpers: dict[str, Any] = {
-        "mark": Markup(MARK),
+        "mark": Markup(scan.MARK),
         "figure_name": figure_name,
         "figure_text": figure_text,
         "quoted": shlex.quote,
@@ -276,9 +263,9 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     asked = consecutive(listed.runs)
     written, left = Pairs(changes=asked), most
     for pair in asked:
-        made_of = json.dumps([VERSION, pair, {name: listed.stamps[name] for name in pair}])
+        made_of = json.dumps([scan.VERSION, pair, {name: listed.stamps[name] for name in pair}])
         name = f"{FOLDER}/compare-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.html"
-        if is_own(folder / name):
+        if scan.is_own(folder / name):
             written.pages[pair] = name
         elif left <= 0:
             written.waiting.append(pair)
@@ -289,11 +276,11 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
             except Exception as fault:  # records of someone else spoil their own comparison only
                 written.failed[pair] = str(fault) or type(fault).__name__
                 continue
-            put(folder, name, page)
+            scan.put(folder, name, page)
             written.pages[pair] = name
     current = set(written.pages.values())
     for path in (folder / FOLDER).glob("compare-*.html"):
-        if f"{FOLDER}/{path.name}" not in current and is_own(path):
+        if f"{FOLDER}/{path.name}" not in current and scan.is_own(path):
             path.unlink(missing_ok=True)
     return written
 
@@ -328,8 +315,8 @@ def write_index(folder: Path, compared: int = COMPARED) -> Index:
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder; give the one that holds your runs, such as runs")
-    place_of(folder, PAGE)  # before anything is written
-    listed = list_runs(folder)
-    keep(folder, listed)
+    scan.place_of(folder, PAGE)  # before anything is written
+    listed = scan.list_runs(folder)
+    scan.keep(folder, listed)
     pairs = write_pairs(folder, listed, compared)
-    return Index(put(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
+    return Index(scan.put(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
