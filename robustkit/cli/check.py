@@ -226,10 +226,7 @@ def _draft(run: RunFolder, gate: Gate) -> None:
 def _put(path: Path, content: bytes, option: str) -> None:
     if path.is_dir():
         raise RunError(f"{option} {path}: is a folder; give the name of a file")
-    try:
-        write_whole(path, content, durable=False)
-    except RunError as fault:
-        raise RunError(str(fault).replace("choose a folder with --out", f"choose another file with {option}")) from None
+    write_whole(path, content, durable=False, remedy=f"choose another file with {option}")
 
 
 def _tell_github(outcome: Outcome, run: RunFolder, screen: Any) -> None:

@@ -28,8 +28,7 @@ def completion_script(cli: click.Command, shell: str) -> str:
     kind = get_completion_class(shell)
     if kind is None:
         raise ProtocolError(unknown("shell", shell, SHELLS))
-    source = kind(cli, {}, "robustkit", "_ROBUSTKIT_COMPLETE").source()
-    return source + (COLONS if shell == "bash" else "")
+    return kind(cli, {}, "robustkit", "_ROBUSTKIT_COMPLETE").source() + (COLONS if shell == "bash" else "")
 
 
 _FIXED = {

@@ -360,10 +360,7 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
             "rule": DRIFT_RULE,
         }
         report = json.dumps({**settings, "notes": notes, "rows": rows}, indent=2, ensure_ascii=False) + "\n"
-        try:
-            write_whole(path, report.encode())
-        except RunError as fault:
-            raise RunError(str(fault).replace("a folder with --out", "another file with --json")) from None
+        write_whole(path, report.encode(), remedy="choose another file with --json")
     print_as_it_is(side, *notes)
     print_tables(console, [drift_table(rows)], "the file of --json")
     print_as_it_is(

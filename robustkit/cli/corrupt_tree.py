@@ -269,10 +269,7 @@ def prepare(
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
     text = re.sub(r"\[\s+(\d[\d,\s]*\d|\d)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
-    try:
-        write_whole(path, text.encode())
-    except RunError as fault:
-        raise RunError(str(fault).replace("--out", "--write")) from None
+    write_whole(path, text.encode(), remedy="choose a folder with --write")
 
 
 def _source_digest(whole: Dataset) -> str:

@@ -130,8 +130,7 @@ def setup_table(fits: Sequence[PartFit]) -> TextTable:
     headings = ("set-up", "n", "top-1 %", "NLL", "NLL minus best's [95 %]", "")
     note = _MIXED + _NOTE if len({row[1] for row in rows}) > 1 else _NOTE
     title = "clean NLL, one part of the set-up varied at a time"
-    table = TextTable(title, headings, tuple(rows), (), note, spare=("top-1 %",), heads=tuple(heads))
-    return table.said_once("n")
+    return TextTable(title, headings, tuple(rows), (), note, spare=("top-1 %",), heads=tuple(heads)).said_once("n")
 
 
 def _short(value: float) -> str:

@@ -49,8 +49,7 @@ class Bars(Progress):
         """Yield the bars and the line about all of them."""
         width = self.screen.width
         below = wrapped(line, width) if (line := self.overall()) else []
-        room = max(1, self.screen.height - 1 - len(below))
-        latest = set([*self.begun][-room:])
+        latest = set([*self.begun][-max(1, self.screen.height - 1 - len(below)) :])
         yield self.make_tasks_table([task for task in self.tasks if task.id in latest])
         yield from (Text(line) for line in below)
 

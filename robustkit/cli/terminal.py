@@ -47,8 +47,7 @@ def console(stderr: bool = False) -> Any:
             streams.broken()
 
     stream = sys.stderr if stderr else sys.stdout
-    known = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Plain(stderr=stderr, width=None if known else 160)
+    return Plain(stderr=stderr, width=None if (stream.isatty() or os.environ.get("COLUMNS", "").isdigit()) else 160)
 
 
 def audit_request(

@@ -51,8 +51,7 @@ def as_statement(outcome: Outcome, run: Manifest, baseline: Manifest | None, pre
             f"{outcome.policy.path}: no rule is about a checkpoint, so nothing can be attested; expected one such as "
             "'top1 under clean >= 0.7'"
         )
-    names = {entry.name for entry in entries}
-    more = _tests(outcome) if predicate == "test-result" else _figures(outcome, run, names)
+    more = _tests(outcome) if predicate == "test-result" else _figures(outcome, run, {entry.name for entry in entries})
     configuration = [*_configuration(outcome, run, entries, baseline)]
     result = max(map(_state, outcome.verdicts), key=(PASSED, WARNED, FAILED).index)  # the worst of the rules
     contents = {

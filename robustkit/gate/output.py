@@ -195,8 +195,7 @@ def junit(outcome: Outcome, run: str) -> bytes:
         if verdict.state == PASS:
             Tree.SubElement(case, "system-out").text = _legal(said)
         elif outcome.stops(verdict):
-            kind = "fail" if verdict.state == FAIL else "cannot-tell"
-            fields = {"message": _legal(said), "type": kind}
+            fields = {"message": _legal(said), "type": "fail" if verdict.state == FAIL else "cannot-tell"}
             lines = filter(None, (verdict.checkpoint, said, advice(verdict)))
             Tree.SubElement(case, "failure", fields).text = _legal("\n".join(lines))
         else:

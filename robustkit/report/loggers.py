@@ -176,8 +176,7 @@ class MLflow:
         else:
             number = experiment.experiment_id
         runs = self._client.search_runs([number], f"tags.robustkit_entry = '{name}'", max_results=1)
-        tags = {"robustkit_entry": name}
-        self._run = runs[0] if runs else self._client.create_run(number, run_name=name, tags=tags)
+        self._run = runs[0] if runs else self._client.create_run(number, run_name=name, tags={"robustkit_entry": name})
 
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
         metric, now, new = importlib.import_module("mlflow.entities").Metric, int(1000 * time.time()), []

@@ -303,5 +303,4 @@ def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> It
                 yield Flagged(name, row["condition"], tuple(flags), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
             more = family_of(kind_of(condition)).aggregator.lacks(side.run, side.checkpoint, condition)
-            lacks = filter(None, [lacking(side, condition), *more])
-            yield Flagged(name, condition, tuple(lacks), side.manifest)
+            yield Flagged(name, condition, tuple(filter(None, [lacking(side, condition), *more])), side.manifest)

@@ -155,8 +155,7 @@ def _finding(row: ComparisonRow, results: Results, tests: Tested, names: dict[st
 def _of(row: ComparisonRow, text: str) -> Finding:
     difference, family = row.difference, family_of(kind_of(row.condition)).name
     of = (row.second.checkpoint, row.first.checkpoint), family, row.condition, row.metric
-    interval = difference.ci_low, difference.ci_high
-    return Finding(text, *of, difference.value, interval, row.p_value, difference.n)
+    return Finding(text, *of, difference.value, (difference.ci_low, difference.ci_high), row.p_value, difference.n)
 
 
 def _said(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, str]) -> tuple[str, bool]:

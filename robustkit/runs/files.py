@@ -128,8 +128,7 @@ class RunFiles:
             status = self.manifest_path.stat()
             version = status.st_ino, status.st_mtime_ns, status.st_size
             if self._read is None or self._read[0] != version:
-                data = json_in(self.read_text(self.manifest_path))
-                self._read = version, manifest_of(data, self.manifest_path)
+                self._read = version, manifest_of(json_in(self.read_text(self.manifest_path)), self.manifest_path)
             return self._read[1]
         except (FileNotFoundError, NotADirectoryError):
             return None

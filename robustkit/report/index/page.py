@@ -108,8 +108,7 @@ def histories(runs: Mapping[str, IndexRun]) -> list[History]:
         _, run, checkpoint = newest_first[0]
         keys, entries = tuple((f.condition, f.metric) for f in checkpoint.figures if f.chief), newest_first[::-1]
         changes = ((), *(tuple(_changes(older, newer)) for older, newer in pairwise(entries)))
-        data = f"{run.n} samples of {run.data}"
-        history = History(checkpoint.name, data, run.card, tuple(entries), changes, keys)
+        history = History(checkpoint.name, f"{run.n} samples of {run.data}", run.card, tuple(entries), changes, keys)
         result.append(replace(history, chart=_chart(history)) if len(result) < CHARTS else history)
     return result
 

@@ -77,11 +77,8 @@ def put(folder: Path, name: str, text: str) -> Path:
     Raises:
         RunError: a link is on its way, another program's file is in its place, or the folder cannot be written.
     """
-    path = place_of(folder, name)
-    try:
-        write_whole(path, text.encode("utf-8", "replace"), durable=False)
-    except RunError as fault:
-        raise RunError(str(fault).replace("choose a folder with --out", "view a folder that you may write")) from None
+    path, remedy = place_of(folder, name), "view a folder that you may write"
+    write_whole(path, text.encode("utf-8", "replace"), durable=False, remedy=remedy)
     return path
 
 
@@ -298,8 +295,7 @@ def list_runs(folder: Path) -> Listed:
             old = kept.get(name)
             runs[name] = old.run if old is not None and old.stamp == stamp else read_run(folder / name)
         except Exception as fault:  # whatever a folder of someone else holds spoils its own line only
-            said = str(fault) or type(fault).__name__
-            unreadable[name] = said.removeprefix(f"{folder / name}/")
+            unreadable[name] = (str(fault) or type(fault).__name__).removeprefix(f"{folder / name}/")
     order = sorted(runs, key=lambda name: (runs[name].started, name), reverse=True)
     return Listed({name: runs[name] for name in order}, stamps, unreadable, found.links)
 
