@@ -7,8 +7,7 @@ from typing import Any
 
 from ..display.console import print_line
 from ..errors import RunError
-from ..report.index.page import write_index
-from ..report.index.serve import server_of
+from ..report.index.page import server_of, write_index
 
 
 def view_runs(folder: Path, compared: int, port: int | None, console: Any) -> None:

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any
 from ..common.files import json_in
 from ..errors import DamagedRecord, RunError
 from .binding import PROVENANCE, Unit, digest_of_run, misfit, parquet_bytes, shard_number
-from .digests import digest_of
 from .files import RunFiles, folder_name, refuse_link
-from .manifest import made_with
+from .manifest import digest_of, made_with
 from .untrusted import metadata_of, read_rows
 
 if TYPE_CHECKING:
