@@ -171,10 +171,8 @@ def withdraw_named(words: Sequence[str]) -> None:
 
 
 def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
-    """Print the verdicts on a run, and write what was asked for.
-
-    Raises:
-        GateFailed: some rule fails or is undecided. RunError: a file cannot be written.
+    """Print the verdicts on a run, and write what was asked for. Raises GateFailed where some rule fails or is
+    undecided, RunError where a file cannot be written.
     """
     screen = console()
     _show(outcome, screen, gate.details)
@@ -254,10 +252,8 @@ class FileDigests:
 
 
 def file_digests(spec: str) -> FileDigests:
-    """Return the digests of what is behind a spec.
-
-    Raises:
-        CheckpointError: a file is missing or cannot be read. ModelError: there is no such checkpoint.
+    """Return the digests of what is behind a spec. Raises CheckpointError where a file is missing or cannot be read,
+    ModelError where there is no such checkpoint.
     """
     from ..models.checkpoint import sha256
     from ..models.specs import find

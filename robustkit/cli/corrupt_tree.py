@@ -65,10 +65,8 @@ class Recipe:
     def corrupt(
         self, pixels: Tensor, ids: Sequence[str], name: str, severity: int, *, seed: int | None = None
     ) -> Tensor:
-        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's.
-
-        Raises:
-            DataError: a photograph of frost cannot be read.
+        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's. Raises DataError
+        where a photograph of frost cannot be read.
         """
         part = Corrupted(name, severity, self.preset, self.variant, texture=self.texture)
         seed = self.seed if seed is None else seed

@@ -151,10 +151,8 @@ class Choice:
         return cls(tuple(maps.values()), how, count, tuple(ids), tuple(dict.fromkeys(targets)))
 
     def classes(self, dataset: Dataset, identity: ModelIdentity) -> list[Target]:
-        """Return the classes that are asked for.
-
-        Raises:
-            ModelError: no class is called so. DataError: it does not compete, or no class is known to be the true one.
+        """Return the classes that are asked for. Raises ModelError where no class is called so, DataError where it does
+        not compete, or no class is known to be the true one.
         """
         names = class_names(identity.class_names or dataset.class_names, identity.num_classes)
         found = [Target.of(text, names) for text in self.targets]
@@ -464,10 +462,8 @@ def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
 
 
 def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
-    """Return the classifiers with the names and preprocessing that they have in the run.
-
-    Raises:
-        RunError: the run lacks one of them.
+    """Return the classifiers with the names and preprocessing that they have in the run. Raises RunError where the run
+    lacks one of them.
     """
     taken: set[str] = set()
     entries = run.manifest.checkpoints
@@ -539,9 +535,7 @@ def explain_pictures(
 
 def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
     """Return where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
-
-    Raises:
-        ProtocolError: it would not be a PNG, or would replace a picture.
+    Raises ProtocolError where it would not be a PNG, or would replace a picture.
     """
     name = f"{Path(pictures[0]).stem}-cam.png"
     path = Path(name) if out is None else out / name if out.is_dir() else out

@@ -153,10 +153,7 @@ class Question:
 
     def take(self, run: RunFolder, task: Task, shard: int, ids: Sequence[str]) -> None:
         """Take samples of a shard, by their ids in the order in which they come; those that could not be read are left
-        out.
-
-        Raises:
-            RunError: a record cannot be read, or a figure is not between 0 and 1.
+        out. Raises RunError where a record cannot be read, or a figure is not between 0 and 1.
         """
         read, figures = task.per_sample(_OfShard(run, self.checkpoint, shard), self.condition, self.metric)
         after = dict(zip(read.to_pylist(), figures.tolist(), strict=True))
@@ -236,10 +233,8 @@ _DEFINITIONS = ("--constants", "--variant")
 
 
 def options_asked(policy: Policy) -> dict[str, str]:
-    """Return the options of an audit that evaluates what the rules of a policy are about, each with its value.
-
-    Raises:
-        ProtocolError: a rule cannot be decided while samples come, or none needs samples.
+    """Return the options of an audit that evaluates what the rules of a policy are about, each with its value. Raises
+    ProtocolError where a rule cannot be decided while samples come, or none needs samples.
     """
     asked = dict.fromkeys(_OPTIONS, "")
     wanted = False

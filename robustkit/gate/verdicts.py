@@ -209,10 +209,8 @@ def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
 
 
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
-    """Return how much the second is below the first, or above it where not `falls`; paired by sample.
-
-    Raises:
-        CannotTell: the two cannot be paired, or records of one are missing.
+    """Return how much the second is below the first, or above it where not `falls`; paired by sample. Raises CannotTell
+    where the two cannot be paired, or records of one are missing.
     """
     for side, which in ((first, "the baseline"), (second, "the run")):
         if gone := lacking(side, condition, metric):

@@ -58,11 +58,7 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
 
 
 def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequence[Logger]) -> None:
-    """Log the rows of a run's summary, what they depend on, and report.html.
-
-    Raises:
-        RunError: a library refuses.
-    """
+    """Log the rows of a run's summary, what they depend on, and report.html. Raises RunError where a library refuses."""
     for logger in wanted:
         try:
             logger.start(entry_name(run), run.path)

@@ -171,10 +171,8 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
 
 @plugin_session()
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
-    """Return all differences of these pairs; reference: published figures to compare with.
-
-    Raises:
-        RunError: a pair has other tasks, classes or labels, or no condition or sample in common.
+    """Return all differences of these pairs; reference: published figures to compare with. Raises RunError where a pair
+    has other tasks, classes or labels, or no condition or sample in common.
     """
     resolved = None if reference is None else reference.resolved()
     family, compared = _family(pairs), list[Pair]()

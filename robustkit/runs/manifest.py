@@ -390,10 +390,8 @@ def encoded(plain: Mapping[str, Any]) -> bytes:
 
 
 def manifest_of(data: Any, path: Path) -> Manifest:
-    """Return the contents of a run.json. data: its JSON, as read from `path`.
-
-    Raises:
-        RunError: a part has another type than an audit writes, or the file was altered after it was written.
+    """Return the contents of a run.json. data: its JSON, as read from `path`. Raises RunError where a part has another
+    type than an audit writes, or the file was altered after it was written.
     """
     if not isinstance(data, dict):
         raise RunError(f"{path}: not a whole run.json; restore it or use another --out")

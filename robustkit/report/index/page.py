@@ -266,9 +266,7 @@ COMPARED = 8
 
 def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     """Write the comparisons that are not there yet, the newest first and `most` of them; delete those out of date.
-
-    Raises:
-        RunError: the folder cannot be written.
+    Raises RunError where the folder cannot be written.
     """
     asked = consecutive(listed.runs)
     written, left = Pairs(changes=asked), most
@@ -296,10 +294,8 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
 
 
 def compared(folder: Path, first: str, second: str) -> str:
-    """Return the page that compares two runs; the difference is the second's figure less that of the first.
-
-    Raises:
-        RobustkitError: they cannot be compared.
+    """Return the page that compares two runs; the difference is the second's figure less that of the first. Raises
+    RobustkitError where they cannot be compared.
     """
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
     shown, alone = tables(compare(pairs(opened))), unpaired(opened)
@@ -376,10 +372,8 @@ class Site:
             return self._compared[key]
 
     def file(self, path: str) -> bytes | None:
-        """Return a page of a listed run, or a comparison that was written; None for any other path.
-
-        Raises:
-            RunError: a link is on the way. OSError: the page cannot be read.
+        """Return a page of a listed run, or a comparison that was written; None for any other path. Raises RunError
+        where a link is on the way, OSError where the page cannot be read.
         """
         folder, _, name = path.rpartition("/")
         if folder == FOLDER and name.startswith("compare-") and scan.is_own(self.folder / path):
