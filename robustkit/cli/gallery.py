@@ -160,10 +160,8 @@ class Choice:
             if target == LABEL and any(sample.label < 0 for sample in dataset.samples):
                 raise DataError(f"--target label: {dataset.name} has no labels; name a class, or give predicted")
             if target.index is not None and dataset.valid_labels and target.index not in dataset.valid_labels:
-                raise DataError(
-                    f"--target {target.heading}: not among the {len(dataset.valid_labels)} classes of {dataset.name}, "
-                    "which alone compete; name one of those"
-                )
+                among = f"not among the {len(dataset.valid_labels)} classes of {dataset.name}, which alone compete"
+                raise DataError(f"--target {target.heading}: {among}; name one of those")
         return found
 
     def samples(self, dataset: Dataset) -> list[Sample]:
@@ -184,9 +182,8 @@ class Choice:
             raise ProtocolError(f"--choose {self.how}: {fault}") from None
         members = [sample for sample in dataset.samples if sample.label == target]
         if not members:
-            raise DataError(
-                f"--choose {self.how}: none of the {len(dataset)} samples is of that class; loosen --limit or --ids"
-            )
+            why = f"none of the {len(dataset)} samples is of that class"
+            raise DataError(f"--choose {self.how}: {why}; loosen --limit or --ids")
         return members
 
     def check(self, request: ClassificationRequest) -> None:
@@ -221,10 +218,8 @@ def _sample(dataset: Dataset, name: str) -> Sample:
     try:
         return dataset.select(ids=[name]).samples[0]
     except DataError:
-        raise DataError(
-            f"--show {name}: no single one of the {len(dataset)} samples of {dataset.name} is named so; an id looks "
-            f"like {dataset.samples[0].id!r}"
-        ) from None
+        why = f"no single one of the {len(dataset)} samples of {dataset.name} is named so"
+        raise DataError(f"--show {name}: {why}; an id looks like {dataset.samples[0].id!r}") from None
 
 
 def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
@@ -556,9 +551,8 @@ def _plain(methods: str) -> list[MapSpec]:
                 "and the class with --target"
             )
     if not specs:
-        raise ProtocolError(
-            f"--cams {methods}: controls only, which do not look at the image; give a method such as agcam"
-        )
+        why = "controls only, which do not look at the image"
+        raise ProtocolError(f"--cams {methods}: {why}; give a method such as agcam")
     return specs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -209,19 +210,12 @@ def option(*names: str, section: str = "", **settings: Any) -> Callable[[F], F]:
     return click.option(*names, envvar=f"ROBUSTKIT_{long.upper().replace('-', '_')}", show_envvar=False, **settings)
 
 
-def group(options: list[Callable[[Any], Any]], section: str = "") -> Callable[[F], F]:
-    """Return several options as one decorator, in the order in which --help lists them.
-
-    section: the heading of those that have none of their own.
-    """
+def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
+    """Return several options as one decorator, in the order in which --help lists them."""
 
     def decorate(function: F) -> F:
-        there = len(getattr(function, "__click_params__", ()))
         for decorator in reversed(options):
             function = decorator(function)
-        for param in getattr(function, "__click_params__", ())[there:]:
-            if isinstance(param, Option):
-                param.section = param.section or section
         return function
 
     return decorate
@@ -238,26 +232,15 @@ def images_option(what: str = "Folder, zip, or embedded:shapes.", required: bool
     return option("--data-dir", section="Data", required=required, help=what)
 
 
+_TRUST = "Let --config name code to run, write outside this folder, send results away."
+_PLUGIN = "Python file to execute, which brings plug-ins; may be repeated (robustkit list plugins)."
+_of_context = partial(click.option, expose_value=False)
 common = group(
     [
-        click.option("--config", is_eager=True, expose_value=False, callback=use_config, help="TOML file of options."),
-        click.option(
-            "--trust-config",
-            is_flag=True,
-            expose_value=False,
-            callback=check_trust,
-            help="Let --config name code to run, write outside this folder, send results away.",
-        ),
-        click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
-        click.option(
-            "--plugin",
-            "plugin",
-            type=Place(),
-            multiple=True,
-            expose_value=False,
-            callback=load_plugins,
-            help="Python file to execute, which brings plug-ins; may be repeated (robustkit list plugins).",
-        ),
+        _of_context("--config", is_eager=True, callback=use_config, help="TOML file of options."),
+        _of_context("--trust-config", is_flag=True, callback=check_trust, help=_TRUST),
+        _of_context("--debug", is_flag=True, help="Show the traceback of an error."),
+        _of_context("--plugin", "plugin", type=Place(), multiple=True, callback=load_plugins, help=_PLUGIN),
     ]
 )
 

@@ -159,9 +159,8 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     run, options = Path(runs[0]), {name: value for name, value in options.items() if name in GATE}
     statement, warned = options.pop("verify_attestation"), options.pop("allow_warned")
     if warned and statement is None:
-        raise ProtocolError(
-            "--allow-warned: says which results --verify-attestation accepts; give both, or leave it out"
-        )
+        idle = "--allow-warned: says which results --verify-attestation accepts"
+        raise ProtocolError(f"{idle}; give both, or leave it out")
     if statement is not None:
         parameters = click.get_current_context().command.params
         others = [parameter.opts[0] for parameter in parameters if options.get(parameter.name or "")]
