@@ -3,7 +3,7 @@
 `clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
 eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
 means the same thing wherever the card's tag stands next to it. `engine=` names another library that ran the attack,
-`under=fog,severity=3` the corruption whose images are attacked (`on_corrupted`).
+`under=fog,severity=3` the corruption whose images are attacked.
 `corruption(fog,severity=3)` is read and written by `evaluations.corruptions.condition`, `cam(agcam)` by
 `evaluations.maps.condition`. `attention(clean)` watches the model's attention on the images of another condition.
 """
@@ -28,8 +28,7 @@ from ...protocol.card import Card, format_number, number
 from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, split_list, typed
 from ..interface import Cost
 from ..registry import is_attack
-from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK
-from .on_corrupted import on_corrupted, parted
+from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, on_corrupted, parted
 from .peers import peer
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps

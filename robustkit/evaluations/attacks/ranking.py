@@ -24,9 +24,8 @@ from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Right, aligned_outcomes, chance
 from ..registry import words_of
-from .condition import FOUND, TOP1, supporting
+from .condition import FOUND, TOP1, starts_from, supporting
 from .gradient_masking import Doubt
-from .on_corrupted import starts_from
 
 if TYPE_CHECKING:
     import pyarrow as pa
