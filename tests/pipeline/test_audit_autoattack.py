@@ -15,7 +15,7 @@ import attacks
 import robustkit
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.aggregate import readable
-from robustkit.evaluations.attacks.build import attacked_labels, build_attack, parse_condition
+from robustkit.evaluations.attacks.evaluate import attacked_labels, build_attack, parse_condition
 from robustkit.evaluations.attacks.results import stages_of
 from robustkit.evaluations.family import AnyFamily
 from robustkit.evaluations.subject import Batch, Evaluation, Subject

@@ -127,8 +127,8 @@ def parts(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _parse(text: str, card: Card) -> Condition:
-    """Return the condition that a text names under a card, by `build`, which loads torch."""
-    condition: Condition = resolve_name(f"{__package__}.build:parse_condition")(text, card)
+    """Return the condition that a text names under a card, by `evaluate`, which loads torch."""
+    condition: Condition = resolve_name(f"{__package__}.evaluate:parse_condition")(text, card)
     return condition
 
 
