@@ -25,7 +25,7 @@ from robustkit.evaluations.aggregate import Reading, Results
 from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.attacks.results import PRESENTER
 from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, KEPT, phases_of
-from robustkit.evaluations.attacks.two_phase.evaluate import EVALUATOR
+from robustkit.evaluations.attacks.two_phase.evaluate import choose
 from robustkit.evaluations.attacks.two_phase.results import TwoPhaseSummary, two_phase_share, two_phase_tables
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Part

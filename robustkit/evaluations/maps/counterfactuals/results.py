@@ -75,7 +75,7 @@ AGGREGATOR = CounterfactualsAggregator()
 class CounterfactualsPresenter(ListedPresenter):
     """Results of counterfactuals for people."""
 
-    words, title, first, optional = VOCABULARY, "Changed images", "what is changed", (BEFORE, CHANGE)
+    words, section_title, first, optional = VOCABULARY, "Changed images", "what is changed", (BEFORE, CHANGE)
     chief, counted = (FLIPPED,), FLIPPED
     note = (
         "One thing of each image is changed. Top-1 is of the changed images, whose label the outline decides. Flips "

@@ -70,7 +70,8 @@ AGGREGATOR = RegionsAggregator()
 class RegionsPresenter(ListedPresenter):
     """Results of regions for people."""
 
-    words, title, first, template = VOCABULARY, "Region noise", "region", "regions"
+    words = VOCABULARY
+    section_title, first, template = "Region noise", "region", "regions"
     chief, counted, signed = (KEPT, LEAD), ACCURACY, (LEAD,)
     note = (
         "Kept: of the images that are predicted right as they are, the share that still is with the region drowned in "

@@ -46,7 +46,7 @@ AGGREGATOR = TwoObjectsAggregator()
 class TwoObjectsPresenter(ListedPresenter):
     """Results of two objects for people."""
 
-    words, title, first, chief, counted = VOCABULARY, "Two objects", "map", (SHARE,), SHARE
+    words, section_title, first, chief, counted = VOCABULARY, "Two objects", "map", (SHARE,), SHARE
     note = (
         "A map is asked for the class of each of two objects in turn. Share: of what it has in both objects, the part "
         "in the one that was asked for; 50 % for a map that is the same for all classes. Then how far its mass in the "
