@@ -113,8 +113,8 @@ def _score(said: dict[str, str]) -> str:
 def _attacks() -> list[Entry]:
     from attacks.registry import FEATURE_ATTACKS
 
-    from ..evaluations.attacks.build import parse_condition
     from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
+    from ..evaluations.attacks.evaluate import parse_condition
     from ..protocol.card import load_card
 
     rows: list[Entry] = []

@@ -28,7 +28,7 @@ import pyarrow as pa
 import torch
 
 from cam.localisation import IOUS, THRESHOLDS
-from robustkit.evaluations.attacks.build import parse_conditions
+from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.corruptions.condition import SETS, Corrupted, corrupted_of, corruption_condition
 from robustkit.evaluations.maps.condition import explained_of, map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
