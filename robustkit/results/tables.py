@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..display.grid import Grid, Part, side_by_side
-from ..display.table import TextTable
+from ..display.table import Grid, Part, TextTable, side_by_side
 from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family
 from ..evaluations.interface import ShortRow

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import wilson
-from ...display.grid import Grid, Part, side_by_side
-from ...display.table import Section, TextTable
+from ...display.table import Grid, Part, Section, TextTable, side_by_side
 from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder

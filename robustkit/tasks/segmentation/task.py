@@ -103,8 +103,7 @@ class Segmentation(Task):
                 yield from family.presenter.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.grid import together, with_flags
-        from ...display.table import Section, of_tables
+        from ...display.table import Section, of_tables, together, with_flags
         from ...evaluations.presenting import flag_lines, left_out_lines, of_family
         from ..condition_table import ConditionTable
         from .pictures import sheet_uri

@@ -10,8 +10,7 @@ import numpy as np
 
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats, intervals, resampled_figures
-from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.table import CardPart, TextTable
+from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, code
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
 from ...evaluations.family import family_of

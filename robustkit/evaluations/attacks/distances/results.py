@@ -14,9 +14,8 @@ from scipy.special import bdtr
 
 from ....common.differences import Difference, of_ranks
 from ....common.intervals import Floats, bootstrap
-from ....display.grid import part_of, side_by_side, with_flags
 from ....display.svg import Figure, Point, draw, labels, legend, listed, panels, percent, plain
-from ....display.table import Section, TextTable
+from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import number
