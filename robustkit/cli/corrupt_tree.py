@@ -231,7 +231,11 @@ def prepare(
     source = Path(dataset.root)
     if source.is_dir() and (out.resolve() == source.resolve() or source.resolve() in out.resolve().parents):
         raise DataError(f"{out} lies in the data set {source}, and would become part of it; choose another folder")
-    _check_distinct(dataset, image_format)
+    first: dict[str, str] = {}
+    for sample in dataset.samples:
+        name = file_name(sample.id, image_format)
+        if (other := first.setdefault(name, sample.id)) != sample.id:
+            raise DataError(f"{dataset.name}: {other!r} and {sample.id!r} would become one file, {name!r}; rename one")
     path = out / MANIFEST
     deciding = {  # the settings that two commands must share to write into one tree
         "seed": recipe.seed,
@@ -299,14 +303,6 @@ def _existing(out: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or not isinstance(manifest.get("deciding"), dict):
         raise RunError(f"{path}: not a whole {MANIFEST}; restore it or choose another folder")
     return manifest
-
-
-def _check_distinct(dataset: Dataset, image_format: str) -> None:
-    first: dict[str, str] = {}
-    for sample in dataset.samples:
-        name = file_name(sample.id, image_format)
-        if (other := first.setdefault(name, sample.id)) != sample.id:
-            raise DataError(f"{dataset.name}: {other!r} and {sample.id!r} would become one file, {name!r}; rename one")
 
 
 def file_name(sample_id: str, image_format: str) -> str:
@@ -464,17 +460,13 @@ def _compare(
     ours, other = (recipe.corrupt(batch, ids, name, severity, seed=recipe.seed + more) for more in (0, 1))
     distances = {}
     for (sample, pixels, theirs, image_format), first, second in zip(released, ours, other, strict=True):
-        mine, again = (_saved(picture, image_format) for picture in (first, second))
+        mine, again = first, second
+        if image_format == "jpeg":  # after saving them likewise
+            saved = (read_image(encode(picture, image_format), "our own") for picture in (first, second))
+            mine, again = (torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in saved)
         pairs = ((theirs, mine), (mine, again), (theirs, pixels), (mine, pixels))
         distances[sample.id] = Distance(*(float((a.int() - b.int()).abs().double().mean()) for a, b in pairs))
     return distances
-
-
-def _saved(pixels: Tensor, image_format: str) -> Tensor:
-    """Return the pixels after saving them in this format."""
-    if image_format != "jpeg":
-        return pixels
-    return torch.from_numpy(np.array(read_image(encode(pixels, image_format), "our own"))).permute(2, 0, 1)
 
 
 def _mean(distances: Sequence[Distance]) -> Distance:

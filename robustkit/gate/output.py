@@ -44,15 +44,6 @@ _IDENTITY = {
 _FLAGS = "look at each flag in the report; name those that you accept after except"
 
 
-def shortfall(verdict: Verdict) -> float:
-    """Return by how much a figure misses its bound; nan where it does not."""
-    statement, figure = verdict.rule.statement, verdict.figure
-    if verdict.state != FAIL or figure is None or not isinstance(statement, Value | Change):
-        return math.nan
-    gap = abs(figure.value - statement.bound)
-    return gap if math.isfinite(gap) and gap else math.nan
-
-
 def _many(verdict: Verdict, n: int) -> str:
     """Return how n samples are asked for, also of a condition that takes some of all."""
     return f"on={n}, with as many in the data" if part_of(verdict.condition) else f"--limit {n}"
@@ -167,8 +158,12 @@ def _counts(statement: Statement) -> bool:
 
 
 def _missed(verdict: Verdict) -> str:
-    missed = shortfall(verdict)
-    return "" if math.isnan(missed) else f"{missed:{'.0f' if _counts(verdict.rule.statement) else '.4g'}}"
+    """Return by how much a figure misses its bound; empty where it does not."""
+    statement, figure = verdict.rule.statement, verdict.figure
+    if verdict.state != FAIL or figure is None or not isinstance(statement, Value | Change):
+        return ""
+    gap = abs(figure.value - statement.bound)
+    return f"{gap:{'.0f' if _counts(statement) else '.4g'}}" if math.isfinite(gap) and gap else ""
 
 
 def _flags(verdict: Verdict) -> list[str]:

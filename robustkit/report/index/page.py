@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -378,20 +379,15 @@ class Site:
         folder, _, name = path.rpartition("/")
         if folder == FOLDER and name.startswith("compare-") and scan.is_own(self.folder / path):
             return RunFiles(self.folder).read_bytes(self.folder / path)
-        for page in _OPENED:
-            if f"/{path}".endswith(f"/{page}"):
-                return self._page(path.removesuffix(page).removesuffix("/") or ".", page)
-        return None
-
-    def _page(self, run: str, page: str) -> bytes | None:
+        page = next((page for page in _OPENED if f"/{path}".endswith(f"/{page}")), "")
+        run = path.removesuffix(page).removesuffix("/") or "."
         with self._lock:
-            if run not in self._known().runs:
+            if not page or run not in self._known().runs:
                 return None
         place = RunFiles(self.folder / run)
-        try:
+        with suppress(FileNotFoundError):
             return place.read_bytes(place.path / page)
-        except FileNotFoundError:
-            return None
+        return None
 
     def _known(self) -> Listed:
         if self._listed is None:
