@@ -495,13 +495,10 @@ def verdict(images: Sequence[Distance]) -> str:
         return "too few images"
     excess = [image.apart - image.own for image in images]
     strength = [image.released - image.ours for image in images]
-    drawn = mean.apart - mean.own - 2 * _standard_error(excess) <= max(SHARE * mean.own, LEVELS / 2)
-    strong = abs(mean.released - mean.ours) - 2 * _standard_error(strength) <= max(SHARE * mean.ours, LEVELS / 2)
+    errors = [float(np.std(values, ddof=1)) / math.sqrt(len(values)) for values in (excess, strength)]
+    drawn = mean.apart - mean.own - 2 * errors[0] <= max(SHARE * mean.own, LEVELS / 2)
+    strong = abs(mean.released - mean.ours) - 2 * errors[1] <= max(SHARE * mean.ours, LEVELS / 2)
     return "same" if drawn and strong else "differs"
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def drift_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:

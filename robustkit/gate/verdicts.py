@@ -225,7 +225,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         difference = pairing.paired_difference(first, second, condition, metric)
     except RunError as fault:
         raise CannotTell(str(fault)) from None
-    same = difference.value == 0 and pairing.is_same_model(first, second)
+    same = difference.value == 0 and pairing.same_identity(first.described, second.described)
     figure = difference.value, difference.ci_low, difference.ci_high
     value, low, high = (0.0 - figure[0], 0.0 - figure[2], 0.0 - figure[1]) if falls else figure
     return Measured(value, difference.n, low, high, (), difference.first, same)
