@@ -38,7 +38,7 @@ from robustkit.protocol.card import Card, load_card
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report import page
 from robustkit.report import refresh as report
-from robustkit.results import comparison
+from robustkit.results import comparison, pairing
 from robustkit.results.summary import Run
 from robustkit.results.tables import tables
 from robustkit.runs.binding import provenance_metadata, provenance_of
@@ -309,7 +309,7 @@ def compared(run: Run) -> dict[str, float]:
     """Compare its checkpoints with its first."""
     clock = Clock()
     with clock:
-        tables(comparison.compare(comparison.pairs([run])))
+        tables(comparison.compare(pairing.pairs([run])))
     return clock.seconds("compare")
 
 

@@ -18,7 +18,7 @@ from cam.faithfulness import abpc
 from cam.localisation import MaxBoxAcc, PxAP, iou_at, rank_correlation, score
 from cam.registry import CONTROLS
 from cam.sensitivity import redrawn_head
-from robustkit.cli.gallery_choice import Choice
+from robustkit.cli.gallery import Choice
 from robustkit.common.intervals import percentiles, wilson
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels

@@ -348,10 +348,6 @@ class AttacksEvaluator(Evaluator):
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         return bool(getattr(build_attack(condition, card), "queues", False))
 
-    def ball(self, condition: Condition, card: Card) -> attacks.ThreatModel | None:
-        attack = build_attack(condition, card)
-        return None if attack is None else attack.threat
-
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ..inputs import attacked_inputs
         from ..subject import show_attacked
