@@ -9,6 +9,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from cam.registry import CONTROLS
 
+from ..common.plugins import built_in
 from ..errors import ProtocolError, unknown
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -69,7 +70,7 @@ def _segments(context: click.Context) -> bool:
 
 def _task(context: click.Context) -> str:
     command = str(context.info_name)
-    return {"segment": "segmentation", "text": "text", "series": "series"}.get(command, "classification")
+    return command if command in built_in("tasks") else "segmentation" if _segments(context) else "classification"
 
 
 def _references(context: click.Context) -> Sequence[str]:
@@ -87,7 +88,7 @@ def _kinds(context: click.Context) -> Sequence[str]:
 def _zoo(context: click.Context) -> Sequence[str]:
     from ..models.specs import embedded
 
-    return [f"zoo:{name}" for name in embedded(_task(context))]
+    return [f"zoo:{name}" for name in embedded(_task(context)) or embedded()]
 
 
 def _of_plugins(group: str) -> list[str]:
@@ -103,9 +104,9 @@ def _formulas(context: click.Context) -> Sequence[str]:
 
 
 def _attacks(context: click.Context) -> Sequence[str]:
-    from ..protocol.card import load_card
+    from ..protocol.card import card_names, load_card
 
-    names = load_card({"segmentation": "segmentation", "series": "series"}.get(_task(context), "standard")).attacks
+    names = load_card(_task(context) if _task(context) in card_names() else "standard").attacks
     return [*names, *_of_plugins("attacks"), "none"]
 
 

@@ -12,6 +12,7 @@ import click
 from ..common.files import TEXT, reason, text_of
 from ..common.options import Option as RequestOption
 from ..common.options import options_of
+from ..common.plugins import Registry, declared
 from ..errors import ProtocolError, unknown
 from .completion import COMPLETERS
 from .completion import checkpoints as completed_checkpoints
@@ -101,22 +102,46 @@ class Command(click.Command):
                     formatter.write_dl(records, col_max=28)
 
 
+def _a_command(value: Any) -> click.Command:
+    if not isinstance(value, click.Command):
+        raise TypeError(f"it brings {value!r}; expected a click.Command")
+    return value
+
+
+EVERY_COMMAND: Registry[click.Command] = Registry("commands", {}, _a_command)
+"""Robustkit's commands, once `cli.app` was imported, and those of plug-ins, by name."""
+
+
 class Commands(click.Group):
-    """A group whose --help lists its commands under headings, each with a line that is never cut."""
+    """A group whose --help lists its commands under headings, each with a line that is never cut.
+
+    It has the commands of plug-ins, too, which are loaded when they are run.
+    """
 
     def __init__(self, sections: Mapping[str, Mapping[click.Command, str]], **settings: Any) -> None:
         super().__init__(**settings)
         self.sections = sections
+        EVERY_COMMAND.own = self.commands
         for commands in sections.values():
             for command, line in commands.items():
                 command.short_help = line
                 self.add_command(command)
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name, or None. Raises PluginError for one of a plug-in that cannot be used."""
+        return EVERY_COMMAND.get(cmd_name)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        widest = max(len(str(command.name)) for commands in self.sections.values() for command in commands)
-        for heading, commands in self.sections.items():
+        listed = {
+            heading: [(str(command.name), line) for command, line in commands.items()]
+            for heading, commands in self.sections.items()
+        }
+        if plugins := [(plugin.name, f"of {plugin.origin}") for plugin in declared("commands")]:
+            listed["Plug-ins"] = plugins
+        widest = max(len(name) for lines in listed.values() for name, _ in lines)
+        for heading, lines in listed.items():
             with formatter.section(heading):
-                formatter.write_dl([(f"{command.name!s:<{widest}}", line) for command, line in commands.items()])
+                formatter.write_dl([(f"{name:<{widest}}", line) for name, line in lines])
 
 
 def put_under(section: str, params: Iterable[click.Parameter]) -> None:

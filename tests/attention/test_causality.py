@@ -22,7 +22,7 @@ from robustkit.attention.registry import EVERY_FORMULA, FORMULAS
 from robustkit.attention.surrogates import FixedAttention, FixedValues, LogitMargins, Softened
 from robustkit.common.plugins import Registry, instance_of
 from robustkit.errors import ModelError
-from robustkit.models.language_model import Block, Sizes, WordModel
+from robustkit.tasks.text.language_model import Block, Sizes, WordModel
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

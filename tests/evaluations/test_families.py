@@ -17,11 +17,11 @@ from robustkit.display.console import print_tables
 from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.corruptions.condition import SETS
-from robustkit.evaluations.disturbances.condition import USUAL as DISTURBED
 from robustkit.evaluations.family import Aggregator, Evaluator, Family, Presenter, families, families_of, family_of
 from robustkit.evaluations.registry import ATTACK_NAMES, FOLDERS, kind_of, vocabulary_of
 from robustkit.report.page import SECTIONS, sections_of
 from robustkit.report.refresh import refresh
+from robustkit.tasks.series.condition import USUAL as DISTURBED
 from robustkit.tasks.task import task_of
 
 

@@ -22,14 +22,10 @@ from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.condition import expand
 from robustkit.pipeline import audit as audit_module
 from robustkit.pipeline.presets import OPTIONS, preset_of, spelled_out
-from robustkit.pipeline.request import (
-    ClassificationRequest,
-    FeatureRequest,
-    Request,
-    SegmentationRequest,
-    SeriesRequest,
-    TextRequest,
-)
+from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
+from robustkit.tasks.features.request import FeatureRequest
+from robustkit.tasks.series.request import SeriesRequest
+from robustkit.tasks.text.request import TextRequest
 from scripts.pages import keywords
 
 CALLS: list[tuple[Any, type[Request]]] = [

@@ -20,10 +20,10 @@ import robustkit.embedded
 from robustkit.attention import get_attention, set_attention
 from robustkit.cli.app import cli
 from robustkit.data import shapes
-from robustkit.data.documents import brown_split
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
-from robustkit.models.language_model import load_word_model
+from robustkit.tasks.text.documents import brown_split
+from robustkit.tasks.text.language_model import load_word_model
 from scripts.studies.language.run import loss_of, windows
 from scripts.zoo import card as zoo_card
 
