@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
 
-from .options import EVERY_COMMAND
+from .commands import EVERY_COMMAND
 
 if TYPE_CHECKING:
     from ..display.table import TextTable

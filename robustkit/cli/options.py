@@ -12,8 +12,9 @@ import click
 from ..common.files import TEXT, reason, text_of
 from ..common.options import Option as RequestOption
 from ..common.options import options_of
-from ..common.plugins import Registry, declared
+from ..common.plugins import declared
 from ..errors import ProtocolError, unknown
+from .commands import EVERY_COMMAND
 from .completion import COMPLETERS
 from .completion import checkpoints as completed_checkpoints
 
@@ -100,16 +101,6 @@ class Command(click.Command):
             if records := [record for section, record in listed if section == name or not many]:
                 with formatter.section(heading):
                     formatter.write_dl(records, col_max=28)
-
-
-def _a_command(value: Any) -> click.Command:
-    if not isinstance(value, click.Command):
-        raise TypeError(f"it brings {value!r}; expected a click.Command")
-    return value
-
-
-EVERY_COMMAND: Registry[click.Command] = Registry("commands", {}, _a_command)
-"""Robustkit's commands, once `cli.app` was imported, and those of plug-ins, by name."""
 
 
 class Commands(click.Group):

@@ -329,9 +329,9 @@ def loaded_plugins() -> list[Plugin]:
 class Registry(Mapping[str, T], Generic[T]):
     """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for.
 
-    own: what robustkit has, or the entry point of it; a plug-in of one of these names is refused. check: returns a plug-in's value, or raises
-    TypeError with what was expected. reserved: further names that no plug-in may take. same_name: whether a value that
-    has a name must have the plug-in's.
+    own: what robustkit has, or the entry point of it; a plug-in of one of these names is refused. check: returns a
+    plug-in's value, or raises TypeError with what was expected. reserved: further names that no plug-in may take.
+    same_name: whether a value that has a name must have the plug-in's.
     """
 
     def __init__(

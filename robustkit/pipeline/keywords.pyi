@@ -3,8 +3,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from typing_extensions import Required
-
 from .presets import Preset
 
 class AuditOptions(TypedDict, total=False):

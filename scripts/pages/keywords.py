@@ -1,5 +1,6 @@
-"""Write the keywords of `robustkit.audit` and its siblings, for editors and mypy: a keywords.pyi for the core and one for
-each slice, and the lines of robustkit/__init__.pyi that name the functions of slices.
+"""Write the keywords of `robustkit.audit` and its siblings, for editors and mypy.
+
+There is a keywords.pyi for the core and one for each slice; robustkit/__init__.pyi names the functions of slices.
 
 python -m scripts.pages.keywords            write the stubs
 python -m scripts.pages.keywords --check    status 1 where a stub is another one
@@ -19,23 +20,23 @@ from robustkit.pipeline.request import ClassificationRequest, Request, Segmentat
 
 PACKAGE = Path(__file__).parents[2] / "robustkit"
 SLICES = sorted(path.parent.name for path in PACKAGE.glob("tasks/*/request.py"))
-HEAD = """# Made by `python -m scripts.pages.keywords` from {made_from}.
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, TypedDict
-
-from typing_extensions import Required
-"""
+IMPORTS = {
+    "collections.abc": ("Iterable", "Mapping", "Sequence"),
+    "pathlib": ("Path",),
+    "typing": ("Any", "Literal", "TypedDict"),
+    "typing_extensions": ("Required",),
+    ".presets": ("Preset",),
+}
 _OF_SLICE = re.compile(r"^from \.tasks\..*\n", re.MULTILINE)
 
 
 def stubs() -> dict[Path, str]:
     """Return the text of each stub."""
     core = {"AuditOptions": ClassificationRequest, "SegmentOptions": SegmentationRequest}
-    made = {PACKAGE / "pipeline" / "keywords.pyi": _stub("robustkit/pipeline/request.py", ".presets", core)}
+    made = {PACKAGE / "pipeline" / "keywords.pyi": _stub("robustkit/pipeline/request.py", core)}
     for name in SLICES:
         request = resolve_name(f"robustkit.tasks.{name}.plan:{name}").request
-        text = _stub(f"robustkit/tasks/{name}/request.py", "", {f"{name.capitalize()}Options": request})
+        text = _stub(f"robustkit/tasks/{name}/request.py", {f"{name.capitalize()}Options": request})
         made[PACKAGE / "tasks" / name / "keywords.pyi"] = text
     lines = "".join(f"from .tasks.{name}.plan import {name} as {name}\n" for name in SLICES)
     top = PACKAGE / "__init__.pyi"
@@ -43,9 +44,13 @@ def stubs() -> dict[Path, str]:
     return made
 
 
-def _stub(made_from: str, presets: str, classes: dict[str, type[Request]]) -> str:
-    head = HEAD.format(made_from=made_from) + (f"\nfrom {presets} import Preset\n" if presets else "")
-    return head + "".join(line for name, kind in classes.items() for line in _lines(name, kind))
+def _stub(made_from: str, classes: dict[str, type[Request]]) -> str:
+    body = "".join(line for name, kind in classes.items() for line in _lines(name, kind))
+    text = f"# Made by `python -m scripts.pages.keywords` from {made_from}.\n"
+    for module, names in IMPORTS.items():
+        if used := [name for name in names if re.search(rf"\b{name}\b", body)]:
+            text += "\n" * (module in ("typing_extensions", ".presets")) + f"from {module} import {', '.join(used)}\n"
+    return text + body
 
 
 def _lines(name: str, kind: type[Request]) -> Iterator[str]:

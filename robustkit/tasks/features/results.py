@@ -22,7 +22,7 @@ from ...evaluations.registry import by_words, is_over_groups, shares_of, words_o
 from ...protocol.condition import CLEAN
 from ...runs.manifest import CheckpointEntry, Manifest
 from .heads import few_shot
-from .task import METRICS
+from .measures import METRICS
 
 if TYPE_CHECKING:
     import pyarrow as pa

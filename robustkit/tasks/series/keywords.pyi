@@ -1,9 +1,7 @@
 # Made by `python -m scripts.pages.keywords` from robustkit/tasks/series/request.py.
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
-
-from typing_extensions import Required
 
 class SeriesOptions(TypedDict, total=False):
     model: Mapping[str, Any] | None
