@@ -243,8 +243,13 @@ def _plugins() -> list[Entry]:
 
 
 def _documented(value: object) -> str:
-    """Return a plug-in's description: its class's docstring, or for a formula its logits."""
-    return str(getattr(value, "logits", "") or (value if isinstance(value, type) else type(value)).__doc__ or "")
+    """Return a plug-in's description: its class's docstring, or for a formula its logits, for a command its help."""
+    return str(
+        getattr(value, "logits", "")
+        or getattr(value, "help", "")
+        or (value if isinstance(value, type) else type(value)).__doc__
+        or ""
+    )
 
 
 def _datasets() -> list[Entry]:

@@ -163,9 +163,7 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
     parameters = {parameter.name: parameter for parameter in context.command.params}
     for name in ("config", "trust_config", "debug"):
         parameters.pop(name, None)
-    commands = (
-        context.parent.command.commands if context.parent and isinstance(context.parent.command, click.Group) else {}
-    )
+    commands = EVERY_COMMAND if context.parent else ()
     for name in (name for name, value in table.items() if isinstance(value, dict) and name not in commands):
         raise ProtocolError(f"--config {path}: " + unknown("table", name, commands))
     for key in entries:
