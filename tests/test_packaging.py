@@ -13,6 +13,7 @@ import pytest
 from places import ROOT
 
 PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
+SLICES = [path.parent.name for path in (ROOT / "robustkit" / "tasks").glob("*/entry_points.txt")]
 
 
 @pytest.mark.parametrize("leaf", PACKAGES[:3])
