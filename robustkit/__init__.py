@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 _named, _, _every = lazy_loader.attach_stub(__name__, __file__)  # what __init__.pyi lists, on first use
 _SLICES = re.findall(r"from \.tasks\.(\w+)", Path(__file__).with_suffix(".pyi").read_text("utf-8"))
 _GONE = [name for name in _SLICES if not Path(__file__).with_name("tasks").joinpath(name).is_dir()]
-__all__ = [name for name in _every if name not in _GONE]  # noqa: PLE0605
+__all__ = [name for name in _every if name not in _GONE]
 
 
 def __getattr__(name: str) -> Any:

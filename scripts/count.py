@@ -27,11 +27,14 @@ def look(frame, event, argument):
         if place.is_relative_to(root) and place.relative_to(root).parts[0] in {packages}:
             seen.add(str(place.relative_to(root)))
 def watched(worker, checkpoint, work):
-    work = list(work)
-    whole(worker, checkpoint, [(shard, [text for text in texts if text == "clean"]) for shard, texts in work])
+    clean, attacked = [], []
+    for shard, texts in work:
+        clean.append((shard, [text for text in texts if text == "clean"]))
+        attacked.append((shard, [text for text in texts if text != "clean"]))
+    whole(worker, checkpoint, clean)
     threading.setprofile(look); sys.setprofile(look)
     try:
-        return whole(worker, checkpoint, [(shard, [text for text in texts if text != "clean"]) for shard, texts in work])
+        return whole(worker, checkpoint, attacked)
     finally:
         sys.setprofile(None); threading.setprofile(None)
 owner, name = {owner}, "{name}"

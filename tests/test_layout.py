@@ -54,7 +54,7 @@ LATE_PACKAGES = {
 LATE_MODULES = {
     ("robustkit.cli.app", "robustkit.*"): "only where a command fails",
     ("robustkit.cli.commands.*", "robustkit.*"): "a command loads what it runs",
-    ("robustkit.cli.check", "robustkit.gate.*"): "a command loads what it runs",
+    ("robustkit.cli.check", "robustkit.*"): "a command loads what it runs",
     ("robustkit.cli.completion", "robustkit.*"): "a shell waits for completion",
     ("robustkit.cli.doctor", "robustkit.*"): "loads torch, whose lack is a finding",
     ("robustkit.cli.listing", "robustkit.*"): "a list loads what it lists",

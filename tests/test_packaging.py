@@ -84,7 +84,9 @@ def test_the_source_distribution_makes_the_wheel(built: tuple[Path, Path]) -> No
     read_by_setup = {f"robustkit/tasks/{name}/entry_points.txt" for name in SLICES}
     assert set(files) - {".gitignore"} <= held, sorted(set(files) - held)
     with zipfile.ZipFile(path) as wheel:
-        assert {name for name in files if name.split("/")[0] in PACKAGES and name not in read_by_setup} <= set(wheel.namelist())
+        assert {name for name in files if name.split("/")[0] in PACKAGES and name not in read_by_setup} <= set(
+            wheel.namelist()
+        )
         (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         said = wheel.read(metadata).decode()
         entries = wheel.read(metadata.replace("METADATA", "entry_points.txt")).decode()

@@ -24,8 +24,6 @@ def _empty(param: click.Parameter | None) -> str:
 
 
 class Whole(click.IntRange):
-    """A whole number."""
-
     name = "integer"
 
 
@@ -135,13 +133,6 @@ class Commands(click.Group):
                 formatter.write_dl([(f"{name:<{widest}}", line) for name, line in lines])
 
 
-def put_under(section: str, params: Iterable[click.Parameter]) -> None:
-    """Put options under a heading, except for those that have one."""
-    for param in params:
-        if isinstance(param, Option):
-            param.section = param.section or section
-
-
 _CONFIG = "robustkit.config"
 
 
@@ -160,9 +151,8 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
     if not isinstance(of_command, dict):
         raise ProtocolError(f"--config {path}: {context.info_name} is {of_command!r}; expected a table of its options")
     entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | of_command
-    parameters = {parameter.name: parameter for parameter in context.command.params}
-    for name in ("config", "trust_config", "debug"):
-        parameters.pop(name, None)
+    others = ("config", "trust_config", "debug")
+    parameters = {parameter.name: parameter for parameter in context.command.params if parameter.name not in others}
     commands = EVERY_COMMAND if context.parent else ()
     for name in (name for name, value in table.items() if isinstance(value, dict) and name not in commands):
         raise ProtocolError(f"--config {path}: " + unknown("table", name, commands))
@@ -244,7 +234,9 @@ def group(options: list[Callable[[Any], Any]], section: str = "") -> Callable[[F
         there = len(getattr(function, "__click_params__", ()))
         for decorator in reversed(options):
             function = decorator(function)
-        put_under(section, getattr(function, "__click_params__", ())[there:])
+        for param in getattr(function, "__click_params__", ())[there:]:
+            if isinstance(param, Option):
+                param.section = param.section or section
         return function
 
     return decorate

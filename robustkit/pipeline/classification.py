@@ -11,7 +11,7 @@ from ..attention.surrogates import can_be_seen
 from ..common.preprocessing import Preprocessing, spelled
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
-from ..evaluations.attacks.build import attacked_labels
+from ..evaluations.attacks.evaluate import attacked_labels
 from ..evaluations.attacks.evidence import bearing_evidence
 from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition

@@ -1,7 +1,5 @@
 """Carry out a request: compute what a run still lacks, in this process, with others, or on a Ray cluster.
 
-come later.
-
 A task is a shard with conditions, or what is measured before them. The process of a worker, which Ray uses for one task
 after the other, keeps the plan, and the network that it placed last.
 """

@@ -71,9 +71,9 @@ def test_an_attack_is_made_once_for_the_maps_of_all_methods(tmp_path: Path, monk
 
 
 def test_another_batch_size_and_a_kept_run_give_the_same(run: Run, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "cams": "agcam", "limit": 24}
+    options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "cams": "agcam", "limit": 12}
     again = robustkit.audit(
-        [MODEL], out=tmp_path, device="cpu", faithfulness="none", keep_misclassified=True, batch_size=24, **options
+        [MODEL], out=tmp_path, device="cpu", faithfulness="none", keep_misclassified=True, batch_size=12, **options
     )
     rows = again.table(NAME, "cam(agcam,faithfulness=none)").to_pylist()
     for row, other in zip(rows, run.table(NAME, AGCAM).to_pylist(), strict=True):
@@ -83,7 +83,7 @@ def test_another_batch_size_and_a_kept_run_give_the_same(run: Run, tmp_path: Pat
     drawn = [again.table(NAME, "cam(random,faithfulness=none)"), run.table(NAME, "cam(random,faithfulness=all)")]
     assert drawn[0]["energy_inside"].to_pylist() == drawn[1]["energy_inside"].to_pylist()
     found = {r["metric"]: r for r in again.summary() if r["condition"] == "cam(agcam,faithfulness=none)"}
-    assert found["pointing_game"]["n"] == 24
+    assert found["pointing_game"]["n"] == 12
     assert "abpc" not in found
 
 

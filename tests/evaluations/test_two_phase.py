@@ -22,10 +22,10 @@ from robustkit.cli.terminal import after_part
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.aggregate import Reading, Results
-from robustkit.evaluations.attacks.build import parse_conditions
-from robustkit.evaluations.attacks.results import called
+from robustkit.evaluations.attacks.evaluate import parse_conditions
+from robustkit.evaluations.attacks.results import PRESENTER
 from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, KEPT, phases_of
-from robustkit.evaluations.attacks.two_phase.evaluate import choose
+from robustkit.evaluations.attacks.two_phase.evaluate import EVALUATOR
 from robustkit.evaluations.attacks.two_phase.results import TwoPhaseSummary, two_phase_share, two_phase_tables
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Part
@@ -201,7 +201,7 @@ def test_parts_leave_the_second_phase_until_all_have_made_the_first(run: Run, tm
         each for each in parse_conditions(asked, card, eps=(Fraction(3, 255),), several=in_two_phases) if each.after
     )
     with pytest.raises(RunError, match=r"1 of 3 shards of shapes-vit-quest under autoattack.* are missing, from which"):
-        choose(part, "shapes-vit-quest", condition, 3)
+        EVALUATOR.choice(part, "shapes-vit-quest", condition)
 
 
 def test_parts_in_folders_of_their_own_go_on_in_the_merged_one(run: Run, tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_pages_rules_and_commands_know_it(run: Run) -> None:
     page = re.sub(r"<[^>]*>", "", (run.path / "report.html").read_text("utf-8"))  # words lead to the glossary
     assert "Attacks in two phases" in page and "two-phase(m=4)" in page
     assert "AutoAttack, 3/255, APGD on the cross-entropy alone" in page and "only apgd-ce" not in page
-    rest = called("autoattack(eps=3/255,version=standard,only=apgd-t+fab-t+square)", run.manifest)
+    rest = PRESENTER.called("autoattack(eps=3/255,version=standard,only=apgd-t+fab-t+square)", run.manifest)
     assert rest == "AutoAttack, 3/255, targeted APGD, targeted FAB and Square alone"
     text = two_phase(4)
     assert phases_of(text) == (WHOLE, "apgd-ce", 4) and phases_of(WHOLE) is None

@@ -87,7 +87,9 @@ def test_the_metadata_are_complete_and_those_of_one_recipe(name: str) -> None:
         assert {file.get_tensor(tensor).dtype for tensor in file.offset_keys()} == {torch.float16}
 
 
-@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n.startswith("cifar10") else n for n in LISTED]
+)
 def test_the_declared_formula_has_the_lowest_loss_of_all_nine(card: Any, name: str) -> None:
     count = 250 if name == "cifar10-vit-elliptical-quest" else 100  # fewer do not rank its own first
     found = card.ranking(f"zoo:{name}", images_of(name), count)
@@ -159,6 +161,7 @@ def test_the_segmenters_are_whole_and_small() -> None:
     assert "mIoU 70" in done.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEGMENTERS)
 def test_a_segmenter_has_its_own_formula_and_figure(name: str, tmp_path: Path) -> None:
     words = ["inspect", f"zoo:{name}", "--data-dir", "embedded:shapes", "--limit", "80"]

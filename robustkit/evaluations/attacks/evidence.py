@@ -22,7 +22,7 @@ from ...runs.folder import RunFolder
 from ...runs.progress import Progress
 from ..inputs import attacked_inputs
 from ..subject import Batch, Subject
-from .build import build_attack
+from .evaluate import build_attack
 from .examining import examine, examine_again
 from .gradient_masking import AFTERWARDS
 
