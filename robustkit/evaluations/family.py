@@ -18,10 +18,7 @@ from .registry import EVERY_FAMILY, OWN_KINDS, kind_of, plugged, vocabulary_of
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-    import torch
     from numpy.typing import NDArray
-
-    from attacks import ThreatModel
 
     from ..common.differences import Difference
     from ..common.plugins import Plugin
@@ -93,14 +90,6 @@ class Evaluator(Part):
         plugin = EVERY_FAMILY.plugin(condition.name)
         return () if plugin is None else (plugin,)
 
-    def elsewhere(self, condition: Condition, device: torch.device) -> str:
-        """Return a line on what a condition computes elsewhere, since the device cannot; empty where it can."""
-        return ""
-
-    def choice(self, run: RunFolder, checkpoint: str, condition: Condition) -> Any:
-        """Return which samples it takes, by the records of `condition.after`, for `Batch.choice`."""
-        raise NotImplementedError(f"{self.name} takes all samples")
-
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes its own batches from a whole shard."""
         return False
@@ -110,14 +99,6 @@ class Evaluator(Part):
         from .interface import Cost
 
         return Cost()
-
-    def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
-        """Return lines on what its conditions cost that nobody would expect."""
-        return ()
-
-    def ball(self, condition: Condition, card: Card) -> ThreatModel | None:
-        """Return the ball around what it changes that its images stay in; None where there is none."""
-        return None
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         """Return what the condition makes the network see."""

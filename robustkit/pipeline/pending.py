@@ -11,7 +11,7 @@ from typing import Any
 from ..display.text import no_controls
 from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, needs_evidence
-from ..evaluations.family import family_of
+from ..evaluations.corruptions.evaluate import lines_on_device
 from ..evaluations.records import ENOUGH, Part
 from ..evaluations.setup import unsuited
 from ..protocol.condition import CLEAN, Condition
@@ -203,9 +203,8 @@ def announced(
             say(line)
         texts = {text for lacking, *_ in every for _, some in lacking for text in some}
         conditions = [condition.under or condition for condition in plan.conditions if condition.text in texts]
-        for line in dict.fromkeys(family_of(each.name).evaluator.elsewhere(each, device) for each in conditions):
-            if line:
-                say(line)
+        for line in lines_on_device(conditions, device):
+            say(line)
         if done := sum(there for _, _, there, *_ in every):
             say(f"{done} units of work were there already and were not computed again")
     samples = len(plan.dataset.samples[:at_most])

@@ -25,7 +25,7 @@ from robustkit.evaluations.aggregate import Reading, Results
 from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.attacks.results import PRESENTER
 from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, KEPT, phases_of
-from robustkit.evaluations.attacks.two_phase.evaluate import EVALUATOR
+from robustkit.evaluations.attacks.two_phase.evaluate import choose
 from robustkit.evaluations.attacks.two_phase.results import TwoPhaseSummary, two_phase_share, two_phase_tables
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Part
@@ -201,7 +201,7 @@ def test_parts_leave_the_second_phase_until_all_have_made_the_first(run: Run, tm
         each for each in parse_conditions(asked, card, eps=(Fraction(3, 255),), several=in_two_phases) if each.after
     )
     with pytest.raises(RunError, match=r"1 of 3 shards of shapes-vit-quest under autoattack.* are missing, from which"):
-        EVALUATOR.choice(part, "shapes-vit-quest", condition)
+        choose(part, "shapes-vit-quest", condition)
 
 
 def test_parts_in_folders_of_their_own_go_on_in_the_merged_one(run: Run, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, number
 from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, split_list, typed
 from ..family import Evaluator, family_of
-from ..interface import Cost
+from ..interface import Cost, Vocabulary
 from ..registry import is_attack
 from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
 from .peers import peer
@@ -335,7 +335,7 @@ def plugins_under(condition: Condition) -> tuple[Plugin, ...]:
 class AttacksEvaluator(Evaluator):
     """Images changed, within a ball around each, to mislead the model."""
 
-    words = VOCABULARY
+    words: Vocabulary = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         plugged = EVERY_ATTACK.plugin(condition.name)
@@ -347,10 +347,6 @@ class AttacksEvaluator(Evaluator):
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         return bool(getattr(build_attack(condition, card), "queues", False))
-
-    def ball(self, condition: Condition, card: Card) -> attacks.ThreatModel | None:
-        attack = build_attack(condition, card)
-        return None if attack is None else attack.threat
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         from ..inputs import attacked_inputs

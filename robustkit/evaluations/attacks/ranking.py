@@ -84,7 +84,8 @@ class Strengths:
 
         def resampled(counts: Floats) -> Floats:
             with np.errstate(invalid="ignore", divide="ignore"):
-                return np.divide(counts @ gains, counts @ best)
+                share: Floats = np.divide(counts @ gains, counts @ best)
+            return share
 
         bounds = bootstrap(resampled, n, [value])[0] if n >= FEWEST else (np.nan, np.nan)
         yield value, n, *bounds

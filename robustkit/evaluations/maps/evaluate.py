@@ -373,13 +373,15 @@ AGAIN = 5 + 8 + 10
 
 
 def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
-    """Return a line on what the controls cost: nothing for themselves, but the model is asked what they are worth."""
-    specs = {condition: explained_of(condition) for condition in costs}
-    controls = [costs[condition] for condition, spec in specs.items() if spec is not None and spec.is_control]
+    """Return a line on what the controls of maps cost: nothing for themselves, but the model is asked what they are
+    worth.
+    """
+    specs = {condition: spec for condition in costs if (spec := explained_of(condition)) is not None}
+    controls = [costs[condition] for condition, spec in specs.items() if spec.is_control]
     if not controls:
         return []
-    every = sum(costs.values(), Cost(0))
-    tested = any(spec is not None and spec.faithfulness != "none" for spec in specs.values())
+    every = sum((costs[condition] for condition in specs), Cost(0))
+    tested = any(spec.faithfulness != "none" for spec in specs.values())
     saved = "; --faithfulness none leaves out the test of maps on the model" if tested else ""
     return [f"maps: {sum(controls, Cost(0))} of these {every} are for controls, which do not look at the image{saved}"]
 
@@ -423,9 +425,6 @@ class MapsEvaluator(Evaluator):
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         return map_cost(condition, card, classes)
-
-    def cost_lines(self, costs: Mapping[Condition, Cost]) -> Iterable[str]:
-        return cost_lines(costs)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         return evaluate(subject, batch, condition, rng)

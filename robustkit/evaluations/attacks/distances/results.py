@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -171,8 +171,8 @@ def slopes_of(reading: Reading) -> Slopes | None:
         layers = found
         width = sum(layer.heads for layer in layers)
         there = {*_FIGURES} <= {*read.column_names}
-        flat = read["softmax_slopes"].combine_chunks().flatten() if there else ()
-        if len(flat) != len(read) * width:
+        flat = read["softmax_slopes"].combine_chunks().flatten() if there else None
+        if flat is None or len(flat) != len(read) * width:
             raise DamagedRecord(f"{where}: a record without a figure for each head; delete it and run again")
         ids += read["sample_id"].to_pylist()
         means.append(column_of(read, "softmax_slope"))
@@ -407,7 +407,7 @@ def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: L
             look, radii = looks[checkpoint], [unit * radius for radius, _ in points]
             low, value, high = ([100 * getattr(point, end) for _, point in points] for end in ("low", "value", "high"))
             axes.fill_between(radii, low, high, color=look.colour, alpha=0.15, linewidth=0)
-            line = {"color": look.colour, "marker": look.marker, "linestyle": look.line}
+            line: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linestyle": look.line}
             axes.plot(radii, value, markersize=4, linewidth=1.6, **line)
         axes.set_xscale("symlog", linthresh=min(unit * points[0][0] for points in curves.values()))
         ticks = [unit * radius for radius, _ in next(iter(curves.values()))]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from ....protocol.condition import Condition
-from ...family import Evaluator, family_of
+from ...family import Evaluator
 from ...inputs import attacked_inputs
 from ...interface import Cost
 from ...subject import Batch, Evaluation, Subject
-from ..evaluate import plugins_under, scored
+from ..evaluate import build_attack, plugins_under, scored
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ class TransferEvaluator(Evaluator):
         """
         attack = condition.under
         assert attack is not None and batch.given is not None
-        ball = family_of(attack.name).evaluator.ball(attack, subject.card)
-        assert ball is not None
+        found_by = build_attack(attack, subject.card)
+        assert found_by is not None
         inputs = attacked_inputs(subject, batch, attack)
         with torch.inference_mode():
-            shown = ball.project(inputs + batch.given.to(inputs.device, inputs.dtype), inputs)
+            shown = found_by.threat.project(inputs + batch.given.to(inputs.device, inputs.dtype), inputs)
             change = (shown - inputs).float()
             if subject.card.space != "pixels":
                 change = change * subject.classifier.std

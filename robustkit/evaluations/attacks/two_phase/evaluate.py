@@ -38,6 +38,26 @@ class Choice(NamedTuple):
     drawn: frozenset[str]
 
 
+def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
+    """Return the choice for a checkpoint: of those that stand m at random, a smaller m part of a larger one.
+
+    Raises:
+        RunError: records of the first phase are missing: who is drawn follows from all of them.
+    """
+    phases = phases_of(condition.text)
+    assert phases is not None and condition.after is not None
+    if missing := run.missing_units(checkpoint, condition.after.text):
+        raise RunError(
+            f"{run.path}: {missing} of {run.shard_count} shards of {checkpoint} under {condition.after.text} are "
+            "missing, from which the second phase draws; compute them first"
+        )
+    read = readable(run.table(checkpoint, condition.after.text, _COLUMNS))
+    fallen = read.filter(pa.compute.invert(read["correct"]))
+    names = zip(fallen["sample_id"].to_pylist(), fallen["broken_by"].to_pylist(), strict=True)
+    standing = read.filter(read["correct"])["sample_id"].to_pylist()
+    return Choice(dict(names), drawn(standing, phases.m, seed=run.manifest.seed, purpose="second phase"))
+
+
 class TwoPhaseEvaluator(Evaluator):
     """What an attack in stages leaves standing, estimated: its last stages run on a random part of what stands."""
 
@@ -58,25 +78,6 @@ class TwoPhaseEvaluator(Evaluator):
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         assert condition.under is not None  # an upper bound: of all samples, not of those that are drawn
         return replace(family_of(condition.under.name).evaluator.cost(condition.under, card, classes), at_most=True)
-
-    def choice(self, run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
-        """Return the choice for a checkpoint: of those that stand m at random, a smaller m part of a larger one.
-
-        Raises:
-            RunError: records of the first phase are missing: who is drawn follows from all of them.
-        """
-        phases = phases_of(condition.text)
-        assert phases is not None and condition.after is not None
-        if missing := run.missing_units(checkpoint, condition.after.text):
-            raise RunError(
-                f"{run.path}: {missing} of {run.shard_count} shards of {checkpoint} under {condition.after.text} are "
-                "missing, from which the second phase draws; compute them first"
-            )
-        read = readable(run.table(checkpoint, condition.after.text, _COLUMNS))
-        fallen = read.filter(pa.compute.invert(read["correct"]))
-        names = zip(fallen["sample_id"].to_pylist(), fallen["broken_by"].to_pylist(), strict=True)
-        standing = read.filter(read["correct"])["sample_id"].to_pylist()
-        return Choice(dict(names), drawn(standing, phases.m, seed=run.manifest.seed, purpose="second phase"))
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return the columns of a batch: what the first phase said about those that it broke, the second about those
