@@ -194,11 +194,8 @@ def draw(
 
 
 def save(canvas: Canvas, page: Any, buffer: io.BytesIO) -> None:
-    """Write the figure as `savefig` does, which would draw all of it once more to lay it out.
-
-    page: its FigureCanvasSVG.
-    """
-    if engine := canvas.get_layout_engine():
+    """Lay a canvas out and write it: most of the time of a page, which tests leave out."""
+    if engine := canvas.get_layout_engine():  # `savefig` would draw all of it once more to lay it out
         engine.execute(canvas)
     canvas.set_layout_engine("none")
     page.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))

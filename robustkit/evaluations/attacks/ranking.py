@@ -47,7 +47,8 @@ def evaluated(reading: Reading, condition: str, columns: Sequence[str]) -> pa.Ta
 def distances_of(read: pa.Table) -> Floats:
     """Return the distance (n,) of each sample, with infinity where no wrong point was found."""
     distances = column_of(read, "distance")
-    return np.where(np.isnan(distances), np.inf, distances)
+    distances[np.isnan(distances)] = np.inf
+    return distances
 
 
 class Strengths:
