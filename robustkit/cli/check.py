@@ -24,7 +24,7 @@ from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
 from ..runs.description import repeat_of, without_option
 from ..runs.files import OWN
 from ..runs.folder import RunFolder
-from .arguments import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
+from .options import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .terminal import audit_request, console, refuse_bad, usable
 
 DEFAULT = Path("policy.toml")

@@ -36,7 +36,7 @@ from ..models.setups import Setup, numberings
 from ..pipeline.inputs import labelled_data
 from ..pipeline.manifest import describe
 from ..pipeline.request import LabelOptions
-from .arguments import names_of, refuse_idle
+from .options import names_of, refuse_idle
 
 if TYPE_CHECKING:
     from rich.console import Console

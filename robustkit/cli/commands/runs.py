@@ -10,11 +10,11 @@ import click
 from ...display.console import print_as_it_is
 from ...errors import ProtocolError
 from ...pipeline.request import ClassificationRequest
-from ..arguments import GATE, refuse_audit
 from ..options import (
     AT_LEAST_0,
     AT_LEAST_1,
     CONTEXT,
+    GATE,
     Command,
     Place,
     Text,
@@ -23,6 +23,7 @@ from ..options import (
     images_option,
     option,
     quiet_option,
+    refuse_audit,
     request_options,
     skip_bad_option,
 )
