@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ....protocol.condition import ConditionPattern, Value
+from ...family import Presenter
 from ...interface import Vocabulary
 from ...metrics import Term
 from ..condition import parts
+
+if TYPE_CHECKING:
+    from ....runs.manifest import Manifest
 
 _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
@@ -17,6 +21,7 @@ class PatchWords(Vocabulary):
     """Attacks that a size bounds, so that their texts name no radius."""
 
     name = "patches"
+    presenter_in = "condition"
     parameters: ClassVar[Mapping[str, Value]] = {
         "norm": "patch",
         "size": 16,
@@ -49,3 +54,15 @@ class PatchWords(Vocabulary):
 
 
 VOCABULARY = PatchWords()
+
+
+class PatchesPresenter(Presenter):
+    """Results of patches for people."""
+
+    words = VOCABULARY
+
+    def where(self, text: str, manifest: Manifest) -> str:
+        return f"under a {self.called(text, manifest)}"
+
+
+PRESENTER = PatchesPresenter()
