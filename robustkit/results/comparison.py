@@ -27,7 +27,7 @@ from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged, raised, short_names
-from ..evaluations.registry import kind_of, words_of
+from ..evaluations.registry import kind_of, name_of, words_of
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
@@ -372,9 +372,8 @@ def asked(results: Results) -> list[Asked]:
     found = []
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
         own = [key for key in keys if key[0] in set(conditions)]
-        found += [
-            Asked(*key, family.presenter.called(key[0], manifest)) for key in family.presenter.front(own, headline)
-        ]
+        front = family.presenter.front(own, headline)
+        found += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
     return found
 
 

@@ -18,14 +18,14 @@ from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
 from ..aggregate import Gatherer, Number, Results, column_of, readable
 from ..estimation import support_grids, support_tables
-from ..family import Aggregator, Overview, Presenter, family_of
+from ..family import Aggregator, Overview, Presenter
 from ..interface import Clause, share
 from ..metrics import Cells, Metric, interval_cell, is_whole
-from ..registry import kind_of, words_of
-from .condition import FOUND, VOCABULARY
+from ..registry import words_of
+from .condition import FOUND, VOCABULARY, alone, beneath, parts_of
 from .figures import curve_figures, curves, stage_figures, standings
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
-from .on_corrupted import UNDER, starts_from
+from .on_corrupted import starts_from
 from .ranking import OrderOfAttacks, findings_of
 
 if TYPE_CHECKING:
@@ -177,16 +177,6 @@ def terminal_stages(results: Results) -> Iterator[TextTable]:
     yield from support_tables(results, lambda text: words_of(text) is VOCABULARY)
 
 
-_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
-_STAGES = {
-    "apgd-ce": "APGD on the cross-entropy",
-    "apgd-dlr": "APGD on the DLR loss",
-    "apgd-t": "targeted APGD",
-    "fab-t": "targeted FAB",
-    "square": "Square",
-}
-
-
 def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
     """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`; then that
     of those on corrupted images.
@@ -226,9 +216,9 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     of_others = (
         "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} {manifest.protocol.samples.many}"
     )
-    name, given = _parts(row["condition"])
-    stages = f" with {_alone(given['only'])}" if "only" in given else ""
-    call = f"{name}{stages} at {radius}{_beneath(row['condition'], manifest)}"
+    name, given = parts_of(row["condition"])
+    stages = f" with {alone(given['only'])}" if "only" in given else ""
+    call = f"{name}{stages} at {radius}{beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}{of_others}"
     missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
     if missing:
@@ -236,58 +226,6 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
         yield Clause(f"the attack{of} {call} {leaves}{so_far}", (row,))
     else:
         yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack{of}, {call}, {leaves}", (row,))
-
-
-def _alone(only: str) -> str:
-    """Return which stages of AutoAttack run, in words: `targeted FAB and Square alone`."""
-    *first, last = (_STAGES.get(stage, stage) for stage in only.split("+"))
-    return f"{', '.join(first)} and {last} alone" if first else f"{last} alone"
-
-
-def _beneath(text: str, manifest: Manifest) -> str:
-    """Return ` on fog, severity 3` for an attack on corrupted images; nothing on clean ones."""
-    start = starts_from(text)
-    return "" if start == CLEAN.text else f" on {family_of(kind_of(start)).presenter.called(start, manifest)}"
-
-
-def called(text: str, manifest: Manifest) -> str:
-    """Return `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says."""
-    claim, name, given = manifest.claims.get(text), *_parts(text)
-    eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
-    space = manifest.protocol.space
-    radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
-    words = [_NAMES.get(name, name.upper()), f"{norm} {radius}" if norm != "linf" else radius]
-    words += ["normalised units"] if space == "normalised" else []
-    if given.get("version") == "standard":
-        del given["version"]
-    words += [_alone(given.pop("only"))] if "only" in given else []
-    for key, value in given.items():
-        counted = value.isdigit() and key.endswith("s")
-        word = key.removesuffix("s") if value == "1" else key
-        words.append(f"{value} {word}" if counted else f"{key} {value}")
-    return ", ".join(filter(None, (*words, _beneath(text, manifest).strip())))
-
-
-def _parts(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name of an attack and the parameters that its text names, without those of a corruption."""
-    name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
-    return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
-
-
-def title(text: str, manifest: Manifest) -> str:
-    """Return `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels."""
-    claim, (name, given) = manifest.claims[text], _parts(text)
-    budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
-    version = given.get("version", "standard")
-    # A text names what differs from the card's attack, apart from its radius and budget.
-    modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
-    words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
-    words = ["modified", *words] if modified else words
-    words += [version] if version != "standard" else []
-    words += [] if claim.norm == "linf" else [claim.norm]
-    words += [amount(claim.eps, claim.norm, manifest.protocol.space)]
-    words += ["normalised"] if manifest.protocol.space == "normalised" else []
-    return " ".join(words) + _beneath(text, manifest)
 
 
 def stage_grids(results: Results) -> list[Grid]:
@@ -358,16 +296,6 @@ class AttacksPresenter(Presenter):
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         return clauses(cells, manifest, headline)
-
-    def called(self, text: str, manifest: Manifest) -> str:
-        return called(text, manifest)
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        name, _, rest = self.called(text, manifest).partition(", ")
-        return f"under {name} ({rest})"
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        return title(text, manifest)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         return terminal_stages(results)

@@ -55,22 +55,6 @@ def front(keys: Sequence[tuple[str, str]], headline: Metric) -> Iterator[tuple[s
     yield from (key for key in there if key[1] == "mce")
 
 
-def called(text: str) -> str:
-    """Return `noise`, `all corruptions (in-c)`, `fog`, or `fog, severity 3`, with what is not the benchmark's."""
-    if (parts := set_of(text)) is not None:
-        name, severities, definition = parts
-        words = f"all corruptions ({name})" if name == BENCHMARK else name
-        at = f", severity {'+'.join(map(str, severities))}" if severities else ""
-        return f"{words}{at}{f' {definition}' if definition else ''}"
-    several = _SEVERAL.search(text)
-    part = parse_corrupted(text.replace(several[0], "severity=1", 1) if several else text)
-    if part is None:
-        return text
-    at = several[1] if several else str(part.severity or "")
-    severity = f", severity {at}" if at else ""
-    return f"{part.name.replace('_', ' ')}{severity}{f' {part.definition}' if part.definition else ''}"
-
-
 def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
     """Yield the mean over the benchmark's set where there is one, else over the worst set, and the worst corruption.
 
@@ -417,9 +401,6 @@ class CorruptionsPresenter(Presenter):
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return front(keys, headline)
-
-    def called(self, text: str, manifest: Manifest) -> str:
-        return called(text)
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         return clauses(cells, manifest, headline)

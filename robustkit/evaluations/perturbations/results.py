@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..family import Aggregator, Presenter
 from ..interface import Clause
-from ..registry import words_of
+from ..registry import name_of, words_of
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
@@ -46,10 +46,9 @@ class PerturbationsPresenter(Presenter):
         rows = [row for (text, name), row in cells.items() if name == headline.name and words_of(text) is self.words]
         if rows:
             row = max(rows, key=lambda row: -headline.better * float(row["value"]))
-            yield Clause(f"{headline.word} {row['value']:.1f} {self.where(row['condition'], manifest)}", (row,))
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"with {self.called(text, manifest)}"
+            yield Clause(
+                f"{headline.word} {row['value']:.1f} {name_of(row['condition'], 'sentence', manifest)}", (row,)
+            )
 
 
 PRESENTER = PerturbationsPresenter()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from ....protocol.condition import CLEAN, ConditionPattern, Value
-from ...interface import Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Metric, Term, mean_share
 
 MEDIAN = Metric("median_distance", "median distance", better=1, least=0)
@@ -95,7 +95,7 @@ class DistanceWords(Vocabulary):
     def is_fixed(self, name: str) -> bool:
         return name.startswith(("fmn(", "ddn("))
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         name, given = parts(text)
         words = [name.upper() + (f"-{given['steps']}" if "steps" in given else ""), norm_of(text)]
         return " ".join(words + [f"{key} {value}" for key, value in given.items() if key not in ("steps", "norm")])

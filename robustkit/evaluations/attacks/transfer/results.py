@@ -14,12 +14,12 @@ from ....errors import RunError
 from ....runs.binding import PROVENANCE
 from ....runs.kept_images import DIGEST
 from ...aggregate import Reading, Result, Results, readable
-from ...family import Aggregator, Overview, Presenter, Summary, family_of
+from ...family import Aggregator, Overview, Presenter, Summary
 from ...interface import ShortRow, percent
 from ...metrics import interval_cell, is_finite
 from ...presenting import flags_of, of_family, short_names
 from ...records import Right, aligned_outcomes, chance
-from ...registry import kind_of, words_of
+from ...registry import name_of, words_of
 from .condition import ACCURACY, KEPT, VOCABULARY, Passed, passed_of
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _table(matrix: Matrix, results: Results) -> TextTable:
     ]
     if matrix.kept:
         rows.append((_LAST, *(interval_cell(matrix.kept.get(name)) for name in scored)))
-    attack = family_of(kind_of(matrix.attack)).presenter.called(matrix.attack, results.manifest)
+    attack = name_of(matrix.attack, "table", results.manifest)
     sizes = sorted({str(cell["n"]) for cell in matrix.accuracy.values()}, key=int)
     title = f"transfer of {attack}: accuracy in %, n = {' to '.join(dict.fromkeys((sizes[0], sizes[-1])))}"
     return TextTable(title, (_FIRST, *(called[name] for name in scored)), tuple(rows), (), _NOTE)
@@ -250,27 +250,12 @@ class TransferPresenter(Presenter):
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return ()  # a column for each checkpoint would not say whose images were found with whose gradients
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        passed = passed_of(text)
-        if passed is None:
-            return text
-        attack = family_of(kind_of(passed.attack)).presenter.called(passed.attack, manifest)
-        return f"transfer of {attack}" + (f", from {passed.source}" if passed.source else "")
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        passed = passed_of(text)
-        if passed is None:
-            return text
-        return (
-            f"{family_of(kind_of(passed.attack)).presenter.title(passed.attack, manifest)}, found for {passed.source}"
-        )
-
     def tables(self, results: Results) -> Sequence[TextTable]:
         return transfer_tables(results)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         for text in texts:
-            yield ShortRow(ACCURACY.heading, self.title(text, manifest), text, ACCURACY)
+            yield ShortRow(ACCURACY.heading, name_of(text, "badge", manifest), text, ACCURACY)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if grids := transfer_grids(results):

@@ -15,7 +15,7 @@ from ...family import Aggregator, Presenter, Summary, family_of
 from ...interface import Clause, share
 from ...metrics import interval_cell
 from ...presenting import short_names
-from ...registry import kind_of
+from ...registry import kind_of, name_of
 from ..results import is_stage_column
 from .condition import ESTIMATE, KEPT, VOCABULARY, phases_of
 
@@ -155,7 +155,7 @@ def two_phase_tables(results: Results) -> list[TextTable]:
         if phases is None or row["metric"] != ESTIMATE.name:
             continue
         kept = results.cells[row["checkpoint"]].get((row["condition"], KEPT.name))  # none where nobody was drawn
-        attack = family_of("two-phase").presenter.called(row["condition"], results.manifest)
+        attack = name_of(row["condition"], "table", results.manifest)
         rows.append(
             (
                 called[row["checkpoint"]],
@@ -203,17 +203,8 @@ class TwoPhasePresenter(Presenter):
         rows = [row for (_, name), row in cells.items() if name == ESTIMATE.name]
         if rows:
             row = min(rows, key=lambda row: float(row["value"]))
-            text = f"{self.called(row['condition'], manifest)}, leaves an estimated {share(row)}"
+            text = f"{name_of(row['condition'], 'table', manifest)}, leaves an estimated {share(row)}"
             yield Clause(text, (row,))
-
-    def called(self, text: str, manifest: Manifest) -> str:
-        phases = phases_of(text)
-        if phases is None:
-            return text
-        return f"{family_of(kind_of(phases.attack)).presenter.called(phases.attack, manifest)}, two-phase(m={phases.m})"
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        return self.called(text, manifest)
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         return two_phase_tables(results)

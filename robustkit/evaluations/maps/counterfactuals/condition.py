@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 from ....errors import ProtocolError, unknown
 from ....protocol.condition import Condition, ConditionPattern, Value, parse_parameters
-from ...interface import View, Vocabulary
+from ...interface import Named, Place, View, Vocabulary
 from ...metrics import Metric, Term, of_samples
 from ..methods import Chosen, check_method, method_text, shown, split_options, with_options
 
@@ -50,6 +50,7 @@ class CounterfactualWords(Vocabulary):
     """One thing of an image is changed. map: whose mass on the object is compared; empty for none."""
 
     name = "counterfactuals"
+    in_sentence = "with the {}"
     parameters: ClassVar[Mapping[str, Value]] = {"change": "", "map": ""}
     metrics = METRICS
     terms = TERMS
@@ -69,7 +70,7 @@ class CounterfactualWords(Vocabulary):
         if "map" in pattern.given:
             check_method(pattern.given["map"], text)
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         condition = self.parse(text)
         given = dict(condition.parameters)
         method = method_text(str(given.get("map", "")), chosen_of(condition))

@@ -135,12 +135,6 @@ class CounterfactualsPresenter(Presenter):
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == FLIPPED.name)
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        return self.words.label(text)
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"with the {self.called(text, manifest)}"
-
     def tables(self, results: Results) -> Sequence[TextTable]:
         return CHANGED.tables(results)
 

@@ -17,7 +17,7 @@ from ....protocol.condition import (
     split_condition,
     split_list,
 )
-from ...interface import View, Vocabulary
+from ...interface import Named, Place, View, Vocabulary
 from ...metrics import Metric, Term, of_samples
 from ..methods import Chosen, check_method, split_options, with_options
 
@@ -68,6 +68,7 @@ class RegionWords(Vocabulary):
     """
 
     name = "regions"
+    in_sentence = "with {}"
     parameters: ClassVar[Mapping[str, Value]] = {"region": "", "map": "agcam", "share": Fraction(1, 2), "severity": 5}
     metrics = METRICS
     terms = TERMS
@@ -104,7 +105,9 @@ class RegionWords(Vocabulary):
         super().check(pattern, text, other)
         check_method(pattern.given.get("map", "agcam"), text)
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        if place in ("table", "sentence"):
+            return f"noise on the {self.label(text)}"
         given = given_of(text)
         severity, kind = given["severity"], given["region"]
         percent = f"{100 * float(Fraction(given['share'])):.4g} %" if "share" in given else ""

@@ -135,12 +135,6 @@ class RegionsPresenter(Presenter):
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == KEPT.name)
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        return f"noise on the {self.words.label(text)}"
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"with {self.called(text, manifest)}"
-
     def tables(self, results: Results) -> Sequence[TextTable]:
         return REGIONS.tables(results)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar, cast
 
 from ....protocol.condition import Condition, ConditionPattern, Value
-from ...interface import Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Metric, Term, mean_share, of_samples
 from ..methods import Chosen, check_method, shown, split_options, with_options
 
@@ -57,6 +57,7 @@ class TwoObjectWords(Vocabulary):
     """A map that is asked for each of two classes."""
 
     name = "two objects"
+    in_sentence = "of {}"
     parameters: ClassVar[Mapping[str, Value]] = {"map": "agcam"}
     metrics = METRICS
     terms = TERMS
@@ -71,8 +72,10 @@ class TwoObjectWords(Vocabulary):
         super().check(pattern, text, other)
         check_method(pattern.given.get("map", "agcam"), text)
 
-    def label(self, text: str) -> str:
-        return text.removeprefix(f"{KIND}(map=").removesuffix(")")
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        method = text.removeprefix(f"{KIND}(map=").removesuffix(")")
+        before = {"table": "two objects, maps by ", "sentence": "two objects, in maps by "}
+        return before.get(place, "") + method
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "") for text, name in values if name in (SHARE.name, ASKED.name))

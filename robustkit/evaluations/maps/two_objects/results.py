@@ -114,12 +114,6 @@ class TwoObjectsPresenter(Presenter):
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return (key for key in keys if key[1] == SHARE.name)
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        return f"two objects, maps by {self.words.label(text)}"
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"of two objects, in maps by {self.words.label(text)}"
-
     def tables(self, results: Results) -> Sequence[TextTable]:
         return TWO_OBJECTS.tables(results)
 
