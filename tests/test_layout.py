@@ -25,6 +25,7 @@ _LONG: dict[str, str] = {}
 FEWEST_LINES = 120
 _LONELY = {
     **{f"robustkit.tasks.{name}.measures": "light: read by its name, without the task" for name in ("series", "text")},
+    **{f"robustkit.evaluations.{name}.condition": "light: read by its name" for name in ("clean", "attacks.patches")},
     "robustkit.tasks.classification.measures": "light: read by its name, without the task",
     "robustkit.tasks.segmentation.measures": "light: read by its name, without the task",
     "corruptions.constants": "a table that other implementations are compared with",
@@ -57,7 +58,7 @@ LATE_PACKAGES = {
 LATE_MODULES = {
     ("robustkit.cli.app", "robustkit.*"): "only where a command fails",
     ("robustkit.cli.commands.*", "robustkit.*"): "a command loads what it runs",
-    ("robustkit.cli.check", "robustkit.gate.*"): "a command loads what it runs",
+    ("robustkit.cli.check", "robustkit.*"): "a command loads what it runs",
     ("robustkit.cli.completion", "robustkit.*"): "a shell waits for completion",
     ("robustkit.cli.doctor", "robustkit.*"): "loads torch, whose lack is a finding",
     ("robustkit.cli.listing", "robustkit.*"): "a list loads what it lists",

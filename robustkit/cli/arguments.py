@@ -36,12 +36,9 @@ def taken(kind: type, name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Take the entries of a request's mapping out of `options`. Of a model those that were not given are left out."""
     group = next(each.group for each in options_of(kind) if each.name == name)
     assert group is not None
-    entries = {each.name: (each.read or _as_it_is)(options.pop(each.name), each.name) for each in options_of(group)}
+    entries = {each.name: options.pop(each.name) for each in options_of(group)}
+    entries |= {each.name: each.read(entries[each.name], each.name) for each in options_of(group) if each.read}
     return {key: value for key, value in entries.items() if value is not None or name != "model"}
-
-
-def _as_it_is(value: Any, _: str) -> Any:
-    return value
 
 
 PICTURE_KEYS = (
@@ -54,10 +51,6 @@ GATE_ALONE = ("verify_attestation", "allow_warned", "init", "every")
 GATE = (*GATE_VALUES, *GATE_ALONE, "details")
 """The options of `robustkit check` that are about verdicts: those with a value, and those that audit nothing."""
 _GENERAL = ("runs", "until_decided", "config", "trust_config", "debug", "plugin")
-_MAP_KEYS = ("stability", "faithfulness", "keep_misclassified")
-_TRUTH_KEYS = ("boxes", "masks")
-_ATTACK_KEYS = ("eps", "norm", "engine")
-_CORRUPTION_KEYS = ("constants", "variant", "frost_dir")
 
 
 def _typed(wanted: Callable[[str], bool]) -> list[str]:
@@ -89,12 +82,14 @@ def refuse_idle(names: Sequence[str], why: str) -> None:
 def refuse_idle_parts(options: Mapping[str, Any]) -> None:
     """Raise ProtocolError for options on how to attack, corrupt or explain, where that is not done."""
     if options.get("attacks") == "none":
-        refuse_idle(_ATTACK_KEYS, "only for attacks, and --attacks is none; name some, or leave it out")
+        refuse_idle(("eps", "norm", "engine"), "only for attacks, and --attacks is none; name some, or leave it out")
     if options.get("corruptions") is None and options.get("corrupted_dir") is None:
-        refuse_idle(_CORRUPTION_KEYS, "only for corruptions, and there are none; give --corruptions, or leave it out")
+        names = ("constants", "variant", "frost_dir")
+        refuse_idle(names, "only for corruptions, and there are none; give --corruptions, or leave it out")
     if options.get("cams") is None:
-        idle = _MAP_KEYS if options.get("region_noise") else (*_MAP_KEYS, *_TRUTH_KEYS)
-        refuse_idle(idle, "only for maps, and there are none; give --cams, or leave it out")
+        truth = () if options.get("region_noise") else ("boxes", "masks")
+        names = ("stability", "faithfulness", "keep_misclassified", *truth)
+        refuse_idle(names, "only for maps, and there are none; give --cams, or leave it out")
 
 
 def refuse_audit(runs: int) -> None:

@@ -22,8 +22,6 @@ def _empty(param: click.Parameter | None) -> str:
 
 
 class Whole(click.IntRange):
-    """A whole number."""
-
     name = "integer"
 
 
@@ -119,13 +117,6 @@ class Commands(click.Group):
                 formatter.write_dl([(f"{command.name!s:<{widest}}", line) for command, line in commands.items()])
 
 
-def put_under(section: str, params: Iterable[click.Parameter]) -> None:
-    """Put options under a heading, except for those that have one."""
-    for param in params:
-        if isinstance(param, Option):
-            param.section = param.section or section
-
-
 _CONFIG = "robustkit.config"
 
 
@@ -144,12 +135,10 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
     if not isinstance(of_command, dict):
         raise ProtocolError(f"--config {path}: {context.info_name} is {of_command!r}; expected a table of its options")
     entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | of_command
-    parameters = {parameter.name: parameter for parameter in context.command.params}
-    for name in ("config", "trust_config", "debug"):
-        parameters.pop(name, None)
-    commands = (
-        context.parent.command.commands if context.parent and isinstance(context.parent.command, click.Group) else {}
-    )
+    others = ("config", "trust_config", "debug")
+    parameters = {parameter.name: parameter for parameter in context.command.params if parameter.name not in others}
+    above = context.parent.command if context.parent else None
+    commands = above.commands if isinstance(above, click.Group) else {}
     for name in (name for name, value in table.items() if isinstance(value, dict) and name not in commands):
         raise ProtocolError(f"--config {path}: " + unknown("table", name, commands))
     for key in entries:
@@ -230,7 +219,9 @@ def group(options: list[Callable[[Any], Any]], section: str = "") -> Callable[[F
         there = len(getattr(function, "__click_params__", ()))
         for decorator in reversed(options):
             function = decorator(function)
-        put_under(section, getattr(function, "__click_params__", ())[there:])
+        for param in getattr(function, "__click_params__", ())[there:]:
+            if isinstance(param, Option):
+                param.section = param.section or section
         return function
 
     return decorate

@@ -66,7 +66,9 @@ def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line
     columns = _columns(table)
     if _repeats(table):
         if _fits(columns, table, width):
-            columns[0] = replace(columns[0], cells=_once(columns[0].cells))
+            cells = columns[0].cells  # without those that say the same as the one above
+            once = ("" if place and cell == cells[place - 1] else cell for place, cell in enumerate(cells))
+            columns[0] = replace(columns[0], cells=tuple(once))
         else:
             table = table.under_heads([row[0] for row in table.rows])
             columns = _columns(table)
@@ -151,11 +153,6 @@ def _repeats(table: TextTable) -> bool:
     """Whether headings above rows can stand for the first column: it says the same of neighbours."""
     firsts = [row[0] for row in table.rows]
     return not table.heads and len(table.headings) > 2 and any(a == b for a, b in pairwise(firsts))
-
-
-def _once(cells: Sequence[str]) -> tuple[str, ...]:
-    """Return cells without those that say the same as the one above."""
-    return tuple("" if place and cell == cells[place - 1] else cell for place, cell in enumerate(cells))
 
 
 def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
@@ -284,20 +281,21 @@ def print_line(console: Console, text: str, style: str = "", indent: int = 2, ta
             _put(console, line, style)
 
 
+def print_as_it_is(console: Console, *lines: str) -> None:
+    """Print lines that somebody may copy, such as a path or a command, on one line each; nothing for empty ones."""
+    for line in filter(None, lines):
+        _put(console, line)
+
+
 def printable(text: str) -> str:
     """Return a text without characters that steer a terminal, which an untrusted run folder or file may hold."""
     return "".join(character for character in text if character.isprintable())
 
 
 def _printable(table: TextTable) -> TextTable:
-    def all_of(texts: Iterable[str]) -> tuple[str, ...]:
-        return tuple(map(printable, texts))
-
-    heads = tuple((place, printable(text)) for place, text in table.heads)
-    below = tuple((place, printable(text)) for place, text in table.below)
-    return replace(
-        table, headings=all_of(table.headings), rows=tuple(map(all_of, table.rows)), heads=heads, below=below
-    )
+    headings, *rows = (tuple(map(printable, texts)) for texts in (table.headings, *table.rows))
+    heads, below = (tuple((at, printable(text)) for at, text in lines) for lines in (table.heads, table.below))
+    return replace(table, headings=headings, rows=tuple(rows), heads=heads, below=below)
 
 
 def _is_read(console: Console) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from .table import HeatTable, TextTable, numeric_columns
 
 Texts = tuple[str, ...]
 Shades = Mapping[tuple[int, int], float]
+Lines = Mapping[tuple[Texts, int], int]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,16 +69,15 @@ def side_by_side(
         return []
     flags = tuple(dict.fromkeys(flag for part in parts for flag in part.flags))
     several = len(parts) > 1
-    columns = list(dict.fromkeys(column for part in parts for column in _columns(part.headings)[keys:]))
-    named = [_lines(part, keys) for part in parts]
-    order = list(dict.fromkeys(key for lines in named for key in lines))
+    columns = list(dict.fromkeys(column for part in parts for column in _counted(part.headings)[keys:]))
+    named = [{key: row for row, key in enumerate(_counted(row[:keys] for row in part.rows))} for part in parts]
     rows, shades = list[Texts](), dict[tuple[int, int], float]()
-    for key in order:
+    for key in dict.fromkeys(key for lines in named for key in lines):
         for part, lines in zip(parts, named, strict=True):
             if key not in lines:
                 continue
             row = lines[key]
-            places = {column: place for place, column in enumerate(_columns(part.headings))}
+            places = {column: place for place, column in enumerate(_counted(part.headings))}
             start = keys + several
             for offset, column in enumerate(columns):
                 value = (part.values or {}).get((row, places.get(column, -1)))
@@ -88,22 +90,14 @@ def side_by_side(
     whole = Grid(title, (*first, *(["checkpoint"] if several else []), *names), tuple(rows), keys + several, shades)
     if not several or not headline:
         return [replace(whole, note=note, flags=flags)]
-    short = _pivot(title, parts, named, order, keys, headline, lower)
+    short = _pivot(title, parts, named, keys, headline, lower)
     return [replace(short, note=note, flags=flags), replace(whole, title=f"{title}: all figures", folded=True)]
 
 
-def _pivot(
-    title: str,
-    parts: Sequence[Part],
-    named: Sequence[Mapping[tuple[Texts, int], int]],
-    order: Sequence[tuple[Texts, int]],
-    keys: int,
-    headline: str,
-    lower: bool,
-) -> Grid:
+def _pivot(title: str, parts: Sequence[Part], named: Sequence[Lines], keys: int, headline: str, lower: bool) -> Grid:
     """Return a grid of one figure: a row for each key, a column for each checkpoint."""
     rows, shades = list[Texts](), dict[tuple[int, int], float]()
-    for key in order:
+    for key in dict.fromkeys(key for lines in named for key in lines):
         cells = []
         for which, (part, lines) in enumerate(zip(parts, named, strict=True)):
             row, column = lines.get(key), part.headings.index(headline) if headline in part.headings else -1
@@ -116,24 +110,13 @@ def _pivot(
     return Grid(f"{title}: {headline}", headings, tuple(rows), keys, shades)
 
 
-def _columns(headings: Texts) -> list[tuple[str, int]]:
-    """Return each heading with the number of those before it that are the same."""
-    seen = Counter[str]()
-    columns = []
-    for heading in headings:
-        columns.append((heading, seen[heading]))
-        seen[heading] += 1
-    return columns
-
-
-def _lines(part: Part, keys: int) -> dict[tuple[Texts, int], int]:
-    """Return the place of each row by its keys, and by how many rows before it have the same."""
-    seen = Counter[Texts]()
-    lines = {}
-    for place, row in enumerate(part.rows):
-        lines[row[:keys], seen[row[:keys]]] = place
-        seen[row[:keys]] += 1
-    return lines
+def _counted(things: Iterable[T]) -> list[tuple[T, int]]:
+    """Return each heading, or keys of each row, with the number of those before it that are the same."""
+    seen, counted = Counter[T](), []
+    for thing in things:
+        counted.append((thing, seen[thing]))
+        seen[thing] += 1
+    return counted
 
 
 def _shade(value: float, lower: bool) -> float:
@@ -180,10 +163,7 @@ def together(tables: Iterable[TextTable | HeatTable], *, folded: bool = False) -
             grids.append(grid_of(some[0], folded=folded))
             continue
         notes = dict.fromkeys(_note(table) for table in some)
-        of_all = side_by_side(_capital(title), [part_of(table) for table in some], note=" ".join(filter(None, notes)))
+        capital = title if title[1:2].isupper() else title[:1].upper() + title[1:]
+        of_all = side_by_side(capital, [part_of(table) for table in some], note=" ".join(filter(None, notes)))
         grids += [replace(grid, folded=folded) for grid in of_all]
     return grids
-
-
-def _capital(title: str) -> str:
-    return title if title[1:2].isupper() else title[:1].upper() + title[1:]

@@ -54,8 +54,7 @@ class TextTable:
         if len(said := {row[place] for row in self.rows} - {""}) != 1:
             return self
         headings, *rows = (row[:place] + row[place + 1 :] for row in (self.headings, *self.rows))
-        title = f"{self.title}; {heading} = {said.pop()}"
-        return replace(self, title=title, headings=headings, rows=tuple(rows))
+        return replace(self, title=f"{self.title}; {heading} = {said.pop()}", headings=headings, rows=tuple(rows))
 
 
 @dataclass(frozen=True)

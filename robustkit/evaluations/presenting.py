@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..display.grid import Grid, part_of, side_by_side
 from ..display.svg import labels
-from ..display.table import TextTable
 from ..runs.description import repeat_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .aggregate import Results
 from .family import family_of
-from .metrics import LEFT_OUT, Cells, by_checkpoint, is_finite
+from .metrics import LEFT_OUT, Cells, is_finite
 from .registry import by_words, kind_of, name_of, shares_of, words_of
 
 _NAMED = 3  # conditions and checkpoints that a flag names
@@ -258,49 +256,6 @@ def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
         if gone and checkpoint in (None, entry.name):
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
             yield f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command continues"
-
-
-Figures = Mapping[str, Mapping[str, Any]]
-"""The rows of a condition by metric."""
-
-
-@dataclass(frozen=True)
-class ListedConditions:
-    """How a family shows its results. kind: what its conditions' texts begin with. title: of the tables, in sentence
-    case. headings: the condition's, n, and those of the figures. headline: which of them is shown of each checkpoint
-    side by side. note: below each table. label: what a condition is called. counted: the metric whose n stands for
-    the row; 0 where a condition lacks it. cells: the texts of a condition's figures, fewer than headings where it has
-    none of the last ones.
-    """
-
-    kind: str
-    title: str
-    headings: tuple[str, ...]
-    headline: int
-    note: str
-    label: Callable[[str], str]
-    counted: str
-    cells: Callable[[Figures], Iterable[str]]
-
-    def tables(self, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
-        """Return a table for each checkpoint, from the rows of the summary."""
-        ours = by_checkpoint(results, lambda text: text if text.startswith(f"{self.kind}(") else None)
-        return [self._table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
-
-    def grids(self, tables: Sequence[TextTable]) -> list[Grid]:
-        """Return the tables as one grid: a row for each condition, and the headline of each checkpoint."""
-        parts = [part_of(table) for table in tables]
-        return side_by_side(self.title, parts, headline=self.headings[self.headline], note=self.note)
-
-    def _table(self, checkpoint: str, conditions: Mapping[str, Figures]) -> TextTable:
-        every = [
-            (self.label(text), str(figures.get(self.counted, {"n": 0})["n"]), *self.cells(figures))
-            for text, figures in conditions.items()
-        ]
-        headings = self.headings[: max(map(len, every))]
-        rows = tuple((*cells, *["–"] * (len(headings) - len(cells))) for cells in every)
-        title = f"{checkpoint}: {self.title[0].lower()}{self.title[1:]}"
-        return TextTable(title, headings, rows, (), self.note, checkpoint=checkpoint).said_once("n")
 
 
 class Chief(NamedTuple):

@@ -51,14 +51,14 @@ def as_statement(outcome: Outcome, run: Manifest, baseline: Manifest | None, pre
             f"{outcome.policy.path}: no rule is about a checkpoint, so nothing can be attested; expected one such as "
             "'top1 under clean >= 0.7'"
         )
-    names = {entry.name for entry in entries}
-    more = _tests(outcome) if predicate == "test-result" else _figures(outcome, run, names)
+    more = _tests(outcome) if predicate == "test-result" else _figures(outcome, run, {entry.name for entry in entries})
     configuration = [*_configuration(outcome, run, entries, baseline)]
+    result = max(map(_state, outcome.verdicts), key=(PASSED, WARNED, FAILED).index)  # the worst of the rules
     contents = {
         "_type": STATEMENT,
         "subject": [_subject(entry) for entry in entries],
         "predicateType": PREDICATES[predicate],
-        "predicate": {"result": _result(outcome), "configuration": configuration, **more},
+        "predicate": {"result": result, "configuration": configuration, **more},
     }
     return (json.dumps(contents, indent=1, ensure_ascii=False) + "\n").encode()
 
@@ -70,18 +70,14 @@ def _state(verdict: Verdict) -> str:
     return {PASS: PASSED, UNDECIDED: WARNED}[verdict.state]
 
 
-def _result(outcome: Outcome) -> str:
-    """Return the worst of the rules."""
-    return max(map(_state, outcome.verdicts), key=(PASSED, WARNED, FAILED).index)
-
-
 def _tests(outcome: Outcome) -> dict[str, list[str]]:
     """Return the names of the rules by how they ended; in front of each its checkpoint, where there are several."""
     several = len({verdict.checkpoint for verdict in outcome.verdicts if verdict.checkpoint}) > 1
     tests: dict[str, list[str]] = {PASSED: [], WARNED: [], FAILED: []}
     for verdict, name in zip(outcome.verdicts, names_of(outcome.verdicts), strict=True):
-        told = f"{verdict.checkpoint}: {name}" if several and verdict.checkpoint else name
-        tests[_state(verdict)].append(plain(told))
+        tests[_state(verdict)].append(
+            plain(f"{verdict.checkpoint}: {name}" if several and verdict.checkpoint else name)
+        )
     return {f"{state.lower()}Tests": names for state, names in tests.items()}
 
 
@@ -119,9 +115,8 @@ def _subject(entry: CheckpointEntry) -> dict[str, Any]:
             f"{entry.name} ({entry.spec}) came from no file whose SHA-256 could be attested; save its weights to a "
             "file, audit that, and attest the new run"
         )
-    what = {"arch": entry.arch, "attention": entry.attention, "weights": entry.weights}
-    said = {"annotations": {key: plain(value) for key, value in what.items()}}
-    return _descriptor(entry.name, entry.sha256, kind) | said
+    said = {key: plain(getattr(entry, key)) for key in ("arch", "attention", "weights")}
+    return _descriptor(entry.name, entry.sha256, kind) | {"annotations": said}
 
 
 def _kind(entry: CheckpointEntry) -> str:
@@ -157,7 +152,6 @@ _MOST = 16 << 20  # bytes of a statement
 class Attested:
     """What a statement says."""
 
-    path: Path
     subjects: Descriptors
     configuration: Descriptors
     result: str
@@ -188,7 +182,7 @@ def read_attestation(path: Path) -> Attested:
     subjects, configuration = _descriptors(content.get("subject")), _descriptors(predicate.get("configuration"))
     if not (subjects and configuration):
         raise _strange(path, "has a subject or a configuration without digests")
-    return Attested(path, subjects, configuration, result)
+    return Attested(subjects, configuration, result)
 
 
 def _descriptors(part: Any) -> Descriptors:
@@ -204,6 +198,5 @@ def _descriptors(part: Any) -> Descriptors:
 
 
 def _strange(path: Path, what: str) -> RunError:
-    return RunError(
-        f"{path}: {what}; expected an in-toto Statement as robustkit check --attestation writes it, unsigned"
-    )
+    expected = "expected an in-toto Statement as robustkit check --attestation writes it, unsigned"
+    return RunError(f"{path}: {what}; {expected}")

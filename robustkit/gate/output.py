@@ -15,9 +15,8 @@ from ..display.table import TextTable
 from ..display.text import no_commands
 from ..protocol.condition import part_of
 from ..runs.description import repeat_of
-from .measured import Measured
 from .policy import Change, Identity, NoFlags, Statement, Value
-from .verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict
+from .verdicts import FAIL, PASS, UNDECIDED, Measured, Outcome, Verdict
 
 _IDENTITY = {
     "protocol": "audit under the card that the rule names (--protocol), or draft the policy again",
@@ -96,15 +95,11 @@ def plain(text: str) -> str:
 
 def figure_text(figure: Measured, bound: float | None = None) -> str:
     """Return `0.8667 [0.7583, 0.9309]`, with enough digits to distinguish the value from the bound."""
-    digits = next((d for d in range(4, 16) if _told(figure.value, bound, d)), 17)
-    value = f"{figure.value:.{digits}g}"
+    apart = (d for d in range(4, 16) if float(f"{figure.value:.{d}g}") != float(f"{bound:.{d}g}"))
+    value = f"{figure.value:.{4 if bound in (None, figure.value) else next(apart, 17)}g}"
     if math.isfinite(figure.low) and math.isfinite(figure.high):
         value += f" [{figure.low:.4g}, {figure.high:.4g}]"
     return value
-
-
-def _told(value: float, bound: float | None, digits: int) -> bool:
-    return bound is None or value == bound or float(f"{value:.{digits}g}") != float(f"{bound:.{digits}g}")
 
 
 def sentence(verdict: Verdict) -> str:
@@ -200,8 +195,7 @@ def junit(outcome: Outcome, run: str) -> bytes:
         if verdict.state == PASS:
             Tree.SubElement(case, "system-out").text = _legal(said)
         elif outcome.stops(verdict):
-            kind = "fail" if verdict.state == FAIL else "cannot-tell"
-            fields = {"message": _legal(said), "type": kind}
+            fields = {"message": _legal(said), "type": "fail" if verdict.state == FAIL else "cannot-tell"}
             lines = filter(None, (verdict.checkpoint, said, advice(verdict)))
             Tree.SubElement(case, "failure", fields).text = _legal("\n".join(lines))
         else:
@@ -231,22 +225,16 @@ def github_lines(outcome: Outcome) -> Iterator[str]:
         if verdict.state == PASS:
             continue
         level = "error" if outcome.stops(verdict) else "warning"
-        title = f"{verdict.checkpoint or 'run'}: {verdict.rule.name} {_word(verdict)}"
-        properties = {"file": outcome.policy.path, "line": str(verdict.rule.line), "title": plain(title)[:_WIDEST]}
-        shown = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+        word = "fails" if verdict.state == FAIL else "is undecided"
+        title = plain(f"{verdict.checkpoint or 'run'}: {verdict.rule.name} {word}")[:_WIDEST]
+        properties = {"file": outcome.policy.path, "line": str(verdict.rule.line), "title": title}
+        legal = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
+        shown = ",".join(f"{key}={value}" for key, value in legal.items())
         yield f"::{level} {shown}::{_data(sentence(verdict))}"
-
-
-def _word(verdict: Verdict) -> str:
-    return "fails" if verdict.state == FAIL else "is undecided"
 
 
 def _data(text: str) -> str:
     return no_commands(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def markdown(outcome: Outcome, run: str) -> str:
@@ -288,8 +276,7 @@ def as_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
 
 def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
     rule, statement, figure = verdict.rule, verdict.rule.statement, verdict.figure
-    bound = statement.bound if isinstance(statement, Value | Change) else None
-    metric = statement.metric or None if isinstance(statement, Value | Change) else None
+    asked = statement if isinstance(statement, Value | Change) else None
     return {
         "name": rule.name,
         "require": rule.require,
@@ -299,13 +286,13 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "verdict": verdict.state.lower(),
         "stops": outcome.stops(verdict),
         "condition": verdict.condition or None,
-        "metric": metric,
+        "metric": asked and (asked.metric or None),
         "value": figure and finite(figure.value),
         "n": figure and figure.n,
         "of": verdict.of,
         "ci_low": figure and finite(figure.low),
         "ci_high": figure and finite(figure.high),
-        "bound": bound,
+        "bound": asked and asked.bound,
         "needed": verdict.needed,
         "reason": verdict.why,
         "advice": advice(verdict),

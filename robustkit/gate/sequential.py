@@ -30,9 +30,23 @@ from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
-from .measured import CannotTell, Measured, MeasuredRun, apart, check_card
 from .policy import OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value
-from .verdicts import FAIL, PASS, SAME, UNDECIDED, Outcome, Verdict, matching, of_identity, out_of_reach
+from .verdicts import (
+    FAIL,
+    PASS,
+    SAME,
+    UNDECIDED,
+    CannotTell,
+    Measured,
+    MeasuredRun,
+    Outcome,
+    Verdict,
+    apart,
+    check_card,
+    matching,
+    of_identity,
+    out_of_reach,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,14 +160,12 @@ class Question:
         """
         read, figures = task.per_sample(_OfShard(run, self.checkpoint, shard), self.condition, self.metric)
         after = dict(zip(read.to_pylist(), figures.tolist(), strict=True))
-        values = np.array([self._share(after[name], name) for name in ids if self._has(after, name)], np.float64)
+        there = [name for name in ids if name in after and (self.before is None or name in self.before)]
+        values = np.array([self._share(after[name], name) for name in there], np.float64)
         try:
             self.test.take(values)
         except ValueError as fault:
             raise RunError(f"{run.path}: {self.metric} under {self.condition}: {fault}") from None
-
-    def _has(self, after: Mapping[str, float], name: str) -> bool:
-        return name in after and (self.before is None or name in self.before)
 
     def _share(self, value: float, name: str) -> float:
         if self.before is None:
@@ -194,25 +206,18 @@ def bounded(rule: Rule) -> Value | Change:
     return rule.statement
 
 
-def _apart(question: Question, subject: MeasuredRun, baseline: RunFolder | None) -> Sequence[str]:
-    """Return flags of what was computed otherwise in the baseline of a question, if it has one."""
-    statement = question.rule.statement
-    if baseline is None or not isinstance(statement, Change):
-        return ()
-    manifest, name = baseline.manifest, question.checkpoint
-    there = manifest.checkpoint(name if name in manifest.names else manifest.names[0])
-    return apart((manifest, there), (subject.manifest, subject.checkpoints[name]), statement.excepted)
-
-
 def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | None) -> Verdict:
-    rule, taken, every = question.rule, question.test.taken, subject.manifest.data.n
+    rule, name, taken, every = question.rule, question.checkpoint, question.test.taken, subject.manifest.data.n
     word = "not decided by" if question.state == UNDECIDED else "decided after"
-    row = subject.cells[question.checkpoint].get((question.condition, question.metric))
+    row = subject.cells[name].get((question.condition, question.metric))
     flags = [] if row is None else [flag for flag in row["flags"] if not flag.startswith((INCOMPLETE, STOPPED))]
-    flags += _apart(question, subject, baseline)
+    if baseline is not None and isinstance(rule.statement, Change):
+        before = baseline.manifest
+        there = before.checkpoint(name if name in before.names else before.names[0])
+        flags += apart((before, there), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted)
     figure = Measured(question.value, taken, flags=tuple(flags)) if taken else None
     reason = f"{word} {taken} of {every} samples"
-    return Verdict(rule, question.checkpoint, question.state, reason, figure, question.condition, of=every)
+    return Verdict(rule, name, question.state, reason, figure, question.condition, of=every)
 
 
 ERROR = 0.05
@@ -339,9 +344,8 @@ def _figure(
         why = f"samples leave {text} at their first wrong prediction, so {metric} has no meaning there"
         raise _refused(policy, rule, f"{why}; ask for {', '.join(task.compared.ended)}")
     if metric not in [*own, *(task.paired if text in by_text else ())]:
-        raise _refused(
-            policy, rule, f"{metric} under {text} is no mean over samples; ask for {', '.join(own) or 'top1'}"
-        )
+        why = f"{metric} under {text} is no mean over samples; ask for {', '.join(own) or 'top1'}"
+        raise _refused(policy, rule, why)
     needs = words.needs(text, metric, [*by_text])
     for need in needs:
         if need not in by_text or by_text[need].waits or by_text[need].on:
@@ -364,15 +368,16 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
                 "checkpoint as one of them, or give a baseline of one checkpoint"
             )
         side, subject = Side(run, other), planned.checkpoint(name)
+        needs = words_of(condition).needs(condition, metric, manifest.conditions)
         try:
             apart((manifest, side.described), (planned, subject), excepted)
-            for text in words_of(condition).needs(condition, metric, manifest.conditions):
+            for text in needs:
                 check_card(manifest, planned, text)
         except CannotTell as why:
             raise RunError(f"{run.path}: {why}") from None
         if same_identity(side.described, subject):
             raise RunError(f"{run.path}: {SAME}")
-        for text in words_of(condition).needs(condition, metric, manifest.conditions):
+        for text in needs:
             if text not in manifest.conditions:
                 raise RunError(f"{run.path}: the baseline has no {text}; audit it under that, too")
             if manifest.corrupted.digests.get(text) != takes.get(text):

@@ -15,9 +15,8 @@ from typing import Any
 from ..common.plugins import declared
 from ..data.dataset import Dataset, open_dataset
 from ..errors import DataError, NothingEvaluated, PluginError, ProtocolError, unknown
-from ..evaluations.attacks.build import Options, build_attack, parse_condition
-from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
-from ..evaluations.attacks.on_corrupted import on_corrupted
+from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK, on_corrupted
+from ..evaluations.attacks.evaluate import Options, build_attack, parse_condition
 from ..evaluations.attacks.two_phase.condition import two_phase_condition
 from ..evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
 from ..evaluations.corruptions.plan import CorruptedInputs, Plan

@@ -250,7 +250,7 @@ class Request:
 
     def attack_conditions(self, attacks: str, engine: str | None = None) -> tuple[Condition, ...]:
         """Return clean and the attacks of a list, at each radius. Raises ProtocolError for what is not understood."""
-        from ..evaluations.attacks.build import parse_conditions
+        from ..evaluations.attacks.evaluate import parse_conditions
         from ..protocol.card import number
         from .inputs import in_two_phases
 

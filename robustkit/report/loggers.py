@@ -31,15 +31,10 @@ class Logger(Protocol):
 
     @property
     def spec(self) -> str: ...
-
     def start(self, name: str, folder: Path) -> None: ...
-
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None: ...
-
     def params(self, values: Mapping[str, str]) -> None: ...
-
     def file(self, path: Path) -> None: ...
-
     def finish(self) -> None: ...
 
 
@@ -80,9 +75,8 @@ def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequen
                 logger.finish()
         except Exception as fault:  # a library may raise anything; the figures are safe in the run
             said = (str(fault).strip() or type(fault).__name__).splitlines()[0]
-            raise RunError(
-                f"--log {logger.spec}: {said}; fix that, or leave out --log; the run itself is complete"
-            ) from fault
+            remedy = "fix that, or leave out --log; the run itself is complete"
+            raise RunError(f"--log {logger.spec}: {said}; {remedy}") from fault
 
 
 def entry_name(run: RunFolder) -> str:
@@ -182,8 +176,7 @@ class MLflow:
         else:
             number = experiment.experiment_id
         runs = self._client.search_runs([number], f"tags.robustkit_entry = '{name}'", max_results=1)
-        tags = {"robustkit_entry": name}
-        self._run = runs[0] if runs else self._client.create_run(number, run_name=name, tags=tags)
+        self._run = runs[0] if runs else self._client.create_run(number, run_name=name, tags={"robustkit_entry": name})
 
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
         metric, now, new = importlib.import_module("mlflow.entities").Metric, int(1000 * time.time()), []
@@ -218,9 +211,8 @@ class WeightsAndBiases:
     def start(self, name: str, folder: Path) -> None:
         wandb = importlib.import_module("wandb")
         quiet = wandb.Settings(console="off", disable_git=True, disable_code=True, disable_job_creation=True)
-        self._run = wandb.init(
-            project=self.where or "robustkit", id=name, name=name, resume="allow", dir=str(folder), settings=quiet
-        )
+        named = {"project": self.where or "robustkit", "id": name, "name": name}
+        self._run = wandb.init(**named, resume="allow", dir=str(folder), settings=quiet)
 
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
         # Not its history, which would grow every time.
@@ -238,8 +230,5 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-LOGGERS: dict[str, Callable[[str, str], Logger]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-    "wandb": WeightsAndBiases,
-}
+LOGGERS: dict[str, Callable[[str, str], Logger]]
+LOGGERS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}

@@ -130,8 +130,8 @@ class RunFolder(RunFiles):
         `binding.provenance_metadata`.
         """
         data = parquet_bytes(table)
-        beside = json.dumps({**(timing or {}), "sha256": hashlib.sha256(data).hexdigest()})
-        self.write(self._timing_path(path), (beside + "\n").encode(), durable=False)
+        timings = json.dumps({**(timing or {}), "sha256": hashlib.sha256(data).hexdigest()})
+        self.write(self._timing_path(path), (timings + "\n").encode(), durable=False)
         self.write(path, data)
 
     def _timing_path(self, record: Path) -> Path:
@@ -165,9 +165,8 @@ class RunFolder(RunFiles):
                 timing = json_in(self.read_text(self._timing_path(path)))
                 expected = timing.get("sha256") if isinstance(timing, dict) else None
         except OSError as fault:
-            raise RunError(
-                f"{path}: cannot be read ({fault}); try again, or delete it and run the audit again"
-            ) from None
+            remedy = "try again, or delete it and run the audit again"
+            raise RunError(f"{path}: cannot be read ({fault}); {remedy}") from None
         if expected is None or hashlib.sha256(data).hexdigest() == expected:  # it may be lost in a power cut
             return data, ""
         return data, f"it was altered or damaged after it was written: its SHA-256 is not {str(expected)[:12]}…"
@@ -233,11 +232,9 @@ class RunFolder(RunFiles):
         Raises:
             RunError: there are none, or a file is not readable.
         """
-        paths = self.record_paths(checkpoint, condition)
-        if not paths:
-            raise RunError(
-                f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them"
-            )
+        if not (paths := self.record_paths(checkpoint, condition)):
+            what = f"no records of {checkpoint} under {condition}"
+            raise RunError(f"{self.path}: {what}; run the audit again to make them")
         unit = self.unit(checkpoint, condition)
         yield from (self._rows(path, unit, columns) for path in paths)
 
@@ -263,9 +260,8 @@ class RunFolder(RunFiles):
             return pa.concat_tables(tables, promote_options="default")  # a shard without images has no stages
         except pa.ArrowException as fault:
             where = self.shard_path(checkpoint, condition, 0).parent
-            raise DamagedRecord(
-                f"{where}: its records do not fit together ({fault}); delete them and run again"
-            ) from None
+            said = f"its records do not fit together ({fault})"
+            raise DamagedRecord(f"{where}: {said}; delete them and run again") from None
 
     def notes(self, checkpoint: str, condition: str) -> list[str]:
         """Return how an attack deviated from its settings, each note once, from the metadata of its records."""

@@ -18,7 +18,7 @@ import corruptions
 import robustkit
 from robustkit.common.randomness import SampleRng
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.build import parse_condition, parse_conditions
+from robustkit.evaluations.attacks.evaluate import parse_condition, parse_conditions
 from robustkit.evaluations.attacks.evidence import bearing_evidence
 from robustkit.evaluations.attacks.figures import curves
 from robustkit.evaluations.attacks.ranking import order_flag

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.build import attacks_of, defaults_of, parse_condition
+from robustkit.evaluations.attacks.evaluate import attacks_of, defaults_of, parse_condition
 from robustkit.evaluations.corruptions.condition import FROST
 from robustkit.evaluations.maps.condition import SHARED
 from robustkit.evaluations.maps.methods import OPTIONS, method_names

@@ -22,7 +22,7 @@ from robustkit.cli.terminal import after_part
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.aggregate import Reading, Results
-from robustkit.evaluations.attacks.build import parse_conditions
+from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, KEPT, phases_of
 from robustkit.evaluations.attacks.two_phase.evaluate import choose
 from robustkit.evaluations.attacks.two_phase.results import TwoPhaseSummary, two_phase_share, two_phase_tables

@@ -12,7 +12,7 @@ import pytest
 import attacks
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.build import build_attack, parse_condition, parse_conditions
+from robustkit.evaluations.attacks.evaluate import build_attack, parse_condition, parse_conditions
 from robustkit.protocol.card import Card, card_names, digest_of_part, format_number, load_card, number
 from robustkit.protocol.condition import split_list
 

@@ -1,8 +1,14 @@
-"""The words of attacks: `pgd(eps=1/255,steps=20)`. Loads no torch."""
+"""The words of attacks: `pgd(eps=1/255,steps=20)`. Loads no torch.
+
+Of an attack on corrupted images, `pgd(eps=1/255,steps=20,under=fog,severity=3)`, the ball lies around the corrupted
+image. Its text ends with the words of `corruption(fog,severity=3)`, whose draws the image has, so that the corruption
+alone and the attack on it are a pair.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,8 +21,7 @@ from ...protocol.card import Card, card_names, load_card
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, part_of
 from ..interface import Named, Place, Vocabulary
 from ..metrics import WEIGHT, Metric, Term, of_samples, plain_name, supported
-from ..registry import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, name_of, pattern_of, words_of
-from .on_corrupted import UNDER, starts_from
+from ..registry import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, name_of, pattern_of, vocabulary_of, words_of
 
 if TYPE_CHECKING:
     import attacks
@@ -25,17 +30,11 @@ EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
     "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), (*FOLDERS, *ATTACK_NAMES), same_name=False
 )
 """Of classifiers."""
-
-
 EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
     "attacks", DENSE_ATTACKS, subclass_of("attacks.dense:DenseAttack"), (*FOLDERS, *ATTACK_NAMES), same_name=False
 )
 """Of models that predict a class for each pixel."""
-
-
 ENGINES: tuple[str, ...] = ("robustkit", "pyautoattack", "torchattacks")
-
-
 FOUND = Metric("found_of_broken", "found of all broken %", 100, binary=True)
 TOP1 = of_samples("top1", "top-1 %")
 TERMS = (
@@ -82,9 +81,55 @@ TERMS = (
 )
 
 
+UNDER, _KIND = "under", "corruption"
+_OF_IT = ("severity", "preset", "variant", "texture", "source")
+"""Parameters of the corruption, which are no attack's."""
+
+
+def parted(text: str, given: Mapping[str, str], own: Container[str]) -> tuple[dict[str, str], Condition | None]:
+    """Return the attack's own parameters, and the corruption that the others name; None where they name none.
+
+    text: of the whole condition. given: its parameters. own: the names of the attack's.
+
+    Raises:
+        ProtocolError: there is no such corruption or severity, or its images cannot be attacked.
+    """
+    of_it = [f"{key}={given[key]}" for key in _OF_IT if key in given and key not in own]
+    if UNDER not in given:
+        if of_it:
+            raise ProtocolError(f"condition {text!r}: {of_it[0]} is of a corruption; name it, such as under=fog")
+        return dict(given), None
+    called = f"{_KIND}({','.join([given[UNDER], *of_it])})"
+    try:
+        under = vocabulary_of(_KIND).parse(called)
+    except ProtocolError as fault:
+        raise ProtocolError(f"condition {text!r}: {fault}") from None
+    if under.released:
+        raise ProtocolError(f"condition {text!r}: attacked images are corrupted here; leave out source=released")
+    return {key: value for key, value in given.items() if key in own or key not in (UNDER, *_OF_IT)}, under
+
+
+def on_corrupted(attack: Condition, under: Condition) -> Condition:
+    """Return the attack on the images of a corruption, in place of those that it attacks so far."""
+    own = attack.text.partition(f",{UNDER}=")[0].removesuffix(")")
+    return replace(attack, text=f"{own},{UNDER}={under.text.removeprefix(f'{_KIND}(')}", under=under)
+
+
+def starts_from(text: str) -> str:
+    """Return the text of the condition whose images an attack changes, by the attack's text."""
+    _, named, inside = text.partition(f",{UNDER}=")
+    return f"{_KIND}({inside}" if named else CLEAN.text
+
+
+def parts(text: str) -> tuple[str, dict[str, str]]:
+    """Return the name of an attack and the parameters that its text names, without those of a corruption."""
+    name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
+    return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
+
+
 def _parse(text: str, card: Card) -> Condition:
-    """Return the condition that a text names under a card, by `build`, which loads torch."""
-    condition: Condition = resolve_name(f"{__package__}.build:parse_condition")(text, card)
+    """Return the condition that a text names under a card, by `evaluate`, which loads torch."""
+    condition: Condition = resolve_name(f"{__package__}.evaluate:parse_condition")(text, card)
     return condition
 
 
@@ -112,7 +157,7 @@ def beneath(text: str, manifest: Named) -> str:
 
 def _in_table(text: str, manifest: Named) -> str:
     """Return `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says."""
-    claim, name, given = manifest.claims.get(text), *parts_of(text)
+    claim, name, given = manifest.claims.get(text), *parts(text)
     eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
     space = manifest.protocol.space
     radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
@@ -128,15 +173,9 @@ def _in_table(text: str, manifest: Named) -> str:
     return ", ".join(filter(None, (*words, beneath(text, manifest).strip())))
 
 
-def parts_of(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name of an attack and the parameters that its text names, without those of a corruption."""
-    name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
-    return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
-
-
 def _on_badge(text: str, manifest: Named) -> str:
     """Return `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels."""
-    claim, (name, given) = manifest.claims[text], parts_of(text)
+    claim, (name, given) = manifest.claims[text], parts(text)
     budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
     version = given.get("version", "standard")
     # A text names what differs from the card's attack, apart from its radius and budget.

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, percent, plain, spread
 from ...display.text import amount
-from .on_corrupted import UNDER, starts_from
+from ..metrics import SummaryRow
+from .condition import UNDER, starts_from
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
     from ...runs.manifest import Claim
 
-
 METRICS = {"top1": "accuracy", "miou": "mIoU"}
+AFTER = "top1_after_"
+"""How the metric of what stands after a stage begins."""
 _CALL = re.compile(r"([\w-]+)\((.*)\)", re.DOTALL)
 
 
@@ -28,8 +30,7 @@ class Curve:
     """A checkpoint under one attack at several radii.
 
     attack: its name and parameters besides eps, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) in the order
-    of eps, with the figure of the images that it changes at 0, where that
-    is known.
+    of eps, with the figure of the images that it changes at 0, where that is known.
     """
 
     checkpoint: str
@@ -38,20 +39,11 @@ class Curve:
     points: tuple[tuple[float, Point], ...]
 
 
-@dataclass(frozen=True)
-class Standing:
-    """A checkpoint under an attack in stages: the stages, and the share of samples that stand after each."""
-
-    checkpoint: str
-    condition: str
-    points: tuple[tuple[str, Point], ...]
-
-
-def curves(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Claim]) -> list[Curve]:
+def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[Curve]:
     """Return a curve for each attack (with all parameters but eps alike) and each checkpoint that it attacked."""
     starts: dict[tuple[str, str], Point] = {}
     by_curve: dict[tuple[str, str, str], dict[float, Point]] = {}
-    begun: dict[str, str] = {}
+    begun = dict[str, str]()
     for row in results:
         if row["metric"] not in METRICS or row["value"] is None:
             continue
@@ -84,52 +76,46 @@ def curve_figures(
 ) -> Iterator[Figure]:
     """Yield a figure for each norm, with a panel for each attack."""
     for norm in dict.fromkeys(line.norm for line in lines):
-        drawn = [line for line in lines if line.norm == norm]
-        attacks = list(dict.fromkeys(line.attack for line in drawn))
-        names = labels(dict.fromkeys(line.checkpoint for line in drawn))
-        unit = 255 if norm == "linf" and space != "sigma" else 1
-        axis = "eps (linf) in 1/255" if unit == 255 else f"eps ({norm})"
-        axis += {"sigma": ", in σ of each channel", "normalised": ", normalised units"}.get(space, "")
+        yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, space)
 
-        def paint(
-            canvas: Canvas,
-            group: Sequence[Curve] = drawn,
-            attacks: Sequence[str] = attacks,
-            names: Mapping[str, str] = names,
-            unit: int = unit,
-            axis: str = axis,
-        ) -> None:
-            grid = panels(canvas, len(attacks), sharex=True, sharey=True)
-            for axes, attack in zip(grid, attacks, strict=True):
-                shown = [line for line in group if line.attack == attack]
-                for place, line in enumerate(shown):
-                    places = [unit * eps for eps, _ in line.points]
-                    shift = spread(place, len(shown), 5)
-                    dots(axes, places, [point for _, point in line.points], looks[line.checkpoint], shift=shift)
-                axes.set_title(_wrapped(attack))
-                axes.set_ylim(0, 104)
-            for axes in grid[-2:]:
-                axes.set_xlabel(axis)
-            _ticks(grid[0], sorted({unit * eps for line in group for eps, _ in line.points}))
-            for axes in grid[::2]:
-                axes.set_ylabel(f"{METRICS[metric]} in %")
-            legend(canvas, {names[name]: looks[name] for name in names})
 
-        what = METRICS[metric][0].upper() + METRICS[metric][1:] if metric == "top1" else METRICS[metric]
-        said = [
-            _description(attack, [line for line in drawn if line.attack == attack], names, space) for attack in attacks
-        ]
-        title = f"{'Robust accuracy' if metric == 'top1' else 'mIoU'} against eps, {norm}"
-        rows = -(-len(attacks) // 2)
-        yield draw(
-            section,
-            title,
-            40 + 18 * -(-len(names) // 2) + 215 * rows,
-            paint,
-            alt=f"{what} against eps. " + " ".join(said),
-            caption=f"{what} with 95 % intervals, {_counted(drawn)}, from unattacked samples (eps 0) on. Series are "
-            "drawn a little apart so that none hides another.",
-        )
+def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, space: str) -> Figure:
+    norm, names = lines[0].norm, labels(dict.fromkeys(line.checkpoint for line in lines))
+    attacks: dict[str, list[Curve]] = {}
+    for line in lines:
+        attacks.setdefault(line.attack, []).append(line)
+    unit = 255 if norm == "linf" and space != "sigma" else 1
+    axis = "eps (linf) in 1/255" if unit == 255 else f"eps ({norm})"
+    axis += {"sigma": ", in σ of each channel", "normalised": ", normalised units"}.get(space, "")
+
+    def paint(canvas: Canvas) -> None:
+        grid = panels(canvas, len(attacks), sharex=True, sharey=True)
+        for axes, (attack, shown) in zip(grid, attacks.items(), strict=True):
+            for place, line in enumerate(shown):
+                places, shift = [unit * eps for eps, _ in line.points], spread(place, len(shown), 5)
+                dots(axes, places, [point for _, point in line.points], looks[line.checkpoint], shift=shift)
+            axes.set_title(_wrapped(attack))
+            axes.set_ylim(0, 104)
+        for axes in grid[-2:]:
+            axes.set_xlabel(axis)
+        _ticks(grid[0], sorted({unit * eps for line in lines for eps, _ in line.points}))
+        for axes in grid[::2]:
+            axes.set_ylabel(f"{METRICS[metric]} in %")
+        legend(canvas, {names[name]: looks[name] for name in names})
+
+    what, title = ("Accuracy", "Robust accuracy") if metric == "top1" else ("mIoU", "mIoU")
+    said = " ".join(_description(attack, shown, names, space) for attack, shown in attacks.items())
+    sizes = sorted({point.n for line in lines for _, point in line.points})
+    counted = f"n = {sizes[0]}" if len(sizes) == 1 else f"n from {sizes[0]} to {sizes[-1]}"
+    return draw(
+        section,
+        f"{title} against eps, {norm}",
+        40 + 18 * -(-len(names) // 2) + 215 * -(-len(attacks) // 2),
+        paint,
+        alt=f"{what} against eps. {said}",
+        caption=f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are drawn a little "
+        "apart so that none hides another.",
+    )
 
 
 def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], space: str) -> str:
@@ -142,11 +128,6 @@ def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], 
         then = [f"{percent(point.value)} at {amount(eps, line.norm, space)}" for eps, point in rest]
         sentences.append(", ".join([start, *then]))
     return f"Under {plain(attack, 80)}: {listed(sentences)}."
-
-
-def _counted(lines: Sequence[Curve]) -> str:
-    sizes = sorted({point.n for line in lines for _, point in line.points})
-    return f"n = {sizes[0]}" if len(sizes) == 1 else f"n from {sizes[0]} to {sizes[-1]}"
 
 
 def _ticks(axes: Axes, places: Sequence[float]) -> None:
@@ -168,59 +149,47 @@ def _wrapped(text: str, width: int = 28) -> str:
     return "\n".join(lines)
 
 
-def standings(results: Sequence[Mapping[str, Any]]) -> list[Standing]:
-    """Return how many samples of every checkpoint stand after each stage of every attack in stages."""
-    stages: dict[tuple[str, str], list[tuple[str, Point]]] = {}
-    for row in results:
-        if row["metric"].startswith("top1_after_") and row["value"] is not None:
-            stage = row["metric"].removeprefix("top1_after_")
-            stages.setdefault((row["checkpoint"], row["condition"]), []).append((stage, Point.of(row)))
-    return [Standing(*key, tuple(points)) for key, points in stages.items()]
-
-
 def _short(condition: str) -> str:
     """Return `autoattack, eps 4/255` of `autoattack(eps=4/255,version=standard)`."""
     eps = re.search(r"\beps=([^,)]+)", condition)
     return plain(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
 
 
-def stage_figures(every: Sequence[Standing], looks: Mapping[str, Style]) -> Iterator[Figure]:
-    """Yield a figure for each attack in stages."""
-    for condition in dict.fromkeys(entry.condition for entry in every):
-        group = [entry for entry in every if entry.condition == condition]
-        stages = list(dict.fromkeys(stage for entry in group for stage, _ in entry.points))
-        names = labels(entry.checkpoint for entry in group)
+def stage_figures(results: Sequence[SummaryRow], looks: Mapping[str, Style]) -> Iterator[Figure]:
+    """Yield a figure for each attack in stages: how many samples of every checkpoint stand after each."""
+    after: dict[str, dict[str, dict[str, Point]]] = {}  # by condition, checkpoint and stage
+    for row in results:
+        if row["metric"].startswith(AFTER) and row["value"] is not None:
+            checkpoints = after.setdefault(row["condition"], {})
+            checkpoints.setdefault(row["checkpoint"], {})[row["metric"].removeprefix(AFTER)] = Point.of(row)
+    yield from (_stage_figure(condition, checkpoints, looks) for condition, checkpoints in after.items())
 
-        def paint(
-            canvas: Canvas,
-            group: Sequence[Standing] = group,
-            stages: Sequence[str] = stages,
-            names: Mapping[str, str] = names,
-        ) -> None:
-            (axes,) = panels(canvas, 1)
-            for place, entry in enumerate(group):
-                places = [stages.index(stage) for stage, _ in entry.points]
-                shift = spread(place, len(group), 7, 48)
-                dots(axes, places, [point for _, point in entry.points], looks[entry.checkpoint], shift=shift)
-            axes.set_xticks(range(len(stages)), stages)
-            axes.set_xlim(-0.4, len(stages) - 0.6)
-            axes.set_ylim(0, 104)
-            axes.set_ylabel("samples standing, %")
-            legend(canvas, {names[name]: looks[name] for name in names})
 
-        sentences = []
-        for entry in group:
-            standing = (f"{round(point.value * point.n)} after {stage}" for stage, point in entry.points)
-            sentences.append(
-                f"of {entry.points[0][1].n} samples of {names[entry.checkpoint]} stand {', '.join(standing)}"
-            )
-        shown = plain(condition, 150).replace(",", ", ")  # so that a line can break
-        yield draw(
-            "stages",
-            f"Samples standing after each stage of {_short(condition)}",
-            260 + 18 * -(-len(names) // 2),
-            paint,
-            alt=f"{plain(condition, 90)}: {listed(sentences)}.",
-            caption=f"{shown}: each stage attacks the samples that the ones before left standing; 95 % intervals.",
-            name=condition,
-        )
+def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], looks: Mapping[str, Style]) -> Figure:
+    stages, names = list(dict.fromkeys(stage for points in after.values() for stage in points)), labels(after)
+
+    def paint(canvas: Canvas) -> None:
+        (axes,) = panels(canvas, 1)
+        for place, (name, points) in enumerate(after.items()):
+            places, shift = [stages.index(stage) for stage in points], spread(place, len(after), 7, 48)
+            dots(axes, places, list(points.values()), looks[name], shift=shift)
+        axes.set_xticks(range(len(stages)), stages)
+        axes.set_xlim(-0.4, len(stages) - 0.6)
+        axes.set_ylim(0, 104)
+        axes.set_ylabel("samples standing, %")
+        legend(canvas, {names[name]: looks[name] for name in names})
+
+    sentences = []
+    for name, points in after.items():
+        standing = ", ".join(f"{round(point.value * point.n)} after {stage}" for stage, point in points.items())
+        sentences.append(f"of {next(iter(points.values())).n} samples of {names[name]} stand {standing}")
+    shown = plain(condition, 150).replace(",", ", ")  # so that a line can break
+    return draw(
+        "stages",
+        f"Samples standing after each stage of {_short(condition)}",
+        260 + 18 * -(-len(names) // 2),
+        paint,
+        alt=f"{plain(condition, 90)}: {listed(sentences)}.",
+        caption=f"{shown}: each stage attacks the samples that the ones before left standing; 95 % intervals.",
+        name=condition,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,16 +16,15 @@ from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
-from ..aggregate import Gatherer, Number, Results, column_of, readable
+from ..aggregate import Gatherer, Number, Results, column_of
 from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Overview, Presenter
 from ..interface import Clause, share
 from ..metrics import Cells, Metric, interval_cell, is_whole
 from ..registry import words_of
-from .condition import FOUND, VOCABULARY, alone, beneath, parts_of
-from .figures import curve_figures, curves, stage_figures, standings
+from .condition import FOUND, TOP1, VOCABULARY, alone, beneath, parts, starts_from
+from .figures import AFTER, curve_figures, curves, stage_figures
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
-from .on_corrupted import starts_from
 from .ranking import OrderOfAttacks, findings_of
 
 if TYPE_CHECKING:
@@ -43,21 +42,14 @@ class StageCounts:
     standing: int
     forwards: int
     backwards: int
-    seconds: float | None = None
 
 
 def is_stage_column(column: str) -> bool:
     return column in ("error", "broken_by") or column.startswith(("forwards ", "backwards "))
 
 
-def stages(run: RunFolder, checkpoint: str, condition: str) -> list[StageCounts]:
-    """Return the stages of an attack, with the seconds of each where known; empty for an attack without stages."""
-    counts = stages_of(readable(run.table(checkpoint, condition, is_stage_column)))
-    seconds = run.stage_seconds(checkpoint, condition) if counts else {}
-    return [replace(stage, seconds=seconds.get(stage.name)) for stage in counts]
-
-
 def stages_of(read: pa.Table) -> list[StageCounts]:
+    """Return the stages of an attack from the rows of samples that could be read; empty for one without stages."""
     names = [name.removeprefix("forwards ") for name in read.column_names if name.startswith("forwards ")]
     often = Counter(read["broken_by"].to_pylist() if names else ())
     standing, counts = len(read), []
@@ -66,13 +58,6 @@ def stages_of(read: pa.Table) -> list[StageCounts]:
         passes = (int(np.nansum(column_of(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
         counts.append(StageCounts(name, standing, *passes))
     return counts
-
-
-def stage_numbers(read: pa.Table) -> Iterator[Number]:
-    """Yield the share of samples that stands after each stage, for the results."""
-    n = len(read)
-    for stage in stages_of(read):
-        yield f"top1_after_{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
 
 
 class Stages(Gatherer):
@@ -95,22 +80,11 @@ class Stages(Gatherer):
         self.by_unit[checkpoint, condition] = len(read), stages_of(read)
 
 
-def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:
-    """Return what speaks for and against the result of an attack; empty where no evidence was asked for."""
-    read = readable(run.table(checkpoint, condition, is_stage_column))
-    return dossier_of(run, run.manifest, checkpoint, condition, len(read), stages_of(read))
-
-
-def dossier_of(
-    run: RunFolder,
-    manifest: Manifest,
-    checkpoint: str,
-    condition: str,
-    n: int,
-    stages: Sequence[StageCounts],
-) -> list[Doubt]:
-    """Return the same for n samples, of which some stand after each stage."""
-    if condition not in manifest.evidence:
+def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: Sequence[StageCounts]) -> list[Doubt]:
+    """Return what speaks for and against the result of an attack on n samples, of which some stand after each stage;
+    empty where no evidence was asked for.
+    """
+    if condition not in run.manifest.evidence:
         return []
     figures = run.evidence(checkpoint, condition)
     if figures is None:
@@ -125,78 +99,33 @@ STRENGTH_NOTE = (
     "that this attack broke itself."
 )
 STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
+Rows = Iterator[tuple[str, str, tuple[str, ...]]]
+"""Checkpoint, condition, and texts of a row."""
 
 
-def stage_tables(results: Results) -> list[tuple[str, str, list[tuple[str, ...]]]]:
-    """Return the checkpoint, condition and rows of texts under `STAGE_HEADINGS` of each attack in stages."""
-    tables = []
+def stage_rows(results: Results) -> Rows:
+    """Yield a row under `STAGE_HEADINGS` for each stage of each attack in stages."""
     for (checkpoint, condition), (_, stages) in results.gathered(Stages).by_unit.items():
         seconds = results.run.stage_seconds(checkpoint, condition) if stages else {}
-        rows: list[tuple[str, ...]] = [
-            (
-                *(stage.name, str(stage.standing), f"{stage.forwards:,}", f"{stage.backwards:,}"),
-                f"{seconds[stage.name]:.1f}" if stage.name in seconds else "–",
-            )
-            for stage in stages
-        ]
-        if rows:
-            tables.append((checkpoint, condition, rows))
-    return tables
+        for stage in stages:
+            spent = f"{seconds[stage.name]:.1f}" if stage.name in seconds else "–"
+            counts = str(stage.standing), f"{stage.forwards:,}", f"{stage.backwards:,}"
+            yield checkpoint, condition, (stage.name, *counts, spent)
 
 
-def strength_rows(results: Results) -> dict[str, list[tuple[str, ...]]]:
-    """Return the rows of texts under `STRENGTH_HEADINGS`, by checkpoint, of attacks that have others to compare."""
-    rows: dict[str, list[tuple[str, ...]]] = {}
+def strength_rows(results: Results) -> Rows:
+    """Yield a row under `STRENGTH_HEADINGS`, without the condition, for each attack that has others to compare."""
     for row in results:
         if row["metric"] == FOUND.name:
-            rows.setdefault(row["checkpoint"], []).append((row["condition"], interval_cell(row), str(row["n"])))
-    return rows
+            yield row["checkpoint"], row["condition"], (interval_cell(row), str(row["n"]))
 
 
-def dossiers(results: Results) -> list[tuple[str, str, list[Doubt]]]:
-    """Return the evidence on attacks, doubtful or not: checkpoint, condition, findings."""
-    flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
-    rows = []
-    for unit, (n, stages) in results.gathered(Stages).by_unit.items():
-        doubts = [*dossier_of(results.run, results.manifest, *unit, n, stages), *findings_of(flags.get(unit, []))]
-        if doubts:
-            rows.append((*unit, doubts))
-    return rows
-
-
-def terminal_stages(results: Results) -> Iterator[TextTable]:
-    """Yield the stages of all attacks that have any as one table, and how much of what was broken each attack found."""
-    every = [(checkpoint, condition, row) for checkpoint, condition, rows in stage_tables(results) for row in rows]
-    if every:
-        title = "stages: each works on what the ones before left standing"
-        rows = tuple((f"{checkpoint}, {condition}", *row) for checkpoint, condition, row in every)
-        yield TextTable(title, ("", *STAGE_HEADINGS), rows).under_heads([row[0] for row in rows])
-    if found := strength_rows(results):
-        lines = [(f"{checkpoint}, {row[0]}", *row[1:]) for checkpoint, rows in found.items() for row in rows]
-        yield TextTable("how strong the attacks were", ("", *STRENGTH_HEADINGS[1:]), tuple(lines), note=STRENGTH_NOTE)
-    yield from support_tables(results, lambda text: words_of(text) is VOCABULARY)
-
-
-def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
-    """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`; then that
-    of those on corrupted images.
-
-    While records of some attack are missing, none is called the strongest or the only one. Attacks on a part of the
-    samples count only where there are no others, and stages of an attack that is estimated as a whole do not.
-    """
-    whole = [text for text in manifest.claims if not text.startswith(_parts_of_estimated(manifest))]
-    every = [text for text in whole if not part_of(text)] or whole
-    on_clean = [text for text in every if starts_from(text) == CLEAN.text]
-    on_corrupted = [text for text in every if text not in on_clean]
-    yield from _least(on_clean, cells, manifest, headline)
-    yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
-
-
-def _parts_of_estimated(manifest: Manifest) -> tuple[str, ...]:
-    """Return how the texts of stages begin that ran for the estimate of a whole attack, which has its own clause."""
-    named = ((text, metric.name) for text in manifest.conditions for metric in words_of(text).metrics)
-    estimated = (words_of(text).estimated(text, name) for text, name in named)
-    return tuple(dict.fromkeys(f"{attack.removesuffix(')')},only=" for attack in estimated if attack))
+def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Part]:
+    """Return the rows of each checkpoint, with the condition before them."""
+    of: dict[str, list[tuple[str, ...]]] = {}
+    for checkpoint, condition, texts in rows:
+        of.setdefault(checkpoint, []).append((condition, *texts))
+    return [Part(checkpoint, headings, tuple(lines)) for checkpoint, lines in of.items()]
 
 
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
@@ -206,20 +135,15 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in texts]
     if not attacked:
         return
-    claims = manifest.claims
     row, clean = min(reversed(attacked), key=lambda row: float(row["value"])), cells.get((CLEAN.text, headline.name))
-    norm, eps = claims[row["condition"]].norm, float(claims[row["condition"]].eps)
-    space = manifest.protocol.space
-    radius = amount(eps, norm, space) + ("" if norm == "linf" else f" ({norm})")
-    if space == "normalised":
-        radius += " in normalised units"
-    of_others = (
-        "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} {manifest.protocol.samples.many}"
-    )
-    name, given = parts_of(row["condition"])
+    claim, space = manifest.claims[row["condition"]], manifest.protocol.space
+    radius = amount(float(claim.eps), claim.norm, space) + ("" if claim.norm == "linf" else f" ({claim.norm})")
+    radius += " in normalised units" if space == "normalised" else ""
+    on_all = clean is not None and row["n"] == clean["n"]
+    name, given = parts(row["condition"])
     stages = f" with {alone(given['only'])}" if "only" in given else ""
     call = f"{name}{stages} at {radius}{beneath(row['condition'], manifest)}"
-    leaves = f"leaves {share(row)}{of_others}"
+    leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row['n']} {manifest.protocol.samples.many}")
     missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
     if missing:
         so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(texts)})"
@@ -228,42 +152,26 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
         yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack{of}, {call}, {leaves}", (row,))
 
 
-def stage_grids(results: Results) -> list[Grid]:
-    """Return what stands after each stage, all checkpoints side by side."""
-    rows: dict[str, list[tuple[str, ...]]] = {}
-    for checkpoint, condition, stages in stage_tables(results):
-        rows.setdefault(checkpoint, []).extend((condition, *row) for row in stages)
-    headings = ("condition", *STAGE_HEADINGS)
-    parts = [Part(checkpoint, headings, tuple(lines)) for checkpoint, lines in rows.items()]
-    return side_by_side("Samples that stand after each stage", parts, keys=2, headline=STAGE_HEADINGS[1])
-
-
-def strength_grids(results: Results) -> list[Grid]:
-    """Return how much of what all attacks broke each broke itself, and the figures of attacks on a part of the samples
-    that others support, all checkpoints side by side.
-    """
-    parts = [Part(name, STRENGTH_HEADINGS, tuple(rows)) for name, rows in strength_rows(results).items()]
-    title = "How strong the attacks were"
-    strengths = side_by_side(title, parts, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
-    return [*strengths, *support_grids(results, lambda text: words_of(text) is VOCABULARY)]
-
-
 def dossier_grids(results: Results) -> list[Grid]:
-    """Return the checks that found something, then, folded, the others."""
-    flagged, passed = list[tuple[str, ...]](), list[tuple[str, ...]]()
-    for checkpoint, condition, found in dossiers(results):
-        for finding in found:
-            said = "" if finding.flag else "not measured" if finding.figure == "not measured" else "nothing found"
-            row = (finding.check, checkpoint, condition, finding.figure)
-            (flagged if finding.flag else passed).append((*row, f"⚑ {finding.flag}" if finding.flag else said))
-    return [*_grid("Checks that found something", flagged), *_grid("Checks that found nothing", passed, folded=True)]
-
-
-def _grid(title: str, rows: Sequence[tuple[str, ...]], folded: bool = False) -> list[Grid]:
+    """Return the checks that found something, then, folded, the others; the rows of each check together."""
+    flagged, passed = dict[str, list[tuple[str, ...]]](), dict[str, list[tuple[str, ...]]]()
+    flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
+    for unit, (n, stages) in results.gathered(Stages).by_unit.items():
+        for found in (*dossier_of(results.run, *unit, n, stages), *findings_of(flags.get(unit, []))):
+            nothing = "not measured" if found.figure == "not measured" else "nothing found"
+            row = (found.check, *unit, found.figure, f"⚑ {found.flag}" if found.flag else nothing)
+            (flagged if found.flag else passed).setdefault(found.check, []).append(row)
     headings = ("check", "checkpoint", "condition", "measured", "verdict")
-    names = list(dict.fromkeys(row[0] for row in rows))
-    ordered = tuple(sorted(rows, key=lambda row: names.index(row[0])))
-    return [Grid(f"{title}: {len(rows)}", headings, ordered, 3, folded=folded)] if rows else []
+    grids = []
+    for what, checks in (("something", flagged), ("nothing", passed)):
+        if rows := tuple(row for some in checks.values() for row in some):
+            title = f"Checks that found {what}: {len(rows)}"
+            grids.append(Grid(title, headings, rows, 3, folded=checks is passed))
+    return grids
+
+
+def _is_ours(text: str) -> bool:
+    return words_of(text) is VOCABULARY
 
 
 class AttacksAggregator(Aggregator):
@@ -278,12 +186,14 @@ class AttacksAggregator(Aggregator):
         return (Stages,)
 
     def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
-        of = reading.run, reading.manifest, reading.checkpoint, condition
-        dossier = dossier_of(*of, len(read), stages_of(read))
-        return [finding.flag for finding in dossier if finding.flag]
+        found = dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read))
+        return [finding.flag for finding in found if finding.flag]
 
     def numbers(self, read: pa.Table) -> Iterable[Number]:
-        return stage_numbers(read)
+        """Return the share of samples that stands after each stage."""
+        n = len(read)
+        for stage in stages_of(read):
+            yield f"{AFTER}{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
 
 
 AGGREGATOR = AttacksAggregator()
@@ -295,21 +205,52 @@ class AttacksPresenter(Presenter):
     words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        return clauses(cells, manifest, headline)
+        """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`; then
+        that of those on corrupted images.
+
+        While records of some attack are missing, none is called the strongest or the only one. Attacks on a part of the
+        samples count only where there are no others, and stages of an attack that is estimated as a whole, which has
+        its own clause, do not.
+        """
+        named = ((text, metric.name) for text in manifest.conditions for metric in words_of(text).metrics)
+        estimated = (words_of(text).estimated(text, name) for text, name in named)
+        stages = tuple({f"{attack.removesuffix(')')},only=" for attack in estimated if attack})
+        whole = [text for text in manifest.claims if not text.startswith(stages)]
+        every = [text for text in whole if not part_of(text)] or whole
+        on_clean = [text for text in every if starts_from(text) == CLEAN.text]
+        on_corrupted = [text for text in every if text not in on_clean]
+        yield from _least(on_clean, cells, manifest, headline)
+        yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        return terminal_stages(results)
+        """Yield the stages of all attacks that have any as one table, and how much of what was broken each found."""
+        if every := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in stage_rows(results)]:
+            title = "stages: each works on what the ones before left standing"
+            table = TextTable(title, ("", *STAGE_HEADINGS), tuple(every))
+            yield table.under_heads([unit for unit, *_ in every])
+        if found := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in strength_rows(results)]:
+            headings = ("", *STRENGTH_HEADINGS[1:])
+            yield TextTable("how strong the attacks were", headings, tuple(found), note=STRENGTH_NOTE)
+        yield from support_tables(results, _is_ours)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        """Yield the curves, the stages, and the evidence.
+
+        The figures of attacks on a part of the samples, which others support, stand with the strengths.
+        """
         claims, space = results.manifest.claims, results.manifest.protocol.space
-        drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space))
+        drawn = tuple(curve_figures(curves(results, claims), looks, TOP1.name, "attacks", space))
         yield Section("attacks", "Robust accuracy against ε", figures=drawn)
-        yield Section(
-            "stages",
-            "Attacks in stages",
-            lambda: {"grids": stage_grids(results), "strengths": strength_grids(results)},
-            tuple(stage_figures(standings(results), looks)),
-        )
+
+        def in_stages() -> dict[str, list[Grid]]:
+            stages = _parts_of(stage_rows(results), ("condition", *STAGE_HEADINGS))
+            title, headline = "Samples that stand after each stage", STAGE_HEADINGS[1]
+            grids = side_by_side(title, stages, keys=2, headline=headline)
+            found, title = _parts_of(strength_rows(results), STRENGTH_HEADINGS), "How strong the attacks were"
+            strengths = side_by_side(title, found, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
+            return {"grids": grids, "strengths": [*strengths, *support_grids(results, _is_ours)]}
+
+        yield Section("stages", "Attacks in stages", in_stages, tuple(stage_figures(results, looks)))
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,8 +13,21 @@ import cam
 from cam.controls import Control
 
 from ...common.randomness import SampleRng
+from ...protocol.condition import Condition
+from ..family import Evaluator
 from ..subject import Subject
 from .methods import EVERY_EXPLAINER, Chosen, as_numbers
+
+if TYPE_CHECKING:
+    from ...common.plugins import Plugin
+
+
+class MapEvaluator(Evaluator):
+    """A family whose conditions name a map."""
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", "")))
+        return () if plugged is None else (plugged,)
 
 
 def explainer_of(subject: Subject, method: str, options: Chosen = ()) -> cam.Explainer:

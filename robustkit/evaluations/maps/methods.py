@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from cam.registry import CONTROLS, METHODS
 
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.card import format_number, number
-from ...protocol.condition import split_condition
-from ..interface import Cost
+from ...protocol.condition import Condition, ConditionPattern, split_condition
+from ..interface import Cost, Vocabulary
 
 if TYPE_CHECKING:
     import cam
@@ -137,6 +137,29 @@ def check_names(method: str, given: Mapping[str, str], others: tuple[str, ...], 
     names = (*others, *OPTIONS.get(method, {}))
     if odd := given.keys() - set(names):
         raise ProtocolError(f"{where}: " + unknown("parameter", min(odd), names))
+
+
+def chosen_of(condition: Condition) -> Chosen:
+    """Return the own options of a condition's map."""
+    return cast("Chosen", condition.payload)
+
+
+class MapWords(Vocabulary):
+    """Conditions with a map, whose own options may stand with it. usual: the map where none is named."""
+
+    usual: ClassVar[str] = "agcam"
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        super().check(pattern, text, other)
+        if method := pattern.given.get("map", self.usual):
+            check_method(method, text)
+
+    def map_of(self, pattern: ConditionPattern) -> str:
+        """Return the map with its own options, as `--cams` names it; empty where there is none."""
+        given = pattern.given
+        own = ",".join(f"{key}={value}" for key, value in given.items() if key not in self.parameters)
+        method = given.get("map", self.usual)
+        return f"{method}({own})" if own and method else method
 
 
 CHANNELS = 512

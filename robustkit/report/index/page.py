@@ -16,29 +16,15 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from ...display.svg import INK, Figure, Point, dots, draw, labels, legend, plain, spread, style
-from ...display.table import TextTable
 from ...errors import RunError
-from ...results.comparison import compare, pairs, unpaired
-from ...results.pairing import checkpoint_changes, run_changes
+from ...results.comparison import compare
+from ...results.pairing import checkpoint_changes, pairs, run_changes, unpaired
 from ...results.tables import tables
 from ...runs.folder import RunFolder
 from ...tasks.registry import find_metric
 from ..pages import environment, rendered
-from .scan import (
-    FOLDER,
-    MARK,
-    PAGE,
-    VERSION,
-    IndexCheckpoint,
-    IndexFigure,
-    IndexRun,
-    Listed,
-    is_own,
-    keep,
-    list_runs,
-    place_of,
-    put,
-)
+from . import scan
+from .scan import FOLDER, PAGE, IndexCheckpoint, IndexFigure, IndexRun, Listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -56,9 +42,8 @@ def figure_text(figure: IndexFigure) -> str:
     scale = definition.scale if definition else 1.0
     digits = 1 if scale == 100 else 3
     value = f"{scale * figure.value:.{digits}f}"
-    if figure.low is None or figure.high is None:
-        return value
-    return f"{value} [{scale * figure.low:.{digits}f}, {scale * figure.high:.{digits}f}]"
+    ends = [f"{scale * end:.{digits}f}" for end in (figure.low, figure.high) if end is not None]
+    return f"{value} [{', '.join(ends)}]" if len(ends) == 2 else value
 
 
 SERIES = 4  # in a chart
@@ -123,8 +108,7 @@ def histories(runs: Mapping[str, IndexRun]) -> list[History]:
         _, run, checkpoint = newest_first[0]
         keys, entries = tuple((f.condition, f.metric) for f in checkpoint.figures if f.chief), newest_first[::-1]
         changes = ((), *(tuple(_changes(older, newer)) for older, newer in pairwise(entries)))
-        data = f"{run.n} samples of {run.data}"
-        history = History(checkpoint.name, data, run.card, tuple(entries), changes, keys)
+        history = History(checkpoint.name, f"{run.n} samples of {run.data}", run.card, tuple(entries), changes, keys)
         result.append(replace(history, chart=_chart(history)) if len(result) < CHARTS else history)
     return result
 
@@ -224,14 +208,9 @@ def _point(figure: IndexFigure) -> Point:
 
 def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False) -> str:
     """Return the page that lists all runs beneath a folder. served: by `serve`, not read from a file."""
-    families = dict.fromkeys(
-        figure.family
-        for run in listed.runs.values()
-        for one in run.checkpoints
-        for figure in one.figures
-        if figure.chief
-    )
-    every = [(path, run) for path, run in listed.runs.items()]
+    every = [*listed.runs.items()]
+    figures = (figure for _, run in every for one in run.checkpoints for figure in one.figures)
+    families = dict.fromkeys(figure.family for figure in figures if figure.chief)
     return _rendered(
         "index.html.j2",
         ["index.js"],
@@ -252,15 +231,11 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
     )
 
 
-def comparison_page(first: str, second: str, tables: Sequence[TextTable], alone: Sequence[str]) -> str:
-    """Return the page that compares two runs, named by their paths beneath the folder."""
-    return _rendered("pair.html.j2", [], first=first, second=second, tables=tables, alone=alone)
-
-
 def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
-    templates = environment(address=address, words=_words)
+    # What a filter looks for in a run, lower case.
+    templates = environment(address=address, words=lambda run: " ".join((run.card, run.data, run.started)).lower())
     helpers: dict[str, Any] = {
-        "mark": Markup(MARK),
+        "mark": Markup(scan.MARK),
         "figure_name": figure_name,
         "figure_text": figure_text,
         "quoted": shlex.quote,
@@ -272,11 +247,6 @@ def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
 def address(path: str) -> Markup:
     """Return a path beneath the folder as a relative URL, which has no character of HTML."""
     return Markup(quote(os.fsencode(path)))
-
-
-def _words(run: IndexRun) -> str:
-    """Return what a filter looks for in a run, lower case."""
-    return " ".join((run.card, run.data, run.started)).lower()
 
 
 COMPARED = 8
@@ -292,8 +262,9 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     asked = consecutive(listed.runs)
     written, left = Pairs(changes=asked), most
     for pair in asked:
-        name = f"{FOLDER}/compare-{_digest(listed, pair)}.html"
-        if is_own(folder / name):
+        made_of = json.dumps([scan.VERSION, pair, {name: listed.stamps[name] for name in pair}])
+        name = f"{FOLDER}/compare-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.html"
+        if scan.is_own(folder / name):
             written.pages[pair] = name
         elif left <= 0:
             written.waiting.append(pair)
@@ -304,11 +275,11 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
             except Exception as fault:  # records of someone else spoil their own comparison only
                 written.failed[pair] = str(fault) or type(fault).__name__
                 continue
-            put(folder, name, page)
+            scan.put(folder, name, page)
             written.pages[pair] = name
     current = set(written.pages.values())
     for path in (folder / FOLDER).glob("compare-*.html"):
-        if f"{FOLDER}/{path.name}" not in current and is_own(path):
+        if f"{FOLDER}/{path.name}" not in current and scan.is_own(path):
             path.unlink(missing_ok=True)
     return written
 
@@ -320,14 +291,8 @@ def compared(folder: Path, first: str, second: str) -> str:
         RobustkitError: they cannot be compared.
     """
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
-    chosen = pairs(opened)
-    shown: list[TextTable] = tables(compare(chosen))
-    return comparison_page(first, second, shown, unpaired(opened))
-
-
-def _digest(listed: Listed, pair: tuple[str, str]) -> str:
-    stamps: Mapping[str, object] = {name: listed.stamps[name] for name in pair}
-    return hashlib.sha256(json.dumps([VERSION, pair, stamps]).encode()).hexdigest()[:16]
+    shown, alone = tables(compare(pairs(opened))), unpaired(opened)
+    return _rendered("pair.html.j2", [], first=first, second=second, tables=shown, alone=alone)
 
 
 @dataclass(frozen=True)
@@ -349,8 +314,8 @@ def write_index(folder: Path, compared: int = COMPARED) -> Index:
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder; give the one that holds your runs, such as runs")
-    place_of(folder, PAGE)  # before anything is written
-    listed = list_runs(folder)
-    keep(folder, listed)
+    scan.place_of(folder, PAGE)  # before anything is written
+    listed = scan.list_runs(folder)
+    scan.keep(folder, listed)
     pairs = write_pairs(folder, listed, compared)
-    return Index(put(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
+    return Index(scan.put(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)

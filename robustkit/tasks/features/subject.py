@@ -17,7 +17,7 @@ from ...common.preprocessing import Preprocessing
 from ...common.randomness import SampleRng
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
-from ...evaluations.attacks.build import build_attack
+from ...evaluations.attacks.evaluate import build_attack
 from ...evaluations.subject import Batch, ImageSubject, Reader, Settings
 from ...models.identity import Classifier
 from ...protocol.card import Card

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import RunError
 from ...evaluations.family import families_of
 from ...evaluations.records import Compared, Recorded
+from ...evaluations.registry import words_of
 from ..task import Task
 from .measures import METRICS
 
@@ -69,9 +70,10 @@ class Labelled(Task):
         return f"{share(row)} right on {row['n']} clean {self.samples.many}"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
+        from ..condition_table import ConditionTable
         from .tables import card_parts
 
-        yield from card_parts(results)
+        yield from card_parts(ConditionTable.of(self, results, results.manifest))
         for family in families_of(results.manifest, results):
             yield from family.presenter.card(results)
 
@@ -79,19 +81,25 @@ class Labelled(Task):
         return self.headline_metric.word if is_clean else ""
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        from .tables import terminal_table
+        from ..condition_table import CHANGE, ConditionTable
 
-        table = terminal_table(results)
-        yield from [table] if table.rows else []
+        table = ConditionTable.of(self, results, results.manifest)
+        yield from [table.terminal(("top5", "ece", CHANGE, "n"), mark=True)] if table.figures else []
         for family in families_of(results.manifest, results):
             yield from family.presenter.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         from ...display.table import Section
+        from ...evaluations.presenting import flag_lines
+        from ..condition_table import ConditionTable
         from .metrics import weak_spots
-        from .tables import calibration_figures, class_grids, reliabilities, result_grids
+        from .tables import calibration_figures, class_grids, reliabilities
 
-        yield Section("results", "Results", lambda: {"grids": result_grids(results)})
+        def grids() -> Mapping[str, Any]:
+            flags = flag_lines(results, lambda text: words_of(text).in_results)
+            return {"grids": ConditionTable.of(self, results, results.manifest).grids(flags)}
+
+        yield Section("results", "Results", grids)
         yield Section("calibration", "Calibration", figures=tuple(calibration_figures(reliabilities(results), looks)))
         yield Section("classes", "Weak spots by class", lambda: {"grids": class_grids(weak_spots(results))})
         for family in families_of(results.manifest, results):

@@ -6,9 +6,15 @@ from ...evaluations.metrics import Metric, Term, mean_share
 
 METRICS = (
     replace(mean_share("miou", "mIoU %", drafted=True, hub=("mean_iou", "mIoU")), also=("iou", "jaccard")),
-    mean_share("pixel_accuracy", "pixel accuracy %", hub=("pixel_accuracy", "pixel accuracy")),
-    mean_share("mean_accuracy", "mean accuracy %", hub=("mean_accuracy", "mean class accuracy")),
     Metric("miou_worst", "worst-case mIoU %", 100, 1, share=True),
+    replace(
+        mean_share("pixel_accuracy", "pixel accuracy %", hub=("pixel_accuracy", "pixel accuracy")), short="pixel acc. %"
+    ),
+    replace(
+        mean_share("mean_accuracy", "mean accuracy %", hub=("mean_accuracy", "mean class accuracy")),
+        short="mean acc. %",
+    ),
+    Metric("nll", "NLL", better=-1, paired=True, least=0, bare=True),
     Metric("retention", "retention %", 100, 1, hub=("retention", "share of clean mIoU"), least=0),
     Metric("iou(", "IoU % of a class", 100, 1, share=True, parametric=True),
 )

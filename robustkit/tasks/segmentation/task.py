@@ -81,29 +81,36 @@ class Segmentation(Task):
             yield Clause(text)
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        from .tables import card_parts
+        from ..condition_table import ConditionTable
+        from .tables import card_parts, scene_tables
 
-        yield from card_parts(checkpoint, results)
+        table = ConditionTable.of(self, results, results.manifest)
+        yield from card_parts(checkpoint, table, scene_tables(results, results.manifest))
         for family in families_of(results.manifest, results):
             if family.presenter.tables(results):
                 yield from family.presenter.card(results)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
+        from ..condition_table import CHANGE, ConditionTable
         from .tables import scene_tables, terminal_scenes
 
+        table = ConditionTable.of(self, results, results.manifest)
+        if table.figures:
+            yield table.terminal(("mean_accuracy", "pixel_accuracy", CHANGE, "nll"))
         yield from terminal_scenes(scene_tables(results, results.manifest))
         for family in families_of(results.manifest, results):
             if family.presenter.tables(results):
                 yield from family.presenter.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.grid import with_flags
+        from ...display.grid import together, with_flags
         from ...display.table import Section, of_tables
         from ...evaluations.attacks.figures import curve_figures, curves
         from ...evaluations.corruptions.figures import bar_figures, retention_bars
         from ...evaluations.presenting import flag_lines, left_out_lines, of_family
+        from ..condition_table import ConditionTable
         from .pictures import sheet_uri
-        from .tables import class_figures, class_ious, scene_grids, scene_tables
+        from .tables import class_figures, class_ious, scene_tables
 
         run, manifest = results.run, results.manifest
         headline, every = self.headline_metric, curves(results, manifest.claims)
@@ -115,12 +122,15 @@ class Segmentation(Task):
         ]
 
         def values() -> dict[str, Any]:
-            conditions, grids = scene_grids(scene_tables(results, manifest))
-            shown = {
-                "conditions": with_flags(conditions, flag_lines(results, lambda text: words_of(text).in_results)),
-                "grids": with_flags(grids, flag_lines(results, of_family("corruptions"))),
+            flags = flag_lines(results, lambda text: words_of(text).in_results)
+            return {
+                "conditions": ConditionTable.of(self, results, manifest).grids(flags),
+                "grids": with_flags(
+                    together(scene_tables(results, manifest)), flag_lines(results, of_family("corruptions"))
+                ),
+                "examples": sheet_uri(run),
+                "left_out": left_out_lines(run),
             }
-            return {**shown, "examples": sheet_uri(run), "left_out": left_out_lines(run)}
 
         yield Section("segmentation", "Segmentation", values, tuple(drawn))
         yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(run)})

@@ -8,6 +8,7 @@ from typing import ClassVar
 from ....protocol.condition import ConditionPattern, Value
 from ...interface import Named, Place, Vocabulary
 from ...metrics import Term
+from ..condition import parts
 
 _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
@@ -39,7 +40,7 @@ class PatchWords(Vocabulary):
     )
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
-        given = dict(item.split("=", 1) for item in text.partition("(")[2].rstrip(")").split(",") if "=" in item)
+        _, given = parts(text)
         where = given.get("where", "corner")
         at = "" if where == "corner" else f", {where}"
         return f"patch of {given.get('size', '16')} pixels{at} ({_LOSSES.get(given.get('loss', 'ce'), '?')})"
