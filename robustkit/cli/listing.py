@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
 
+from .commands import EVERY_COMMAND
+
 if TYPE_CHECKING:
     from ..display.table import TextTable
 
@@ -115,7 +117,7 @@ def _attacks() -> list[Entry]:
 
     from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
     from ..evaluations.attacks.evaluate import parse_condition
-    from ..protocol.card import load_card
+    from ..protocol.card import card_names, load_card
 
     rows: list[Entry] = []
     known: dict[str, tuple[str, Iterable[tuple[str, Any]]]] = {
@@ -123,7 +125,8 @@ def _attacks() -> list[Entry]:
         "segment": ("segmentation", EVERY_DENSE_ATTACK.usable()),
         "features": ("features", FEATURE_ATTACKS.items()),
     }
-    for command, (card_name, kinds) in known.items():
+    there = card_names()
+    for command, (card_name, kinds) in ((name, each) for name, each in known.items() if each[0] in there):
         card = load_card(card_name)
         for name, kind in kinds:
             condition = parse_condition(name, card)
@@ -205,11 +208,12 @@ def _plugins() -> list[Entry]:
     from ..errors import PluginError
     from ..pipeline.manifest import registries
 
-    rows, by_group = list[Entry](), registries()
+    rows, by_group = list[Entry](), {**registries(), "commands": EVERY_COMMAND}
     for plugin in every_plugin():
         try:
             value = by_group[plugin.group].load(plugin)
-            documented = getattr(value, "logits", "") or (value if isinstance(value, type) else type(value)).__doc__
+            documented = getattr(value, "logits", "") or getattr(value, "help", "")
+            documented = documented or (value if isinstance(value, type) else type(value)).__doc__
             said = f"source {plugin.source[:12]}…: {_sentence(documented or '')}"
         except PluginError as fault:
             said = f"cannot be used: {fault}"

@@ -12,7 +12,9 @@ import click
 from ..common.files import TEXT, reason, text_of
 from ..common.options import Option as RequestOption
 from ..common.options import options_of
+from ..common.plugins import declared
 from ..errors import ProtocolError, unknown
+from .commands import EVERY_COMMAND
 from .completion import COMPLETERS
 from .completion import checkpoints as completed_checkpoints
 
@@ -100,21 +102,35 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A group whose --help lists its commands under headings, each with a line that is never cut."""
+    """A group whose --help lists its commands under headings, each with a line that is never cut.
+
+    It has the commands of plug-ins, too, which are loaded when they are run.
+    """
 
     def __init__(self, sections: Mapping[str, Mapping[click.Command, str]], **settings: Any) -> None:
         super().__init__(**settings)
         self.sections = sections
+        EVERY_COMMAND.own = self.commands
         for commands in sections.values():
             for command, line in commands.items():
                 command.short_help = line
                 self.add_command(command)
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name, or None. Raises PluginError for one of a plug-in that cannot be used."""
+        return EVERY_COMMAND.get(cmd_name)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        widest = max(len(str(command.name)) for commands in self.sections.values() for command in commands)
-        for heading, commands in self.sections.items():
+        listed = {
+            heading: [(str(command.name), line) for command, line in commands.items()]
+            for heading, commands in self.sections.items()
+        }
+        if plugins := [(plugin.name, f"of {plugin.origin}") for plugin in declared("commands")]:
+            listed["Plug-ins"] = plugins
+        widest = max(len(name) for lines in listed.values() for name, _ in lines)
+        for heading, lines in listed.items():
             with formatter.section(heading):
-                formatter.write_dl([(f"{command.name!s:<{widest}}", line) for command, line in commands.items()])
+                formatter.write_dl([(f"{name:<{widest}}", line) for name, line in lines])
 
 
 _CONFIG = "robustkit.config"
@@ -137,8 +153,7 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
     entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | of_command
     others = ("config", "trust_config", "debug")
     parameters = {parameter.name: parameter for parameter in context.command.params if parameter.name not in others}
-    above = context.parent.command if context.parent else None
-    commands = above.commands if isinstance(above, click.Group) else {}
+    commands = EVERY_COMMAND if context.parent else ()
     for name in (name for name, value in table.items() if isinstance(value, dict) and name not in commands):
         raise ProtocolError(f"--config {path}: " + unknown("table", name, commands))
     for key in entries:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from .interface import ShortRow, Vocabulary
-from .registry import EVERY_FAMILY, FOLDERS, kind_of, name_of, plugged, vocabulary_of
+from .registry import EVERY_FAMILY, OWN_KINDS, kind_of, name_of, plugged, vocabulary_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -254,7 +254,7 @@ AnyFamily: TypeAlias = LazyFamily | Family
 
 def families() -> list[AnyFamily]:
     """Return each of robustkit's families once."""
-    return list(dict.fromkeys(map(family_of, (*FOLDERS, ""))))
+    return list(dict.fromkeys(map(family_of, OWN_KINDS)))
 
 
 def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> list[AnyFamily]:

@@ -21,17 +21,21 @@ from ...protocol.card import Card, card_names, load_card
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, part_of
 from ..interface import Named, Place, Vocabulary
 from ..metrics import WEIGHT, Metric, Term, of_samples, plain_name, supported
-from ..registry import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, name_of, pattern_of, vocabulary_of, words_of
+from ..registry import ATTACK_NAMES, EVERY_FAMILY, name_of, pattern_of, vocabulary_of, words_of
 
 if TYPE_CHECKING:
     import attacks
 
 EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
-    "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), (*FOLDERS, *ATTACK_NAMES), same_name=False
+    "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), (*EVERY_FAMILY.own, *ATTACK_NAMES), same_name=False
 )
 """Of classifiers."""
 EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
-    "attacks", DENSE_ATTACKS, subclass_of("attacks.dense:DenseAttack"), (*FOLDERS, *ATTACK_NAMES), same_name=False
+    "attacks",
+    DENSE_ATTACKS,
+    subclass_of("attacks.dense:DenseAttack"),
+    (*EVERY_FAMILY.own, *ATTACK_NAMES),
+    same_name=False,
 )
 """Of models that predict a class for each pixel."""
 ENGINES: tuple[str, ...] = ("robustkit", "pyautoattack", "torchattacks")
