@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from .interface import ShortRow, Vocabulary
-from .registry import EVERY_FAMILY, FOLDERS, kind_of, plugged, vocabulary_of
+from .registry import EVERY_FAMILY, OWN_KINDS, kind_of, name_of, plugged, vocabulary_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,18 +167,6 @@ class Presenter(Part):
         shown = self.words.in_short(list(dict.fromkeys(text for text, _ in keys if not self.words.is_control(text))))
         return ((text, name) for text in shown for name in names if (text, name) in keys)
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        """Return what people call a condition of a run, for the row of a table."""
-        return self.words.label(text)
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        """Return where a figure was measured, for a sentence: `under fog`."""
-        return f"under {self.called(text, manifest)}"
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        """Return what people call a condition of a run, for a badge."""
-        return self.words.label(text)
-
     def tables(self, results: Results) -> Sequence[TextTable]:
         """Return the tables of its rows of the summary."""
         return ()
@@ -191,11 +179,11 @@ class Presenter(Part):
         """Return what the short table of a run may show of its conditions, `texts`. headline: the task's metric."""
         for text in self.words.in_short(texts):
             if self.words.in_results:
-                yield ShortRow(headline.heading, self.title(text, manifest), text, headline)
+                yield ShortRow(headline.heading, name_of(text, "badge", manifest), text, headline)
             else:
                 shown = [metric for metric in self.words.metrics if not metric.parametric]
-                name, label = self.name, self.title(text, manifest)
-                yield from (ShortRow(name, f"{label}: {metric.label}", text, metric) for metric in shown)
+                label = name_of(text, "badge", manifest)
+                yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in shown)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Return its parts of the page. looks: how each checkpoint is drawn."""
@@ -266,7 +254,7 @@ AnyFamily: TypeAlias = LazyFamily | Family
 
 def families() -> list[AnyFamily]:
     """Return each of robustkit's families once."""
-    return list(dict.fromkeys(map(family_of, (*FOLDERS, ""))))
+    return list(dict.fromkeys(map(family_of, OWN_KINDS)))
 
 
 def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> list[AnyFamily]:

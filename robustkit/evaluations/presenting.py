@@ -17,7 +17,7 @@ from ..runs.manifest import Manifest
 from .aggregate import Results
 from .family import family_of
 from .metrics import LEFT_OUT, Cells, is_finite
-from .registry import by_words, kind_of, shares_of, words_of
+from .registry import by_words, kind_of, name_of, shares_of, words_of
 
 _NAMED = 3  # conditions and checkpoints that a flag names
 _WIDEST = 28
@@ -138,16 +138,13 @@ def _who(names: Sequence[str], called: Mapping[str, str]) -> str:
 
 def _each(groups: Levels, reached: Levels, manifest: Manifest) -> str:
     """Return what people call the conditions, and which groups have the flag in part."""
-
-    def called(text: str) -> str:
-        return family_of(kind_of(text)).presenter.called(text, manifest)
-
     names = dict[str, None]()
     for group, levels in groups.items():
         if _is_whole(levels, reached[group]):
-            names[called(group)] = None
+            names[name_of(group, "table", manifest)] = None
         else:
-            names[called(*levels) if len(levels) == 1 else f"{called(group)} in part"] = None
+            one, *more = levels
+            names[f"{name_of(group, 'table', manifest)} in part" if more else name_of(one, "table", manifest)] = None
     return _some(list(names), "conditions")
 
 
@@ -200,7 +197,7 @@ def gaps_of(run: RunFolder) -> list[Gap]:
     there: dict[str, list[int]] = {}
     for condition in manifest.conditions:
         group = words_of(condition).group(condition)
-        names.setdefault(group, family_of(kind_of(group)).presenter.called(group, manifest))
+        names.setdefault(group, name_of(group, "table", manifest))
         for checkpoint in manifest.names:
             units[group] += run.shard_count
             missing[group] += run.missing_units(checkpoint, condition)

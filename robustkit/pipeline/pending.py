@@ -17,7 +17,7 @@ from ..evaluations.setup import unsuited
 from ..protocol.condition import CLEAN, Condition
 from ..runs.binding import shard_number
 from ..runs.folder import RunFolder
-from ..runs.kept_images import adversarials_path, strange_adversarials, strange_pictures
+from ..runs.kept_images import ADVERSARIALS, PICTURES, adversarials_path, strange_images
 from ..runs.progress import Progress
 from .plan import Contender, Plan
 from .processes import Ranks
@@ -138,9 +138,9 @@ def _without_strange(plan: Plan, contender: Contender, conditions: Sequence[Cond
     lines = [f"{path}: {why}; computed again" for path, why in dropped(lambda text: run.damaged(name, [text]))]
     odd = dropped(lambda text: run.strange_evidence(name, [text]))
     lines += [f"{path}: evidence: {why}; taken again" for path, why in odd]
-    odd = dropped(lambda text: strange_pictures(run, name, [text]))
+    odd = dropped(lambda text: strange_images(run, PICTURES, name, [text]))
     lines += [f"{path}: pictures: {why}; removed, the report goes without" for path, why in odd]
-    odd = dropped(lambda text: strange_adversarials(run, name, [text]) if text in plan.handed else [])
+    odd = dropped(lambda text: strange_images(run, ADVERSARIALS, name, [text]) if text in plan.handed else [])
     return [*lines, *(f"{path}: {why}; removed, found again where it is needed" for path, why in odd)]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..display.text import about, clock_time, no_controls
 from ..errors import RobustkitError
-from ..evaluations.attacks.build import EVIDENCE, evidence_cost
+from ..evaluations.attacks.evaluate import EVIDENCE, evidence_cost
 from ..evaluations.attacks.evidence import SAMPLES
 from ..evaluations.family import family_of
 from ..evaluations.interface import Cost

@@ -9,7 +9,7 @@ import pytest
 from small_audit import audit
 
 from robustkit.display.text import about, clock_time
-from robustkit.evaluations.attacks.build import attack_cost, parse_condition
+from robustkit.evaluations.attacks.evaluate import attack_cost, parse_condition
 from robustkit.evaluations.interface import Cost
 from robustkit.evaluations.maps.condition import map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import map_cost

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ...errors import ProtocolError
 from ...protocol.condition import Condition, ConditionPattern
-from ..interface import Vocabulary
+from ..interface import Named, Place, Vocabulary
 from ..metrics import Metric, Term
 from ..registry import vocabulary_of
 
@@ -86,7 +86,7 @@ class UnderWords(Vocabulary):
     def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
         return checkpoint, under_of(text, self.kind) or text
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         under = under_of(text, self.kind) or text
         return vocabulary_of(under.partition("(")[0]).label(under)
 

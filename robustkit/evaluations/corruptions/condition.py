@@ -16,7 +16,7 @@ from corruptions.registry import CORRUPTIONS as CORRUPTION_CLASSES
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, ConditionPattern, split_list
-from ..interface import View, Vocabulary
+from ..interface import Named, Place, View, Vocabulary
 from ..metrics import Metric, Term, mean_share
 
 BENCHMARK = "in-c"
@@ -430,6 +430,20 @@ _OWN = "texture=own"
 _SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
 
 
+def _in_table(text: str) -> str:
+    """Return `noise`, `all corruptions (in-c)`, `fog`, or `fog, severity 3`, with what is not the benchmark's."""
+    if (parts := set_of(text)) is not None:
+        name, severities, definition = parts
+        words = f"all corruptions ({name})" if name == BENCHMARK else name
+        at = f", severity {'+'.join(map(str, severities))}" if severities else ""
+        return f"{words}{at}{f' {definition}' if definition else ''}"
+    part, at = split_severities(text)
+    if part is None:
+        return text
+    definition = f" {part.definition}" if part.definition else ""
+    return f"{part.name.replace('_', ' ')}{f', severity {at}' if at else ''}{definition}"
+
+
 class CorruptionWords(Vocabulary):
     """Single corruptions, and means over severities and over sets."""
 
@@ -512,7 +526,9 @@ class CorruptionWords(Vocabulary):
     def is_fixed(self, name: str) -> bool:
         return name.partition("(")[0] in SETS or parse_corrupted(name) is not None
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        if place in ("table", "sentence"):
+            return _in_table(text)
         part, at = split_severities(text)
         return text if part is None else f"{part.label}, severity {at}" if at else part.label
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from corruptions.registry import CATEGORIES
 
-from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.table import CardPart, HeatTable, Section, TextTable
+from ...display.table import CardPart, Grid, HeatTable, Part, Section, TextTable, side_by_side, with_flags
 from ...runs.manifest import Manifest
 from ..family import Presenter
 from ..interface import Clause, ShortRow, percent, share
@@ -41,7 +40,6 @@ from .condition import (
     set_of,
     shares_of,
     span,
-    split_severities,
 )
 from .figures import accuracy_bars, bar_figures
 
@@ -298,19 +296,6 @@ class CorruptionsPresenter(Presenter):
             mean, own = (text, "mean_error"), (text, headline.name)
             yield from [mean] if mean in there else [own] if own in there else []
         yield from (key for key in there if key[1] == "mce")
-
-    def called(self, text: str, manifest: Manifest) -> str:
-        """Return `noise`, `all corruptions (in-c)`, `fog`, or `fog, severity 3`, with what is not the benchmark's."""
-        if (parts := set_of(text)) is not None:
-            name, severities, definition = parts
-            words = f"all corruptions ({name})" if name == BENCHMARK else name
-            at = f", severity {'+'.join(map(str, severities))}" if severities else ""
-            return f"{words}{at}{f' {definition}' if definition else ''}"
-        part, at = split_severities(text)
-        if part is None:
-            return text
-        definition = f" {part.definition}" if part.definition else ""
-        return f"{part.name.replace('_', ' ')}{f', severity {at}' if at else ''}{definition}"
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         """Yield the mean over the benchmark's set if there is one, else over the worst set, and the worst corruption.

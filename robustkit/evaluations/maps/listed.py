@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from ...display.grid import part_of, side_by_side, with_flags
-from ...display.table import Section, TextTable
+from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ..aggregate import Reading, Result, readable
 from ..family import Aggregator, Presenter, Summary
 from ..interface import ShortRow
@@ -61,13 +60,13 @@ class _ListedSummary(Summary):
 
 
 class ListedPresenter(Presenter):
-    """table_title: of tables and section, in sentence case. first: the heading of conditions. chief: the metrics
-    of the short table; the first of them is on the first page, and side by side for several checkpoints. counted: the
+    """section_title: of the tables, too, in sentence case. first: the heading of conditions. chief: the metrics of the
+    short table; the first of them is on the first page, and side by side for several checkpoints. counted: the
     metric whose n stands for a row. signed: of changes. optional: columns that are left out where nothing has them.
     note: below each table. template: of the section.
     """
 
-    table_title: ClassVar[str]
+    section_title: ClassVar[str]
     first: ClassVar[str]
     chief: ClassVar[tuple[Metric, ...]]
     counted: ClassVar[Metric]
@@ -94,17 +93,17 @@ class ListedPresenter(Presenter):
             cells = (figure_cell(figures.get(m.name), m.scale, sign="+" * (m in self.signed)) for m in shown)
             rows.append((self.words.label(text), str(n), *cells))
         headings = (self.first, "n", *(metric.short or metric.label for metric in shown))
-        title = f"{checkpoint}: {self.table_title[0].lower()}{self.table_title[1:]}"
+        title = f"{checkpoint}: {self.section_title[0].lower()}{self.section_title[1:]}"
         return TextTable(title, headings, tuple(rows), (), self.note, checkpoint=checkpoint).said_once("n")
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
         for metric in self.chief:
-            heading = f"{self.table_title.lower()}: {metric.heading}"
+            heading = f"{self.section_title.lower()}: {metric.heading}"
             yield from (ShortRow(heading, self.words.label(text), text, metric) for text in texts)
 
     def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
         if tables := self.tables(results):
             headline = self.chief[0].short or self.chief[0].label
-            grids = side_by_side(self.table_title, list(map(part_of, tables)), headline=headline, note=self.note)
+            grids = side_by_side(self.section_title, list(map(part_of, tables)), headline=headline, note=self.note)
             values = {"grids": with_flags(grids, flag_lines(results, of_family(self.name)))}
-            yield Section(self.name.replace(" ", "-"), self.table_title, lambda: values, template=self.template)
+            yield Section(self.name.replace(" ", "-"), self.section_title, lambda: values, template=self.template)

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
 
-from ...display.grid import Grid, Part, side_by_side, with_flags
 from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, spread
-from ...display.table import CardPart, Section, TextTable
+from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ..estimation import support_grids, support_tables
-from ..family import Presenter, family_of
+from ..family import Presenter
 from ..interface import Clause, ShortRow
 from ..metrics import Cells, SummaryRow, figure_cell, is_finite
 from ..presenting import flag_lines, of_family
-from ..registry import kind_of
-from .condition import BEST, BOXES_GIVEN, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, parts_of
+from .condition import BEST, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri
-from .methods import method_names, shown
+from .methods import METHOD_NAMES, method_names, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -262,21 +260,6 @@ def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
             yield (name, n, "", *cells)
 
 
-METHODS = {
-    "agcam": "AG-CAM",
-    "agcam-full": "AG-CAM (full gradient)",
-    "legrad": "LeGrad",
-    "chefer": "Chefer's rollout",
-    "rollout": "rollout",
-    "grad-cam": "Grad-CAM",
-    "grad-cam-pp": "Grad-CAM++",
-    "layer-cam": "LayerCAM",
-    "score-cam": "Score-CAM",
-    "rise": "RISE",
-    "gradient": "the gradient",
-    "integrated-gradients": "integrated gradients",
-    "smooth-grad": "SmoothGrad",
-}
 CONTROLS_IN_WORDS = {
     "random": "a random map",
     "centre": "a centred Gaussian",
@@ -307,12 +290,6 @@ def _and(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def only_boxes(manifest: Manifest) -> bool:
-    """Whether the objects of a run are known by boxes alone: what is called a mask then is their union."""
-    given = manifest.arguments.get("boxes") is not None
-    return given or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
-
-
 class MapsPresenter(Presenter):
     """Results of maps for people."""
 
@@ -326,29 +303,6 @@ class MapsPresenter(Presenter):
             if parts is not None and not parts[0].under and not parts[0].is_control and (metric, parts[1]) in drawn:
                 yield text, metric
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        """Return `AG-CAM`, `AG-CAM, boxes`, or `AG-CAM, clean against PGD, 4/255`."""
-        parts = parts_of(text)
-        if parts is None:
-            return text
-        explained, mode = parts
-        words = [METHODS.get(explained.method, explained.method)]
-        words += [text.replace("=", " ") for text in shown(explained.options)]
-        words += (
-            [{"box": "boxes", "mask": "pixels against boxes" if only_boxes(manifest) else "masks"}[mode]]
-            if mode
-            else []
-        )
-        words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
-        words += ["of the label's class"] if explained.target == "label" else []
-        if explained.under:
-            other = family_of(kind_of(explained.under)).presenter.called(explained.under, manifest)
-            words.append(f"clean against {other}")
-        return ", ".join(words)
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"in its maps ({self.called(text, manifest)})"
-
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         """Yield whether maps are better than the best control, by the scores in `LEADS`."""
         boxes = only_boxes(manifest)
@@ -360,7 +314,7 @@ class MapsPresenter(Presenter):
                 if parts is None or parts[1] != mode:
                     continue
                 control = next(flag[len(BEST) :] for flag in row["flags"] if flag.startswith(BEST))
-                method = METHODS.get(parts[0].method, parts[0].method)
+                method = METHOD_NAMES.get(parts[0].method, parts[0].method)
                 if parts[0].options:
                     method += f" ({', '.join(shown(parts[0].options))})"
                 if parts[0].target == "label":

@@ -16,12 +16,10 @@ from ...evaluations.registry import words_of
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
 from .measures import METRICS
-from .metrics import WeakClasses, classification_rows, other_label
+from .metrics import WeakClasses, classification_rows
 from .tables import Reliabilities, calibration_figures, card_parts, class_grids
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ...display.table import CardPart, TextTable
     from ...evaluations.aggregate import Gatherer, Parts, Reading, Results
     from ...evaluations.family import Looks
@@ -36,6 +34,7 @@ class Labelled(Task):
     headline, metrics = "top1", METRICS
     compared = Compared(shown=("top1", "nll"), ended=("top1",))
     paired: ClassVar[Mapping[str, str]] = {"top1": "correct", "top5": "top5", "nll": "nll"}
+    truth = ("label", "correct", "nll")
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         return classification_rows(reading, conditions)
@@ -49,12 +48,6 @@ class Labelled(Task):
     def gatherers(self, manifest: Manifest) -> Sequence[type[Gatherer]]:
         of_families = (kind for family in families_of(manifest) for kind in family.aggregator.gatherers())
         return (Reliabilities, WeakClasses, *of_families)
-
-    def ids(self, side: Recorded, condition: str) -> pa.Array:
-        return side.samples(condition, ["label"]).ids
-
-    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        return other_label(first, second, condition)
 
     def read_ahead(self, side: Recorded, condition: str) -> None:
         with contextlib.suppress(RunError):  # a missing column is reported later

@@ -1,34 +1,67 @@
-"""Segmentation as a task."""
+"""Segmentation as a task, and what the numbers of a segmenter are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
-from ...display.grid import together, with_flags
-from ...display.table import Section, of_tables
-from ...evaluations.attacks.figures import curve_figures, curves
-from ...evaluations.corruptions.figures import bar_figures, retention_bars
 from ...evaluations.family import families_of
-from ...evaluations.interface import Clause, percent, share
-from ...evaluations.presenting import flag_lines, left_out_lines, of_family
+from ...evaluations.metrics import Metric, Term, mean_share
 from ...evaluations.records import Compared, Recorded
 from ...evaluations.registry import words_of
 from ...protocol.condition import CLEAN
-from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
-from .measures import METRICS, TERMS
-from .tables import card_parts, class_figures, class_ious, scene_tables, terminal_scenes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...display.table import CardPart, TextTable
+    from ...display.table import CardPart, Section, TextTable
     from ...evaluations.aggregate import Parts, Reading, Results
     from ...evaluations.family import Looks
+    from ...evaluations.interface import Clause
     from ...evaluations.metrics import Cells, SummaryRow
     from ...runs.folder import RunFolder
+
+METRICS = (
+    replace(mean_share("miou", "mIoU %", drafted=True, hub=("mean_iou", "mIoU")), also=("iou", "jaccard")),
+    Metric("miou_worst", "worst-case mIoU %", 100, 1, share=True),
+    replace(
+        mean_share("pixel_accuracy", "pixel accuracy %", hub=("pixel_accuracy", "pixel accuracy")), short="pixel acc. %"
+    ),
+    replace(
+        mean_share("mean_accuracy", "mean accuracy %", hub=("mean_accuracy", "mean class accuracy")),
+        short="mean acc. %",
+    ),
+    Metric("nll", "NLL", better=-1, paired=True, least=0, bare=True),
+    Metric("retention", "retention %", 100, 1, hub=("retention", "share of clean mIoU"), least=0),
+    Metric("iou(", "IoU % of a class", 100, 1, share=True, parametric=True),
+)
+TERMS = (
+    Term(
+        "IoU",
+        "Intersection over union of a class: the pixels that are of this class in prediction and truth, divided by "
+        "those that are in either; over all images together.",
+    ),
+    Term("mIoU", "The mean of IoU over the classes."),
+    Term(
+        "worst-case mIoU",
+        "mIoU where of each image that run of the attack counts which lowers the mIoU of all images most: chosen image "
+        "by image, in the order of their names, until nothing changes. Never above the mIoU of the points that the "
+        "attack keeps, which are the worst of each image by itself. Its interval takes the choice as given.",
+    ),
+    Term("pixel accuracy", "The share of pixels whose class is predicted right.", ("pixel acc.",)),
+    Term(
+        "mean accuracy", "The mean over classes of the share of their pixels that is predicted right.", ("mean acc.",)
+    ),
+    Term("retention", "mIoU under a condition divided by the clean mIoU: what is left of it. 100 % means no loss."),
+    Term(
+        "NLL", "Negative log-likelihood: minus the natural logarithm of the probability of the right class, as a mean."
+    ),
+    Term("largest |δ|", "The largest change of a pixel value, or its length under L2, that was measured in any image."),
+)
+
 
 _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
@@ -73,9 +106,13 @@ class Segmentation(Task):
         return other_mask(first, second, condition)
 
     def clean_clause(self, row: SummaryRow) -> str:
+        from ...evaluations.interface import share
+
         return f"mIoU {share(row)} on {row['n']} clean images"
 
     def last_clauses(self, cells: Cells) -> Iterable[Clause]:
+        from ...evaluations.interface import Clause, percent
+
         classes = [row for (text, name), row in cells.items() if text == CLEAN.text and name.startswith("iou(")]
         if classes:
             row = min(classes, key=lambda row: float(row["value"]))
@@ -84,6 +121,9 @@ class Segmentation(Task):
             yield Clause(text)
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
+        from ..condition_table import ConditionTable
+        from .tables import card_parts, scene_tables
+
         table = ConditionTable.of(self, results, results.manifest)
         yield from card_parts(checkpoint, table, scene_tables(results))
         for family in families_of(results.manifest, results):
@@ -91,6 +131,9 @@ class Segmentation(Task):
                 yield from family.presenter.card(results)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
+        from ..condition_table import CHANGE, ConditionTable
+        from .tables import scene_tables, terminal_scenes
+
         table = ConditionTable.of(self, results, results.manifest)
         if table.figures:
             yield table.terminal(("mean_accuracy", "pixel_accuracy", CHANGE, "nll"))
@@ -100,7 +143,13 @@ class Segmentation(Task):
                 yield from family.presenter.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
+        from ...display.table import Section, of_tables, together, with_flags
+        from ...evaluations.attacks.results import curve_figures, curves
+        from ...evaluations.corruptions.figures import bar_figures, retention_bars
+        from ...evaluations.presenting import flag_lines, left_out_lines, of_family
+        from ..condition_table import ConditionTable
         from .pictures import sheet_uri
+        from .tables import class_figures, class_ious, scene_tables
 
         run, manifest = results.run, results.manifest
         headline, every = self.headline_metric, curves(results, manifest.claims)

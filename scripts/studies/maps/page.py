@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 import robustkit
-from robustkit.cli.gallery import make_gallery
-from robustkit.cli.gallery_choice import Choice
+from robustkit.cli.gallery import Choice, make_gallery
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.maps.condition import FREE_HEADINGS, SCORE_HEADINGS, parts_of

@@ -15,7 +15,6 @@ from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
 
 if TYPE_CHECKING:
     from ....common.intervals import Floats
-    from ....runs.manifest import Manifest
     from ...records import Compared
 
 _MASSES = ("mass_before", "mass_after")
@@ -75,16 +74,13 @@ AGGREGATOR = CounterfactualsAggregator()
 class CounterfactualsPresenter(ListedPresenter):
     """Results of counterfactuals for people."""
 
-    words, table_title, first, optional = VOCABULARY, "Changed images", "what is changed", (BEFORE, CHANGE)
+    words, section_title, first, optional = VOCABULARY, "Changed images", "what is changed", (BEFORE, CHANGE)
     chief, counted = (FLIPPED,), FLIPPED
     note = (
         "One thing of each image is changed. Top-1 is of the changed images, whose label the outline decides. Flips "
         "are of the n images that are predicted right as they are: predictions that change, and those that become the "
         "class whose colour or outline was put in. In brackets 95 % intervals."
     )
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"with the {self.called(text, manifest)}"
 
 
 PRESENTER = CounterfactualsPresenter()

@@ -12,7 +12,7 @@ from ..listed import ListedAggregator, ListedPresenter
 from .condition import ASKED, FOUND, LEADS, OTHER, SHARE, VOCABULARY
 
 if TYPE_CHECKING:
-    from ....runs.manifest import Manifest
+    pass
 
 
 class TwoObjectsAggregator(ListedAggregator):
@@ -46,19 +46,13 @@ AGGREGATOR = TwoObjectsAggregator()
 class TwoObjectsPresenter(ListedPresenter):
     """Results of two objects for people."""
 
-    words, table_title, first, chief, counted = VOCABULARY, "Two objects", "map", (SHARE,), SHARE
+    words, section_title, first, chief, counted = VOCABULARY, "Two objects", "map", (SHARE,), SHARE
     note = (
         "A map is asked for the class of each of two objects in turn. Share: of what it has in both objects, the part "
         "in the one that was asked for; 50 % for a map that is the same for all classes. Then how far its mass in the "
         "asked object is ahead, in points, of the map of the other class, a centred Gaussian, and a random map. Both "
         "found: the two most probable classes are those of the objects. In brackets 95 % intervals."
     )
-
-    def called(self, text: str, manifest: Manifest) -> str:
-        return f"two objects, maps by {self.words.label(text)}"
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"of two objects, in maps by {self.words.label(text)}"
 
 
 PRESENTER = TwoObjectsPresenter()
