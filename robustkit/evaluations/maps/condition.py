@@ -273,7 +273,7 @@ class MapSpec:
         """Whether the map does not look at the image."""
         return self.method in CONTROLS
 
-    def beside(self, condition: str) -> MapSpec:
+    def compared_under(self, condition: str) -> MapSpec:
         """Return the stability of this map under a condition."""
         return replace(self, faithfulness="abpc", under=condition)
 
@@ -367,7 +367,7 @@ def map_condition(explained: MapSpec, under: Condition | None = None) -> Conditi
     draws = MapSpec(explained.method).text  # the method's own, whatever else is measured
     if under is None:
         return Condition("cam", explained.text, payload=explained, draws=draws, needs_truth=True)
-    explained = explained.beside(under.text)
+    explained = explained.compared_under(under.text)
     return Condition("stability", explained.text, payload=explained, under=under, released=under.released, draws=draws)
 
 

@@ -191,8 +191,8 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         if any(_is_outside(placed[sample].boxes, size.upright) for sample, size in sizes.items() if sample in placed):
             read_csv(place, upright, key=bare_path)  # raises an error with the line
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
-    told = f"{BOXES_GIVEN}{len(placed)} of {len(dataset)} images from {place}"
-    return Truth(dataset, boxes=placed, digest=digest, notes=(told, *notes))
+    said = f"{BOXES_GIVEN}{len(placed)} of {len(dataset)} images from {place}"
+    return Truth(dataset, boxes=placed, digest=digest, notes=(said, *notes))
 
 
 def _placed(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -155,10 +155,10 @@ class Counts:
         return self._resampled[1]
 
 
-def averaged(parts: Iterable[tuple[float, Counts]]) -> tuple[int, Floats, Floats]:
+def averaged(parts: Iterable[tuple[float, Any]]) -> tuple[int, Floats, Floats]:
     """Return the number of images, `values` (4 + K,) and `resampled` (R, 4) of a weighted mean over conditions.
 
-    parts: weights and counts, which need not be in memory together.
+    parts: weights and counts, or what is kept of these; they need not be in memory together.
     """
     weighted = ((len(counts.ids), weight * counts.values, weight * counts.resampled) for weight, counts in parts)
     return reduce(lambda total, part: (part[0], total[1] + part[1], total[2] + part[2]), weighted)

@@ -265,19 +265,10 @@ def scene_difference(
     nll.
     """
     place = METRICS.index(metric)
-    (n, before, drawn_before), (_, after, drawn_after) = _averaged(first, place), _averaged(second, place)
+    (n, before, drawn_before), (_, after, drawn_after) = averaged(first), averaged(second)
     with np.errstate(invalid="ignore"):
-        resampled = drawn_after - drawn_before
-    return of_resamples(before, after, resampled, n, FEWEST)
-
-
-def _averaged(parts: Iterable[tuple[float, Counts | Scenes]], place: int) -> tuple[int, float, Floats]:
-    """Return the number of images, the figure and that of each resample, (R,), of a weighted mean over conditions."""
-    n, value, drawn = 0, 0.0, np.zeros(1)
-    for weight, scenes in parts:
-        n, value = len(scenes.ids), value + weight * float(scenes.values[place])
-        drawn = drawn + weight * scenes.resampled[:, place]
-    return n, value, drawn
+        resampled = drawn_after[:, place] - drawn_before[:, place]
+    return of_resamples(float(before[place]), float(after[place]), resampled, n, FEWEST)
 
 
 def other_mask(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
