@@ -154,7 +154,7 @@ def _mean(figures: Sequence[float | None]) -> float | None:
 
 
 def _means(definition: str, figures: Cells) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return headings and rows of the means over sets: a column for each metric that some of them has, and for losses."""
+    """Return headings and rows of the means over sets: a column for each metric that one has, and for losses."""
     texts = {text: set_of(text) for text, metric in figures if metric == "mean_error"}
     sets = {text: parts for text, parts in texts.items() if parts and definition_of(parts[2]) == definition}
     there = {metric for text, metric in figures if text in sets}

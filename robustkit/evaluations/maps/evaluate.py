@@ -363,27 +363,6 @@ def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
     return [f"maps: {sum(controls, Cost(0))} of these {every} are for controls, which do not look at the image{saved}"]
 
 
-def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
-    """Return the passes of a map and its scores, or of its stability under another condition."""
-    spec = explained_of(condition)
-    if spec is None:
-        return Cost()
-    alone = map_with_logits(spec.method, spec.options)
-    if (under := condition.under) is not None:
-        return alone * 2 + family_of(under.name).evaluator.cost(under, card, classes)
-    again = map_of_class(spec.method, spec.options)
-    constant, tested = spec.method == FULL, spec.faithfulness == "all"
-    total = alone
-    if spec.faithfulness != "none" and not constant:
-        total = total + ABPC
-    if tested:
-        road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
-        total = total + AREAS + road + (Cost(0) if spec.is_control else again * AGAIN)
-    if constant:
-        total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
-    return total
-
-
 class MapsEvaluator(Evaluator):
     """What a model looks at: scores of maps that explain a class, and how maps change with the images."""
 
@@ -397,7 +376,24 @@ class MapsEvaluator(Evaluator):
             yield from family_of(condition.under.name).evaluator.plugins(condition.under)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        return map_cost(condition, card, classes)
+        """Return the passes of a map and its scores, or of its stability under another condition."""
+        spec = explained_of(condition)
+        if spec is None:
+            return Cost()
+        alone = map_with_logits(spec.method, spec.options)
+        if (under := condition.under) is not None:
+            return alone * 2 + family_of(under.name).evaluator.cost(under, card, classes)
+        again = map_of_class(spec.method, spec.options)
+        constant, tested = spec.method == FULL, spec.faithfulness == "all"
+        total = alone
+        if spec.faithfulness != "none" and not constant:
+            total = total + ABPC
+        if tested:
+            road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
+            total = total + AREAS + road + (Cost(0) if spec.is_control else again * AGAIN)
+        if constant:
+            total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
+        return total
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return the scores of a map on the clean images, or how it changed under another condition."""
