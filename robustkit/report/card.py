@@ -17,10 +17,9 @@ from ..common.files import check_plain, reason, write_whole
 from ..display.text import Made, code, fenced, plain, table
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
-from ..evaluations.family import family_of
 from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import left_out_lines, unfinished
-from ..evaluations.registry import by_words, kind_of, words_of
+from ..evaluations.registry import by_words, name_of, words_of
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
@@ -55,7 +54,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     chosen = min(reversed(attacked), key=lambda row: row["value"]) if attacked else next(on_clean, None)
     if chosen is None:
         return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
-    name = family_of(kind_of(chosen["condition"])).presenter.title(chosen["condition"], manifest)
+    name = name_of(chosen["condition"], "badge", manifest)
     label = f"{name} {task.badge_word(is_clean=not attacked)}".strip()
     what = f"{'estimated ' if _estimated(chosen) else ''}{task.headline_metric.word}"
     value = task.headline_metric.said(chosen["value"])

@@ -23,10 +23,11 @@ from ..common.differences import Difference, holm
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
+from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged, raised, short_names
-from ..evaluations.registry import kind_of, words_of
+from ..evaluations.registry import kind_of, name_of, words_of
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
@@ -333,9 +334,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
         # A group that is lacking at all levels is named as a group.
         if merged := dict.fromkeys(text if groups[text] in partly else groups[text] for text in lacking):
             yield f"{name} has no records under {', '.join(merged)}"
-    rows = list(shown)
-    for family, conditions in by_family(common):
-        yield from family.aggregator.not_compared(conditions, rows)
+    yield from not_compared(common, shown)
 
 
 # The family of a run
@@ -348,8 +347,8 @@ def asked(results: Results) -> list[Asked]:
     found = []
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
         own = [key for key in keys if key[0] in set(conditions)]
-        shown = family.presenter.front(own, headline)
-        found += [Asked(*key, family.presenter.called(key[0], manifest)) for key in shown]
+        front = family.presenter.front(own, headline)
+        found += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
     return found
 
 

@@ -13,11 +13,11 @@ from msgspec import UNSET
 from ..common.differences import Difference
 from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
-from ..evaluations.family import family_of
+from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged
 from ..evaluations.records import Recorded, check_plugins, common_ids, nothing_common
-from ..evaluations.registry import kind_of, words_of
+from ..evaluations.registry import words_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of
@@ -297,5 +297,6 @@ def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> It
                 flags = (flag for flag in row["flags"] if not flag.startswith("incomplete"))
                 yield Flagged(name, row["condition"], tuple(flags), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
-            more = family_of(kind_of(condition)).aggregator.lacks(side.run, side.checkpoint, condition)
-            yield Flagged(name, condition, tuple(filter(None, [lacking(side, condition), *more])), side.manifest)
+            wanted = condition in side.run.manifest.evidence
+            evidence = NO_EVIDENCE.flag if wanted and side.run.evidence(side.checkpoint, condition) is None else ""
+            yield Flagged(name, condition, tuple(filter(None, [lacking(side, condition), evidence])), side.manifest)

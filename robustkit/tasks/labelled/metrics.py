@@ -15,9 +15,9 @@ from ...common.intervals import Floats, bootstrap, calibration_error, calibratio
 from ...display.table import TextTable
 from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Number, Parts, Reading, Result, Results, column_of, readable
-from ...evaluations.family import AnyFamily, Summary, families_of, family_of
+from ...evaluations.attacks.results import is_stage_column
+from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
 from ...evaluations.metrics import named
-from ...evaluations.records import Recorded, common_ids
 from ...evaluations.registry import kind_of, plugged
 from ...protocol.condition import CLEAN
 from .measures import METRICS
@@ -82,7 +82,8 @@ def checked_numbers(family: AnyFamily, condition: str, read: pa.Table) -> Iterat
 
 def _is_wanted(family: AnyFamily, takers: Sequence[Gatherer], column: str) -> bool:
     """Whether results of a condition whose images the task scores, or a gatherer of its records, need a column."""
-    return column in _READ or family.aggregator.wants(column) or any(taker.needs(column) for taker in takers)
+    own = isinstance(family, Family) and column in family.columns
+    return column in _READ or is_stage_column(column) or own or any(taker.needs(column) for taker in takers)
 
 
 def _classification(read: pa.Table, early: bool) -> list[Number]:
@@ -118,15 +119,6 @@ def _losses(read: pa.Table, correct: Floats) -> list[Number]:
         ("nll", loss, n, *bootstrap(resampled, n, [loss])[0]),
         ("ece", calibration_error(sure, right), n, *calibration_interval(sure, right)),
     ]
-
-
-def other_label(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-    """Return how many samples both have, and which of them has another label; empty if none."""
-    sides = [side.samples(condition, ["label", "correct", "nll"]) for side in (first, second)]
-    ids = common_ids([side.ids for side in sides])
-    before, after = (side.of("label", ids) for side in sides)
-    places = np.flatnonzero(before != after)[:1]
-    return len(ids), "".join(f"the label of {ids[p].as_py()} is {before[p]:.0f} and {after[p]:.0f}" for p in places)
 
 
 MOST = 8

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ...errors import ProtocolError
 from ...evaluations.family import LazyFamily
-from ...evaluations.interface import Vocabulary
+from ...evaluations.interface import Named, Place, Vocabulary
 from ...evaluations.metrics import Term
 from ...protocol.condition import Condition, ConditionPattern, Value
-
-if TYPE_CHECKING:
-    pass
 
 USUAL = "word-swap(rate=1.5),word-swap(rate=2.5),word-swap(rate=5)"
 """The rates of published tables."""
@@ -28,6 +25,7 @@ class PerturbationWords(Vocabulary):
     kinds = tuple(_CALLED)
 
     parameters: ClassVar[dict[str, Value]] = {"rate": Fraction(5)}
+    in_sentence = "with {}"
     in_results = True
     terms = (
         Term(
@@ -56,7 +54,7 @@ class PerturbationWords(Vocabulary):
     def is_fixed(self, name: str) -> bool:
         return name.partition("(")[0] in self.kinds and bool(self.parse(name))
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         kind, _, inside = text.partition("(")
         return f"{inside.removeprefix('rate=').removesuffix(')')} % {_CALLED[kind]}"
 
