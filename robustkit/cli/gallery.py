@@ -231,9 +231,7 @@ def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, s
                 raise RunError(f"{run.path}: no map of {sample.id} ({why}); show another sample")
     if choice.ids:
         return among, "chosen by id"
-    sound = [
-        rows.keys() - {name for name, row in rows.items() if row["error"] is not None} for rows in records.values()
-    ]
+    sound = [{name for name, row in rows.items() if row["error"] is None} for rows in records.values()]
     read = {sample.id: sample for sample in among if all(sample.id in names for names in sound)}
     draws = SampleRng.of(list(read), seed=seed, condition="gallery", device=torch.device("cpu")).uniform((), "order")
     order = [list(read)[index] for index in draws.argsort().tolist()] if read else []
@@ -243,8 +241,8 @@ def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, s
         found = {name: [rows[name].get(column) for rows in tables] for name in order}
         scores = {name: [math.nan if value is None else value for value in some] for name, some in found.items()}
         order = pick(scores, choice.how, choice.count, order)
-        mean = ", mean of the checkpoints" if len(tables) > 1 else ""
-        words = f"{'lowest' if choice.how == 'worst' else 'highest'} {said}{mean}"
+        of_all = ", mean of the checkpoints" if len(tables) > 1 else ""
+        words = f"{'lowest' if choice.how == 'worst' else 'highest'} {said}{of_all}"
         words = f"where the checkpoints differ most in {said}" if choice.how == "disagreement" else words
     else:
         words = "chosen at random" if choice.how == "random" else f"of class {choice.how[6:]}, chosen at random"
