@@ -94,10 +94,10 @@ def first_line(fault: BaseException, most: int = 160) -> str:
     return (str(fault).strip().splitlines() or [type(fault).__name__])[0][:most]
 
 
-def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
+def write_whole(path: Path, data: bytes, durable: bool = True, remedy: str = "choose a folder with --out") -> None:
     """Write a file so that, whatever happens, `path` holds all of it or what it held before. Its mode is the one that
-    the user's umask leaves. durable: whether it survives a power cut, too, which costs far more. Raises RunError where
-    the folder cannot be written.
+    the user's umask leaves. durable: whether it survives a power cut, too, which costs far more. Raises RunError, with
+    the remedy, where the folder cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
             finally:
                 os.close(handle)
     except OSError as fault:
-        raise RunError(f"cannot write {path}: {fault.strerror or fault}; choose a folder with --out") from None
+        raise RunError(f"cannot write {path}: {fault.strerror or fault}; {remedy}") from None
 
 
 if sys.version_info >= (3, 11):

@@ -49,9 +49,7 @@ def no_formula(text: str) -> str:
 
 def no_controls(text: str, kept: str = "") -> str:
     """Replace control characters but those `kept`: white space by a space, any other by U+FFFD."""
-    if text.isprintable():
-        return text
-    return text.translate(_instead(kept))
+    return text if text.isprintable() else text.translate(_instead(kept))
 
 
 _OBEYED = re.compile(r"(?m)##(?=\[)|(?:^|(?<=\r))[^\S\r\n]*:(?=:)")

@@ -202,7 +202,7 @@ def _factory(
 
 
 def _said(checkpoint: Checkpoint, classes: int, resolved: Resolved) -> dict[str, Any]:
-    """Return what the identity of a segmenter says of classes and pixels."""
+    """Return classes and pixels, as the identity of a segmenter has them."""
     said = checkpoint.metadata.get("class_names")
     names = tuple(printable(str(name)) for name in said) if isinstance(said, list) else ()
     return {

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from ..display.text import about, clock_time, no_controls
 from ..errors import RobustkitError
-from ..evaluations.attacks.build import EVIDENCE, evidence_cost
+from ..evaluations.attacks.evaluate import EVIDENCE, evidence_cost
 from ..evaluations.attacks.evidence import SAMPLES
-from ..evaluations.family import AnyFamily, family_of
+from ..evaluations.family import family_of
 from ..evaluations.interface import Cost
+from ..evaluations.maps.evaluate import cost_lines
 from ..evaluations.registry import vocabulary_of
 from ..evaluations.setup import CHECK, COST, FIRST
 from ..protocol.card import Card
@@ -100,14 +101,17 @@ def work_lines(
         for each in conditions
     }
     total = sum(costs.values(), Cost(0))
-    groups = {family.name: sum(some.values(), Cost(0)) for family, some in _by_family(costs).items()}
+    groups: dict[str, Cost] = {}
+    for condition, cost in costs.items():
+        name = family_of(condition.name).name
+        groups[name] = groups.get(name, Cost(0)) + cost
     parts = [f"{name} {cost}" for name, cost in groups.items()] if len(groups) > 1 else []
     lines = [
         what,
         f"passes for each sample and checkpoint, forward + backward: {total}"
         + (f"; of these {', '.join(parts)}" if parts else ""),
     ]
-    lines += (line for family, some in _by_family(costs).items() for line in family.evaluator.cost_lines(some))
+    lines += cost_lines(costs)
     if checked:
         lines.append(f"{CHECK}: {_count(checked, 'time')} {COST} or more, for {_count(min(FIRST, samples), 'sample')}")
     lines += (f"{CHECK} left out: {why}" for why in dict.fromkeys(unchecked))
@@ -139,13 +143,6 @@ def estimate_line(estimate: Estimate, where: str) -> str:
         bound = any(job.cost.at_most for job in estimate.jobs.values() if job.kind == kind)
         line += f"; {kind} is {'at most' if bound else 'about'} {min(largest / most, 1):.0%} of it".replace("%", " %")
     return line
-
-
-def _by_family(costs: Mapping[Condition, Cost]) -> dict[AnyFamily, dict[Condition, Cost]]:
-    groups: dict[AnyFamily, dict[Condition, Cost]] = {}
-    for condition, cost in costs.items():
-        groups.setdefault(family_of(condition.name), {})[condition] = cost
-    return groups
 
 
 def _count(number: int, noun: str) -> str:

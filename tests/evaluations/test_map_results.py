@@ -18,13 +18,13 @@ from cam.faithfulness import abpc
 from cam.localisation import MaxBoxAcc, PxAP, iou_at, rank_correlation, score
 from cam.registry import CONTROLS
 from cam.sensitivity import redrawn_head
-from robustkit.cli.gallery_choice import Choice
+from robustkit.cli.gallery import Choice
 from robustkit.common.intervals import percentiles, wilson
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.aggregate import Results
-from robustkit.evaluations.attacks.build import build_attack
+from robustkit.evaluations.attacks.evaluate import build_attack
 from robustkit.evaluations.maps.condition import METRICS, MapSpec
 from robustkit.evaluations.maps.evaluate import LEVELS
 from robustkit.evaluations.maps.results import Counted, Figures, map_rows
@@ -190,7 +190,7 @@ def test_stability_is_of_the_same_attack_and_1_without_one(run: Run) -> None:
     sample = next(one for one in dataset.samples if one.id == moved[0]["sample_id"])
     pixels = to_pixels(dataset.image(sample), model.identity.preprocessing)[None] / 255
     attack = build_attack(
-        robustkit.evaluations.attacks.build.parse_condition(FGSM, robustkit.protocol.card.load_card("standard")),
+        robustkit.evaluations.attacks.evaluate.parse_condition(FGSM, robustkit.protocol.card.load_card("standard")),
         robustkit.protocol.card.load_card("standard"),
     )
     shown = attack(model, pixels, torch.tensor([sample.label]))
