@@ -11,6 +11,27 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
+    **{
+        f"robustkit.{old}": f"robustkit.tasks.{new}"
+        for old, new in {
+            "cli.commands.features": "features.command",
+            "cli.commands.series": "series.command",
+            "cli.commands.text": "text.command",
+            "data.documents": "text.documents",
+            "data.series": "series.files",
+            "evaluations.disturbances.condition": "series.condition",
+            "evaluations.disturbances.evaluate": "series.evaluate",
+            "evaluations.perturbations.condition": "text.condition",
+            "evaluations.perturbations.evaluate": "text.evaluate",
+            "models.language_model": "text.language_model",
+            "models.series": "series.model",
+            "models.tokenizers": "text.tokenizers",
+            "pipeline.features": "features.plan",
+            "pipeline.series": "series.plan",
+            "pipeline.text": "text.plan",
+            "tasks.series.subject": "series.plan",
+        }.items()
+    },
     "robustkit.attention.optim.quack": "robustkit.attention.optim.stabilisers",
     "robustkit.display.section": "robustkit.display.table",
     "robustkit.evaluations.cells": "robustkit.evaluations.metrics",

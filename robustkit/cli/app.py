@@ -10,13 +10,11 @@ import click
 
 from .. import __version__
 from ..common.environment import check_date
-from ..common.plugins import loaded_plugins, plugin_session
+from ..common.plugins import built_in, loaded_plugins, plugin_session
 from ..errors import ProtocolError, RobustkitError, RobustkitWarning
 from ..pipeline.processes import is_own, speaker
 from . import streams
-from .commands import evaluation, runs, series, tools
-from .commands.features import features
-from .commands.text import text
+from .commands import evaluation, runs, tools
 from .options import CONTEXT, Commands
 
 COMMANDS: dict[str, dict[click.Command, str]] = {
@@ -24,9 +22,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         evaluation.audit: "classifiers: clean, under attack, corrupted, with maps",
         evaluation.attack: "classifiers: clean and under attack only",
         evaluation.segment: "segmenters: clean, under attack, corrupted",
-        series.series: "classifiers of time series: clean, under attack, disturbed",
-        features: "features without a head: nearest neighbours, probe, few images",
-        text: "language models: clean and on changed words",
+        **{command: str(command.short_help) for command in (entry.load() for entry in built_in("commands").values())},
         evaluation.cam: "maps of what classifiers look at, scored and drawn",
         evaluation.demo: "embedded checkpoints and data, a short audit",
     },
@@ -45,7 +41,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         tools.completion: "completion of commands in a shell",
     },
 }
-"""Every command, under its heading in the help, and what the help says about it."""
+"""Robustkit's commands, those of slices among them, under their headings, and what the help says about each."""
 
 
 @click.group(cls=Commands, sections=COMMANDS, context_settings=CONTEXT)
@@ -102,7 +98,10 @@ def main() -> None:
         click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
         sys.exit(2)
     finally:
-        _withdraw(status)
+        if status not in (0, 1) and _command(words := sys.argv[1:]) == "check":  # it came to no verdict
+            from .check import withdraw_named
+
+            withdraw_named(words)
 
 
 def _command(words: list[str]) -> str:
@@ -111,22 +110,14 @@ def _command(words: list[str]) -> str:
 
 def _refused(said: str) -> None:
     """Leave a mark in the run folder that a refused command was to write into; others leave it where they fail."""
-    from ..runs.description import COMMANDS as MAKING
+    from ..runs.description import making_commands
     from ..runs.files import RunFiles
 
     words = sys.argv[1:]
-    for word, following in zip(words, [*words[1:], ""], strict=True) if _command(words) in MAKING else ():
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    for word, following in pairs if _command(words) in making_commands() else ():
         if word == "--out" or word.startswith("--out="):
             RunFiles(word.partition("=")[2] or following).note_refusal(said)
-
-
-def _withdraw(status: int) -> None:
-    """Delete the files of an earlier check where this one came to no verdict."""
-    words = sys.argv[1:]
-    if status not in (0, 1) and _command(words) == "check":
-        from .check import withdraw_named
-
-        withdraw_named(words)
 
 
 @plugin_session()

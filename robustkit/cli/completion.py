@@ -9,6 +9,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from cam.registry import CONTROLS
 
+from ..common.plugins import built_in
 from ..errors import ProtocolError, unknown
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -20,10 +21,8 @@ COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}
 
 
 def completion_script(cli: click.Command, shell: str) -> str:
-    """Return the script with which a shell completes the command line of `cli`.
-
-    Raises:
-        ProtocolError: there is none for this shell.
+    """Return the script with which a shell completes the command line of `cli`. Raises ProtocolError where there is
+    none for this shell.
     """
     kind = get_completion_class(shell)
     if kind is None:
@@ -48,7 +47,7 @@ _FIXED = {
 def _names(option: str, context: click.Context) -> Iterable[str]:
     """Return the values of an option; of `checkpoint` and `kind`, those of these arguments."""
     command = str(context.info_name)
-    task = {"segment": "segmentation", "text": "text", "series": "series"}.get(command, "classification")
+    task = command if command in built_in("tasks") else {"segment": "segmentation"}.get(command, "classification")
     match option:
         case "kind":
             from .listing import LISTINGS
@@ -57,12 +56,12 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
         case "checkpoint":
             from ..models.specs import embedded
 
-            return [f"zoo:{name}" for name in embedded(task)]
+            return [f"zoo:{name}" for name in embedded(task) or embedded()]
         case "--attacks":
             from ..common.plugins import declared
-            from ..protocol.card import load_card
+            from ..protocol.card import card_names, load_card
 
-            names = load_card(task if task in ("segmentation", "series") else "standard").attacks
+            names = load_card(task if task in card_names() else "standard").attacks
             return [*names, *(plugin.name for plugin in declared("attacks")), "none"]
         case "--corruptions":
             from ..evaluations.corruptions.condition import SETS, corruption_names

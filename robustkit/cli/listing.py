@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
 
+from .commands import EVERY_COMMAND
+
 if TYPE_CHECKING:
     from ..display.table import TextTable
 
@@ -36,14 +38,13 @@ def table_of(title: str, entries: Sequence[Entry]) -> TextTable:
     from ..display.table import TextTable
 
     headings = tuple(entries[0])
-    rows = tuple(tuple(_cell(entry[heading]) for heading in headings) for entry in entries)
+
+    def cell(value: Any) -> str:
+        named = [f"{key}={part}" for key, part in value.items()] if isinstance(value, Mapping) else value
+        return ", ".join(map(str, named)) if isinstance(named, list | tuple) else str(named)
+
+    rows = tuple(tuple(cell(entry[heading]) for heading in headings) for entry in entries)
     return TextTable(title, headings, rows, spare=("seed", "epochs", "licence", "file", "test data", "input"))
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}={part}" for key, part in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def listing(kind: str) -> list[Entry]:
@@ -77,11 +78,12 @@ def _models() -> list[Entry]:
         with safe_open(path, framework="numpy") as file:
             said: dict[str, str] = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
+        scores = (text.format(times * float(said[key])) for key, (text, times) in _SCORES.items() if key in said)
         rows.append(
             {
                 "name": f"zoo:{name}",
                 "attention": said["attention"],
-                "clean": _score(said),
+                "clean": next(scores),
                 "test data": said["test_data"],
                 "parameters": f"{parameters / 1e6:.2f} M",
                 "input": _input(said),
@@ -103,19 +105,12 @@ def _input(said: dict[str, str]) -> str:
     return f"{len(json.loads(said['mean']))} channels"
 
 
-def _score(said: dict[str, str]) -> str:
-    """Return `top-1 75.0 %`: what a checkpoint says that it scores."""
-    key = next(key for key in _SCORES if key in said)
-    text, times = _SCORES[key]
-    return text.format(times * float(said[key]))
-
-
 def _attacks() -> list[Entry]:
     from attacks.registry import FEATURE_ATTACKS
 
     from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
     from ..evaluations.attacks.evaluate import parse_condition
-    from ..protocol.card import load_card
+    from ..protocol.card import card_names, load_card
 
     rows: list[Entry] = []
     known: dict[str, tuple[str, Iterable[tuple[str, Any]]]] = {
@@ -123,7 +118,8 @@ def _attacks() -> list[Entry]:
         "segment": ("segmentation", EVERY_DENSE_ATTACK.usable()),
         "features": ("features", FEATURE_ATTACKS.items()),
     }
-    for command, (card_name, kinds) in known.items():
+    there = card_names()
+    for command, (card_name, kinds) in ((name, each) for name, each in known.items() if each[0] in there):
         card = load_card(card_name)
         for name, kind in kinds:
             condition = parse_condition(name, card)
@@ -205,11 +201,12 @@ def _plugins() -> list[Entry]:
     from ..errors import PluginError
     from ..pipeline.manifest import registries
 
-    rows, by_group = list[Entry](), registries()
+    rows, by_group = list[Entry](), {**registries(), "commands": EVERY_COMMAND}
     for plugin in every_plugin():
         try:
             value = by_group[plugin.group].load(plugin)
-            documented = getattr(value, "logits", "") or (value if isinstance(value, type) else type(value)).__doc__
+            documented = getattr(value, "logits", "") or getattr(value, "help", "")
+            documented = documented or (value if isinstance(value, type) else type(value)).__doc__
             said = f"source {plugin.source[:12]}…: {_sentence(documented or '')}"
         except PluginError as fault:
             said = f"cannot be used: {fault}"

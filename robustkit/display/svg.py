@@ -187,13 +187,18 @@ def draw(
         settings: Any = matplotlib.rcParams
         settings.update(_SETTINGS | {"svg.hashsalt": digest})
         canvas = Canvas(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
-        page: Any = FigureCanvasSVG(canvas)
+        page = FigureCanvasSVG(canvas)
         paint(canvas)
-        if engine := canvas.get_layout_engine():  # `savefig` would draw all of it once more to lay it out
-            engine.execute(canvas)
-        canvas.set_layout_engine("none")
-        page.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        save(canvas, page, buffer)
     return Figure(section, title, _tidy(buffer.getvalue(), f"f{digest}", alt), alt, caption)
+
+
+def save(canvas: Canvas, page: Any, buffer: io.BytesIO) -> None:
+    """Lay a canvas out and write it: most of the time of a page, which tests leave out."""
+    if engine := canvas.get_layout_engine():  # `savefig` would draw all of it once more to lay it out
+        engine.execute(canvas)
+    canvas.set_layout_engine("none")
+    page.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
 
 
 def _tidy(source: bytes, prefix: str, alt: str) -> str:

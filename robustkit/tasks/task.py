@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..common.differences import Difference, of_means
+from ..common.differences import Difference, of_means, of_ranks
+from ..errors import ProtocolError, unknown
 from ..evaluations.family import family_of
 from ..evaluations.metrics import TERMS as OF_SUPPORT
 from ..evaluations.metrics import Metric, Term, named
 from ..evaluations.records import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
 from ..evaluations.registry import kind_of, vocabularies, words_of
 from ..protocol.card import Samples, samples_of
-from .registry import EVERY_TASK, TASK_MODULES
+from .registry import EVERY_TASK
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ class Task:
     hub: ClassVar[str]
 
     def plan(self, request: Any) -> Any:
-        """Return the `pipeline.plan.Plan` of a `pipeline.request.Request`; of a task that a plug-in brings."""
+        """Return the `pipeline.plan.Plan` of a `pipeline.request.Request`; for a slice's and a plug-in's task."""
         raise NotImplementedError
 
     @property
@@ -92,9 +92,9 @@ class Task:
         if not len(ids):
             raise nothing_common(first, second, condition)
         before, after = aligned(first_ids, first_values, ids), aligned(second_ids, second_values, ids)
-        if (own := family_of(kind_of(condition)).aggregator.difference(metric, before, after)) is not None:
-            return own
         definition = named(self.metrics, metric) or words_of(condition).metric(metric)
+        if definition is not None and definition.by_rank:
+            return of_ranks(before, after)
         return of_means(before, after, binary=definition is not None and definition.binary)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
@@ -152,10 +152,11 @@ def task_of(manifest: Manifest) -> Task:
 
 
 def task_named(name: str | None) -> Task:
-    """Return the task of a name, as cards have it; classification for None."""
-    name = name or "classification"
-    plugin = EVERY_TASK.plugin(name)
-    task: Task = EVERY_TASK.load(plugin) if plugin else import_module(f"{__package__}.{TASK_MODULES[name]}").TASK
+    """Return the task of a name, as cards have it; classification for None. Raises ProtocolError for an unknown one."""
+    try:
+        task: Task = EVERY_TASK[name or "classification"]
+    except KeyError:
+        raise ProtocolError(unknown("task", str(name), EVERY_TASK)) from None
     return task
 
 

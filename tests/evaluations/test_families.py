@@ -13,13 +13,13 @@ from page_runs import make_run
 from rich.console import Console
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
+from robustkit.common.plugins import built_in
 from robustkit.display.console import print_tables
 from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.corruptions.condition import SETS
-from robustkit.evaluations.disturbances.condition import USUAL as DISTURBED
 from robustkit.evaluations.family import Aggregator, Evaluator, Family, Presenter, families, families_of, family_of
-from robustkit.evaluations.registry import ATTACK_NAMES, FOLDERS, kind_of, vocabulary_of
+from robustkit.evaluations.registry import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, kind_of, vocabulary_of
 from robustkit.report.page import SECTIONS, sections_of
 from robustkit.report.refresh import refresh
 from robustkit.tasks.task import task_of
@@ -46,13 +46,11 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "regions",
         "two objects",
         "counterfactuals",
-        "disturbances",
-        "perturbations",
+        *dict.fromkeys(entry.load().name for entry in built_in("families").values()),
         "attacks",
     ]
-    tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
-    words = {"word-swap", "typo", "case"}
-    assert tables == {"clean", "pgd", "patch", *DISTURBED, *words} and kind_of("cam(agcam,mode=box)") == "cam"
+    tables = {kind for kind in (*EVERY_FAMILY.own, "pgd") if vocabulary_of(kind).in_results}
+    assert tables == {"clean", "pgd", "patch", *built_in("families")} and kind_of("cam(agcam,mode=box)") == "cam"
 
 
 def test_each_part_that_a_family_has_is_the_one_in_use() -> None:

@@ -29,15 +29,16 @@ from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, number
 from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, split_list, typed
 from ..family import Evaluator, family_of
+from ..inputs import attacked_inputs
 from ..interface import Cost, Vocabulary
 from ..registry import is_attack
+from ..subject import Batch, Evaluation, Shown, Subject, show_attacked
 from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
 from .peers import peer
 
 if TYPE_CHECKING:
     from ...common.plugins import Plugin
     from ...common.randomness import SampleRng
-    from ..subject import Batch, Evaluation, Shown, Subject
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
 _PARTS = ("only", ON)
@@ -279,8 +280,6 @@ def scored(subject: Subject, batch: Batch, shown: Tensor) -> dict[str, list[Any]
 
 def evaluated(subject: Subject, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
     """Return how the model does on what an attack shows, in full precision, and what the attack spent."""
-    from ..subject import Evaluation
-
     result, change = shown.result, shown.change
     assert result is not None and change is not None
     subject.keep(condition, batch.samples, shown.inputs)
@@ -342,9 +341,6 @@ class AttacksEvaluator(Evaluator):
         return bool(getattr(build_attack(condition, card), "queues", False))
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        from ..inputs import attacked_inputs
-        from ..subject import show_attacked
-
         inputs = attacked_inputs(subject, batch, condition)
         return show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
 

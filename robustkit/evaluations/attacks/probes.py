@@ -415,17 +415,19 @@ def hidden_by_attention(
         rows, left = standing.nonzero().flatten(), standing.clone()
         for part in torch.split(rows, asker.batch_size) if len(rows) else ():
             attack = PGD(asker.threat, _STEPS, _SHARE * asker.threat.eps, restarts=restarts, early_stop=True, loss="ce")
-            result = attack.run(model, images[part], labels[part], rng=rng.take(part))
+            result = attack.run(
+                lambda points: asker.count(model(points)), images[part], labels[part], rng=rng.take(part)
+            )
             asker.backwards += int(result.backwards.sum())
             left[part] = asker.logits(result.adversarials).argmax(dim=1) == labels[part]
         return left
 
-    plain = around = after(asker.logits, whole)
+    plain = around = after(asker.oracle, whole)
     for surrogate in surrogates.values():
-        around = after(lambda points, by=surrogate: asker.count(by(points)), around)
+        around = after(surrogate, around)
     none = torch.zeros_like(whole)
     figures = [plain, around, none, none]
     if chance_of(int((plain & ~around).sum()), 0) < HIDES:
-        again = after(asker.logits, plain, _RESTARTS)
+        again = after(asker.oracle, plain, _RESTARTS)
         figures[2:] = again & ~around, around & ~again
     return dict(zip(AROUND, figures, strict=True))

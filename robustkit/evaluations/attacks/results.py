@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import wilson
-from ...display.grid import Grid, Part, side_by_side
 from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, percent, plain, spread
-from ...display.table import Section, TextTable
+from ...display.table import Grid, Part, Section, TextTable, side_by_side
 from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
 from ..aggregate import Gatherer, Number, Results, column_of
 from ..estimation import support_grids, support_tables
-from ..family import Aggregator, Overview, Presenter, family_of
+from ..family import Aggregator, Overview, Presenter
 from ..interface import Clause, share
 from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
-from ..registry import kind_of, words_of
-from .condition import FOUND, TOP1, UNDER, VOCABULARY, parts, starts_from
+from ..registry import words_of
+from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, beneath, parts, starts_from
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 from .ranking import OrderOfAttacks, findings_of
 
@@ -178,6 +177,13 @@ def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[C
     return lines
 
 
+def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> Iterator[Figure]:
+    """Yield a figure for each norm, with a panel for each attack."""
+    lines, space = curves(results, results.manifest.claims), results.manifest.protocol.space
+    for norm in dict.fromkeys(line.norm for line in lines):
+        yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, space)
+
+
 def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, space: str) -> Figure:
     norm, names = lines[0].norm, labels(dict.fromkeys(line.checkpoint for line in lines))
     attacks: dict[str, list[Curve]] = {}
@@ -285,16 +291,6 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], look
     )
 
 
-_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
-_STAGES = {
-    "apgd-ce": "APGD on the cross-entropy",
-    "apgd-dlr": "APGD on the DLR loss",
-    "apgd-t": "targeted APGD",
-    "fab-t": "targeted FAB",
-    "square": "Square",
-}
-
-
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
     """Yield the result of one of these attacks, of equally strong ones the last. of: whose images they change, where
     those are not clean.
@@ -308,8 +304,8 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     radius += " in normalised units" if space == "normalised" else ""
     on_all = clean is not None and row["n"] == clean["n"]
     name, given = parts(row["condition"])
-    stages = f" with {_alone(given['only'])}" if "only" in given else ""
-    call = f"{name}{stages} at {radius}{_beneath(row['condition'], manifest)}"
+    stages = f" with {alone(given['only'])}" if "only" in given else ""
+    call = f"{name}{stages} at {radius}{beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row['n']} {manifest.protocol.samples.many}")
     missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
     if missing:
@@ -317,18 +313,6 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
         yield Clause(f"the attack{of} {call} {leaves}{so_far}", (row,))
     else:
         yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack{of}, {call}, {leaves}", (row,))
-
-
-def _alone(only: str) -> str:
-    """Return which stages of AutoAttack run, in words: `targeted FAB and Square alone`."""
-    *first, last = (_STAGES.get(stage, stage) for stage in only.split("+"))
-    return f"{', '.join(first)} and {last} alone" if first else f"{last} alone"
-
-
-def _beneath(text: str, manifest: Manifest) -> str:
-    """Return ` on fog, severity 3` for an attack on corrupted images; nothing on clean ones."""
-    start = starts_from(text)
-    return "" if start == CLEAN.text else f" on {family_of(kind_of(start)).presenter.called(start, manifest)}"
 
 
 def dossier_grids(results: Results) -> list[Grid]:
@@ -368,18 +352,11 @@ class AttacksAggregator(Aggregator):
         found = dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read))
         return [finding.flag for finding in found if finding.flag]
 
-    def wants(self, column: str) -> bool:
-        return is_stage_column(column)
-
     def numbers(self, read: pa.Table) -> Iterable[Number]:
         """Return the share of samples that stands after each stage."""
         n = len(read)
         for stage in stages_of(read):
             yield f"{AFTER}{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
-
-    def lacks(self, run: RunFolder, checkpoint: str, condition: str) -> list[str]:
-        wanted = condition in run.manifest.evidence
-        return [NO_EVIDENCE.flag] if wanted and run.evidence(checkpoint, condition) is None else []
 
 
 AGGREGATOR = AttacksAggregator()
@@ -408,48 +385,6 @@ class AttacksPresenter(Presenter):
         yield from _least(on_clean, cells, manifest, headline)
         yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        """Return `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else is said."""
-        claim, name, given = manifest.claims.get(text), *parts(text)
-        eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
-        space = manifest.protocol.space
-        radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
-        words = [_NAMES.get(name, name.upper()), f"{norm} {radius}" if norm != "linf" else radius]
-        words += ["normalised units"] if space == "normalised" else []
-        if given.get("version") == "standard":
-            del given["version"]
-        words += [_alone(given.pop("only"))] if "only" in given else []
-        for key, value in given.items():
-            counted = value.isdigit() and key.endswith("s")
-            word = key.removesuffix("s") if value == "1" else key
-            words.append(f"{value} {word}" if counted else f"{key} {value}")
-        return ", ".join(filter(None, (*words, _beneath(text, manifest).strip())))
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        name, _, rest = self.called(text, manifest).partition(", ")
-        return f"under {name} ({rest})"
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        """Return `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels."""
-        claim, (name, given) = manifest.claims[text], parts(text)
-        budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
-        version = given.get("version", "standard")
-        # A text names what differs from the card's attack, apart from its radius and budget.
-        modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
-        words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
-        words = ["modified", *words] if modified else words
-        words += [version] if version != "standard" else []
-        words += [] if claim.norm == "linf" else [claim.norm]
-        words += [amount(claim.eps, claim.norm, manifest.protocol.space)]
-        words += ["normalised"] if manifest.protocol.space == "normalised" else []
-        return " ".join(words) + _beneath(text, manifest)
-
-    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
-        """Yield the curves: a figure for each norm, with a panel for each attack."""
-        lines, space = curves(results, results.manifest.claims), results.manifest.protocol.space
-        for norm in dict.fromkeys(line.norm for line in lines):
-            yield _curve_figure([line for line in lines if line.norm == norm], looks, headline.name, section, space)
-
     def terminal(self, results: Results) -> Iterable[TextTable]:
         """Yield the stages of all attacks that have any as one table, and how much of what was broken each found."""
         if every := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in stage_rows(results)]:
@@ -466,9 +401,8 @@ class AttacksPresenter(Presenter):
 
         The figures of attacks on a part of the samples, which others support, stand with the strengths.
         """
-        yield Section(
-            "attacks", "Robust accuracy against ε", figures=tuple(self.figures(results, looks, TOP1, "attacks"))
-        )
+        drawn = tuple(curve_figures(results, looks, TOP1.name, "attacks"))
+        yield Section("attacks", "Robust accuracy against ε", figures=drawn)
 
         def in_stages() -> dict[str, list[Grid]]:
             stages = _parts_of(stage_rows(results), ("condition", *STAGE_HEADINGS))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
 from ...evaluations.records import Compared, PerSample, Recorded
+from ...protocol.card import Samples
 from ..task import Task
 from .measures import METRICS, TERMS
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
 
+
 _COMPARED = ("knn", "probe", "retrieval")
 
 
@@ -32,6 +34,12 @@ class Features(Task):
     paired: ClassVar[Mapping[str, str]] = {}
     shows_compared = True
     command, card, hub = "features", "features", "image-feature-extraction"
+    samples = Samples("image", "images")
+
+    def plan(self, request: Any) -> Any:
+        from .plan import plan
+
+        return plan(request)
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         from .results import feature_rows

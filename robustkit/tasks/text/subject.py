@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from ...data.dataset import Dataset, Sample
-from ...data.documents import WORD, as_bytes, as_text
 from ...errors import BadImageError
 from ...evaluations.subject import Batch, Reader, Settings, Subject
-from ...models.language_model import LanguageModel
-from ...models.tokenizers import Tokenizer
 from ...protocol.card import Card
 from ...protocol.condition import Condition
+from .documents import WORD, as_bytes, as_text
+from .language_model import LanguageModel
+from .tokenizers import Tokenizer
 
 TEXTS = pa.schema(
     [

@@ -12,11 +12,9 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import bdtr
 
-from ....common.differences import Difference, of_ranks
 from ....common.intervals import Floats, bootstrap
-from ....display.grid import part_of, side_by_side, with_flags
 from ....display.svg import Figure, Point, draw, labels, legend, listed, panels, percent, plain
-from ....display.table import Section, TextTable
+from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import number
@@ -47,7 +45,6 @@ from .condition import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
-    from numpy.typing import NDArray
 
     from ....runs.manifest import Manifest
     from ...aggregate import Results
@@ -445,9 +442,6 @@ class DistancesAggregator(Aggregator):
         if metric.startswith(ACCURACY.name) and metric.endswith(")"):
             return read.ids, (distances > float(number(_radius(metric)))).astype(np.float64)
         raise not_paired(condition, metric, [RATIO.name, AREA.name, f"{ACCURACY.name}RADIUS)"])
-
-    def difference(self, metric: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Difference | None:
-        return of_ranks(before, after) if metric == RATIO.name else None
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = (

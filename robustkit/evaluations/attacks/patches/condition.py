@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ....protocol.condition import ConditionPattern, Value
-from ...family import Presenter
-from ...interface import Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Term
 from ..condition import parts
-
-if TYPE_CHECKING:
-    from ....runs.manifest import Manifest
 
 _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
@@ -21,7 +17,6 @@ class PatchWords(Vocabulary):
     """Attacks that a size bounds, so that their texts name no radius."""
 
     name = "patches"
-    presenter_in = "condition"
     parameters: ClassVar[Mapping[str, Value]] = {
         "norm": "patch",
         "size": 16,
@@ -33,6 +28,7 @@ class PatchWords(Vocabulary):
         "engine": "robustkit",
     }
     defaults: ClassVar[Mapping[str, str]] = {"where": "corner", "loss": "ce", "engine": "robustkit"}
+    in_sentence = "under a {}"
     in_results = True
     terms = (
         Term(
@@ -43,26 +39,14 @@ class PatchWords(Vocabulary):
         ),
     )
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         _, given = parts(text)
         where = given.get("where", "corner")
-        place = "" if where == "corner" else f", {where}"
-        return f"patch of {given.get('size', '16')} pixels{place} ({_LOSSES.get(given.get('loss', 'ce'), '?')})"
+        at = "" if where == "corner" else f", {where}"
+        return f"patch of {given.get('size', '16')} pixels{at} ({_LOSSES.get(given.get('loss', 'ce'), '?')})"
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", pattern.text)
 
 
 VOCABULARY = PatchWords()
-
-
-class PatchesPresenter(Presenter):
-    """Results of patches for people."""
-
-    words = VOCABULARY
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"under a {self.called(text, manifest)}"
-
-
-PRESENTER = PatchesPresenter()

@@ -15,7 +15,8 @@ from ...family import Aggregator, Presenter, Summary, family_of
 from ...interface import Clause, share
 from ...metrics import interval_cell
 from ...presenting import short_names
-from ...registry import kind_of
+from ...registry import kind_of, name_of
+from ..results import is_stage_column
 from .condition import ESTIMATE, KEPT, VOCABULARY, phases_of
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class TwoPhaseSummary(Summary):
         assert phases is not None
         attack = family_of(kind_of(phases.attack)).aggregator
         columns = ("sample_id", "error", "correct", "drawn", "linf", "l2")
-        found = self.reading.shards(condition, lambda name: name in columns or attack.wants(name))
+        found = self.reading.shards(condition, lambda name: name in columns or is_stage_column(name))
         table, notes = self.reading.joined(found)
         read = readable(table)
         if not len(read):
@@ -157,16 +158,8 @@ class TwoPhasePresenter(Presenter):
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         if rows := [row for (_, name), row in cells.items() if name == ESTIMATE.name]:
             row = min(rows, key=lambda row: float(row["value"]))
-            yield Clause(f"{self.called(row['condition'], manifest)}, leaves an estimated {share(row)}", (row,))
-
-    def called(self, text: str, manifest: Manifest) -> str:
-        phases = phases_of(text)
-        if phases is None:
-            return text
-        return f"{family_of(kind_of(phases.attack)).presenter.called(phases.attack, manifest)}, two-phase(m={phases.m})"
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        return self.called(text, manifest)
+            text = f"{name_of(row['condition'], 'table', manifest)}, leaves an estimated {share(row)}"
+            yield Clause(text, (row,))
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         """Return one table of all estimates, a row for each checkpoint and attack; none where there are none."""
@@ -179,7 +172,7 @@ class TwoPhasePresenter(Presenter):
             rows.append(
                 {
                     "checkpoint": names[row["checkpoint"]],
-                    "attack": self.called(row["condition"], results.manifest),
+                    "attack": name_of(row["condition"], "table", results.manifest),
                     "n": str(row["n"]),
                     "first phase": phases.first,
                     "drawn": "0" if kept is None else str(kept["n"]),
