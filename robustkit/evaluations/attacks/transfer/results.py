@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ....runs.manifest import Manifest
     from ...family import Looks
     from ...metrics import Metric
-    from ...records import Compared, Recorded
 
 CHANCE = 0.01
 """Probability below which more samples that fall only to another's images are not chance: McNemar's exact test."""
@@ -195,11 +194,6 @@ class TransferAggregator(Aggregator):
     def overview(self, reading: Reading) -> Overview:
         return Masked(reading)
 
-    def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
-    ) -> Iterator[tuple[str, str]]:
-        yield from ()  # one of two checkpoints may be attacked with its own gradients, the other not
-
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = "Transfer is not compared here: its matrix is in each report and summary.json."
         return [line] if there else []
@@ -212,9 +206,6 @@ class TransferPresenter(Presenter):
     """Results of transfer for people."""
 
     words = VOCABULARY
-
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return ()  # a column for each checkpoint would not say whose images were found with whose gradients
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         return [matrix.table() for matrix in matrices(results)]
