@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
 from ...display.table import Section, of_tables, together, with_flags
-from ...evaluations.attacks.results import curve_figures, curves
+from ...evaluations.attacks.results import curve_figures
 from ...evaluations.corruptions.figures import bar_figures, retention_bars
 from ...evaluations.family import families_of
 from ...evaluations.interface import Clause, percent, share
@@ -142,10 +142,10 @@ class Segmentation(Task):
         from .pictures import sheet_uri
 
         run, manifest = results.run, results.manifest
-        headline, every = self.headline_metric, curves(results, manifest.claims)
+        headline = self.headline_metric
         left = f"What is left of {headline.word} under corruption"
         drawn = [
-            *curve_figures(every, looks, headline.name, self.name, manifest.protocol.space),
+            *curve_figures(results, looks, headline.name, self.name),
             *class_figures(class_ious(results, manifest.claims)),
             *bar_figures(retention_bars(results), looks, self.name, left, "retention"),
         ]
