@@ -191,7 +191,7 @@ def _architecture(
     claimed = checkpoint.metadata.get("arch")
     kwargs = checkpoint.metadata.get("arch_kwargs", {})
     if not isinstance(kwargs, dict):
-        check_arguments(kwargs, checkpoint.path)
+        raise CheckpointError(f"{checkpoint.path}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
     if wanted.arch is not None:
         if claimed is None or _base(claimed) == _base(wanted.arch):
             check_arguments(kwargs, checkpoint.path, any_name=is_factory(wanted.arch))
