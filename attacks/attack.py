@@ -13,8 +13,7 @@ from torch import Tensor
 
 from .model_access import Model, Oracle, frozen, settled
 from .model_access import check_labels as check_labels  # exported from here, too
-from .rng import Rng, TorchRng
-from .threat import ThreatModel, round_towards
+from .threat import Rng, ThreatModel, TorchRng, round_towards
 
 Tell = Callable[[str, int, float], None]
 

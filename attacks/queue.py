@@ -9,27 +9,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from .attack import Attack, Tally
 from .model_access import Oracle, as_sets, members, missed
-from .rng import Rng
-from .threat import per_sample
-
-
-@runtime_checkable
-class Takeable(Protocol):
-    """Something with one row per sample that is not a tensor, such as a `Ball`."""
-
-    def take(self, index: Tensor) -> object: ...
-    def join(self, more: Any) -> object: ...
-
-
-S = TypeVar("S", bound="Survivors")
+from .threat import Rng, Rows, per_sample
 
 
 def upload(values: Sequence[int], device: torch.device) -> Tensor:
@@ -43,37 +31,13 @@ def pick(values: Tensor, index: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Survivors:
-    """Rows of the samples under attack; subclass it with a field for each tensor (rows first) or `Takeable`.
-
-    rows: (n,) int64, each sample's position in the whole batch.
-    """
+class Survivors(Rows):
+    """The samples under attack. rows: (n,) int64, each sample's position in the whole batch."""
 
     rows: Tensor
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def take(self: S, index: Tensor) -> S:
-        """Return the same state for the rows `index` (int64) only."""
-
-        def pick(value: object) -> object:
-            if isinstance(value, Tensor):
-                return value[index]  # unlike index_select, this keeps channels_last
-            return value.take(index) if isinstance(value, Takeable) else value
-
-        return replace(self, **cast("dict[str, Tensor]", {f.name: pick(getattr(self, f.name)) for f in fields(self)}))
-
-    def join(self: S, more: S) -> S:
-        """Return these rows followed by those of `more`."""
-
-        def both(name: str) -> object:
-            first, second = getattr(self, name), getattr(more, name)
-            if isinstance(first, Tensor):
-                return torch.cat([first, second])
-            return first.join(second) if isinstance(first, Takeable) else first
-
-        return replace(self, **cast("dict[str, Tensor]", {f.name: both(f.name) for f in fields(self)}))
 
 
 R = TypeVar("R", bound="Runs")
@@ -97,10 +61,9 @@ class Places:
 
     def only(self, keep: Sequence[int]) -> Places:
         """Return the entries `keep`."""
-        columns = (tuple(column[i] for i in keep) for column in (self.rows, self.runs, self.steps))
-        return Places(*columns)
+        return Places(*(tuple(column[i] for i in keep) for column in (self.rows, self.runs, self.steps)))
 
-    def followed_by(self, more: Places) -> Places:
+    def join(self, more: Places) -> Places:
         return Places(self.rows + more.rows, self.runs + more.runs, self.steps + more.steps)
 
     def later(self, by: Sequence[int] | None = None) -> Places:
@@ -123,10 +86,6 @@ class Runs(Survivors):
     run: Tensor
     step: Tensor
     places: Places
-
-    def join(self: R, more: R) -> R:
-        """Return these rows followed by those of `more`."""
-        return replace(super().join(more), places=self.places.followed_by(more.places))
 
     def leave(self: R, gone: Sequence[bool]) -> tuple[R, Tensor | None]:
         """Return the same state without the rows that are `gone`, and the index of those that stay; None: all stay."""
@@ -228,9 +187,10 @@ class QueuedAttack(Attack):
     def stage(self) -> str:
         """The name of this attack as a stage, which also names its random draws."""
 
-    @abstractmethod
     def _runs(self, classes: int) -> int:
         """Return the number of runs at a sample for which that many classes compete."""
+        restarts: int = getattr(self, "restarts", 1)
+        return restarts * (min(self._aims, classes - 1) if self._aims else 1)
 
     @property
     def _aims(self) -> int:

@@ -33,14 +33,14 @@ class Lazy(Mapping[str, T]):
 ATTACKS: Mapping[str, type[Attack]] = Lazy(
     fgsm="attacks.pgd:FGSM",
     pgd="attacks.pgd:PGD",
-    spsa="attacks.spsa:SPSA",
+    spsa="attacks.queries:SPSA",
     apgd="attacks.apgd:APGD",
-    fab="attacks.fab:FAB",
-    square="attacks.square:Square",
-    autoattack="attacks.autoattack:AutoAttack",
+    fab="attacks.minimal:FAB",
+    square="attacks.queries:Square",
+    autoattack="attacks.apgd:AutoAttack",
     fmn="attacks.minimal:FMN",
     ddn="attacks.minimal:DDN",
-    patch="attacks.patch:Patch",
+    patch="attacks.pgd:Patch",
 )
 DENSE_ATTACKS: Mapping[str, type[DenseAttack]] = Lazy(
     fgsm="attacks.dense:DenseFGSM",

@@ -11,6 +11,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
+    "attacks.autoattack": "attacks.apgd",
+    "attacks.fab": "attacks.minimal",
+    "attacks.patch": "attacks.pgd",
+    "attacks.rng": "attacks.threat",
+    "attacks.spsa": "attacks.queries",
+    "attacks.square": "attacks.queries",
     "robustkit.attention.optim.quack": "robustkit.attention.optim.stabilisers",
     "robustkit.display.section": "robustkit.display.table",
     "robustkit.evaluations.cells": "robustkit.evaluations.metrics",

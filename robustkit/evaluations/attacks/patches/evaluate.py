@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attacks.patch import PatchResult
+from attacks.pgd import PatchResult
 
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
