@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,8 +15,7 @@ from .filters import to_bytes, unit, upload
 class GaussianNoise(Corruption):
     """x + c z, z standard normal. Draws: `normal` (3, H, W); computed in their dtype."""
 
-    name: ClassVar[str] = "gaussian_noise"
-    category: ClassVar[str] = "noise"
+    name, category = "gaussian_noise", "noise"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"normal": rng.normal(shape, "normal")})
@@ -30,8 +28,7 @@ class GaussianNoise(Corruption):
 class SpeckleNoise(Corruption):
     """x + x c z: noise in proportion to the light. Draws: `normal` (3, H, W); computed in their dtype."""
 
-    name: ClassVar[str] = "speckle_noise"
-    category: ClassVar[str] = "extra"
+    name, category = "speckle_noise", "extra"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"normal": rng.normal(shape, "normal")})
@@ -48,8 +45,7 @@ class ImpulseNoise(Corruption):
     Draws: `uniform` (3, H, W): pepper below c / 2, salt from there to c.
     """
 
-    name: ClassVar[str] = "impulse_noise"
-    category: ClassVar[str] = "noise"
+    name, category = "impulse_noise", "noise"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"uniform": rng.uniform(shape, "uniform")})
@@ -67,8 +63,7 @@ class ShotNoise(Corruption):
     Draws: `uniform` (3, H, W); k is the exact quantile, the smallest k whose distribution function exceeds u.
     """
 
-    name: ClassVar[str] = "shot_noise"
-    category: ClassVar[str] = "noise"
+    name, category = "shot_noise", "noise"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"uniform": rng.uniform(shape, "uniform")})

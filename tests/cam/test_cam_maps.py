@@ -29,8 +29,8 @@ from torch.nn import functional
 
 import cam
 import robustkit
+from cam.attention import roll
 from cam.explainer import upright
-from cam.rollout import roll
 from robustkit.attention import FORMULAS, capture, set_attention
 from robustkit.attention.multihead import MultiheadAttention
 from robustkit.models.dense import build_segmenter

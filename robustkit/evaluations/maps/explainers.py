@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import cam
-from cam.controls import Control
+from cam.agnostic import Control
 
 from ...common.randomness import SampleRng
 from ..subject import Subject
