@@ -61,7 +61,6 @@ class StagedResult(AttackResult):
 @dataclass(frozen=True)
 class EnsembleResult(AttackResult):
     """An `AttackResult` of an attack that makes several runs at each sample, and takes the worst point of all.
-
     runs: their names, R in all. ends: (R, B, ...) the worst point of each run; otherwise as `adversarials`.
     """
 
@@ -71,7 +70,6 @@ class EnsembleResult(AttackResult):
 
 class Tally:
     """The counts of an `AttackResult` while they grow; `rows` are positions in the whole batch.
-
     tell: called with a stage's name, the samples still standing, and the share of the stage that is done.
     """
 

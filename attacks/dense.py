@@ -154,7 +154,6 @@ class CosPGD(DensePGD):
 @dataclass(frozen=True)
 class DenseFGSM(DensePGD):
     """One step of length eps from the image: `DensePGD` with steps=1, step_size=eps and random_start=False.
-
     With the weighting "segpgd" it looks at the pixels that are predicted right, and at no others.
     """
 

@@ -22,7 +22,6 @@ _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 @dataclass(frozen=True)
 class Search(Runs):
     """Runs of such an attack, one at each sample. radius: of the ball that `points` move in.
-
     found: the nearest wrong point so far, the clean image where there is none. nearest: its distance, or infinity.
     """
 
@@ -294,7 +293,6 @@ class FAB(QueuedAttack):
         self, front: Front, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the boundary as the runs `s` see it, gaps (m,) and normals (m, ...): normals · (z - point) = gaps.
-
         logits, points: of a pass in which these runs are the rows `stay` (None: all).
         """
         logits = pick(logits, stay)

@@ -99,7 +99,6 @@ def answered(logits: Tensor) -> Tensor:
 
 def with_all_classes(logits: Tensor) -> Tensor:
     """Return the logits (B, K) with `OFF` below the lowest finite one in place of -inf, where two or more are finite.
-
     Other rows stay as they are: a single finite logit among -inf is no ranking that an attack could change.
     """
     off = logits.detach() == -math.inf  # whether there is any is not asked: a device would have to wait
@@ -132,7 +131,6 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the largest other logit minus the label's (Carlini and Wagner 2017), above 0 where it is wrong.
-
     For a set: the largest logit outside it minus the largest inside. Raises ValueError for fewer than two classes.
     """
     _need_classes(logits, 2, "margin")
@@ -283,7 +281,6 @@ class Oracle:
 
     def drawn_to(self, points: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
         """Return logits (B, K), and the model's `key_loss` (B,) at `points` for boxes (B, 3). ValueError without one.
-
         of_class: of the class token's query alone.
         """
         if (key_loss := getattr(self._model, "key_loss", None)) is None:
@@ -317,7 +314,6 @@ class Oracle:
 
 def input_gradient(loss: Tensor, points: Tensor, more: bool = False) -> Tensor:
     """Return the gradient (B, ...) of the (B,) losses, each with respect to its own point; `more` gradients may follow.
-
     Raises ValueError where the loss has no path back to the points.
     """
     gradient, total = None, loss.sum()

@@ -175,7 +175,6 @@ class PGD(Attack):
 
 def cosine(features: Tensor, clean: Tensor) -> Tensor:
     """Return 1 minus the cosine (B,) between features (B, D) and those of the clean images: 0 to 2.
-
     It is half the squared distance of both at length 1, which is exactly 0 where they are the same.
     """
     return squared(functional.normalize(features, dim=1), functional.normalize(clean, dim=1)) / 2

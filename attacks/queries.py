@@ -101,7 +101,6 @@ class SPSA(Attack):
 
     def _slopes(self, oracle: Oracle, around: Tensor, signs: Tensor, labels: Tensor, batch: Tensor) -> Tensor:
         """Return the slopes (b, d) of the loss at `around` (b, ...) along `signs` (b, d, ...), 0 where not finite.
-
         batch: room for the rows to ask, overwritten.
         """
         with torch.inference_mode():
@@ -311,7 +310,6 @@ def _pixels(draws: Tensor, side: int, height: int, width: int) -> Tensor:
 
 def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
     """Make the l2 proposal: a window of `change` (m, C, H, W) gets a new bump and the budget of another, now empty.
-
     draws: (m, 5 + C): two places, which way the bump lies, and its sign in each channel.
     """
     m, channels, height, width = change.shape

@@ -46,7 +46,6 @@ R = TypeVar("R", bound="Runs")
 @dataclass(frozen=True)
 class Places:
     """What the host knows of runs under way without asking the device; one entry for each.
-
     rows: their samples. runs: which run of its sample. steps: updates made.
     """
 
@@ -79,7 +78,6 @@ class Places:
 @dataclass(frozen=True)
 class Runs(Survivors):
     """Runs under way, one row each; `rows` holds their samples. Attacks add their own state.
-
     run: (n,) int64, which run of its sample. step: (n,) int64, updates made. places: the same, on the host.
     """
 
@@ -128,7 +126,6 @@ class Front:
 
     def targets(self, count: int) -> Tensor:
         """Return the classes (B, count) nearest to winning on the clean images, the labels left out.
-
         A sample with fewer `contenders` has labels in the last places.
         """
         return self.logits.scatter(1, as_sets(self.labels), float("-inf")).topk(count, dim=1).indices
@@ -176,7 +173,6 @@ class Front:
 @dataclass(frozen=True)
 class QueuedAttack(Attack):
     """An attack that makes runs at each sample, at most `batch_size` rows in a pass.
-
     First the clean images are classified, one forward each; only right ones are attacked.
     """
 

@@ -188,7 +188,6 @@ class ThreatModel:
 
     def project(self, adversarial: Tensor, clean: Tensor) -> Tensor:
         """Return the points of the ball around `clean` nearest to `adversarial`, both (B, ...), in its dtype.
-
         For l-inf the nearest point exactly; for l2 the ball first and the bounds second, which is inside both.
         """
         wide = clean.to(torch.promote_types(clean.dtype, torch.float32))
@@ -205,7 +204,6 @@ class ThreatModel:
 
     def steepest(self, gradient: Tensor) -> Tensor:
         """Return the direction of length 1 in this norm that raises the loss most; may overwrite `gradient`.
-
         A NaN component counts as 0, and a sample whose gradient is 0 does not move.
         """
         return gradient.sign_().nan_to_num_(nan=0.0) if self.norm == "linf" else unit(gradient)
@@ -255,7 +253,6 @@ def unit(gradient: Tensor) -> Tensor:
 
 def round_towards(clean: Tensor, points: Tensor) -> Tensor:
     """Return `points` in the dtype of `clean`; if that is narrower, no value ends further from `clean` than it was.
-
     bfloat16 has 256 values between 1/2 and 1 and below: rounding to the nearest would break a ball of 1/255.
     """
     rounded = points.to(clean.dtype)

@@ -74,7 +74,6 @@ class IntegratedGradients(Explainer):
 
     def attributions(self, images: Tensor, target: Target = None) -> Tensor:
         """Return what each value of the images adds to the logit: (B, C, H, W), or (B, T, C, H, W) for T targets.
-
         Their sum is the logit of the image less that of the plain one, up to the error of the steps.
         """
         check_images(images)
@@ -256,7 +255,6 @@ class RandomMap(Control):
 
 class CentredGaussian(Control):
     """A hill in the middle of the image, where objects mostly are; 1 at the centre, and not stretched down to 0.
-
     sigma: its standard deviation as a share of the shorter side; 64/224 is 64 pixels at 224.
     """
 

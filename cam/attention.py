@@ -62,7 +62,6 @@ class AGCAM(AttentionExplainer):
 
 class AGCAMFull(AGCAM):
     """AG-CAM's sum with the gradient sent through the attention of all later blocks too, which the published code cuts.
-
     Otherwise it is `AGCAM`; so the logits may be read from any token.
     """
 

@@ -58,7 +58,6 @@ def as_boxes(boxes: Boxes) -> Tensor:
 
 def mask_of(boxes: Boxes, height: int, width: int) -> Tensor:
     """Return the union of boxes as a mask, (height, width) bool; what lies outside is cut off.
-
     Raises ValueError for corners between two pixels: `resize_crop_boxes` rounds them outwards.
     """
     mask = torch.zeros(height, width, dtype=torch.bool)

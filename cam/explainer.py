@@ -19,7 +19,6 @@ from torch.nn import functional
 
 class Rng(Protocol):
     """Random numbers (B, *shape) floating for a batch of B images; each `purpose` names a draw of its own.
-
     uniform: in [0, 1). normal: mean 0, variance 1.
     """
 
@@ -165,7 +164,6 @@ class Explainer(ABC):
 
     def _logits(self, images: Tensor, copies: int = 1) -> Tensor:
         """Return the logits (B, K). ValueError for a model that returns anything else.
-
         copies: how many rows of logits each image has, where a hook adds rows.
         """
         logits = self.model(images)
@@ -222,7 +220,6 @@ def check_images(images: Tensor) -> None:
 
 def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
     """Return the classes asked for, (B, T) int64 on the images' device; None for the predicted ones.
-
     Called outside of `torch.inference_mode`, it returns a tensor that a graph may hold, wherever `target` was made.
     """
     if target is None:

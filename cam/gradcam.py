@@ -156,7 +156,6 @@ class _Weighed(OfFeatures):
 
 class GradCAM(_Weighed):
     """Grad-CAM (Selvaraju et al., ICCV 2017): relu(sum over channels of weight * feature), weights the mean gradients.
-
     One forward, a graph from the layer on only, and a backward for each target. model, layer and errors: `OfFeatures`.
     """
 

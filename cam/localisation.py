@@ -241,7 +241,6 @@ class MaxBoxAcc:
 
 def entropy(maps: Tensor) -> Tensor:
     """Return the entropy of each map (B, H, W) in [0, 1], its values being shares of their sum: (B,) float64 in nats.
-
     From 0, one pixel, to log(H * W), all alike (complexity of Bhatt et al., IJCAI 2020). NaN where a map is all 0.
     """
     values = as_maps(maps).double().flatten(1)

@@ -66,7 +66,6 @@ def sensitivity(
 @dataclass(frozen=True)
 class Squares:
     """Squares that were hidden, in pixels, and what the model answers where one of them is: the same for all maps.
-
     tops, lefts: (B, samples). length: of a side. logits: (B, samples, K).
     """
 

@@ -286,7 +286,6 @@ def detached(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any,
 
 class _SoftmaxMode(TorchFunctionMode):
     """Shows what goes into and comes out of a softmax over the keys of (B, heads, N, N).
-
     cut_values: what the attention is multiplied with takes no gradient.
     """
 
@@ -352,7 +351,6 @@ function that it returns."""
 
 class Trail:
     """Where the graph begins, and the sum that grows while a backward passes the blocks, the last one first.
-
     cut: each block's attention begins a graph of its own.
     """
 

@@ -19,7 +19,6 @@ from .filters import unit
 
 class Rng(Protocol):
     """Random numbers (B, *shape) floating for a batch of B images; each `purpose` names a draw of its own.
-
     uniform: in [0, 1). normal: mean 0, variance 1.
     """
 

@@ -46,7 +46,6 @@ class Saturate(Corruption):
 
 def _to_hsv(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return hue in sixths of the circle, [0, 6), saturation, and value in [0, 1]; each (B, H, W) float64.
-
     The hue went through [0, 1) as in skimage.color.rgb2hsv, whose rounding decides ties.
     """
     red, green, blue = unit(images, torch.float64).unbind(1)
@@ -142,7 +141,6 @@ class JpegCompression(Corruption):
 
 def _with_pillow(images: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
     """Apply `function` to each image, (B, 3, H, W) uint8, in as many threads as torch may use.
-
     Threads help where images are large, since Pillow releases Python's lock.
     """
     arrays = images.cpu().numpy()
@@ -244,7 +242,6 @@ def affine_warp(images: Tensor, inverse: Tensor) -> Tensor:
 
 def displaced(images: Tensor, shifts: Tensor) -> Tensor:
     """Return images (B, 3, H, W) float32 at each pixel's place plus `shifts` (B, 2, H, W) float32, rows first.
-
     As scipy.ndimage.map_coordinates in mode `reflect`: bilinearly, in float64, borders mirrored with the outermost.
     """
     height, width = images.shape[-2:]
@@ -261,7 +258,6 @@ def displaced(images: Tensor, shifts: Tensor) -> Tensor:
 
 def mirrored(first: Tensor, size: int, outermost: bool = True) -> tuple[Tensor, Tensor]:
     """Return whole positions and their successors, as float32 numbers within [0, size).
-
     outermost: whether the mirror repeats the outermost pixel (b a | a b c | c b), or not (c b | a b c | b a).
     """
     first = first.float()

@@ -35,7 +35,6 @@ def gaussian_operator(
     size: int, sigma: float, mode: str, truncate: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return (size, size): scipy.ndimage.gaussian_filter1d of a line, as a matrix.
-
     mode: `nearest` repeats the border, `reflect` mirrors it (d c b a | a b c d | d c b a), however wide the kernel.
     """
     kernel = _gaussian(sigma, truncate)
@@ -48,7 +47,6 @@ def gaussian_operator(
 
 def smooth(planes: Tensor, sigma: tuple[float, float] | float, mode: str = "nearest", truncate: float = 4.0) -> Tensor:
     """Apply a Gaussian filter with one sigma, or those of rows and columns; equals scipy's to rounding, at any sigma.
-
     Short kernels are summed in scipy's order, which gives its very bits in float64; long ones are matrix products.
     """
     for dim, width in zip((-2, -1), (sigma, sigma) if isinstance(sigma, (int, float)) else sigma, strict=True):
@@ -165,7 +163,6 @@ Q16_HALF = 1 / 514
 @dataclass(frozen=True)
 class Paths:
     """The pixels that a motion blur mixes in, for each of B images: half a Gaussian from the pixel onwards.
-
     weights: (K,), the same for all. rows, columns: (B, K), places relative to the pixel. lengths: (B,), how many count.
     """
 

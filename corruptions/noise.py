@@ -41,7 +41,6 @@ class SpeckleNoise(Corruption):
 
 class ImpulseNoise(Corruption):
     """Salt and pepper: a value becomes 0 with probability c / 2, 255 with probability c / 2.
-
     Draws: `uniform` (3, H, W): pepper below c / 2, salt from there to c.
     """
 
@@ -59,7 +58,6 @@ class ImpulseNoise(Corruption):
 
 class ShotNoise(Corruption):
     """Photons counted: k / c, k of the Poisson distribution with mean c x.
-
     Draws: `uniform` (3, H, W); k is the exact quantile, the smallest k whose distribution function exceeds u.
     """
 
@@ -80,7 +78,6 @@ BINS = 1024
 
 def _photons(values: Tensor, uniform: Tensor, photons: int) -> Tensor:
     """Return min(k, photons) of every value, (N,) int32: more photons than that are white all the same.
-
     For most values the bin of u decides alone; a bisection decides the others.
     """
     table, guide, decided = _poisson_tables(photons, values.device)

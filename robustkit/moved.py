@@ -21,6 +21,7 @@ MOVED = {
     "cam.controls": "cam.agnostic",
     "cam.gradients": "cam.agnostic",
     "cam.rollout": "cam.attention",
+    "robustkit.attention.multihead": "robustkit.attention.layers",
     "robustkit.attention.optim.quack": "robustkit.attention.optim.stabilisers",
     "robustkit.display.section": "robustkit.display.table",
     "robustkit.evaluations.cells": "robustkit.evaluations.metrics",

@@ -150,7 +150,6 @@ _MOST_PREFIX = 16  # class token, distillation token, registers
 
 def grid_of(tokens: int, height: int, width: int) -> tuple[int, int]:
     """Return the prefix tokens, and the side in pixels of the square of the image that each other token stands for.
-
     Raises ModelError where no grid of squares gives that many tokens.
     """
     for side in range(1, min(height, width) + 1):

@@ -32,7 +32,7 @@ import robustkit
 from cam.attention import roll
 from cam.explainer import upright
 from robustkit.attention import FORMULAS, capture, set_attention
-from robustkit.attention.multihead import MultiheadAttention
+from robustkit.attention.layers import MultiheadAttention
 from robustkit.models.dense import build_segmenter
 
 VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"
