@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -82,15 +82,11 @@ class APGD(QueuedAttack):
 
     @property
     def stage(self) -> str:
-        return "apgd-t" if self._targeted else f"apgd-{self.loss}"
-
-    @property
-    def _targeted(self) -> bool:
-        return self.loss.endswith("targeted")
+        return "apgd-t" if self._aims else f"apgd-{self.loss}"
 
     @property
     def _aims(self) -> int:
-        return self.targets if self._targeted else 0
+        return self.targets if self.loss.endswith("targeted") else 0
 
     @property
     def _alone(self) -> int | None:
@@ -103,9 +99,7 @@ class APGD(QueuedAttack):
         for run, which in places.of_each_run():
             index = upload(which, rows.device)
             points[index] = ball.take(index).random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
-        targets = rows  # ignored by runs without targets
-        if self._targeted:
-            targets = front.targets(min(self.targets, front.logits.shape[1] - 1))[rows, runs // self.restarts]
+        targets = front.targets(self._aims)[rows, runs // self.restarts] if self._aims else rows  # or ignored
         lowest = torch.full_like(rows, -torch.inf, dtype=clean.dtype)
         no = torch.zeros_like(rows, dtype=torch.bool)
         return _Climb(
@@ -258,8 +252,7 @@ class StagedTally(Tally):
 
     def _close(self) -> None:
         """Attribute samples broken since the last call to the stage that ends."""
-        new = (self.broken_at >= 0) & (self.broken_by < 0)
-        self.broken_by.masked_fill_(new, len(self.stages) - 1)
+        self.broken_by.masked_fill_((self.broken_at >= 0) & (self.broken_by < 0), len(self.stages) - 1)
 
     def result(self, adversarials: Tensor) -> StagedResult:
         self._close()
@@ -330,23 +323,17 @@ class AutoAttack(Attack):
 
     def _all(self, classes: int) -> tuple[QueuedAttack, ...]:
         """Return all attacks of the version in their order."""
-        targets = min(self.targets, classes - 1)
-        plus, rand = self.version == "plus", self.version == "rand"
+        targets, plus, rand = min(self.targets, classes - 1), self.version == "plus", self.version == "rand"
+        both: dict[str, Any] = {"threat": self.threat, "steps": self.steps, "early_stop": self.early_stop}
 
         def apgd(loss: str) -> APGD:
             restarts, eot = 5 if plus and loss in ("ce", "dlr") else 1, 20 if rand else 1
             if classes < (4 if loss == "dlr-targeted" else 3):
                 loss = loss.replace("dlr", "margin")
-            return APGD(
-                self.threat, self.steps, restarts=restarts, loss=loss, targets=targets, eot=eot,
-                early_stop=self.early_stop,
-            )  # fmt: skip
+            return APGD(**both, restarts=restarts, loss=loss, targets=targets, eot=eot)
 
         def fab(count: int) -> FAB:
-            return FAB(
-                self.threat, self.steps, targets=count, restarts=1 if count else 5, relinearise=not self.early_stop,
-                early_stop=self.early_stop,
-            )  # fmt: skip
+            return FAB(**both, targets=count, restarts=1 if count else 5, relinearise=not self.early_stop)
 
         # The original shrinks Square's squares as if it had 10000 queries.
         square = Square(self.threat, self.queries, rescale_schedule=False)

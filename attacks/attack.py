@@ -79,11 +79,6 @@ class Tally:
         self.tell = tell or (lambda stage, standing, share: None)
         self.notes: list[str] = []
 
-    def note_targets(self, classes: int, asked: int) -> None:
-        """Note that there are fewer classes than targets were asked for."""
-        left = classes - 1
-        self.note(f"{classes} classes: {left} target{'s' * (left > 1)} instead of {asked}")
-
     def note(self, text: str) -> None:
         """Note once how the attack deviated from its settings."""
         if text not in self.notes:

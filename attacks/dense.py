@@ -295,8 +295,7 @@ class SEA(DenseAttack):
         for run, name in enumerate(RUNS[1:], start=1):
             points: Tensor | None = None
             for place, (factor, share) in enumerate(_RADII):
-                threat = replace(self.threat, eps=self._radius(factor))
-                ball = threat.ball(clean)
+                ball = replace(self.threat, eps=self._radius(factor)).ball(clean)
                 points = (
                     ball.random_start(rng, f"sea/start/{name}") if points is None else ball.project_(points.clone())
                 )

@@ -10,7 +10,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from .model_access import cross_entropy, holds, input_gradient, margin, margin_targeted, missed
+from .model_access import LOSSES, holds, input_gradient, margin_targeted, missed
 from .queue import Front, Places, QueuedAttack, Runs, pick, upload
 from .threat import above_0, at_least, distance, onto_ball, per_sample, step_to_hyperplane, unit
 
@@ -46,6 +46,8 @@ class MinimalNorm(QueuedAttack):
     """
 
     minimal: ClassVar[bool] = True
+    _loss: ClassVar[str]
+    """Which of `LOSSES` the attack raises."""
     steps: int = 100
     alpha: float = 1.0
     gamma: float = 0.05
@@ -81,7 +83,7 @@ class MinimalNorm(QueuedAttack):
         s = replace(s, found=found, nearest=torch.where(nearer, away, s.nearest))
         met = s.nearest.isfinite().tolist()
         front.report(s, s.found, away, [ends and met for ends, met in zip(over, met, strict=True)], [False] * len(s))
-        loss = self._loss(logits, s.labels)
+        loss = LOSSES[self._loss](logits, s.labels)
         s, stay = s.leave(over)
         if not len(s):
             return s
@@ -105,10 +107,6 @@ class MinimalNorm(QueuedAttack):
         return points if self.threat.bounds is None else points.clamp_(*self.threat.bounds)
 
     @abstractmethod
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss (n,) that the attack raises."""
-
-    @abstractmethod
     def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
         """Return the runs with new radii and points. wrong, away: of the points before; gradient: may be changed."""
 
@@ -126,6 +124,7 @@ class FMN(MinimalNorm):
     """
 
     norms: ClassVar[tuple[str, ...]] = ("linf", "l2", "l1", "l0")
+    _loss = "margin"
 
     @property
     def stage(self) -> str:
@@ -134,9 +133,6 @@ class FMN(MinimalNorm):
     @property
     def _start(self) -> float:
         return 1.0 if self.threat.norm == "l0" else 0.0
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return margin(logits, labels)
 
     def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
         norm, gamma = self.threat.norm, self._annealed(s, self.gamma, _LAST_GAMMA)
@@ -162,13 +158,11 @@ class DDN(MinimalNorm):
     """
 
     norms: ClassVar[tuple[str, ...]] = ("l2",)
+    _loss = "ce"
 
     @property
     def stage(self) -> str:
         return "ddn"
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(logits, labels)
 
     def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
         radius = s.radius * torch.where(wrong, 1 - self.gamma, 1 + self.gamma)
@@ -250,9 +244,7 @@ class FAB(QueuedAttack):
                 index = upload(which, rows.device)
                 half = replace(self.threat, eps=self.threat.eps / 2).ball(clean[index])
                 points[index] = half.random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
-        targets = rows  # ignored by runs without targets
-        if self.targets:
-            targets = front.targets(min(self.targets, front.logits.shape[1] - 1))[rows, runs // self.restarts]
+        targets = front.targets(self.targets)[rows, runs // self.restarts] if self.targets else rows  # or ignored
         nearest = torch.full_like(rows, torch.inf, dtype=clean.dtype)
         found = None if self.early_stop else clean.clone()
         return _Walk(rows, runs, torch.zeros_like(rows), places, clean, labels, targets, points, nearest, found)

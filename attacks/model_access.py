@@ -125,8 +125,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the negative log-likelihood in nats of the label, or of any class of a set: -log of their summed share."""
     if labels.ndim != 2:
         return nn.functional.cross_entropy(logits, labels, reduction="none")
-    valid = members(labels, logits)
-    return -logits.log_softmax(dim=1).masked_fill(~valid, float("-inf")).logsumexp(dim=1)
+    return -logits.log_softmax(dim=1).masked_fill(~members(labels, logits), float("-inf")).logsumexp(dim=1)
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:

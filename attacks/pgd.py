@@ -121,8 +121,7 @@ class PGD(Attack):
         """Return the same samples where this restart begins."""
         if not self.random_start:
             return ascent
-        draws = rng.take(ascent.rows)
-        return replace(ascent, points=ascent.ball.random_start(draws, f"pgd/start/{restart}"))
+        return replace(ascent, points=ascent.ball.random_start(rng.take(ascent.rows), f"pgd/start/{restart}"))
 
     def _climb(self, oracle: Oracle, ascent: _Ascent, ends: Tensor, tally: Tally) -> tuple[Tensor, Tensor]:
         """Write each sample's last point to its row of `ends`; return that and which samples (B,) left as broken."""
@@ -363,8 +362,7 @@ class Patch(Attack):
         for step in range(self.steps + 1):
             points = state.points.detach().requires_grad_(step < self.steps)
             logits, losses = self._ask(oracle, points, state, last=step == self.steps)
-            seen = missed(logits, state.labels)
-            wrong, asked = oracle.confirm(points.detach(), state.labels, seen)
+            wrong, asked = oracle.confirm(points.detach(), state.labels, missed(logits, state.labels))
             tally.count(state.rows, forwards=1 + asked.long())
             tally.saw(state.rows, wrong)
             first = torch.where(per_sample(wrong & ~state.fell, state.points), state.points, state.first)

@@ -197,8 +197,7 @@ class Square(QueuedAttack):
         tried = s.points if all(begins) else torch.cat([self._proposal(s, later) for later in range(ahead)])
         if any(begins):
             tried = torch.where(per_sample(s.step == 0, tried), s.points, tried)
-        logits = front.oracle.predict(tried)
-        s, used = self._choose(front, s, tried, logits)
+        s, used = self._choose(front, s, tried, front.oracle.predict(tried))
         front.tally.count(s.rows, forwards=used)
         flags = torch.stack((s.wrong.long(), used)).tolist()  # one wait for the device
         broken, made = [bool(fell) for fell in flags[0]], flags[1]

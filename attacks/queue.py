@@ -125,16 +125,17 @@ class Front:
             self.fall(part, clean[rows], [i for i, is_wrong in enumerate(wrong.tolist()) if is_wrong])
 
     def targets(self, count: int) -> Tensor:
-        """Return the classes (B, count) nearest to winning on the clean images, the labels left out.
+        """Return the classes (B, n), n up to `count`, nearest to winning on the clean images, the labels left out.
         A sample with fewer `contenders` has labels in the last places.
         """
+        count = min(count, self.logits.shape[1] - 1)
         return self.logits.scatter(1, as_sets(self.labels), float("-inf")).topk(count, dim=1).indices
 
     def note_targets(self, asked: int) -> None:
         """Note if fewer classes than `asked` are left as targets."""
         classes = self.logits.shape[1]
         if classes <= asked:
-            self.tally.note_targets(classes, asked)
+            self.tally.note(f"{classes} classes: {classes - 1} target{'s' * (classes > 2)} instead of {asked}")
         elif min(self.contenders) <= asked:
             self.tally.note(f"samples with many valid labels: all other classes as targets, fewer than {asked}")
 

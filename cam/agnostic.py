@@ -79,8 +79,7 @@ class IntegratedGradients(Explainer):
         check_images(images)
         inside = nullcontext() if self._inside is not None else self
         with inside, torch.inference_mode(False), torch.enable_grad():
-            wanted = wanted_targets(target, images)
-            signed = self._signed(self._as_fed(images), wanted)[2]
+            signed = self._signed(self._as_fed(images), wanted_targets(target, images))[2]
         return signed if isinstance(target, Tensor) and target.ndim == 2 else signed[:, 0]
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -228,8 +227,7 @@ class Control(Explainer):
         else:
             logits = images.new_zeros(len(images), 0)
             classes = torch.full_like(images[:, :1, 0, 0], -1, dtype=torch.int64) if wanted is None else wanted
-        grid = self._grid(images, rng)
-        return logits, classes, grid[:, None].expand(-1, classes.shape[1], -1, -1)
+        return logits, classes, self._grid(images, rng)[:, None].expand(-1, classes.shape[1], -1, -1)
 
     @abstractmethod
     def _grid(self, images: Tensor, rng: Rng | None) -> Tensor:

@@ -95,9 +95,7 @@ def _grids(removed: Tensor, dtype: torch.dtype) -> list[_Grid]:
     A coarse pixel is sought where all pixels beneath it are. The finest is padded, so that all sides can be halved.
     """
     H, W = removed.shape[2:]
-    halvings = 0
-    while min(H, W) >> (halvings + 1) >= _COARSEST:
-        halvings += 1
+    halvings = max(0, (min(H, W) // _COARSEST).bit_length() - 1)
     unit = 1 << halvings
     pad = (0, -W % unit, 0, -H % unit)
     inside = functional.pad(torch.ones(1, 1, H, W, dtype=dtype, device=removed.device), pad)
@@ -321,9 +319,7 @@ def road(
 def ends_of(
     model: Model, images: Tensor, *, fill: Fill, canvas: Tensor | None = None, batch_size: int | None = None
 ) -> Ends:
-    """Return what all curves of images share. Forwards: one for each image, one for all of them for `fill`, and one for
-    each canvas (B, 3, H, W), where there is one.
-    """
+    """Return what all curves share. Forwards: one for each image, each canvas (B, 3, H, W) if any, and for `fill`."""
     nothing = colour(fill, images).expand(min(1, len(images)), *images.shape[1:])
     count = rows_of(batch_size, images)
     whole, empty = _logits(model, images, count), _logits(model, nothing, count)
@@ -394,16 +390,9 @@ def _curve(model: Model, show: Show, ranks: Tensor, target: Tensor, counts: Sequ
 
 
 def checked(
-    model: Model,
-    images: Tensor,
-    maps: Tensor,
-    target: Tensor | int,
-    fill: Fill,
-    batch_size: int | None,
+    model: Model, images: Tensor, maps: Tensor, target: Tensor | int, fill: Fill, batch_size: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-    """Return images, maps, targets (B,) and what removed pixels become (B, 3, H, W), fit for each other, and how many
-    rows go at once.
-    """
+    """Return images, maps, targets (B,), what removed pixels become (B, 3, H, W), and how many rows go at once."""
     if getattr(model, "training", False):
         raise ValueError("the model is in training mode; call model.eval() first")
     at_least(1, batch_size=batch_size)

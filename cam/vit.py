@@ -191,8 +191,7 @@ class Transformer:
             if isinstance(self.vit, TransformersViT):
                 stack.enter_context(self.vit.unfused())
             for index, layer in enumerate(self.layers):
-                begin = layer.register_forward_pre_hook(self._begin(index), with_kwargs=True)
-                stack.callback(begin.remove)
+                stack.callback(layer.register_forward_pre_hook(self._begin(index), with_kwargs=True).remove)
                 stack.callback(layer.register_forward_hook(self._end).remove)
             try:
                 for layer in switched:
@@ -263,8 +262,7 @@ class Transformer:
             if see is None:
                 return None
             alone = any(module is block for block in self.vit.blocks)
-            show = partial(see, index)
-            self._mode = _SoftmaxMode(show, cut_values=self._cut and alone)
+            self._mode = _SoftmaxMode(partial(see, index), cut_values=self._cut and alone)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
             return (inputs, named) if alone or not self._cut else detached(inputs, named)
 

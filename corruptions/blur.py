@@ -109,8 +109,7 @@ class GlassBlur(Corruption):
         def shuffled(part: Tensor, offsets: Tensor) -> Tensor:
             start = gaussian_blur(part, sigma)
             source = glass_walk(offsets, reach, (part.shape[-2], part.shape[-1]))
-            moved = start.flatten(2).gather(2, source[:, None].expand(-1, 3, -1)).view_as(start)
-            return gaussian_blur(moved, sigma)
+            return gaussian_blur(start.flatten(2).gather(2, source[:, None].expand(-1, 3, -1)).view_as(start), sigma)
 
         return by_parts(shuffled, images, draws["offsets"])
 
