@@ -1,14 +1,19 @@
 """Package list and metadata; pyproject.toml holds the tools' settings."""
 
+from configparser import ConfigParser
 from pathlib import Path
 
 from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+SLICES = ConfigParser(delimiters="=", interpolation=None)  # each names its task, its families and its command
+SLICES.read(sorted(HERE.glob("robustkit/tasks/*/entry_points.txt")), encoding="utf-8")
 
 setup(
     name="robustkit-audit",  # PyPI's `robustkit` is another project; imports and command stay `robustkit`
     version="0.1.0",
     description="Audits the robustness and explainability of vision checkpoints",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     author="RobustKit developers",
     keywords="robustness adversarial-attacks corruptions explainability vision-transformer imagenet-c pytorch",
@@ -29,8 +34,12 @@ setup(
         "robustkit.protocol": ["cards/*.toml"],
         "robustkit.report": ["templates/*", "templates/parts/*"],
         "robustkit.results": ["references/*.toml"],
+        "robustkit.tasks": ["*/*.pyi", "*/cards/*.toml"],
     },
-    entry_points={"console_scripts": ["robustkit = robustkit.cli:main"]},
+    entry_points={
+        "console_scripts": ["robustkit = robustkit.cli:main"],
+        **{group: [f"{name} = {value}" for name, value in SLICES[group].items()] for group in SLICES.sections()},
+    },
     install_requires=[
         "torch>=2.6",
         "timm>=1.0.15",

@@ -1,11 +1,14 @@
 """RobustKit: how a checkpoint behaves under attack and corruption, and what it looks at.
 
-`load`, `audit`, `features`, `Run`, for segmentation `load_segmenter`, `segment`, and beyond images `series` and `text`
+`load`, `audit`, `Run`, for segmentation `load_segmenter`, `segment`, and a function of each slice in `robustkit.tasks`
 are loaded on first use: importing the package is instant.
 """
 
 import logging
 import os
+import re
+from pathlib import Path
+from typing import Any
 
 import lazy_loader
 
@@ -19,4 +22,17 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants its l
 moved.install()
 
 __version__ = "0.1.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # what __init__.pyi lists, on first use
+_named, _, _every = lazy_loader.attach_stub(__name__, __file__)  # what __init__.pyi lists, on first use
+_SLICES = re.findall(r"from \.tasks\.(\w+)", Path(__file__).with_suffix(".pyi").read_text("utf-8"))
+_GONE = [name for name in _SLICES if not Path(__file__).with_name("tasks").joinpath(name).is_dir()]
+__all__ = [name for name in _every if name not in _GONE]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _GONE:
+        raise AttributeError(f"robustkit.{name}: this installation is without the slice robustkit/tasks/{name}")
+    return _named(name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,11 +6,11 @@ from .models.dense import Segmenter as Segmenter
 from .models.identity import Classifier as Classifier
 from .models.segmenter import load_segmenter as load_segmenter
 from .pipeline.audit import audit as audit
-from .pipeline.audit import features as features
 from .pipeline.audit import segment as segment
-from .pipeline.audit import series as series
-from .pipeline.audit import text as text
 from .report.refresh import merge as merge
 from .results.summary import Run as Run
+from .tasks.features.plan import features as features
+from .tasks.series.plan import series as series
+from .tasks.text.plan import text as text
 
 __version__: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,10 +27,15 @@ def look(frame, event, argument):
         place = Path(frame.f_code.co_filename)
         if place.is_relative_to(root) and place.relative_to(root).parts[0] in {packages}:
             seen.add(str(place.relative_to(root)))
-def watched(*given, **more):
+def watched(worker, checkpoint, work):
+    clean, attacked = [], []
+    for shard, texts in work:
+        clean.append((shard, [text for text in texts if text == "clean"]))
+        attacked.append((shard, [text for text in texts if text != "clean"]))
+    whole(worker, checkpoint, clean)
     threading.setprofile(look); sys.setprofile(look)
     try:
-        return whole(*given, **more)
+        return whole(worker, checkpoint, attacked)
     finally:
         sys.setprofile(None); threading.setprofile(None)
 owner, name = {owner}, "{name}"
@@ -78,22 +84,64 @@ def lonely(root: Path) -> dict[str, str]:
     }
 
 
-def hooks(root: Path) -> dict[str, list[str]]:
-    """Return the methods of the interfaces of families, by interface."""
-    found = {}
-    for module, path in modules(root).items():
-        if module.startswith("robustkit.evaluations.") and module.count(".") == 2:
-            for node in ast.parse(path.read_text("utf-8")).body:
-                if isinstance(node, ast.ClassDef) and node.name in INTERFACES:
-                    found[node.name] = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
-    return found
+def classes(root: Path) -> list[tuple[str, ast.ClassDef]]:
+    """Return the classes of the packages, the examples and the page for plug-ins, each with its folder."""
+    files = (*modules(root).values(), *sorted((root / "examples").rglob("*.py")))
+    texts = [
+        (path.parent.relative_to(root).as_posix().removeprefix("robustkit/"), path.read_text("utf-8")) for path in files
+    ]
+    page = (root / EXTENDING).read_text("utf-8")
+    texts += ((EXTENDING, block) for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    return [(place, node) for place, text in texts for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
 
 
+def defined(node: ast.ClassDef) -> set[str]:
+    """Return the methods and attributes that the body of a class defines."""
+    assigned = (part for part in node.body if isinstance(part, (ast.Assign, ast.AnnAssign)))
+    targets = (
+        each for part in assigned for each in ([part.target] if isinstance(part, ast.AnnAssign) else part.targets)
+    )
+    names = {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return names | {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+
+
+def hooks(root: Path) -> dict[str, dict[str, list[str]]]:
+    """Return the methods of the interfaces of families, by interface; for each, the families that override it, and by
+    which class. What gives the parts of a `Family` is none.
+    """
+    found = classes(root)
+    bases = {node.name: [ast.unparse(base) for base in node.bases] for _, node in found}
+    interfaces = {node.name: node for place, node in found if place == "evaluations" and node.name in INTERFACES}
+
+    def has(name: str, interface: str) -> bool:
+        return any(base == interface or has(base, interface) for base in bases.get(name, ()))
+
+    return {
+        interface: {
+            part.name: sorted(
+                {
+                    f"{place.removeprefix('evaluations/')} ({node.name})"
+                    for place, node in found
+                    if has(node.name, interface) and part.name in defined(node) and node.name not in INTERFACES
+                }
+            )
+            for part in whole.body
+            if isinstance(part, ast.FunctionDef) and part.name not in PARTS
+        }
+        for interface, whole in interfaces.items()
+    }
+
+
+EXTENDING = "docs/how-to/extending.md"
+PARTS = ("evaluator", "aggregator", "presenter")
 INTERFACES = ("Family", "Vocabulary", "ConditionKind", "Evaluator", "Aggregator", "Presenter")
 
 
 def passed(root: Path, module: str, place: str) -> list[str]:
-    """Return the modules whose functions run while a unit of PGD is computed. place: of the function, in the module."""
+    """Return the modules whose functions run while units of PGD are read, computed, written and reported.
+
+    place: of what computes units, in the module.
+    """
     owner, _, name = f"module.{place}".rpartition(".")
     code = PASSED.format(packages=PACKAGES, module=module, owner=owner, name=name)
     with tempfile.TemporaryDirectory() as folder:
@@ -118,11 +166,15 @@ def main() -> None:
     way = passed(root, *options.entry.split(":"))
     words = sum(len(path.read_text("utf-8").split()) for path in (root / "docs").rglob("*.md"))
     print(f"modules {len(known)}\nlines {lines}\none importer, same folder, under {SMALL} lines {len(alone)}")
-    print(f"hooks {sum(map(len, interfaces.values()))} in {len(interfaces)} interfaces")
+    users = [len(overriding) for methods in interfaces.values() for overriding in methods.values()]
+    print(f"hooks {len(users)} in {len([*filter(None, interfaces.values())])} interfaces")
+    print(f"hooks with a single user {users.count(1)}, with none {users.count(0)}")
     print(f"modules that a batch of PGD passes {len(way)}\nwords in docs {words}")
     if options.list:
         print(*(f"{module} <- {one}" for module, one in sorted(alone.items())), *way, sep="\n")
-        print(*(f"{name}: {', '.join(methods)}" for name, methods in interfaces.items()), sep="\n")
+        for interface, methods in interfaces.items():
+            print(f"{interface}: {len(methods)}")
+            print(*(f"  {name}, {len(some)}: {', '.join(some)}" for name, some in methods.items()), sep="\n")
 
 
 if __name__ == "__main__":

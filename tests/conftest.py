@@ -1,12 +1,14 @@
 """Fixtures that several test modules share."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import stand_in
 import torch
+from places import ROOT
 from small_audit import furnish
 
 from robustkit.display import svg
@@ -18,6 +20,17 @@ os.environ.pop("COLUMNS", None)  # lines are as long as in a log, wherever the t
 
 if not stand_in.why_not():
     stand_in.prepare()
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out a module that imports from a slice which was deleted, or tests a study that does."""
+    if collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text("utf-8")
+    for study in re.findall(r"^from scripts\.studies\.(\w+)", text, re.MULTILINE):
+        text += "".join(path.read_text("utf-8") for path in (ROOT / "scripts" / "studies" / study).glob("*.py"))
+    slices = re.findall(r"^from robustkit\.tasks\.(\w+)", text, re.MULTILINE)
+    return True if any(not list((ROOT / "robustkit" / "tasks").glob(f"{name}*")) for name in slices) else None
 
 
 @pytest.fixture

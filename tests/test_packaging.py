@@ -13,6 +13,7 @@ import pytest
 from places import ROOT
 
 PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
+SLICES = [path.parent.name for path in (ROOT / "robustkit" / "tasks").glob("*/entry_points.txt")]
 
 
 @pytest.mark.parametrize("leaf", PACKAGES[:3])
@@ -80,11 +81,16 @@ def test_the_source_distribution_makes_the_wheel(built: tuple[Path, Path]) -> No
     """With docs, scripts and tests in it; and the metadata that an index shows."""
     (top, path), files = built, tracked()
     held = {str(path.relative_to(top)) for path in top.rglob("*") if path.is_file()}
+    read_by_setup = {f"robustkit/tasks/{name}/entry_points.txt" for name in SLICES}
     assert set(files) - {".gitignore"} <= held, sorted(set(files) - held)
     with zipfile.ZipFile(path) as wheel:
-        assert {name for name in files if name.split("/")[0] in PACKAGES} <= set(wheel.namelist())
+        assert {name for name in files if name.split("/")[0] in PACKAGES and name not in read_by_setup} <= set(
+            wheel.namelist()
+        )
         (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         said = wheel.read(metadata).decode()
+        entries = wheel.read(metadata.replace("METADATA", "entry_points.txt")).decode()
+    assert "[robustkit.commands]\n" in entries and all(f"{name}.command:{name}\n" in entries for name in SLICES)
     assert "\nAuthor: RobustKit developers\n" in said and "\nKeywords: " in said
     assert all(f"Programming Language :: Python :: 3.{minor}\n" in said for minor in range(10, 14))
 

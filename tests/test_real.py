@@ -171,7 +171,7 @@ def test_autoattack_is_as_strong_as_the_original_on_robust_models(
 ) -> None:
     """Stage by stage at most one sample above pyautoattack's; saved adversarials are what the records say."""
     pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
-    from robustkit.evaluations.attacks.results import stages
+    from robustkit.evaluations.attacks.results import stages_of
 
     model = {"arch": f"{SUPPORT / arch}"}
     checkpoint = SHARED / "weights" / "cifar10" / file
@@ -188,7 +188,7 @@ def test_autoattack_is_as_strong_as_the_original_on_robust_models(
             model=model,
         )
     name = run.manifest.checkpoints[0].name
-    ours, theirs = (stages(run, name, text) for text in run.manifest.conditions[1:])
+    ours, theirs = (stages_of(run.table(name, text)) for text in run.manifest.conditions[1:])
     assert [stage.name for stage in ours] == [stage.name for stage in theirs]
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.standing <= other.standing + 1

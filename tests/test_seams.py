@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from places import ROOT
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
-from robustkit.evaluations.registry import FOLDERS
-from robustkit.tasks.registry import TASK_MODULES
+from robustkit.evaluations.registry import EVERY_FAMILY, FOLDERS
+from robustkit.tasks.registry import EVERY_TASK
 
-MODULES = sorted((ROOT / "robustkit").rglob("*.py"))
+SLICES = [path.parent for path in (ROOT / "robustkit" / "tasks").glob("*/entry_points.txt")]
+MODULES = [path for path in sorted((ROOT / "robustkit").rglob("*.py")) if path.parent not in SLICES]
+"""Without slices, which have families of their own, and use others as a plug-in may."""
 OF_A_FAMILY = {
     "cli/gallery": "the command that draws maps",
     "cli/corrupt": "the command that writes corrupted trees",
@@ -19,13 +21,12 @@ OF_A_FAMILY = {
     "cli/completion.py": "completes the same names",
     "pipeline/": "turns the options of families into their conditions",
     "tasks/classification/subject.py": "decodes images, also those of a corrupted tree, and where their objects are",
-    "tasks/features/subject.py": "runs the attack that a condition names",
     "tasks/labelled/subject.py": "runs the attack that a condition names",
     "tasks/segmentation/subject.py": "runs the attack that a condition names",
 }
 """Modules outside a family's folder that may import it, and why."""
 NAMES_A_KIND = {
-    "cli/arguments.py": "names an option",
+    "cli/options.py": "names an option",
     "cli/corrupt": "the command that writes corrupted trees",
     "cli/doctor.py": "compares an attack with its known answers; names of packages",
     "cli/terminal.py": "what the demo evaluates",
@@ -45,7 +46,10 @@ ASKS_THE_TASK = {
     "models/": "what kind of model a checkpoint says that it is",
 }
 """Modules outside a task's folder that may ask which task it is, and why."""
-KINDS = {*FOLDERS, *ATTACKS, *DENSE_ATTACKS} - {"attention", "clean"}  # fields of run.json and of the protocol, too
+KINDS = {*EVERY_FAMILY.own, *ATTACKS, *DENSE_ATTACKS} - {
+    "attention",
+    "clean",
+}  # fields of run.json and of the protocol, too
 
 
 def _outside(*folders: str) -> Iterator[tuple[str, ast.AST]]:
@@ -88,6 +92,6 @@ def test_only_a_task_asks_which_task_a_run_is_of() -> None:
         for name, node in _outside("tasks")
         if isinstance(node, ast.Compare)
         for side in (node.left, *node.comparators)
-        if isinstance(side, ast.Constant) and side.value in TASK_MODULES
+        if isinstance(side, ast.Constant) and side.value in EVERY_TASK.own
     }
     _against(asked, ASKS_THE_TASK)

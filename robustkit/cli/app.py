@@ -10,13 +10,11 @@ import click
 
 from .. import __version__
 from ..common.environment import check_date
-from ..common.plugins import loaded_plugins, plugin_session
+from ..common.plugins import built_in, loaded_plugins, plugin_session
 from ..errors import ProtocolError, RobustkitError, RobustkitWarning
 from ..pipeline.processes import is_own, speaker
 from . import streams
-from .commands import evaluation, runs, series, tools
-from .commands.features import features
-from .commands.text import text
+from .commands import evaluation, runs, tools
 from .options import CONTEXT, Commands
 
 COMMANDS: dict[str, dict[click.Command, str]] = {
@@ -24,9 +22,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         evaluation.audit: "classifiers: clean, under attack, corrupted, with maps",
         evaluation.attack: "classifiers: clean and under attack only",
         evaluation.segment: "segmenters: clean, under attack, corrupted",
-        series.series: "classifiers of time series: clean, under attack, disturbed",
-        features: "features without a head: nearest neighbours, probe, few images",
-        text: "language models: clean and on changed words",
+        **{command: str(command.short_help) for command in (entry.load() for entry in built_in("commands").values())},
         evaluation.cam: "maps of what classifiers look at, scored and drawn",
         evaluation.demo: "embedded checkpoints and data, a short audit",
     },
@@ -36,10 +32,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         runs.compare: "checkpoints against each other, paired by sample",
         runs.view: "an index of all runs beneath a folder",
     },
-    "Release": {
-        runs.check: "a gate for CI: the rules of a policy",
-        runs.card: "model card, results as JSON, badge",
-    },
+    "Release": {runs.check: "a gate for CI: the rules of a policy", runs.card: "model card, results as JSON, badge"},
     "Tools": {
         tools.inspect: "what is in a checkpoint, which attention fits",
         tools.corrupt: "pictures under corruptions, trees of corrupted images",
@@ -48,7 +41,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         tools.completion: "completion of commands in a shell",
     },
 }
-"""Every command, under its heading in the help, and what the help says about it."""
+"""Robustkit's commands, those of slices among them, under their headings, and what the help says about each."""
 
 
 @click.group(cls=Commands, sections=COMMANDS, context_settings=CONTEXT)
@@ -105,29 +98,26 @@ def main() -> None:
         click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
         sys.exit(2)
     finally:
-        _withdraw(status)
+        if status not in (0, 1) and _command(words := sys.argv[1:]) == "check":  # it came to no verdict
+            from .check import withdraw_named
+
+            withdraw_named(words)
+
+
+def _command(words: list[str]) -> str:
+    return next((word for word in words if not word.startswith("-")), "")
 
 
 def _refused(said: str) -> None:
     """Leave a mark in the run folder that a refused command was to write into; others leave it where they fail."""
-    from ..runs.description import COMMANDS as MAKING
+    from ..runs.description import making_commands
     from ..runs.files import RunFiles
 
     words = sys.argv[1:]
-    if next((word for word in words if not word.startswith("-")), "") not in MAKING:
-        return
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    for word, following in pairs if _command(words) in making_commands() else ():
         if word == "--out" or word.startswith("--out="):
             RunFiles(word.partition("=")[2] or following).note_refusal(said)
-
-
-def _withdraw(status: int) -> None:
-    """Delete the files of an earlier check where this one came to no verdict."""
-    words = sys.argv[1:]
-    if status not in (0, 1) and next((word for word in words if not word.startswith("-")), "") == "check":
-        from .check import withdraw_named
-
-        withdraw_named(words)
 
 
 @plugin_session()
@@ -160,25 +150,19 @@ def _status(debug: bool) -> int:
         if is_own(fault):
             click.echo(f"error: {speaker()}{_one_line(str(fault))}", err=True)
         status = fault.exit_code
-    except (MemoryError, ImportError, OSError) as fault:
-        if debug:
-            raise
-        click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
-        status = 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the same command continues where this one stopped", err=True)
         status = 130
-    except Exception as fault:
-        if debug or not loaded_plugins():
+    except BaseException as fault:
+        own = isinstance(fault, Exception) and not isinstance(fault, MemoryError | ImportError | OSError)
+        if debug or (own and not loaded_plugins()):
             raise
-        names = ", ".join(plugin.words for plugin in loaded_plugins())
-        said = _one_line(f"{type(fault).__name__}: {fault}")
-        click.echo(f"error: {said}; the fault may be that of {names}; --debug shows where", err=True)
-        status = 2
-    except BaseException as fault:  # such as a panic of a library's Rust; unhandled, its status would be 1
-        if debug:
-            raise
-        said = _one_line(f"{type(fault).__name__}: {fault}")
-        click.echo(f"error: {said}; a library broke down; --debug shows where", err=True)
+        said, why = _one_line(f"{type(fault).__name__}: {fault}"), "a library broke down"
+        if own:
+            why = f"the fault may be that of {', '.join(plugin.words for plugin in loaded_plugins())}"
+        elif isinstance(fault, Exception):
+            said, why = _one_line(_of_machine(fault)), ""
+        # A panic of a library's Rust is no Exception; unhandled, its status would be 1.
+        click.echo(f"error: {said}{why and f'; {why}; --debug shows where'}", err=True)
         status = 2
     return status if isinstance(status, int) else 0

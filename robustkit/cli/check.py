@@ -1,92 +1,158 @@
-"""Run `robustkit check`: call the gate, and print and write its verdicts."""
+"""Run `robustkit check`: judge a run, or audit until rules are decided, then print and write the verdicts; or compare a
+checkpoint's files with what a statement is about.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..common.files import write_whole
-from ..display.console import print_line, print_tables
-from ..errors import GateFailed, ProtocolError, RunError
-from ..gate.attestation import STATEMENT, as_statement
-from ..gate.output import as_json, by_urgency, counts, github_lines, junit, markdown, table
+import click
+
+from ..common.files import check_plain, reason, write_whole
+from ..display.console import print_as_it_is, print_line, print_tables
+from ..errors import CheckpointError, GateFailed, ProtocolError, RunError
+from ..gate import output
+from ..gate.output import FAILED, FILE, SHARDS, WARNED
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
-from ..runs.description import repeat_of
+from ..runs.description import repeat_of, without_option
 from ..runs.files import OWN
 from ..runs.folder import RunFolder
+from .options import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
+from .terminal import audit_request, console, refuse_bad, usable
 
 DEFAULT = Path("policy.toml")
 _HEAD = 4096  # bytes of a file that tell whether a check wrote it
-_OWN = (b"<testsuites ", b'"policy": ', STATEMENT.encode())
+_OWN = (b"<testsuites ", b'"policy": ', output.STATEMENT.encode())
 _STYLES = {PASS: "green", FAIL: "bold red", UNDECIDED: "yellow"}
 
 
-def check_run(
-    run: Path,
-    *,
-    policy: Path | None,
-    baseline: Path | None,
-    junit: Path | None,
-    json_file: Path | None,
-    attestation: Path | None,
-    predicate: str | None,
-    init: bool,
-    every: bool,
-    details: bool,
-    console: Any,
-) -> None:
+@dataclass(frozen=True)
+class Gate:
+    """The options about verdicts, as click has them. every: draft a rule on every figure. details: also print what
+    passes.
+    """
+
+    policy: Path | None
+    baseline: Path | None
+    junit: Path | None
+    json_file: Path | None
+    attestation: Path | None
+    predicate: str | None
+    init: bool
+    every: bool
+    details: bool
+
+    @property
+    def place(self) -> Path:
+        """Of the policy: `policy.toml` in the current folder if left out."""
+        return self.policy or DEFAULT
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that were asked for, by their options."""
+        named = {"--junit": self.junit, "--json": self.json_file, "--attestation": self.attestation}
+        return {option: path for option, path in named.items() if path is not None}
+
+    def refuse_idle_predicate(self) -> None:
+        """Raise ProtocolError where a predicate is chosen for no file."""
+        if self.predicate and self.attestation is None:
+            raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
+
+    def refuse_same_file(self, *runs: Path) -> None:
+        """Raise ProtocolError where a file would be written over the policy, over another one that is asked for, or
+        over what runs consist of.
+        """
+        taken = {(run / name).resolve(): str(run) for run in runs for name in OWN}
+        taken[self.place.resolve()] = "--policy"
+        for option, path in self.files.items():
+            if (other := taken.setdefault(path.resolve(), option)) != option:
+                raise ProtocolError(f"{option} {path}: is the file of {other}; give another one")
+
+
+def check_run(run: Path, gate: Gate) -> None:
     """Check a run against a policy, print what does not pass, and write what was asked for; or, with `init`, draft one.
 
-    every: draft a rule on every figure. details: also print what passes. policy: `policy.toml` in the current folder if
-    left out. In a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY)
-    annotations are also printed and a table is appended.
+    In a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY) annotations are also printed and a table is appended.
 
     Raises:
         GateFailed: some rule fails or is undecided.
         ProtocolError: the policy is malformed. RunError: a run is unusable, or a file cannot be written.
         NothingEvaluated: a run has no results.
     """
-    withdraw([junit, json_file, attestation])
-    existing, place = RunFolder.existing(run), policy or DEFAULT
-    if init:
-        others = (
-            *(("--junit", junit), ("--json", json_file), ("--attestation", attestation)),
-            *(("--baseline", baseline), ("--details", details)),
-        )
-        _draft(existing, place, [name for name, given in others if given], every, console)
+    withdraw(gate.files.values())
+    existing = RunFolder.existing(run)
+    if gate.init:
+        _draft(existing, gate)
         return
-    if every:
+    if gate.every:
         raise ProtocolError("--all: only for a draft; give --init, or leave it out")
-    refuse_idle_predicate(predicate, attestation)
-    if policy is None and not DEFAULT.is_file():
+    gate.refuse_idle_predicate()
+    if gate.policy is None and not DEFAULT.is_file():
         raise ProtocolError(
             f"no --policy, and no {DEFAULT} here; write one from this run with robustkit check {run} --init"
         )
-    refuse_same_file(place, junit, json_file, attestation, runs=[run] if baseline is None else [run, baseline])
-    rules = read_policy(place)
-    before = None if baseline is None else RunFolder.existing(baseline)
-    outcome = judge(rules, existing, before)
-    conclude(
-        outcome,
-        existing,
-        place,
-        before,
-        junit=junit,
-        json_file=json_file,
-        attestation=attestation,
-        predicate=predicate,
-        details=details,
-        console=console,
-    )
+    gate.refuse_same_file(run, *filter(None, [gate.baseline]))
+    rules = read_policy(gate.place)
+    before = None if gate.baseline is None else RunFolder.existing(gate.baseline)
+    _conclude(judge(rules, existing, before), existing, before, gate)
 
 
-def withdraw(files: Sequence[Path | None]) -> None:
+def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> None:
+    """Audit checkpoints until each rule is decided, print the verdicts, and write what was asked for.
+
+    options: of `check`, as click has them.
+
+    Raises:
+        GateFailed: some rule fails or is undecided. ProtocolError: a rule cannot be decided while samples come, or
+            options do not fit together. RobustkitError: as an audit.
+    """
+    from ..pipeline.until_decided import until_decided
+    from .progress import ConsoleProgress
+
+    refuse_idle(GATE_ALONE, "not with --until-decided, which checks what it audits; leave out one of them")
+    alone = ("verify_attestation", "allow_warned", "at_most", "quiet", "skip_bad")
+    *_, at_most, quiet, skip_bad = (options.pop(name) for name in alone)
+    gate = Gate(**{name: options.pop(name) for name in GATE if name in options})
+    if (data_dir := options.pop("data_dir")) is None:
+        raise ProtocolError("--until-decided without --data-dir; give a folder, a zip, or embedded:shapes")
+    gate.refuse_idle_predicate()
+    gate.refuse_same_file(*map(Path, filter(None, (options["out"], gate.baseline))))
+    withdraw(gate.files.values())
+    policy = read_policy(gate.place)
+    baseline = None if gate.baseline is None else RunFolder.existing(gate.baseline)
+    request = audit_request({"checkpoints": tuple(checkpoints), "data_dir": data_dir, **options})
+    side, command = console(stderr=True), _command(sys.argv[1:])
+    with ConsoleProgress(side, quiet) as progress:
+        run, outcome = until_decided(
+            request, policy, baseline, at_most, command, progress, lambda line: print_as_it_is(side, line)
+        )
+    print_as_it_is(console(), f"report: {run.path / 'report.html'}")
+    refuse_bad(run, skip_bad)
+    with usable(run.path):
+        _conclude(outcome, run, baseline, gate)
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    """Return the words of the audit that completes the run, without what it evaluates."""
+    for parameter in click.get_current_context().command.params:
+        if parameter.name in (*GATE_VALUES, "at_most"):
+            words = without_option(words, parameter.opts[0])
+    rest = [word for word in words if word not in ("--until-decided", "--details")]
+    if "check" in rest:
+        rest.remove("check")
+    return ["robustkit", "audit", *rest]
+
+
+def withdraw(files: Iterable[Path]) -> None:
     """Delete what an earlier check wrote, so that nobody reads it as the result of this one; nothing else."""
-    for path in filter(None, files):
+    for path in files:
         with contextlib.suppress(OSError):
             with path.open("rb") as file:
                 head = file.read(_HEAD)
@@ -96,7 +162,7 @@ def withdraw(files: Sequence[Path | None]) -> None:
 
 def withdraw_named(words: Sequence[str]) -> None:
     """Do so for the files that the words of a check name, whether or not these are understood."""
-    named = list[Path | None]()
+    named = list[Path]()
     for word, following in zip(words, [*words[1:], ""], strict=True):
         option, given, value = word.partition("=")
         if option in ("--junit", "--json", "--attestation"):
@@ -104,117 +170,146 @@ def withdraw_named(words: Sequence[str]) -> None:
     withdraw(named)
 
 
-def refuse_idle_predicate(predicate: str | None, attestation: Path | None) -> None:
-    """Raise ProtocolError where a predicate is chosen for no file."""
-    if predicate and attestation is None:
-        raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
-
-
-def refuse_same_file(
-    policy: Path, junit: Path | None, json_file: Path | None, attestation: Path | None, runs: Sequence[Path] = ()
-) -> None:
-    """Raise ProtocolError where a file would be written over the policy, over another one that is asked for, or over
-    what runs consist of.
+def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
+    """Print the verdicts on a run, and write what was asked for. Raises GateFailed where some rule fails or is
+    undecided, RunError where a file cannot be written.
     """
-    taken = {(run / name).resolve(): str(run) for run in runs for name in OWN}
-    taken[policy.resolve()] = "--policy"
-    for option, path in (("--junit", junit), ("--json", json_file), ("--attestation", attestation)):
-        other = option if path is None else taken.setdefault(path.resolve(), option)
-        if other != option:
-            raise ProtocolError(f"{option} {path}: is the file of {other}; give another one")
-
-
-def conclude(
-    outcome: Outcome,
-    run: RunFolder,
-    place: Path,
-    baseline: RunFolder | None,
-    *,
-    junit: Path | None,
-    json_file: Path | None,
-    attestation: Path | None,
-    predicate: str | None,
-    details: bool,
-    console: Any,
-) -> None:
-    """Print the verdicts on a run, and write what was asked for. place: of the policy.
-
-    Raises:
-        GateFailed: some rule fails or is undecided. RunError: a file cannot be written.
-    """
-    show(outcome, console, details)
-    _write(outcome, run, baseline, junit, json_file)
-    if attestation is not None:
-        released = None if baseline is None else baseline.manifest
-        _put(attestation, as_statement(outcome, run.manifest, released, predicate or "test-result"), "--attestation")
-    _tell_github(outcome, run, console)
+    screen = console()
+    _show(outcome, screen, gate.details)
+    if gate.junit is not None:
+        _put(gate.junit, output.junit(outcome, run.path.resolve().name), "--junit")
+    if gate.json_file is not None:
+        _put(gate.json_file, output.as_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
+    if gate.attestation is not None:
+        released = baseline.manifest if baseline else None
+        statement = output.as_statement(outcome, run.manifest, released, gate.predicate or "test-result")
+        _put(gate.attestation, statement, "--attestation")
+    _tell_github(outcome, run, screen)
     if not outcome.passed:
-        raise GateFailed(f"{run.path} does not meet {place}: {counts(outcome)}")
+        raise GateFailed(f"{run.path} does not meet {gate.place}: {output.counts(outcome)}")
     idle = all(rule.severity == "warning" for rule in outcome.policy.rules)
     more = "; every rule is of severity warning, so that none could fail it" if idle else ""
-    print_line(console, f"{run.path} meets {place}: {counts(outcome)}{more}")
+    print_line(screen, f"{run.path} meets {gate.place}: {output.counts(outcome)}{more}")
 
 
-def show(outcome: Outcome, console: Any, details: bool = False) -> None:
+def _show(outcome: Outcome, screen: Any, details: bool) -> None:
     """Print what does not pass, worst first, each with what to do; then, with `details`, what passes, else how many;
     and the commands that evaluate what is missing.
     """
-    urgent, passed = by_urgency(outcome)
+    urgent, passed = output.by_urgency(outcome)
     if shown := (*urgent, *(passed if details else ())):
-        print_tables(console, [table(shown)], "the file of --json", _STYLES)
+        print_tables(screen, [output.table(shown)], "the file of --json", _STYLES)
     if passed and not details:
-        print_line(console, f"{PASS}: {len(passed)} of {len(outcome.verdicts)}; --details lists them")
+        print_line(screen, f"{PASS}: {len(passed)} of {len(outcome.verdicts)}; --details lists them")
     wanted = [*filter(None, (verdict.command or verdict.completes for verdict in urgent))]
     if commands := dict.fromkeys(command for command in wanted if not repeat_of(command).why_not):
-        print_line(console, "what is missing is evaluated by:")
-        for command in commands:
-            _say(command, console)
+        print_line(screen, "what is missing is evaluated by:")
+        print_as_it_is(screen, *commands)
 
 
-def _say(line: str, console: Any) -> None:
-    console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
-
-
-def _draft(run: RunFolder, place: Path, unused: list[str], every: bool, console: Any) -> None:
+def _draft(run: RunFolder, gate: Gate) -> None:
     from ..gate.draft import draft
 
-    if unused:
+    place, others = gate.place, {"--baseline": gate.baseline, "--details": gate.details}
+    if unused := [*gate.files, *(option for option, given in others.items() if given)]:
         raise ProtocolError(f"{', '.join(unused)}: --init writes a policy and checks nothing; leave out one of them")
     if place.exists():
         raise ProtocolError(f"{place} exists and is not overwritten; choose another file with --policy, or delete it")
-    text = draft(run, every)
+    text = draft(run, gate.every)
     _put(place, text.encode("utf-8"), "--policy")
     rules = text.count("\n[[rule]]")
-    _say(f"{place}: {rules} rules; read them, then: robustkit check {run.path} --policy {place}", console)
-
-
-def _write(
-    outcome: Outcome, run: RunFolder, baseline: RunFolder | None, xml: Path | None, json_file: Path | None
-) -> None:
-    if xml is not None:
-        _put(xml, junit(outcome, run.path.resolve().name), "--junit")
-    if json_file is not None:
-        _put(json_file, as_json(outcome, str(run.path), None if baseline is None else str(baseline.path)), "--json")
+    print_as_it_is(console(), f"{place}: {rules} rules; read them, then: robustkit check {run.path} --policy {place}")
 
 
 def _put(path: Path, content: bytes, option: str) -> None:
     if path.is_dir():
         raise RunError(f"{option} {path}: is a folder; give the name of a file")
-    try:
-        write_whole(path, content, durable=False)
-    except RunError as fault:
-        raise RunError(str(fault).replace("choose a folder with --out", f"choose another file with {option}")) from None
+    write_whole(path, content, durable=False, remedy=f"choose another file with {option}")
 
 
-def _tell_github(outcome: Outcome, run: RunFolder, console: Any) -> None:
+def _tell_github(outcome: Outcome, run: RunFolder, screen: Any) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        stream = getattr(console.file, "obeyed", console.file)
-        for line in github_lines(outcome):
+        stream = getattr(screen.file, "obeyed", screen.file)
+        for line in output.github_lines(outcome):
             stream.write(line + "\n")  # as it is: no wrapping, no colours
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary:
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(markdown(outcome, run.path.resolve().name))
+                file.write(output.markdown(outcome, run.path.resolve().name))
         except OSError as fault:
-            print_line(console, f"note: the step summary {summary} cannot be written: {fault.strerror}")
+            print_line(screen, f"note: the step summary {summary} cannot be written: {fault.strerror}")
+
+
+@dataclass(frozen=True)
+class FileDigests:
+    """SHA-256 (hex) as an audit states them. weights: of the file; where `sharded`, of the lines `SHA-256 NAME` of all.
+    config: of the files that say how the network is built; None where the audit has none.
+    """
+
+    weights: str
+    sharded: bool = False
+    config: str | None = None
+
+
+def file_digests(spec: str) -> FileDigests:
+    """Return the digests of what is behind a spec. Raises CheckpointError where a file is missing or cannot be read,
+    ModelError where there is no such checkpoint.
+    """
+    from ..models.checkpoint import sha256
+    from ..models.specs import find
+    from ..models.transformers_config import read_folder
+    from ..models.transformers_load import digest_of_shards, files_of, is_sharded
+
+    def digest(path: Path) -> str:
+        try:
+            check_plain(path)
+            return sha256(path)
+        except OSError as fault:
+            raise CheckpointError(f"{path}: cannot be read ({reason(fault)}); check the path") from None
+
+    if spec.startswith("timm:"):
+        raise CheckpointError(f"{spec}: comes from no file, so there is no digest to compare; expected a file")
+    found = find(spec)
+    if not found.transformers:
+        return FileDigests(digest(found.path))
+    config, files = read_folder(found.path).digest, files_of(found.path)
+    if not is_sharded(found.path):
+        return FileDigests(digest(files[0]), config=config)
+    return FileDigests(digest_of_shards((file.name, digest(file)) for file in files), sharded=True, config=config)
+
+
+def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> None:
+    """Print whose result a statement is, where it is about this checkpoint. Its signature is not looked at.
+
+    others: options that mean nothing here. warned: whether a result of WARNED is accepted.
+
+    Raises:
+        GateFailed: it is about other files, or its result is FAILED, or WARNED and that is not accepted.
+        RunError: it is no statement.
+        CheckpointError, ModelError: the checkpoint cannot be read.
+    """
+    if others:
+        raise ProtocolError(f"{', '.join(others)}: --verify-attestation checks no run; leave out one of them")
+    attested, found = output.read_attestation(file), file_digests(spec)
+    kind = SHARDS if found.sharded else FILE
+    names = attested.names_of({kind: found.weights})
+    if not names:
+        meant = (f"{digests.get(kind, 'another kind')[:12]}… ({name})" for name, digests in attested.subjects)
+        raise GateFailed(
+            f"{spec} is not what {file} attests: its digest is {found.weights[:12]}…, expected {' or '.join(meant)}; "
+            "fetch the file again, or audit and attest this one"
+        )
+    if found.config is not None and not attested.configured(found.config):
+        raise GateFailed(
+            f"{spec}: its weights are what {file} attests, its config.json or processor is not; fetch them again, or "
+            "audit and attest these"
+        )
+    attests = f"{spec} is {', '.join(names)} of {file}"
+    if attested.result == FAILED:
+        raise GateFailed(f"{attests}, whose result is {FAILED}; release another one")
+    if attested.result == WARNED and not warned:
+        raise GateFailed(
+            f"{attests}, whose result is {WARNED}: some rule could not tell, or failed as a warning; accept that with "
+            "--allow-warned, or release one that is PASSED"
+        )
+    print_line(console(), f"{attests}: {attested.result}")

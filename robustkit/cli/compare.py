@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..display.console import print_line, print_tables
+from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import RunError
+from ..evaluations.metrics import is_finite
 from ..evaluations.records import check_plugins
-from ..results.comparison import Comparison, ComparisonRow, Pair, compare, own_flags, pairs, unpaired
-from ..results.pairing import Side
+from ..results.comparison import Comparison, ComparisonRow, compare, own_flags
+from ..results.pairing import Side, pairs, unpaired
 from ..results.published import read_published
 from ..results.tables import Among, among_tables, found_among, sides_of, tables
 from ..runs.folder import RunFolder
@@ -59,46 +59,46 @@ def compare_runs(
     if json_file is not None:
         placed = [_among(side, each) for side in sides if published for each in found_among(side, published)]
         _write(json_file, as_json(comparison) | {"unpaired": alone, "among": placed})
-        console.print(f"json: {json_file}", markup=False, highlight=False, soft_wrap=True)
+        print_as_it_is(console, f"json: {json_file}")
 
 
 def _among(side: Side, each: Among) -> dict[str, Any]:
-    value = each.row["value"]
-    finite = {"value": value if value is not None and math.isfinite(value) else None}
     named = {name: each.row[name] for name in ("condition", "metric", "n")}
-    told = {"published": each.levels, "spread": each.spreads, "places": each.places}
-    return {"checkpoint": side.checkpoint, **named, **finite, **told}
+    finite = each.row["value"] if is_finite(each.row["value"]) else None
+    published = {"published": each.levels, "spread": each.spreads, "places": each.places}
+    return {"checkpoint": side.checkpoint, **named, "value": finite, **published}
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """Return all that the tables say, and where each side comes from; values that are not finite are None."""
     reference = comparison.reference
     fields = ("name", "summary", "source", "data", "protocol")
-    plain: dict[str, Any] = {
-        "pairs": [_pair(pair) for pair in comparison.pairs],
-        "reference": None if reference is None else {name: getattr(reference, name) for name in fields},
-    }
-    return plain
-
-
-def _pair(pair: Pair) -> dict[str, Any]:
-    sides = {"first": _side(pair.first), "second": _side(pair.second)}
-    lines = {"changed": list(pair.changed), "flags": [*pair.flags, *own_flags([pair])]}
-    return sides | lines | {"left_out": list(pair.left_out), "rows": [_row(row) for row in pair.rows]}
+    plain = [
+        {
+            "first": _side(pair.first),
+            "second": _side(pair.second),
+            "changed": list(pair.changed),
+            "flags": [*pair.flags, *own_flags([pair])],
+            "left_out": list(pair.left_out),
+            "rows": [_row(row) for row in pair.rows],
+        }
+        for pair in comparison.pairs
+    ]
+    return {"pairs": plain, "reference": reference and {name: getattr(reference, name) for name in fields}}
 
 
 def _side(side: Side) -> dict[str, Any]:
-    described, deciding = side.described, side.manifest.deciding
+    described, manifest = side.described, side.manifest
     return {
         "run": str(side.run.path),
         "checkpoint": side.checkpoint,
         "sha256": described.sha256,
         "attention": described.attention,
-        "protocol": side.manifest.protocol.tag,
-        "seed": side.manifest.seed,
-        "dtype": deciding.dtype,
-        "data": side.manifest.data.name,
-        "data_digest": side.manifest.data.digest,
+        "protocol": manifest.protocol.tag,
+        "seed": manifest.seed,
+        "dtype": manifest.deciding.dtype,
+        "data": manifest.data.name,
+        "data_digest": manifest.data.digest,
     }
 
 
@@ -114,8 +114,8 @@ def _row(row: ComparisonRow) -> dict[str, Any]:
         "p_holm": row.p_value,
         "published": row.published,
     }
-    finite = {key: value if value is not None and math.isfinite(value) else None for key, value in figures.items()}
     named = {"condition": row.condition, "metric": row.metric, "n": difference.n}
+    finite = {key: value if is_finite(value) else None for key, value in figures.items()}
     return named | finite | {"significant": row.significant, "verdict": row.verdict}
 
 

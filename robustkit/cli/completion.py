@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from cam.registry import CONTROLS
 
+from ..common.plugins import built_in
 from ..errors import ProtocolError, unknown
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -20,29 +21,99 @@ COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}
 
 
 def completion_script(cli: click.Command, shell: str) -> str:
-    """Return the script with which a shell completes the command line of `cli`.
-
-    Raises:
-        ProtocolError: there is none for this shell.
+    """Return the script with which a shell completes the command line of `cli`. Raises ProtocolError where there is
+    none for this shell.
     """
     kind = get_completion_class(shell)
     if kind is None:
         raise ProtocolError(unknown("shell", shell, SHELLS))
-    source = kind(cli, {}, "robustkit", "_ROBUSTKIT_COMPLETE").source()
-    return source + (COLONS if shell == "bash" else "")
+    return kind(cli, {}, "robustkit", "_ROBUSTKIT_COMPLETE").source() + (COLONS if shell == "bash" else "")
 
 
-def _fitting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+_FIXED = {
+    "--preset": ("quick", "standard", "full"),
+    "--constants": ("auto", "imagenet", "cifar"),
+    "--variant": ("hendrycks", "bethgelab"),
+    "--dtype": ("float32", "bfloat16"),
+    "--device": ("auto", "cpu", "cuda"),
+    "--interpolation": ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming"),
+    "--crop-mode": ("center", "center-floor", "squash", "border"),
+    "--choose": ("disagreement", "worst", "best", "random", "class:"),
+    "--log": ("tensorboard", "mlflow", "wandb"),
+}
+"""Options whose values are the same everywhere."""
 
 
-def _one_of(names: Callable[[click.Context], Sequence[str]], files: str = "") -> Completer:
-    """Complete one name. files: when the word is left to the shell as a path instead, `else` where no name fits,
-    `first` also while the word is empty (a shell shows names or paths, not both).
+def _names(option: str, context: click.Context) -> Iterable[str]:
+    """Return the values of an option; of `checkpoint` and `kind`, those of these arguments."""
+    command = str(context.info_name)
+    task = command if command in built_in("tasks") else {"segment": "segmentation"}.get(command, "classification")
+    match option:
+        case "kind":
+            from .listing import LISTINGS
+
+            return LISTINGS
+        case "checkpoint":
+            from ..models.specs import embedded
+
+            return [f"zoo:{name}" for name in embedded(task) or embedded()]
+        case "--attacks":
+            from ..common.plugins import declared
+            from ..protocol.card import card_names, load_card
+
+            names = load_card(task if task in card_names() else "standard").attacks
+            return [*names, *(plugin.name for plugin in declared("attacks")), "none"]
+        case "--corruptions":
+            from ..evaluations.corruptions.condition import SETS, corruption_names
+
+            return [*SETS, *corruption_names()]
+        case "--cams":
+            from ..evaluations.maps.methods import method_names
+
+            return [name for name in method_names() if name not in CONTROLS]
+        case "--protocol":
+            from ..protocol.card import card_names, load_card
+
+            return [name for name in card_names() if load_card(name).task == task]
+        case "--attention":
+            from ..attention.registry import EVERY_FORMULA
+
+            return EVERY_FORMULA
+        case "--data-dir":
+            pairs = () if command == "segment" else ("embedded:shapes-pairs", "embedded:shapes-counterfactual")
+            return ("embedded:shapes", "embedded:shapes-train", *pairs)
+        case "--layout" if command == "segment":
+            return ("ade20k", "folders", "embedded")  # as in `label_maps`, which loads torch
+        case "--layout":
+            from ..data.layouts import LAYOUTS
+
+            return [name for name in LAYOUTS if name != "embedded"]
+        case "--engine":
+            from ..evaluations.attacks.condition import ENGINES
+
+            return ENGINES
+        case "--reference":
+            from ..results.published import reference_names
+
+            return reference_names()
+    return _FIXED[option]
+
+
+def _completer(option: str, files: str = "", several: bool = False) -> Completer:
+    """Return what completes one name. files: when the word is left to the shell as a path instead, `else` where no name
+    fits, `first` also while the word is empty (a shell shows names or paths, not both). several: complete the last name
+    of a list with commas; inside brackets there is nothing to offer.
     """
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        matches = _fitting(names(context), incomplete)
+        if several and incomplete.count("(") > incomplete.count(")"):
+            return []
+        names = _names(option, context)
+        if several:
+            before, comma, _ = incomplete.rpartition(",")
+            taken = before.split(",")
+            names = [f"{before}{comma}{name}" for name in names if name not in taken]
+        matches = [CompletionItem(name) for name in names if name.startswith(incomplete)]
         if (files and not matches) or (files == "first" and not incomplete):
             return [CompletionItem(incomplete, type="file")]
         return matches
@@ -50,122 +121,11 @@ def _one_of(names: Callable[[click.Context], Sequence[str]], files: str = "") ->
     return complete
 
 
-def _list_of(names: Callable[[click.Context], Sequence[str]]) -> Completer:
-    """Complete the last name of a list with commas; inside brackets there is nothing to offer."""
-
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        if incomplete.count("(") > incomplete.count(")"):
-            return []
-        before, comma, _ = incomplete.rpartition(",")
-        taken = before.split(",")
-        return _fitting([f"{before}{comma}{name}" for name in names(context) if name not in taken], incomplete)
-
-    return complete
-
-
-def _segments(context: click.Context) -> bool:
-    return context.info_name == "segment"
-
-
-def _task(context: click.Context) -> str:
-    command = str(context.info_name)
-    return {"segment": "segmentation", "text": "text", "series": "series"}.get(command, "classification")
-
-
-def _references(context: click.Context) -> Sequence[str]:
-    from ..results.published import reference_names
-
-    return reference_names()
-
-
-def _kinds(context: click.Context) -> Sequence[str]:
-    from .listing import LISTINGS
-
-    return tuple(LISTINGS)
-
-
-def _zoo(context: click.Context) -> Sequence[str]:
-    from ..models.specs import embedded
-
-    return [f"zoo:{name}" for name in embedded(_task(context))]
-
-
-def _of_plugins(group: str) -> list[str]:
-    from ..common.plugins import declared
-
-    return [plugin.name for plugin in declared(group)]
-
-
-def _formulas(context: click.Context) -> Sequence[str]:
-    from ..attention.registry import EVERY_FORMULA
-
-    return [*EVERY_FORMULA]
-
-
-def _attacks(context: click.Context) -> Sequence[str]:
-    from ..protocol.card import load_card
-
-    names = load_card({"segmentation": "segmentation", "series": "series"}.get(_task(context), "standard")).attacks
-    return [*names, *_of_plugins("attacks"), "none"]
-
-
-def _corruptions(context: click.Context) -> Sequence[str]:
-    from ..evaluations.corruptions.condition import SETS, corruption_names
-
-    return [*SETS, *corruption_names()]
-
-
-def _cams(context: click.Context) -> Sequence[str]:
-    from ..evaluations.maps.methods import method_names
-
-    return [name for name in method_names() if name not in CONTROLS]
-
-
-def _protocols(context: click.Context) -> Sequence[str]:
-    from ..protocol.card import card_names, load_card
-
-    return [name for name in card_names() if load_card(name).task == _task(context)]
-
-
-def _data(context: click.Context) -> Sequence[str]:
-    names = ("embedded:shapes", "embedded:shapes-train")
-    return names if _segments(context) else (*names, "embedded:shapes-pairs", "embedded:shapes-counterfactual")
-
-
-def _layouts(context: click.Context) -> Sequence[str]:
-    if _segments(context):
-        return ("ade20k", "folders", "embedded")  # as in `label_maps`, which loads torch
-    from ..data.layouts import LAYOUTS
-
-    return [name for name in LAYOUTS if name != "embedded"]
-
-
-def _engines(context: click.Context) -> Sequence[str]:
-    from ..evaluations.attacks.condition import ENGINES
-
-    return ENGINES
-
-
-kinds = _one_of(_kinds)
-checkpoints = _one_of(_zoo, "first")
+kinds, checkpoints = _completer("kind"), _completer("checkpoint", "first")
 COMPLETERS: dict[str, Completer] = {
-    "--attacks": _list_of(_attacks),
-    "--corruptions": _list_of(_corruptions),
-    "--cams": _list_of(_cams),
-    "--protocol": _one_of(_protocols, "else"),
-    "--attention": _one_of(_formulas),
-    "--data-dir": _one_of(_data, "first"),
-    "--layout": _one_of(_layouts),
-    "--engine": _one_of(_engines),
-    "--preset": _one_of(lambda context: ("quick", "standard", "full")),
-    "--constants": _one_of(lambda context: ("auto", "imagenet", "cifar")),
-    "--variant": _one_of(lambda context: ("hendrycks", "bethgelab")),
-    "--dtype": _one_of(lambda context: ("float32", "bfloat16")),
-    "--device": _one_of(lambda context: ("auto", "cpu", "cuda")),
-    "--interpolation": _one_of(lambda context: ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming")),
-    "--crop-mode": _one_of(lambda context: ("center", "center-floor", "squash", "border")),
-    "--choose": _one_of(lambda context: ("disagreement", "worst", "best", "random", "class:")),
-    "--reference": _one_of(_references, "else"),
-    "--log": _one_of(lambda context: ("tensorboard", "mlflow", "wandb")),
+    **{option: _completer(option, several=True) for option in ("--attacks", "--corruptions", "--cams")},
+    **{option: _completer(option, "else") for option in ("--protocol", "--reference")},
+    "--data-dir": _completer("--data-dir", "first"),
+    **{option: _completer(option) for option in ("--attention", "--layout", "--engine", *_FIXED)},
 }
 """By the option's long name."""

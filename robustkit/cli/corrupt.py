@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -22,24 +22,19 @@ from ..data.dataset import Dataset, open_dataset
 from ..data.images import read_image, to_pixels
 from ..data.picture_files import open_picture
 from ..data.sources import MAX_FILE_BYTES
-from ..display.console import print_tables
+from ..display.console import print_as_it_is, print_tables
 from ..display.sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ..display.text import clock_time
 from ..errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
 from ..evaluations.corruptions.condition import FROST, asked_texture, categories, expand
 from ..evaluations.corruptions.plan import choose_texture, native_size, texture_digest
 from ..evaluations.corruptions.tree import CorruptedTree
-from ..models.device import pick_device
-from ..pipeline.estimate import clock_time
-from . import corrupt_drift, corrupt_tree
-from .corrupt_tree import Recipe, settle
+from .corrupt_tree import DRIFT_RULE, Recipe, Wanted, drift_table, measure, prepare, settle, write_tree
 from .progress import Bars
-
-if TYPE_CHECKING:
-    from .corrupt_tree import Wanted
 
 SMALLEST_TILE = 128
 SUFFIX = "-corruptions.png"
-_MARK = {"Software": "robustkit corrupt"}  # text in the PNG, so that only our own file is ever overwritten
+_MARK = "robustkit corrupt"  # text in the PNG, so that only our own file is ever overwritten
 
 
 @dataclass(frozen=True)
@@ -129,20 +124,15 @@ def targets(images: Sequence[str], out: Path | None) -> list[Path]:
 def _is_sheet(path: Path) -> bool:
     try:
         with open_picture(path) as image:
-            return image.format == "PNG" and image.info.get("Software") == _MARK["Software"]
+            return image.format == "PNG" and image.info.get("Software") == _MARK
     except Exception:  # Pillow raises many kinds for a broken file
         return False
 
 
 def save(sheet: Sheet, path: Path) -> None:
-    """Draw the sheet into a PNG.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Draw the sheet into a PNG. Raises RunError where the file cannot be written."""
     mark = PngInfo()
-    for key, text in _MARK.items():
-        mark.add_text(key, text)
+    mark.add_text("Software", _MARK)
     buffer = io.BytesIO()
     draw(sheet).save(buffer, "PNG", pnginfo=mark)
     write_whole(path, buffer.getvalue())
@@ -185,9 +175,6 @@ def _words(name: str) -> str:
     return name.replace("_", " ").replace("jpeg", "JPEG")
 
 
-_ALL = ",".join(("in-c", "in-c-extra"))
-
-
 def corrupt(
     images: Sequence[str],
     write: Path | None,
@@ -210,7 +197,10 @@ def corrupt(
         said = "none of them" if not any(asked) else "several of them"
         raise ProtocolError(f"give IMAGE..., --write DIR or --drift TREE, and only one; here is {said}")
     mode = "a contact sheet" if images else "--write" if write is not None else "--drift"
-    _refuse_unused(options | {"data_dir": data_dir}, mode)
+    for name in _UNUSED[mode]:
+        if (options | {"data_dir": data_dir}).get(name) is not None:
+            option = _SPELLED.get(name, "--" + name.replace("_", "-"))
+            raise ProtocolError(f"{option} means nothing for {mode}; leave it out")
     options["image_format"] = options["image_format"] or "jpeg"
     if images:
         _sheets(images, console, side, options)
@@ -232,29 +222,8 @@ _UNUSED = {
 _SPELLED = {"json_file": "--json", "image_format": "--format", "labels_csv": "--labels"}
 
 
-def _refuse_unused(options: Mapping[str, Any], mode: str) -> None:
-    """Raise ProtocolError for an option that would do nothing."""
-    given = [name for name in _UNUSED[mode] if options.get(name) is not None]
-    if given:
-        option = _SPELLED.get(given[0], "--" + given[0].replace("_", "-"))
-        raise ProtocolError(f"{option} means nothing for {mode}; leave it out")
-
-
-def _say(console: Console, *lines: str) -> None:
-    for line in filter(None, lines):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
 def _count(wanted: Wanted) -> str:
     return "1 corruption" if len(wanted) == 1 else f"{len(wanted)} corruptions"
-
-
-def _recipe(native: tuple[int, int] | None, options: Mapping[str, Any], **given: Any) -> tuple[Recipe, tuple[str, ...]]:
-    settings = {key: options[key] for key in ("constants", "variant", "seed", "img_size", "crop_pct", "interpolation")}
-    frost_dir = options["frost_dir"]
-    settings |= {"frost_dir": None if frost_dir is None else str(frost_dir), "device": pick_device(options["device"])}
-    settings["texture"] = asked_texture(options["corruptions"] or "") or "photographs"
-    return settle(native, **settings | given)
 
 
 def _without_frost(wanted: Wanted, recipe: Recipe) -> tuple[Wanted, str]:
@@ -272,16 +241,16 @@ def _without_frost(wanted: Wanted, recipe: Recipe) -> tuple[Wanted, str]:
 
 
 def _sheets(images: Sequence[str], console: Console, side: Console, options: Mapping[str, Any]) -> None:
-    wanted = expand(options["corruptions"] or _ALL)
+    wanted = expand(options["corruptions"] or "in-c,in-c-extra")
     files = targets(images, options["out"])
     pictures = [(Path(path).name, _picture(Path(path)), target) for path, target in zip(images, files, strict=True)]
     for name, picture, target in pictures:
         texture, line = _shown_texture(wanted, options)
-        recipe, lines = _recipe((picture.height, picture.width), options, texture=texture)
+        recipe, lines = settle((picture.height, picture.width), options, texture)
         sheet = _sheet(name, picture, wanted, recipe, [*lines, *filter(None, [line])])
         save(sheet, target)
-        _say(side, *lines, line)
-        _say(console, f"{target}: {name} under {_count(wanted)}")
+        print_as_it_is(side, *lines, line)
+        print_as_it_is(console, f"{target}: {name} under {_count(wanted)}")
 
 
 def _shown_texture(wanted: Wanted, options: Mapping[str, Any]) -> tuple[str, str]:
@@ -337,21 +306,21 @@ def _write(out: Path, data_dir: str, console: Console, side: Console, options: M
     wanted = expand(options["corruptions"] or "in-c")
     whole = _open(data_dir, options)
     dataset = _chosen(whole, options)
-    recipe, lines = _recipe(native_size(dataset), options)
+    recipe, lines = settle(native_size(dataset), options)
     photographs = texture_digest(recipe.texture, recipe.frost_dir) if FROST in wanted else None
     image_format = options["image_format"]
-    corrupt_tree.prepare(out, dataset, whole, wanted, recipe, image_format, photographs)
+    prepare(out, dataset, whole, wanted, recipe, image_format, photographs)
     total = sum(map(len, wanted.values())) * len(dataset)
-    _say(side, *dataset.notes, *lines)
-    speed = {key: options[key] for key in ("batch_size", "workers")}
+    print_as_it_is(side, *dataset.notes, *lines)
+    speed = options["batch_size"], options["workers"]
     with _bar(side, f"writing {out}", total) as tell:
-        written = corrupt_tree.write_tree(out, dataset, wanted, recipe, image_format=image_format, tell=tell, **speed)
-    there = f", {written.there} were there already" if written.there else ""
-    _say(console, f"{out}: {written.made} files written{there}; {_count(wanted)} of {len(dataset)} images")
-    if written.bad:
+        made, found, bad = write_tree(out, dataset, wanted, recipe, image_format, *speed, tell)
+    there = f", {found} were there already" if found else ""
+    print_as_it_is(console, f"{out}: {made} files written{there}; {_count(wanted)} of {len(dataset)} images")
+    if bad:
         raise BadImageError(
-            f"{len(written.bad)} of {len(dataset)} images could not be read and were left out, "
-            f"the first: {written.bad[0]}; fix them, or leave them out with --ids"
+            f"{len(bad)} of {len(dataset)} images could not be read and were left out, the first: {bad[0]}; fix them, "
+            "or leave them out with --ids"
         )
 
 
@@ -368,12 +337,12 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
         )
     held = f"{root} holds {len(there)} of {len(whole)} images" if len(there) < len(whole) else ""
     dataset = _chosen(replace(whole, samples=tuple(there)), options)
-    recipe, lines = _recipe(native_size(dataset), options, **_like(tree, dataset, options))
+    like = _size_of(tree, dataset) if options["img_size"] is None else None
+    recipe, lines = settle(native_size(dataset), options, img_size=like)
     wanted, left_out = _without_frost(wanted, recipe)
     total = sum(map(len, wanted.values())) * len(dataset)
-    speed = {key: options[key] for key in ("batch_size", "workers")}
     with _bar(side, f"comparing {root}", total) as tell:
-        result = corrupt_drift.measure(tree, dataset, wanted, recipe, tell=tell, **speed)
+        result = measure(tree, dataset, wanted, recipe, options["batch_size"], options["workers"], tell)
     rows = result.rows()
     if not any(row["images"] for row in rows):
         raise DataError(f"{root}: no image could be compared; {(*result.lines, 'none was chosen')[0]}")
@@ -384,32 +353,27 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
             "data": data_dir,
             **{key: getattr(recipe, key) for key in ("seed", "preset", "variant")},
             "preprocessing": asdict(recipe.preprocessing),
-            "rule": corrupt_drift.RULE,
+            "rule": DRIFT_RULE,
         }
         report = json.dumps({**settings, "notes": notes, "rows": rows}, indent=2, ensure_ascii=False) + "\n"
-        try:
-            write_whole(path, report.encode())
-        except RunError as fault:
-            raise RunError(str(fault).replace("a folder with --out", "another file with --json")) from None
-    _say(side, *notes)
-    print_tables(console, [corrupt_drift.table(rows)], "the file of --json")
-    _say(
-        console, "mean absolute difference in grey levels (0-255), mean over images and severities.", corrupt_drift.RULE
+        write_whole(path, report.encode(), remedy="choose another file with --json")
+    print_as_it_is(side, *notes)
+    print_tables(console, [drift_table(rows)], "the file of --json")
+    print_as_it_is(
+        console, "mean absolute difference in grey levels (0-255), mean over images and severities.", DRIFT_RULE
     )
 
 
-def _like(tree: CorruptedTree, dataset: Dataset, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the input size of the tree's images, if the user names none."""
-    if options["img_size"] is not None:
-        return {}
+def _size_of(tree: CorruptedTree, dataset: Dataset) -> int | None:
+    """Return the side of the tree's images; None where they are not square, or none can be read."""
     for name, severity in tree.folders:
         for sample in dataset.samples[:20]:
             try:
                 width, height = read_image(tree.read(sample.id, name, severity), sample.id).size
             except BadImageError:
                 continue
-            return {"img_size": width} if width == height else {}
-    return {}
+            return width if width == height else None
+    return None
 
 
 @contextmanager

@@ -1,7 +1,14 @@
-"""`robustkit corrupt --write`: make a tree as the benchmark was (resize, crop, corrupt, save); resume where it stopped.
+"""Trees of corrupted images, for `robustkit corrupt`.
+
+--write makes one as the benchmark was (resize, crop, corrupt, save), and resumes where it stopped:
 
 corruptions.json                          what the tree was made of, and how
 <corruption>/<1-5>/<id of the sample>     its image, .JPEG of quality 85 or .png
+
+--drift measures how far a released one is from what corrupting the same images here gives. A corruption without random
+numbers must give the same picture, except for changes by JPEG and another library's resize. With random numbers two
+trees never agree pixel by pixel; then they must not differ by more than two draws of our own do, and must change the
+clean picture as strongly.
 """
 
 from __future__ import annotations
@@ -9,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,8 +24,9 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -29,11 +38,13 @@ from ..common.files import check_plain, json_of, reason, write_whole
 from ..common.preprocessing import INTERPOLATIONS, Preprocessing
 from ..common.randomness import SampleRng
 from ..data.dataset import Dataset, Sample
-from ..data.images import to_pixels
+from ..data.images import read_image, to_pixels
+from ..display.table import TextTable
 from ..errors import BadImageError, DataError, ProtocolError, RunError, unknown
-from ..evaluations.corruptions.condition import PRESETS, VARIANTS, Corrupted
+from ..evaluations.corruptions.condition import PRESETS, VARIANTS, Corrupted, asked_texture
 from ..evaluations.corruptions.plan import CIFAR_SIZE, choose_constants
-from ..evaluations.corruptions.tree import stem_of
+from ..evaluations.corruptions.tree import CorruptedTree, pixels_of, stem_of
+from ..models.device import pick_device
 
 FORMATS = {"jpeg": ".JPEG", "png": ".png"}
 JPEG_QUALITY = 85  # of the released ImageNet-C
@@ -54,10 +65,8 @@ class Recipe:
     def corrupt(
         self, pixels: Tensor, ids: Sequence[str], name: str, severity: int, *, seed: int | None = None
     ) -> Tensor:
-        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's.
-
-        Raises:
-            DataError: a photograph of frost cannot be read.
+        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's. Raises DataError
+        where a photograph of frost cannot be read.
         """
         part = Corrupted(name, severity, self.preset, self.variant, texture=self.texture)
         seed = self.seed if seed is None else seed
@@ -84,26 +93,22 @@ class Recipe:
 
 
 def settle(
-    native: tuple[int, int] | None,
-    *,
-    constants: str,
-    variant: str,
-    seed: int,
-    frost_dir: str | None,
-    texture: str,
-    device: torch.device,
-    img_size: int | None,
-    crop_pct: float | None,
-    interpolation: str,
+    native: tuple[int, int] | None, options: Mapping[str, Any], texture: str = "", img_size: int | None = None
 ) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe for images of this (height, width), and lines for the user.
 
-    constants: `auto` takes CIFAR-10-C's for images of 32x32. img_size, crop_pct: 224 and 0.875 if None, as the
-    benchmark was made; images of 32x32 are taken as they are.
+    options: of the command. constants: `auto` takes CIFAR-10-C's for images of 32x32. img_size, crop_pct: 224 and 0.875
+    if None, as the benchmark was made; images of 32x32 are taken as they are. texture, img_size: where none is asked
+    for.
 
     Raises:
         ProtocolError: a setting is unknown or out of range, or no such pair of constants and variant exists.
     """
+    names = ("constants", "variant", "seed", "frost_dir", "crop_pct", "interpolation")
+    constants, variant, seed, frost_dir, crop_pct, interpolation = (options[name] for name in names)
+    frost_dir, device = None if frost_dir is None else str(frost_dir), pick_device(options["device"])
+    texture = texture or asked_texture(options["corruptions"] or "") or "photographs"
+    img_size = options["img_size"] if img_size is None else img_size
     for what, value, allowed in (
         ("constants", constants, ("auto", *PRESETS)),
         ("variant", variant, VARIANTS),
@@ -145,17 +150,7 @@ def encode(pixels: Tensor, image_format: str) -> bytes:
 
 MANIFEST = "corruptions.json"
 _PROBED = 16  # images that identify a source
-_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
 Wanted = Mapping[str, tuple[int, ...]]
-
-
-@dataclass
-class Written:
-    """The files that were made, those that were there, and why images could not be read."""
-
-    made: int = 0
-    there: int = 0
-    bad: list[str] = field(default_factory=list)
 
 
 def write_tree(
@@ -163,20 +158,20 @@ def write_tree(
     dataset: Dataset,
     wanted: Wanted,
     recipe: Recipe,
-    *,
-    image_format: str = "jpeg",
-    batch_size: int = 16,
-    workers: int | None = None,
-    tell: Callable[[int], None] = lambda files: None,
-) -> Written:
-    """Write the files that do not exist yet; `corruptions.json` must have been prepared.
+    image_format: str,
+    batch_size: int,
+    workers: int | None,
+    tell: Callable[[int], None],
+) -> tuple[int, int, list[str]]:
+    """Write the files that do not exist yet; `corruptions.json` must have been prepared. Return how many were made, how
+    many were there, and why images could not be read. tell: takes numbers of files that are done.
 
     Each file appears whole or not at all, and does not depend on the batch size or on what was there before.
 
     Raises:
         RunError: the folder cannot be written.
     """
-    written = Written()
+    made, found, bad = 0, 0, list[str]()
     folders = [(name, severity) for name, severities in wanted.items() for severity in severities]
     with ThreadPoolExecutor(workers or usual_workers()) as pool:
         ahead: list[Future[None]] = []
@@ -191,13 +186,13 @@ def write_tree(
                 for name, severity in folders
             }
             there = len(folders) * len(batch) - sum(map(len, lacking.values()))
-            written.there += there
+            found += there
             tell(there)
             needed = [sample for sample in batch if any(sample.id in ids for ids in lacking.values())]
             clean: list[tuple[Sample, Tensor]] = []
             for sample, pixels in recipe.decoded(dataset, needed, pool):
                 if isinstance(pixels, BadImageError):
-                    written.bad.append(str(pixels))
+                    bad.append(str(pixels))
                     tell(sum(sample.id in ids for ids in lacking.values()))
                 else:
                     clean.append((sample, pixels))
@@ -210,10 +205,10 @@ def write_tree(
                 _finish(ahead)
                 targets = [_target(out, name, severity, sample, image_format) for sample, _ in todo]
                 ahead = [pool.submit(_save, *pair, image_format) for pair in zip(corrupted, targets, strict=True)]
-                written.made += len(todo)
+                made += len(todo)
                 tell(len(todo))
         _finish(ahead)
-    return written
+    return made, found, bad
 
 
 def _finish(futures: list[Future[None]]) -> None:
@@ -222,60 +217,27 @@ def _finish(futures: list[Future[None]]) -> None:
 
 
 def prepare(
-    out: Path,
-    dataset: Dataset,
-    whole: Dataset,
-    wanted: Wanted,
-    recipe: Recipe,
-    image_format: str,
-    photographs: str | None,
+    out: Path, dataset: Dataset, whole: Dataset, wanted: Wanted, recipe: Recipe, image_format: str, frost: str | None
 ) -> None:
     """Write `corruptions.json`, or extend the existing one by what is asked for now.
 
     dataset: the samples to write. whole: all samples of their source, which `--limit` may not change.
-    photographs: digest of frost's, if it is among the corruptions.
+    frost: digest of its photographs, if it is among the corruptions.
 
     Raises:
         RunError: the folder holds something else, or a tree that was made otherwise.
         DataError: two samples would become one file, or the tree would lie among its own source.
     """
-    _check_apart(out, dataset)
-    _check_distinct(dataset, image_format)
+    source = Path(dataset.root)
+    if source.is_dir() and (out.resolve() == source.resolve() or source.resolve() in out.resolve().parents):
+        raise DataError(f"{out} lies in the data set {source}, and would become part of it; choose another folder")
+    first: dict[str, str] = {}
+    for sample in dataset.samples:
+        name = file_name(sample.id, image_format)
+        if (other := first.setdefault(name, sample.id)) != sample.id:
+            raise DataError(f"{dataset.name}: {other!r} and {sample.id!r} would become one file, {name!r}; rename one")
     path = out / MANIFEST
-    deciding = _deciding(whole, recipe, image_format)
-    old = _existing(out)
-    for key, value in deciding.items():
-        if old and old["deciding"].get(key) != value:
-            raise RunError(
-                f"{path}: the tree was made with {key} {old['deciding'].get(key)!r}, and now it is {value!r}; "
-                f"choose another folder, or the same settings"
-            )
-    before = old.get("frost photographs")
-    if before and photographs and before != photographs:
-        raise RunError(f"{path}: the tree was made with other photographs of frost; choose another folder")
-    made = {name: set(severities) for name, severities in old.get("corruptions", {}).items()}
-    for name, severities in wanted.items():
-        made.setdefault(name, set()).update(severities)
-    manifest = {
-        "deciding": deciding,
-        "frost photographs": photographs or before,
-        "source": {"name": dataset.name, "root": dataset.root, "layout": dataset.layout},
-        "corruptions": {name: sorted(severities) for name, severities in made.items()},
-        "jpeg": {"quality": JPEG_QUALITY, "optimize": True} if image_format == "jpeg" else None,
-        "versions": {name: metadata.version(name) for name in ("robustkit-audit", "torch", "numpy", "pillow")}
-        | {"python": platform.python_version()},
-    }
-    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-    text = re.sub(r"\[\s+(\d[\d,\s]*\d|\d)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
-    try:
-        write_whole(path, text.encode())
-    except RunError as fault:
-        raise RunError(str(fault).replace("--out", "--write")) from None
-
-
-def _deciding(whole: Dataset, recipe: Recipe, image_format: str) -> dict[str, Any]:
-    """Return the settings that two commands must share to write into one tree."""
-    return {
+    deciding = {  # the settings that two commands must share to write into one tree
         "seed": recipe.seed,
         "preset": recipe.preset,
         "variant": recipe.variant,
@@ -285,6 +247,31 @@ def _deciding(whole: Dataset, recipe: Recipe, image_format: str) -> dict[str, An
         "format": image_format,
         "source digest": _source_digest(whole),
     }
+    old = _existing(out)
+    for key, value in deciding.items():
+        if old and old["deciding"].get(key) != value:
+            raise RunError(
+                f"{path}: the tree was made with {key} {old['deciding'].get(key)!r}, and now it is {value!r}; "
+                f"choose another folder, or the same settings"
+            )
+    before = old.get("frost photographs")
+    if before and frost and before != frost:
+        raise RunError(f"{path}: the tree was made with other photographs of frost; choose another folder")
+    made = {name: set(severities) for name, severities in old.get("corruptions", {}).items()}
+    for name, severities in wanted.items():
+        made.setdefault(name, set()).update(severities)
+    manifest = {
+        "deciding": deciding,
+        "frost photographs": frost or before,
+        "source": {"name": dataset.name, "root": dataset.root, "layout": dataset.layout},
+        "corruptions": {name: sorted(severities) for name, severities in made.items()},
+        "jpeg": {"quality": JPEG_QUALITY, "optimize": True} if image_format == "jpeg" else None,
+        "versions": {name: metadata.version(name) for name in ("robustkit-audit", "torch", "numpy", "pillow")}
+        | {"python": platform.python_version()},
+    }
+    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    text = re.sub(r"\[\s+(\d[\d,\s]*\d|\d)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
+    write_whole(path, text.encode(), remedy="choose a folder with --write")
 
 
 def _source_digest(whole: Dataset) -> str:
@@ -318,21 +305,6 @@ def _existing(out: Path) -> dict[str, Any]:
     return manifest
 
 
-def _check_apart(out: Path, dataset: Dataset) -> None:
-    source = Path(dataset.root)
-    if source.is_dir() and (out.resolve() == source.resolve() or source.resolve() in out.resolve().parents):
-        raise DataError(f"{out} lies in the data set {source}, and would become part of it; choose another folder")
-
-
-def _check_distinct(dataset: Dataset, image_format: str) -> None:
-    first: dict[str, str] = {}
-    for sample in dataset.samples:
-        name = file_name(sample.id, image_format)
-        other = first.setdefault(name, sample.id)
-        if other != sample.id:
-            raise DataError(f"{dataset.name}: {other!r} and {sample.id!r} would become one file, {name!r}; rename one")
-
-
 def file_name(sample_id: str, image_format: str) -> str:
     """Return the sample's path below the folder of a severity: its id, with the suffix of the actual format."""
     stem = stem_of(sample_id)
@@ -346,7 +318,7 @@ def _target(out: Path, name: str, severity: int, sample: Sample, image_format: s
 
 def _is_whole(path: Path, image_format: str) -> bool:
     """Whether the file is complete; a machine that lost power may have kept only part of it."""
-    end = _ENDS[image_format]
+    end = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}[image_format]
     try:
         check_plain(path)
         with path.open("rb") as file:
@@ -358,11 +330,192 @@ def _is_whole(path: Path, image_format: str) -> bool:
 
 def _save(image: Tensor, path: Path, image_format: str) -> None:
     """Write one image. Not synced to the disk file by file, which would take longer than the rest: see `_is_whole`."""
-    data = encode(image, image_format)
     temporary = path.with_name(f".{path.name}.tmp")  # the next attempt at this file overwrites it
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
+        temporary.write_bytes(encode(image, image_format))
         temporary.replace(path)
     except OSError as fault:
         raise RunError(f"cannot write {path}: {fault.strerror or fault}; choose a folder with --write") from None
+
+
+LEVELS = 1.0  # of 255, the most that JPEG and resize may change a picture that is not random
+SHARE = 0.1  # of our own figure: the most by which draw or strength may differ
+FEWEST = 5  # fewest images to judge a random corruption by
+DRIFT_RULE = (
+    f"same, as far as these images tell: without random numbers, released and ours are within {LEVELS:g} grey level of "
+    f"each other; with them, they differ by at most {SHARE:.0%} more than two draws of our own do, and are as far from "
+    f"the clean image to {SHARE:.0%} ({LEVELS / 2:g} grey levels if more), plus twice the standard error over images"
+)
+
+
+class Distance(NamedTuple):
+    """Mean absolute differences over one image, in grey levels.
+
+    apart: released and ours. own: ours with this seed and with the next one. released, ours: to the clean image.
+    """
+
+    apart: float
+    own: float
+    released: float
+    ours: float
+
+
+@dataclass
+class Drift:
+    """Distances by (corruption, severity), each by sample id; lines on what could not be compared."""
+
+    distances: dict[tuple[str, int], dict[str, Distance]] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per corruption (severity None: each image's mean over severities), then one per severity."""
+        rows = []
+        for name in dict.fromkeys(name for name, _ in self.distances):
+            severities = [severity for other, severity in self.distances if other == name]
+            by_image: dict[str, list[Distance]] = {}
+            for severity in severities:
+                for sample_id, distance in self.distances[name, severity].items():
+                    by_image.setdefault(sample_id, []).append(distance)
+            each = [_row(name, s, [s], list(self.distances[name, s].values())) for s in severities]
+            whole = _row(name, None, severities, list(map(_mean, by_image.values())))
+            odd = [str(row["severity"]) for row in each if row["verdict"] == "differs"]
+            if odd and len(odd) < len(severities):  # severities in another order have the same mean
+                whole["verdict"] = f"differs at {'+'.join(odd)}"
+            elif odd:
+                whole["verdict"] = "differs"
+            rows += [whole, *each]
+        return rows
+
+
+def measure(
+    tree: CorruptedTree,
+    dataset: Dataset,
+    wanted: Wanted,
+    recipe: Recipe,
+    batch_size: int,
+    workers: int | None,
+    tell: Callable[[int], None],
+) -> Drift:
+    """Compare the tree's files with the data set's images corrupted here.
+
+    Where the tree's file is a JPEG, ours is compressed likewise first. What the tree lacks is left out and reported.
+
+    Raises:
+        DataError: the tree's images have another size than the recipe's.
+    """
+    drift = Drift()
+    cells = [(name, severity) for name, severities in wanted.items() for severity in severities]
+    for name, severity in list(cells):
+        missing = set(tree.missing(dataset.samples, name, severity))
+        if missing:
+            count = "no files of these images" if len(missing) == len(dataset) else f"{len(missing)} files are missing"
+            there = (name, severity) in tree.folders
+            drift.lines.append(f"{name}, severity {severity}: {count if there else 'not in the tree'}; left out")
+            tell(len(missing))
+        if len(missing) == len(dataset):
+            cells.remove((name, severity))
+    with ThreadPoolExecutor(workers or usual_workers()) as pool:
+        for start in range(0, len(dataset.samples), batch_size):
+            clean: list[tuple[Sample, Tensor]] = []
+            for sample, pixels in recipe.decoded(dataset, dataset.samples[start : start + batch_size], pool):
+                if isinstance(pixels, BadImageError):
+                    drift.lines.append(f"{pixels}; left out")
+                else:
+                    clean.append((sample, pixels))
+            for name, severity in cells:
+                distances = _compare(tree, clean, name, severity, recipe, drift.lines)
+                drift.distances.setdefault((name, severity), {}).update(distances)
+                tell(len(distances))
+    return drift
+
+
+def _compare(
+    tree: CorruptedTree,
+    clean: Sequence[tuple[Sample, Tensor]],
+    name: str,
+    severity: int,
+    recipe: Recipe,
+    lines: list[str],
+) -> dict[str, Distance]:
+    released: list[tuple[Sample, Tensor, Tensor, str]] = []
+    for sample, pixels in clean:
+        path = tree.path(sample.id, name, severity)
+        if path is None:
+            continue
+        try:
+            image = read_image(tree.read(sample.id, name, severity), path)
+        except BadImageError as fault:
+            lines.append(f"{fault}; left out")
+            continue
+        height, width = recipe.preprocessing.input_size
+        if image.size != (width, height):
+            raise DataError(f"{path} is {image.size[1]}x{image.size[0]}; give --img-size {image.size[1]}")
+        image_format = "jpeg" if path.lower().endswith((".jpeg", ".jpg")) else "png"
+        released.append((sample, pixels, pixels_of(image, recipe.preprocessing), image_format))
+    if not released:
+        return {}
+    ids = [sample.id for sample, *_ in released]
+    batch = torch.stack([pixels for _, pixels, *_ in released])
+    ours, other = (recipe.corrupt(batch, ids, name, severity, seed=recipe.seed + more) for more in (0, 1))
+    distances = {}
+    for (sample, pixels, theirs, image_format), first, second in zip(released, ours, other, strict=True):
+        mine, again = first, second
+        if image_format == "jpeg":  # after saving them likewise
+            saved = (read_image(encode(picture, image_format), "our own") for picture in (first, second))
+            mine, again = (torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in saved)
+        pairs = ((theirs, mine), (mine, again), (theirs, pixels), (mine, pixels))
+        distances[sample.id] = Distance(*(float((a.int() - b.int()).abs().double().mean()) for a, b in pairs))
+    return distances
+
+
+def _mean(distances: Sequence[Distance]) -> Distance:
+    return Distance(*(sum(column) / len(distances) for column in zip(*distances, strict=True)))
+
+
+def _row(name: str, severity: int | None, severities: Sequence[int], images: Sequence[Distance]) -> dict[str, Any]:
+    return {
+        "corruption": name,
+        "severity": severity,
+        "severities": list(severities),
+        "images": len(images),
+        **(_mean(images)._asdict() if images else {}),
+        "verdict": verdict(images),
+    }
+
+
+def verdict(images: Sequence[Distance]) -> str:
+    """Return `same`, `differs` or `too few images`, by `DRIFT_RULE`."""
+    if not images:
+        return "too few images"
+    mean = _mean(images)
+    if mean.own == 0:
+        return "same" if mean.apart <= LEVELS else "differs"
+    if len(images) < FEWEST:
+        return "too few images"
+    excess = [image.apart - image.own for image in images]
+    strength = [image.released - image.ours for image in images]
+    errors = [float(np.std(values, ddof=1)) / math.sqrt(len(values)) for values in (excess, strength)]
+    drawn = mean.apart - mean.own - 2 * errors[0] <= max(SHARE * mean.own, LEVELS / 2)
+    strong = abs(mean.released - mean.ours) - 2 * errors[1] <= max(SHARE * mean.ours, LEVELS / 2)
+    return "same" if drawn and strong else "differs"
+
+
+def drift_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
+    """Return the rows of whole corruptions, for a terminal."""
+    shown = [
+        (
+            row["corruption"],
+            "1-5" if len(row["severities"]) == 5 else "+".join(map(str, row["severities"])),
+            str(row["images"]),
+            f"{row['apart']:.2f}",
+            f"{row['own']:.2f}" if row["own"] else "not random",
+            f"{row['released']:.2f}",
+            f"{row['ours']:.2f}",
+            row["verdict"],
+        )
+        for row in rows
+        if row["severity"] is None and row["images"]
+    ]
+    means = ("released − ours", "ours, two draws", "released − clean", "ours − clean")
+    return TextTable("", ("corruption", "severities", "images", *means, "verdict"), tuple(shown), spare=("images",))

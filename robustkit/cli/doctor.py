@@ -58,15 +58,17 @@ PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
 
 
 def owners() -> str:
-    """Say whether another distribution has files under one of our names.
-
-    Raises:
-        UnexpectedAnswer: what is imported under such a name is not ours.
+    """Say whether another distribution has files under one of our names. Raises UnexpectedAnswer where what is imported
+    under such a name is not ours.
     """
     house, claims = Path(__file__).parents[2], metadata.packages_distributions()
     shared, foreign = list[str](), list[str]()
     for name in PACKAGES:
-        others = [_described(other) for other in dict.fromkeys(claims.get(name, ())) if _canonical(other) != OURS]
+        others = [
+            _with_version(other, other)
+            for other in dict.fromkeys(claims.get(name, ()))
+            if other.lower().replace("_", "-").replace(".", "-") != OURS
+        ]
         found = find_spec(name)
         origin = None if found is None or found.origin is None else Path(found.origin)
         ours = origin is not None and origin.parent.parent == house and _as_installed(origin)
@@ -77,28 +79,17 @@ def owners() -> str:
             shared.append(f"{belongs}; robustkit's own is imported, {origin}")
     if foreign:
         raise UnexpectedAnswer("; ".join([*foreign, *shared]))
-    said = f"{OURS} {_version()} at {house}"
+    said = f"{_with_version(OURS, f'{OURS} (not installed)')} at {house}"  # a checkout on PYTHONPATH
     if not shared:
         return f"{said}; no other distribution has its names"
     return Caution(f"{said}; {'; '.join(shared)}; install robustkit in an environment of its own")
 
 
-def _canonical(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
-
-
-def _described(name: str) -> str:
+def _with_version(name: str, otherwise: str) -> str:
     try:
         return f"{name} {metadata.version(name)}"
     except metadata.PackageNotFoundError:
-        return name
-
-
-def _version() -> str:
-    try:
-        return metadata.version(OURS)
-    except metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
-        return "(not installed)"
+        return otherwise
 
 
 def _as_installed(path: Path) -> bool:
@@ -170,18 +161,15 @@ def _device() -> str:
         return f"{device_name(device)}, {total / 2**30:.0f} GiB; {text}"
     if device.type != "cpu":
         return f"{device_name(device)}; {text}"
-    text, slow = f"{text}; no accelerator", False
+    text, slow = f"{text}; no accelerator", ""
     if any(DEVICE_FILES.glob("nvidia[0-9]*")):
-        slow, text = (
-            True,
-            (
-                f"{text}; {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install "
-                "torch's build for CUDA, or look at nvidia-smi"
-            ),
+        slow = (
+            f"; {DEVICE_FILES} has an NVIDIA device that torch {torch.__version__} does not see; install torch's build "
+            "for CUDA, or look at nvidia-smi"
         )
     if threads == 1:
-        slow, text = True, f"{text}; one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
-    return Caution(text) if slow else text
+        slow += "; one thread is slow; set OMP_NUM_THREADS to the number of cores, or unset it"
+    return Caution(text + slow) if slow else text
 
 
 def _disk() -> str:

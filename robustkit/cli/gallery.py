@@ -1,11 +1,15 @@
-"""Draw maps: the gallery of a run's samples, and a user's own pictures."""
+"""Draw maps: the gallery of a run's samples, and a user's own pictures.
+
+Which samples and maps a gallery draws is checked before an audit, and chosen by its records after it.
+"""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +23,246 @@ from cam import Explanation
 
 from ..common.files import bytes_of, reason, write_whole
 from ..common.preprocessing import Preprocessing
-from ..data.class_names import class_name, class_names
+from ..common.randomness import SampleRng
+from ..data.class_names import class_name, class_names, target_of
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
 from ..data.sources import MAX_FILE_BYTES, is_image_name
-from ..errors import DataError, ProtocolError, RunError
+from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ..evaluations.inputs import shown_under
-from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
-from ..evaluations.maps.evaluate import check_explainable
-from ..evaluations.maps.explainers import explainer_of
-from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, write_page, write_sheet
-from ..evaluations.maps.truth import Located, Truth, open_truth
+from ..evaluations.maps.condition import TARGETS, MapSpec, map_condition, parse_cams, parse_named
+from ..evaluations.maps.evaluate import check_explainable, explainer_of
+from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, pick, write_page, write_sheet
+from ..evaluations.maps.methods import shown
+from ..evaluations.maps.truth import Located, open_truth
 from ..evaluations.maps.two_objects.evaluate import masses
 from ..evaluations.subject import Batch, Settings, Subject, as_bytes
 from ..models.classifier import load
 from ..models.device import pick_device
-from ..models.identity import Classifier, distinct_names
+from ..models.identity import Classifier, ModelIdentity, distinct_names
+from ..pipeline.inputs import labelled_data
 from ..pipeline.request import ClassificationRequest
 from ..protocol.card import load_card
 from ..protocol.condition import CLEAN, Condition
 from ..runs.folder import RunFolder
 from ..tasks.classification.subject import ClassifierSubject
-from .gallery_choice import COLUMNS, LABEL, Choice, Records, Target, chosen, data_of, label
+
+CHOICES = ("disagreement", "worst", "best", "random")
+_SCORED = CHOICES[:3]
+_PLAIN = MapSpec("agcam")
+COLUMNS = ("sample_id", "error", "correct", "mask_iou", "box_iou", "abpc", "rank_correlation")
+Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
+"""The row of each sample by checkpoint and condition, with COLUMNS as far as the run has them."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A class that maps are drawn for: `predicted`, `label`, or a class by its name. index: of a named one, among the
+    model's outputs.
+    """
+
+    name: str
+    index: int | None = None
+
+    @property
+    def heading(self) -> str:
+        """What it is called over its maps."""
+        return {PREDICTED: "predicted class", LABEL: "true class"}.get(self, self.name)
+
+    @classmethod
+    def of(cls, text: str, names: Sequence[str] = ()) -> Target:
+        """Return what a user means. names: of the classes. Raises ModelError where no class is called so."""
+        if text in TARGETS:
+            return PREDICTED if text == "predicted" else LABEL
+        index = target_of(text, names)
+        return cls(names[index].split(",")[0], index)
+
+    def place(self, subject: Subject, sample: Sample, logits: Tensor) -> Tensor:
+        """Return its index among the classes that compete, a scalar on the host. logits: (1, K) of the clean image."""
+        if self == PREDICTED:
+            return logits.argmax(dim=1)[0].cpu()
+        asked = sample if self.index is None else replace(sample, label=self.index)
+        return subject.labels([asked])[0].cpu()
+
+
+PREDICTED, LABEL = Target("predicted"), Target("label")
+
+
+def label(spec: MapSpec) -> str:
+    """Return the heading of a map: its method, and what differs from the published protocol."""
+    differing = [key for key in ("threshold", "target") if getattr(spec, key) != getattr(_PLAIN, key)]
+    odd = [*shown(spec.options), *(f"{key}={getattr(spec, key)}" for key in differing)]
+    return f"{spec.method}({','.join(odd)})" if odd else spec.method
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The maps and samples that a gallery draws.
+
+    shown: the maps, controls last and only if named; samples are chosen by the scores of the first map.
+    how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these samples instead. targets: the
+    classes that each map is drawn for; without any, the one that it is scored for, or those of both objects.
+    """
+
+    shown: tuple[MapSpec, ...]
+    how: str
+    count: int = 12
+    ids: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        checkpoints: Sequence[str],
+        cams: str | Iterable[str],
+        faithfulness: str = "abpc",
+        *,
+        how: str | None = None,
+        count: int = 12,
+        ids: Sequence[str] = (),
+        targets: Sequence[str] = (),
+    ) -> Choice:
+        """Return the choice that a user asks for.
+
+        how: by default where checkpoints disagree, or for a single one its worst maps.
+
+        Raises:
+            ProtocolError: a choice or map is not understood, a single checkpoint has none to disagree with, or all maps
+            are controls.
+        """
+        maps: dict[str, MapSpec] = {}
+        for spec in sorted(parse_named(cams, faithfulness), key=lambda spec: spec.is_control):
+            maps.setdefault(label(replace(spec, target="predicted") if targets else spec), spec)
+        if all(spec.is_control for spec in maps.values()):
+            raise ProtocolError(
+                f"--cams {cams}: controls only, which do not look at the image; add a method such as agcam, or leave "
+                "the gallery out with --gallery 0"
+            )
+        if how is None:
+            how = "disagreement" if len(checkpoints) > 1 else "worst"
+        if how not in CHOICES and not how.startswith("class:"):
+            raise ProtocolError(unknown("choice", how, CHOICES, remedy="or class:NAME (--choose)"))
+        if how == "disagreement" and len(checkpoints) < 2 and not ids:
+            raise ProtocolError(
+                "--choose disagreement: a single checkpoint has none to disagree with; give another one, or --choose "
+                "worst"
+            )
+        return cls(tuple(maps.values()), how, count, tuple(ids), tuple(dict.fromkeys(targets)))
+
+    def classes(self, dataset: Dataset, identity: ModelIdentity) -> list[Target]:
+        """Return the classes that are asked for. Raises ModelError where no class is called so, DataError where it does
+        not compete, or no class is known to be the true one.
+        """
+        names = class_names(identity.class_names or dataset.class_names, identity.num_classes)
+        found = [Target.of(text, names) for text in self.targets]
+        for target in found:
+            if target == LABEL and any(sample.label < 0 for sample in dataset.samples):
+                raise DataError(f"--target label: {dataset.name} has no labels; name a class, or give predicted")
+            if target.index is not None and dataset.valid_labels and target.index not in dataset.valid_labels:
+                among = f"not among the {len(dataset.valid_labels)} classes of {dataset.name}, which alone compete"
+                raise DataError(f"--target {target.heading}: {among}; name one of those")
+        return found
+
+    def samples(self, dataset: Dataset) -> list[Sample]:
+        """Return the samples that the choice names by id or class; for any other choice all, in their order.
+
+        Raises:
+            DataError: an id names no sample, or no sample is of the class. ProtocolError: there is no such class.
+        """
+        if self.ids:
+            return list(dict.fromkeys(_sample(dataset, name) for name in self.ids))
+        if not self.how.startswith("class:"):
+            return list(dataset.samples)
+        if all(sample.label < 0 for sample in dataset.samples):
+            raise DataError(f"--choose {self.how}: {dataset.name} has no labels; choose {', '.join(CHOICES)}")
+        try:
+            target = target_of(self.how[6:], class_names(dataset.class_names, len(dataset.class_names)))
+        except ModelError as fault:
+            raise ProtocolError(f"--choose {self.how}: {fault}") from None
+        members = [sample for sample in dataset.samples if sample.label == target]
+        if not members:
+            why = f"none of the {len(dataset)} samples is of that class"
+            raise DataError(f"--choose {self.how}: {why}; loosen --limit or --ids")
+        return members
+
+    def check(self, request: ClassificationRequest) -> None:
+        """Raise RobustkitError where the data set lacks what is chosen, or where it or the model cannot be read."""
+        located = request.boxes is not None or request.masks is not None
+        unscored = self.how in _SCORED and not self.ids and not located and self.shown[0].faithfulness == "none"
+        if not (self.ids or self.targets or unscored or self.how.startswith("class:")):
+            return
+        identity = load(request.checkpoints[0], **request.model).identity
+        dataset = data_of(request, identity)
+        self.classes(dataset, identity)
+        if unscored and dataset.mask(dataset.samples[0]) is None:
+            raise ProtocolError(
+                f"--choose {self.how}: no map is scored, because no objects are known and --faithfulness is none; give "
+                "--boxes or --masks, or --choose random"
+            )
+        samples = self.samples(dataset)
+        for sample in samples if self.ids else ():
+            try:
+                dataset.image(sample)
+            except DataError as fault:
+                raise DataError(f"--show {sample.id}: {fault}; show another sample") from None
+
+
+def data_of(request: ClassificationRequest, identity: ModelIdentity) -> Dataset:
+    """Return the samples of a request, with labels or without."""
+    chosen = request.limit, request.ids, request.seed
+    return labelled_data(request.data_dir, identity, request.data, *chosen, unlabelled=True)
+
+
+def _sample(dataset: Dataset, name: str) -> Sample:
+    try:
+        return dataset.select(ids=[name]).samples[0]
+    except DataError:
+        why = f"no single one of the {len(dataset)} samples of {dataset.name} is named so"
+        raise DataError(f"--show {name}: {why}; an id looks like {dataset.samples[0].id!r}") from None
+
+
+def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
+    """Return the chosen samples that could be read, and in words how they were chosen."""
+    among = choice.samples(dataset)
+    for sample in among if choice.ids else ():
+        for rows in records.values():
+            if (row := rows.get(sample.id)) is None or row["error"] is not None:
+                why = "it is not in the run" if row is None else row["error"]
+                raise RunError(f"{run.path}: no map of {sample.id} ({why}); show another sample")
+    if choice.ids:
+        return among, "chosen by id"
+    sound = [{name for name, row in rows.items() if row["error"] is None} for rows in records.values()]
+    read = {sample.id: sample for sample in among if all(sample.id in names for names in sound)}
+    draws = SampleRng.of(list(read), seed=seed, condition="gallery", device=torch.device("cpu")).uniform((), "order")
+    order = [list(read)[index] for index in draws.argsort().tolist()] if read else []
+    if choice.how in _SCORED:
+        column, said = _score(choice, run, records)
+        tables = [rows for (_, text), rows in records.items() if text == choice.shown[0].text]
+        found = {name: [rows[name].get(column) for rows in tables] for name in order}
+        scores = {name: [math.nan if value is None else value for value in some] for name, some in found.items()}
+        order = pick(scores, choice.how, choice.count, order)
+        of_all = ", mean of the checkpoints" if len(tables) > 1 else ""
+        words = f"{'lowest' if choice.how == 'worst' else 'highest'} {said}{of_all}"
+        words = f"where the checkpoints differ most in {said}" if choice.how == "disagreement" else words
+    else:
+        words = "chosen at random" if choice.how == "random" else f"of class {choice.how[6:]}, chosen at random"
+    if not order:
+        raise RunError(f"{run.path}: no sample fits --choose {choice.how}; choose another way")
+    return [read[name] for name in order[: choice.count]], words
+
+
+def _score(choice: Choice, run: RunFolder, records: Records) -> tuple[str, str]:
+    """Return the column to choose by, and its name: of IoU and ABPC the first that all checkpoints have."""
+    first = choice.shown[0]
+    tables = [rows.values() for (_, text), rows in records.items() if text == first.text]
+    for column, name in (("mask_iou", f"IoU at {first.threshold:g}"), ("abpc", "ABPC")):
+        if all(any(row.get(column) is not None for row in rows) for rows in tables):
+            return column, f"{name} of {label(first)}"
+    raise RunError(
+        f"{run.path}: no scores of {label(first)} to choose by; give --boxes, --masks or --faithfulness abpc, or "
+        "--choose random"
+    )
+
 
 Heat = NDArray[np.float32]
 Result = Mapping[str, Any]
@@ -75,11 +297,8 @@ class Painter:
                 shown = shown_under(subject, batch, under)
                 inputs, logits, image = shown.inputs, _logits(subject, shown.inputs, sample), shown.images()[0]
             picture = as_bytes(image)
-            tiles = tuple(
-                tile
-                for spec in self.shown
-                for tile in self._tiles(subject, inputs, sample, spec, first, located, scores, under, picture)
-            )
+            drawn = inputs, sample, first, located, scores, under, picture
+            tiles = tuple(chain.from_iterable(self._tiles(subject, spec, *drawn) for spec in self.shown))
             name, best = subject.classifier.identity.name, logits.argmax(dim=1)
             right = subject.correct(best, [sample])[0]
             said = f"predicts {_named(subject, int(best))} {_share(logits, int(best))}{' (wrong)' * (right is False)}"
@@ -89,9 +308,9 @@ class Painter:
     def _tiles(
         self,
         subject: Subject,
+        spec: MapSpec,
         inputs: Tensor,
         sample: Sample,
-        spec: MapSpec,
         clean: Tensor,
         located: Located | None,
         scores: Scores,
@@ -119,7 +338,8 @@ class Painter:
         shares = masses(maps[None], objects[None].to(maps))[2][0].tolist() if both and objects is not None else []
         for index, target in enumerate(targets):
             place, plain = int(places[index]), not both and target == own
-            row = scores.get((name, spec.text if under is None else spec.beside(under.text).text), {}) if plain else {}
+            text = spec.text if under is None else spec.compared_under(under.text).text
+            row = scores.get((name, text), {}) if plain else {}
             lines = [f"{_named(subject, place)} {_share(explained.logits, place)}", *_figures(row)]
             lines += [f"{shares[index]:.0%} in it, of both"] if both else []
             truth = objects[index].numpy() if both and objects is not None else _marked(located)
@@ -194,14 +414,24 @@ def make_gallery(
     settings = Settings(seed, batch_size=1, device=pick_device(request.device))
     subjects = [ClassifierSubject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
     first, attacks = choice.shown[0], request.attack_conditions(request.attack_list, request.engine)
-    under = [attack for attack in attacks if attack != CLEAN and first.beside(attack.text).text in manifest.conditions]
-    moved = [spec.beside(attack.text) for attack in under for spec in choice.shown if not spec.is_control]
+    attacked = (attack for attack in attacks if attack != CLEAN)
+    under = [attack for attack in attacked if first.compared_under(attack.text).text in manifest.conditions]
+    moved = [spec.compared_under(attack.text) for attack in under for spec in choice.shown if not spec.is_control]
     painter = Painter(choice.shown, choice.classes(dataset, classifiers[0].identity), under, {})
     truth = open_truth(dataset, request.boxes, request.masks)
-    rows = tuple(_rows(painter, subjects, dataset, truth, samples, {**records, **_records(run, moved, names)}))
+    records, rows = {**records, **_records(run, moved, names)}, list[GalleryRow]()
+    for sample in samples:
+        picture = dataset.image(sample)
+        labels = sample.valid if sample.valid and dataset.objects(sample) is not None else (sample.label,)
+        named = " and ".join(class_name(dataset.class_names, one) for one in labels if one >= 0) or "no label"
+        scores = {unit: known[sample.id] for unit, known in records.items() if sample.id in known}
+        for subject in subjects:
+            preprocessing = subject.classifier.identity.preprocessing
+            pixels, located = to_pixels(picture, preprocessing, sample.id), truth.locate(sample, preprocessing)
+            rows += painter.rows(subject, pixels, sample, named, located, scores)
     compared = ", ".join(names) if len(names) < 3 else f"{len(names)} checkpoints"
     title = f"{', '.join(map(label, choice.shown))}: {compared}"
-    gallery = Gallery(title, rows, (f"{dataset.name}; {words}; protocol {card.tag}",))
+    gallery = Gallery(title, tuple(rows), (f"{dataset.name}; {words}; protocol {card.tag}",))
     folder = run.path / "cams"
     write_sheet(gallery, folder / "gallery.png")
     write_page(gallery, folder / "gallery.html")
@@ -226,10 +456,8 @@ def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
 
 
 def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
-    """Return the classifiers with the names and preprocessing that they have in the run.
-
-    Raises:
-        RunError: the run lacks one of them.
+    """Return the classifiers with the names and preprocessing that they have in the run. Raises RunError where the run
+    lacks one of them.
     """
     taken: set[str] = set()
     entries = run.manifest.checkpoints
@@ -246,25 +474,6 @@ def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Clas
         preprocessing = Preprocessing(**msgspec.structs.asdict(entry.preprocessing))
         classifier.identity = replace(ours, name=entry.name, preprocessing=preprocessing)
     return list(classifiers)
-
-
-def _rows(
-    painter: Painter,
-    subjects: Sequence[Subject],
-    dataset: Dataset,
-    truth: Truth,
-    samples: Sequence[Sample],
-    records: Records,
-) -> Iterator[GalleryRow]:
-    for sample in samples:
-        picture = dataset.image(sample)
-        labels = sample.valid if sample.valid and dataset.objects(sample) is not None else (sample.label,)
-        named = " and ".join(class_name(dataset.class_names, one) for one in labels if one >= 0)
-        for subject in subjects:
-            preprocessing = subject.classifier.identity.preprocessing
-            pixels, located = to_pixels(picture, preprocessing, sample.id), truth.locate(sample, preprocessing)
-            scores = {unit: rows[sample.id] for unit, rows in records.items() if sample.id in rows}
-            yield from painter.rows(subject, pixels, sample, named or "no label", located, scores)
 
 
 def is_picture(argument: str) -> bool:
@@ -320,9 +529,7 @@ def explain_pictures(
 
 def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
     """Return where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
-
-    Raises:
-        ProtocolError: it would not be a PNG, or would replace a picture.
+    Raises ProtocolError where it would not be a PNG, or would replace a picture.
     """
     name = f"{Path(pictures[0]).stem}-cam.png"
     path = Path(name) if out is None else out / name if out.is_dir() else out
@@ -343,9 +550,8 @@ def _plain(methods: str) -> list[MapSpec]:
                 "and the class with --target"
             )
     if not specs:
-        raise ProtocolError(
-            f"--cams {methods}: controls only, which do not look at the image; give a method such as agcam"
-        )
+        why = "controls only, which do not look at the image"
+        raise ProtocolError(f"--cams {methods}: {why}; give a method such as agcam")
     return specs
 
 

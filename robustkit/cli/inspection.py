@@ -17,10 +17,10 @@ from torch import Tensor
 from ..attention.apply import get_attention, set_attention
 from ..attention.fingerprint import Fingerprint, rank_formulas
 from ..common.preprocessing import Preprocessing, exact_numbers, spelled
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, Sample
 from ..data.images import to_pixels, unit
 from ..data.scenes import LabelledScenes, open_scenes, whole
-from ..display.console import print_line, print_tables
+from ..display.console import print_as_it_is, print_line, print_tables
 from ..display.table import TextTable
 from ..errors import BadImageError, ModelError, ProtocolError
 from ..evaluations.attention.evaluate import check_watchable, watch
@@ -31,15 +31,14 @@ from ..models.dense import Segmenter
 from ..models.device import pick_device
 from ..models.identity import Classifier
 from ..models.segmenter import is_segmenter, load_segmenter
-from ..models.setup_check import ALIKE, BETTER, UNKNOWN, Bench, PartFit, Screen, SetupFit, fit_setup, spread_first
+from ..models.setup_check import ALIKE, BETTER, UNKNOWN, Bench, PartFit, Screen, fit_setup, spread_first
 from ..models.setups import Setup, numberings
 from ..pipeline.inputs import labelled_data
 from ..pipeline.manifest import describe
 from ..pipeline.request import LabelOptions
-from .arguments import names_of, refuse_idle
+from .options import names_of, refuse_idle
 
 if TYPE_CHECKING:
-    from PIL import Image
     from rich.console import Console
 
 MOST = 512
@@ -59,7 +58,7 @@ class _Images:
     """The readable images of a data set, as pixels under any preprocessing; those under the model's own are held."""
 
     def __init__(self, dataset: Dataset, preprocessing: Preprocessing, batch_size: int) -> None:
-        self.dataset, self.own, self.samples = dataset, _bare(preprocessing), []
+        self.own, self.samples = _bare(preprocessing), list[Sample]()
         self._held: list[Tensor] = []
         for sample in spread_first(dataset.samples, Screen().samples):
             try:
@@ -67,10 +66,7 @@ class _Images:
                 self.samples.append(sample)
             except BadImageError:
                 continue
-        self.picture = lru_cache(batch_size)(self._picture)
-
-    def _picture(self, place: int) -> Image.Image:
-        return self.dataset.image(self.samples[place])
+        self.picture = lru_cache(batch_size)(lambda place: dataset.image(self.samples[place]))
 
     def read(self, place: int, preprocessing: Preprocessing) -> Tensor:
         if _bare(preprocessing) == self.own:
@@ -93,7 +89,7 @@ def fit_on(model: Classifier, dataset: Dataset, batch_size: int, seed: int) -> t
     guessing = math.log(model.identity.num_classes)
 
     def score(logits: Tensor, places: Sequence[int], order: str) -> Tensor:
-        theirs = _renumbered(labels[list(places)], numbered[order])
+        theirs = torch.tensor(numbered[order])[labels[list(places)]]
         nll = torch.nn.functional.cross_entropy(logits, theirs, reduction="none").double()
         return torch.stack([nll, (logits.argmax(dim=1) == theirs).double()], dim=1)
 
@@ -109,10 +105,6 @@ def fit_on(model: Classifier, dataset: Dataset, batch_size: int, seed: int) -> t
         predictions = bench.logits(fits[-1].used.setup).argmax(dim=1)  # under what the other parts have found
         lines += [line for line in [other_order(labels.numpy(), predictions.numpy())] if line]
     return fits, lines
-
-
-def _renumbered(labels: Tensor, order: Sequence[int]) -> Tensor:
-    return torch.tensor(order)[labels]
 
 
 def show_setup(model: Classifier, dataset: Dataset, batch_size: int, seed: int, console: Console) -> list[PartFit]:
@@ -131,17 +123,14 @@ def setup_table(fits: Sequence[PartFit]) -> TextTable:
     for fit in fits:
         heads.append((len(rows), fit.part))
         for row in fit.rows[: 1 if fit.makes_no_difference else None]:
-            numbers = f"{100 * row.top1:.1f}", _short(row.nll), "" if row is fit.best else _interval(row)
+            digits = _digits(row.nll)
+            apart = f"+{_short(row.difference)} [{row.ci_low:+.{digits}f}, {row.ci_high:+.{digits}f}]"
+            numbers = f"{100 * row.top1:.1f}", _short(row.nll), "" if row is fit.best else apart
             rows.append((row.name, str(row.n), *numbers, "in use" if row.name == fit.in_use else ""))
     headings = ("set-up", "n", "top-1 %", "NLL", "NLL minus best's [95 %]", "")
     note = _MIXED + _NOTE if len({row[1] for row in rows}) > 1 else _NOTE
     title = "clean NLL, one part of the set-up varied at a time"
-    table = TextTable(title, headings, tuple(rows), (), note, spare=("top-1 %",), heads=tuple(heads))
-    return table.said_once("n")
-
-
-def _interval(row: SetupFit) -> str:
-    return f"+{_short(row.difference)} [{row.ci_low:+.{_digits(row.nll)}f}, {row.ci_high:+.{_digits(row.nll)}f}]"
+    return TextTable(title, headings, tuple(rows), (), note, spare=("top-1 %",), heads=tuple(heads)).said_once("n")
 
 
 def _short(value: float) -> str:
@@ -168,12 +157,6 @@ class _Found:
     def of(cls, opened: Classifier) -> _Found:
         identity = opened.identity
         return cls(identity.attention, identity.preprocessing, describe(identity, identity.preprocessing).assumed)
-
-    def take_formula(self, fingerprint: Fingerprint) -> None:
-        if fingerprint.verdict != "cannot-tell":
-            self.unsure = [part for part in self.unsure if part != "attention"]
-        if fingerprint.verdict == "another-fits-better":
-            self.formula = fingerprint.best
 
     @contextmanager
     def under_formula(self, opened: Classifier) -> Iterator[None]:
@@ -219,30 +202,27 @@ def inspect_checkpoint(
     if stability and data_dir is None:
         raise ProtocolError("--stability watches attention on images, and --data-dir is missing; give a folder of them")
     where = pick_device(device)
-    opened = (
-        load_segmenter(checkpoint, **_of_segmenters(model)) if is_segmenter(checkpoint) else load(checkpoint, **model)
-    )
+    kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")  # that a segmenter also has
+    of_segmenter = {key: value for key, value in model.items() if key in kept}
+    opened = load_segmenter(checkpoint, **of_segmenter) if is_segmenter(checkpoint) else load(checkpoint, **model)
     for name, text in _facts(opened):
         print_line(console, f"{name:>14}  {text}", indent=16)
     found = _Found.of(opened)
     if data_dir is None:
         _print_command(console, checkpoint, "DIR", {}, model, opened, found)
         return
+    unranked, called = _unranked(opened), opened.identity.name
     if isinstance(opened, Segmenter):
         refuse_idle(names_of(LabelOptions), "only for a classifier's images, and this is a segmenter; leave it out")
+        if stability:
+            raise ModelError(f"{called}: --stability watches classifiers, and this is a segmenter; leave it out")
+        if unranked:
+            raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
     else:
-        refuse_idle(
-            ("masks", "classes", "ignore"), "only for a segmenter's images, and this is a classifier; leave it out"
-        )
-    if stability and isinstance(opened, Segmenter):
-        raise ModelError(
-            f"{opened.identity.name}: --stability watches classifiers, and this is a segmenter; leave it out"
-        )
-    if stability:
-        check_watchable(opened.network, opened.identity.name, "--stability")
-    unranked = _unranked(opened)
-    if unranked and isinstance(opened, Segmenter):
-        raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
+        names = ("masks", "classes", "ignore")
+        refuse_idle(names, "only for a segmenter's images, and this is a classifier; leave it out")
+        if stability:
+            check_watchable(opened.network, called, "--stability")
     bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
     if isinstance(opened, Segmenter):
@@ -265,7 +245,10 @@ def inspect_checkpoint(
             print_line(console, f"{len(bad)} images could not be read, the first: {bad[0]}")
         print_tables(console, [fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter))])
         print_line(console, fingerprint.text)
-        found.take_formula(fingerprint)
+        if fingerprint.verdict != "cannot-tell":
+            found.unsure = [part for part in found.unsure if part != "attention"]
+        if fingerprint.verdict == "another-fits-better":
+            found.formula = fingerprint.best
     if isinstance(opened, Segmenter):
         print_line(console, "set-up: which preprocessing fits is looked at for classifiers only")
     else:
@@ -279,13 +262,7 @@ def inspect_checkpoint(
 
 
 def _print_command(
-    console: Console,
-    checkpoint: str,
-    data_dir: str,
-    options: dict[str, Any],
-    model: dict[str, Any],
-    opened: Classifier,
-    found: _Found,
+    console: Console, checkpoint: str, data_dir: str, options: Any, model: Any, opened: Classifier, found: _Found
 ) -> None:
     """Print one complete command that states every part of the set-up. options: of the data, as they were given."""
     segments = isinstance(opened, Segmenter)
@@ -304,7 +281,7 @@ def _print_command(
         words += [f"--{_FLAGS.get(name, name.replace('_', '-'))}", *([] if value is True else [text])]
     doubt = f" (not confirmed: {', '.join(found.unsure)})" if found.unsure else ""
     console.print(f"this command states the whole set-up{doubt}:", markup=False, highlight=False)
-    console.print(shlex.join(words), markup=False, highlight=False, soft_wrap=True)
+    print_as_it_is(console, shlex.join(words))
 
 
 def _unranked(model: Classifier) -> str:
@@ -324,12 +301,6 @@ def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads
     heads = sums.heads()
     assert heads is not None  # without an image there is no ranking either
     return heads
-
-
-def _of_segmenters(model: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a classifier that a segmenter also has."""
-    kept = ("arch", "attention", "num_classes", "mean", "std", "use_ema", "allow_partial")
-    return {key: value for key, value in model.items() if key in kept}
 
 
 def _batches(
@@ -375,20 +346,17 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     if isinstance(classifier, Segmenter):
         yield "windows", ", ".join(f"{key} {value}" for key, value in (classifier.windows or {}).items())
     said = spelled(asdict(preprocessing), identity.preprocessing_source, identity.arch)
-    for part in said.split("; "):
-        yield "input", part
-    for key, value in identity.metadata.items():
-        yield key, str(value)
-    for note in identity.notes:
-        yield "note", note
+    yield from (("input", part) for part in said.split("; "))
+    yield from ((key, str(value)) for key, value in identity.metadata.items())
+    yield from (("note", note) for note in identity.notes)
 
 
 def fingerprint_table(fingerprint: Fingerprint, n: int, pixels: bool = False) -> TextTable:
     """Return the ranking as a table. pixels: whether the figures are means over the pixels of an image."""
     right = "pixel acc. %" if pixels else "top-1 %"
     rows = []
+    named = (("best", fingerprint.best), (fingerprint.source, fingerprint.declared))
     for row in fingerprint.rows:
-        named = (("best", fingerprint.best), (fingerprint.source, fingerprint.declared))
         marks = ", ".join(word for word, name in named if row.name == name)
         interval = f"{row.difference:+.3f} [{row.ci_low:+.3f}, {row.ci_high:+.3f}]"
         beyond = "" if row.name == fingerprint.best else interval

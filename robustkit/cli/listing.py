@@ -6,10 +6,12 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
+
+from .commands import EVERY_COMMAND
 
 if TYPE_CHECKING:
     from ..display.table import TextTable
@@ -36,35 +38,21 @@ def table_of(title: str, entries: Sequence[Entry]) -> TextTable:
     from ..display.table import TextTable
 
     headings = tuple(entries[0])
-    rows = tuple(tuple(_cell(entry[heading]) for heading in headings) for entry in entries)
+
+    def cell(value: Any) -> str:
+        named = [f"{key}={part}" for key, part in value.items()] if isinstance(value, Mapping) else value
+        return ", ".join(map(str, named)) if isinstance(named, list | tuple) else str(named)
+
+    rows = tuple(tuple(cell(entry[heading]) for heading in headings) for entry in entries)
     return TextTable(title, headings, rows, spare=("seed", "epochs", "licence", "file", "test data", "input"))
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}={part}" for key, part in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def listing(kind: str) -> list[Entry]:
     """Return the entries of one kind; of none, an empty one."""
-    listings: dict[str, Callable[[], list[Entry]]] = {
-        "": _kinds,
-        "models": _models,
-        "attacks": _attacks,
-        "corruptions": _corruptions,
-        "cams": _cams,
-        "attentions": _attentions,
-        "protocols": _protocols,
-        "datasets": _datasets,
-        "presets": _presets,
-        "plugins": _plugins,
-    }
-    return listings[kind]()
-
-
-def _kinds() -> list[Entry]:
-    return [{"kind": kind, "what it is": text} for kind, text in LISTINGS.items()]
+    if not kind:
+        return [{"kind": name, "what it is": text} for name, text in LISTINGS.items()]
+    makers = (_models, _attacks, _corruptions, _cams, _attentions, _protocols, _datasets, _presets, _plugins)
+    return dict(zip(LISTINGS, makers, strict=True))[kind]()
 
 
 _SCORES = {"miou": ("mIoU {:.1f} %", 100), "accuracy": ("top-1 {:.1f} %", 100), "perplexity": ("perplexity {:.1f}", 1)}
@@ -83,16 +71,19 @@ def _models() -> list[Entry]:
             path = embedded_file(name)
         except CheckpointError as fault:
             lacks = dict.fromkeys(("test data", "parameters", "input", "file", "epochs", "seed", "licence"), "–")
-            rows.append({"name": f"zoo:{name}", "attention": "–", "clean": _lack(fault, name), **lacks})
+            rows.append(
+                {"name": f"zoo:{name}", "attention": "–", "clean": str(fault).removeprefix(f"zoo:{name}: "), **lacks}
+            )
             continue
         with safe_open(path, framework="numpy") as file:
             said: dict[str, str] = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
+        scores = (text.format(times * float(said[key])) for key, (text, times) in _SCORES.items() if key in said)
         rows.append(
             {
                 "name": f"zoo:{name}",
                 "attention": said["attention"],
-                "clean": _score(said),
+                "clean": next(scores),
                 "test data": said["test_data"],
                 "parameters": f"{parameters / 1e6:.2f} M",
                 "input": _input(said),
@@ -109,30 +100,17 @@ def _input(said: dict[str, str]) -> str:
     """Return what goes into a checkpoint: `3x32x32`, `12 channels`, or what it says."""
     if "input" in said:
         return said["input"]
-    return (
-        "x".join(map(str, json.loads(said["input_size"])))
-        if "input_size" in said
-        else (f"{len(json.loads(said['mean']))} channels")
-    )
-
-
-def _score(said: dict[str, str]) -> str:
-    """Return `top-1 75.0 %`: what a checkpoint says that it scores."""
-    key = next(key for key in _SCORES if key in said)
-    text, times = _SCORES[key]
-    return text.format(times * float(said[key]))
-
-
-def _lack(fault: Exception, name: str) -> str:
-    return str(fault).removeprefix(f"zoo:{name}: ")
+    if "input_size" in said:
+        return "x".join(map(str, json.loads(said["input_size"])))
+    return f"{len(json.loads(said['mean']))} channels"
 
 
 def _attacks() -> list[Entry]:
     from attacks.registry import FEATURE_ATTACKS
 
-    from ..evaluations.attacks.build import parse_condition
     from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
-    from ..protocol.card import load_card
+    from ..evaluations.attacks.evaluate import parse_condition
+    from ..protocol.card import card_names, load_card
 
     rows: list[Entry] = []
     known: dict[str, tuple[str, Iterable[tuple[str, Any]]]] = {
@@ -140,7 +118,8 @@ def _attacks() -> list[Entry]:
         "segment": ("segmentation", EVERY_DENSE_ATTACK.usable()),
         "features": ("features", FEATURE_ATTACKS.items()),
     }
-    for command, (card_name, kinds) in known.items():
+    there = card_names()
+    for command, (card_name, kinds) in ((name, each) for name, each in known.items() if each[0] in there):
         card = load_card(card_name)
         for name, kind in kinds:
             condition = parse_condition(name, card)
@@ -153,10 +132,10 @@ def _attacks() -> list[Entry]:
 def _corruptions() -> list[Entry]:
     from ..evaluations.corruptions.condition import EVERY_CORRUPTION, SETS, category_of
 
-    sets: list[Entry] = [
-        {"name": name, "kind": f"set of {len(some)}", "what it is": [*some], "severities": _range(some.values())}
-        for name, some in SETS.items()
-    ]
+    sets = list[Entry]()
+    for name, some in SETS.items():
+        severities = " (noise) and ".join(sorted({f"{s[0]} to {s[-1]}" for s in some.values()}))
+        sets.append({"name": name, "kind": f"set of {len(some)}", "what it is": [*some], "severities": severities})
     single: list[Entry] = [
         {"name": name, "kind": category_of(name), "what it is": _sentence(kind.__doc__ or ""), "severities": "1 to 5"}
         for name, kind in EVERY_CORRUPTION.usable()
@@ -178,11 +157,6 @@ def _presets() -> list[Entry]:
 def _sentence(text: str) -> str:
     """Return the first sentence, on one line."""
     return re.split(r"(?<!et al)\. ", " ".join(text.split()))[0].rstrip(".")
-
-
-def _range(severities: Iterable[tuple[int, ...]]) -> str:
-    longest = sorted({f"{s[0]} to {s[-1]}" for s in severities})
-    return " (noise) and ".join(longest)
 
 
 def _cams() -> list[Entry]:
@@ -227,11 +201,13 @@ def _plugins() -> list[Entry]:
     from ..errors import PluginError
     from ..pipeline.manifest import registries
 
-    rows, by_group = list[Entry](), registries()
+    rows, by_group = list[Entry](), {**registries(), "commands": EVERY_COMMAND}
     for plugin in every_plugin():
         try:
             value = by_group[plugin.group].load(plugin)
-            said = f"source {plugin.source[:12]}…: {_sentence(_documented(value))}"
+            documented = getattr(value, "logits", "") or getattr(value, "help", "")
+            documented = documented or (value if isinstance(value, type) else type(value)).__doc__
+            said = f"source {plugin.source[:12]}…: {_sentence(documented or '')}"
         except PluginError as fault:
             said = f"cannot be used: {fault}"
         brings = f"{GROUPS[plugin.group]} of {plugin.origin}"
@@ -239,22 +215,12 @@ def _plugins() -> list[Entry]:
     return rows
 
 
-def _documented(value: object) -> str:
-    """Return a plug-in's description: its class's docstring, or for a formula its logits."""
-    return str(getattr(value, "logits", "") or (value if isinstance(value, type) else type(value)).__doc__ or "")
-
-
 def _datasets() -> list[Entry]:
     from ..data.dataset import EMBEDDED, LAYOUTS
     from ..data.scenes import LAYOUTS as SCENES
 
     rows: list[Entry] = [
-        {
-            "option": "--data-dir",
-            "name": name,
-            "for": each.commands,
-            "what it is": each.what,
-        }
+        {"option": "--data-dir", "name": name, "for": each.commands, "what it is": each.what}
         for name, each in EMBEDDED.items()
     ]
     for command, layouts in (("audit", LAYOUTS), ("segment", SCENES)):

@@ -1,9 +1,13 @@
-"""The options that commands share: their types, groups in --help, and --config."""
+"""The options that commands share: their types, groups in --help, and --config.
+
+Their values become arguments; options that would do nothing together with the others are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +16,10 @@ import click
 from ..common.files import TEXT, reason, text_of
 from ..common.options import Option as RequestOption
 from ..common.options import options_of
+from ..common.plugins import declared
 from ..errors import ProtocolError, unknown
+from ..pipeline.request import ClassifierOptions
+from .commands import EVERY_COMMAND
 from .completion import COMPLETERS
 from .completion import checkpoints as completed_checkpoints
 
@@ -22,8 +29,6 @@ def _empty(param: click.Parameter | None) -> str:
 
 
 class Whole(click.IntRange):
-    """A whole number."""
-
     name = "integer"
 
 
@@ -102,28 +107,35 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A group whose --help lists its commands under headings, each with a line that is never cut."""
+    """A group whose --help lists its commands under headings, each with a line that is never cut.
+
+    It has the commands of plug-ins, too, which are loaded when they are run.
+    """
 
     def __init__(self, sections: Mapping[str, Mapping[click.Command, str]], **settings: Any) -> None:
         super().__init__(**settings)
         self.sections = sections
+        EVERY_COMMAND.own = self.commands
         for commands in sections.values():
             for command, line in commands.items():
                 command.short_help = line
                 self.add_command(command)
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name, or None. Raises PluginError for one of a plug-in that cannot be used."""
+        return EVERY_COMMAND.get(cmd_name)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        widest = max(len(str(command.name)) for commands in self.sections.values() for command in commands)
-        for heading, commands in self.sections.items():
+        listed = {
+            heading: [(str(command.name), line) for command, line in commands.items()]
+            for heading, commands in self.sections.items()
+        }
+        if plugins := [(plugin.name, f"of {plugin.origin}") for plugin in declared("commands")]:
+            listed["Plug-ins"] = plugins
+        widest = max(len(name) for lines in listed.values() for name, _ in lines)
+        for heading, lines in listed.items():
             with formatter.section(heading):
-                formatter.write_dl([(f"{command.name!s:<{widest}}", line) for command, line in commands.items()])
-
-
-def put_under(section: str, params: Iterable[click.Parameter]) -> None:
-    """Put options under a heading, except for those that have one."""
-    for param in params:
-        if isinstance(param, Option):
-            param.section = param.section or section
+                formatter.write_dl([(f"{name:<{widest}}", line) for name, line in lines])
 
 
 _CONFIG = "robustkit.config"
@@ -144,12 +156,9 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
     if not isinstance(of_command, dict):
         raise ProtocolError(f"--config {path}: {context.info_name} is {of_command!r}; expected a table of its options")
     entries = {k: v for k, v in table.items() if not isinstance(v, dict)} | of_command
-    parameters = {parameter.name: parameter for parameter in context.command.params}
-    for name in ("config", "trust_config", "debug"):
-        parameters.pop(name, None)
-    commands = (
-        context.parent.command.commands if context.parent and isinstance(context.parent.command, click.Group) else {}
-    )
+    others = ("config", "trust_config", "debug")
+    parameters = {parameter.name: parameter for parameter in context.command.params if parameter.name not in others}
+    commands = EVERY_COMMAND if context.parent else ()
     for name in (name for name, value in table.items() if isinstance(value, dict) and name not in commands):
         raise ProtocolError(f"--config {path}: " + unknown("table", name, commands))
     for key in entries:
@@ -173,11 +182,10 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
     path = context.meta.get(_CONFIG)
     if path is None or trusted:
         return
-    here = Path.cwd().resolve()
+    here, parameters = Path.cwd().resolve(), {part.name: part for part in context.command.params}
     for key, value in (context.default_map or {}).items():
-        values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
-        parameter_type = next(part.type for part in context.command.params if part.name == key)
-        written = isinstance(parameter_type, Place) and parameter_type.writes
+        values, kind = list(map(str, value)) if isinstance(value, list) else [str(value)], parameters[key].type
+        written = isinstance(kind, Place) and kind.writes
         written = written and (key != "policy" or bool(context.params.get("init")))  # which is read, else
         if written and any(not (here / part).resolve().is_relative_to(here) for part in values):
             what = "writes outside the folder where you are"
@@ -189,13 +197,11 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
             what = "sends results away"
         else:
             continue
-        name = max(next(part.opts for part in context.command.params if part.name == key), key=len)
-        given = context.get_parameter_source(key)
-        if given not in (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT):
-            raise ProtocolError(
-                f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); give {name} yourself, or --trust-config "
-                "where you know who wrote the file"
-            )
+        source, given = click.core.ParameterSource, context.get_parameter_source(key)
+        if given not in (source.COMMANDLINE, source.ENVIRONMENT):
+            remedy = f"give {max(parameters[key].opts, key=len)} yourself"
+            said = f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); {remedy}"
+            raise ProtocolError(f"{said}, or --trust-config where you know who wrote the file")
 
 
 def load_plugins(context: click.Context, _: click.Parameter, files: tuple[Path, ...]) -> None:
@@ -207,6 +213,7 @@ def load_plugins(context: click.Context, _: click.Parameter, files: tuple[Path, 
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
@@ -220,17 +227,12 @@ def option(*names: str, section: str = "", **settings: Any) -> Callable[[F], F]:
     return click.option(*names, envvar=f"ROBUSTKIT_{long.upper().replace('-', '_')}", show_envvar=False, **settings)
 
 
-def group(options: list[Callable[[Any], Any]], section: str = "") -> Callable[[F], F]:
-    """Return several options as one decorator, in the order in which --help lists them.
-
-    section: the heading of those that have none of their own.
-    """
+def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
+    """Return several options as one decorator, in the order in which --help lists them."""
 
     def decorate(function: F) -> F:
-        there = len(getattr(function, "__click_params__", ()))
         for decorator in reversed(options):
             function = decorator(function)
-        put_under(section, getattr(function, "__click_params__", ())[there:])
         return function
 
     return decorate
@@ -247,26 +249,15 @@ def images_option(what: str = "Folder, zip, or embedded:shapes.", required: bool
     return option("--data-dir", section="Data", required=required, help=what)
 
 
+_TRUST = "Let --config name code to run, write outside this folder, send results away."
+_PLUGIN = "Python file to execute, which brings plug-ins; may be repeated (robustkit list plugins)."
+_of_context = partial(click.option, expose_value=False)
 common = group(
     [
-        click.option("--config", is_eager=True, expose_value=False, callback=use_config, help="TOML file of options."),
-        click.option(
-            "--trust-config",
-            is_flag=True,
-            expose_value=False,
-            callback=check_trust,
-            help="Let --config name code to run, write outside this folder, send results away.",
-        ),
-        click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."),
-        click.option(
-            "--plugin",
-            "plugin",
-            type=Place(),
-            multiple=True,
-            expose_value=False,
-            callback=load_plugins,
-            help="Python file to execute, which brings plug-ins; may be repeated (robustkit list plugins).",
-        ),
+        _of_context("--config", is_eager=True, callback=use_config, help="TOML file of options."),
+        _of_context("--trust-config", is_flag=True, callback=check_trust, help=_TRUST),
+        _of_context("--debug", is_flag=True, help="Show the traceback of an error."),
+        _of_context("--plugin", "plugin", type=Place(), multiple=True, callback=load_plugins, help=_PLUGIN),
     ]
 )
 
@@ -326,3 +317,93 @@ def run_options(kind: type, *, shared: bool = True, without: Iterable[str] = ())
     own = [details_option, quiet_option, skip_bad_option]
     parts = [request_options(kind, *SHARED)] if shared else []
     return group([request_options(kind, without=(*without, *SHARED)), *own, *parts, common])
+
+
+# Options as arguments
+
+
+def names_of(group: type) -> tuple[str, ...]:
+    """Return the names of the options of a group."""
+    return tuple(each.name for each in options_of(group))
+
+
+def request_of(kind: type[R], options: Mapping[str, Any]) -> R:
+    """Return the request of a command. options: as click has them, of fields alone."""
+    given = dict(options)
+    for each in options_of(kind):
+        if each.group is not None:
+            given[each.name] = taken(kind, each.name, given)
+        elif each.default is True:
+            given[each.name] = not given.pop(f"no_{each.name}")
+        elif each.read is not None:
+            given[each.name] = each.read(given[each.name], each.name)
+    return kind(**given)
+
+
+def taken(kind: type, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Take the entries of a request's mapping out of `options`. Of a model those that were not given are left out."""
+    group = next(each.group for each in options_of(kind) if each.name == name)
+    assert group is not None
+    entries = {each.name: options.pop(each.name) for each in options_of(group)}
+    entries |= {each.name: each.read(entries[each.name], each.name) for each in options_of(group) if each.read}
+    return {key: value for key, value in entries.items() if value is not None or name != "model"}
+
+
+PICTURE_KEYS = (
+    *names_of(ClassifierOptions),
+    *("arguments", "targets", "cams", "device", "out", "save_maps", "quiet", "config", "debug"),
+)
+"""The options that `robustkit cam` takes for a user's own pictures."""
+GATE_VALUES = ("policy", "baseline", "junit", "json_file", "attestation", "predicate")
+GATE_ALONE = ("verify_attestation", "allow_warned", "init", "every")
+GATE = (*GATE_VALUES, *GATE_ALONE, "details")
+"""The options of `robustkit check` that are about verdicts: those with a value, and those that audit nothing."""
+_GENERAL = ("runs", "until_decided", "config", "trust_config", "debug", "plugin")
+
+
+def _typed(wanted: Callable[[str], bool]) -> list[str]:
+    """Return the wanted options that are on the command line (not from the environment or a file), as written."""
+    context = click.get_current_context(silent=True)  # none in a call from Python
+    typed = click.core.ParameterSource.COMMANDLINE
+    return [
+        max(parameter.opts, key=len)
+        for parameter in (context.command.params if context else ())
+        if wanted(name := str(parameter.name)) and context and context.get_parameter_source(name) is typed
+    ]
+
+
+def refuse_for_pictures() -> None:
+    """Raise ProtocolError for an option of the command line that does nothing for a user's own pictures."""
+    if given := _typed(lambda name: name not in PICTURE_KEYS):
+        raise ProtocolError(
+            f"{', '.join(given)}: only for a data set, and pictures of your own are given; leave out, or give "
+            "--data-dir in place of the pictures"
+        )
+
+
+def refuse_idle(names: Sequence[str], why: str) -> None:
+    """Raise ProtocolError, with `why`, where one of these is on the command line, since it would do nothing."""
+    if given := _typed(lambda name: name in names):
+        raise ProtocolError(f"{', '.join(given)}: {why}")
+
+
+def refuse_idle_parts(options: Mapping[str, Any]) -> None:
+    """Raise ProtocolError for options on how to attack, corrupt or explain, where that is not done."""
+    if options.get("attacks") == "none":
+        refuse_idle(("eps", "norm", "engine"), "only for attacks, and --attacks is none; name some, or leave it out")
+    if options.get("corruptions") is None and options.get("corrupted_dir") is None:
+        names = ("constants", "variant", "frost_dir")
+        refuse_idle(names, "only for corruptions, and there are none; give --corruptions, or leave it out")
+    if options.get("cams") is None:
+        truth = () if options.get("region_noise") else ("boxes", "masks")
+        names = ("stability", "faithfulness", "keep_misclassified", *truth)
+        refuse_idle(names, "only for maps, and there are none; give --cams, or leave it out")
+
+
+def refuse_audit(runs: int) -> None:
+    """Raise ProtocolError where options, or several arguments, mean something with --until-decided only."""
+    every = [str(parameter.name) for parameter in click.get_current_context().command.params]
+    others = [name for name in every if name not in (*GATE, *_GENERAL)]
+    refuse_idle(others, "only with --until-decided; give that, or leave it out: a run says how it was computed")
+    if runs != 1:
+        raise ProtocolError(f"{runs} runs; expected one, or checkpoints with --until-decided")

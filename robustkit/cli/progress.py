@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.progress import Progress, Task, TaskID
@@ -12,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..display.console import shortened, wide, wrapped
-from ..pipeline.estimate import clock_time
+from ..display.console import print_as_it_is, shortened, wide, wrapped
+from ..display.text import clock_time
 
 _PLAN, _LINES = "robustkit.plan", "robustkit.progress"
 _GAP = 2
@@ -49,8 +48,7 @@ class Bars(Progress):
         """Yield the bars and the line about all of them."""
         width = self.screen.width
         below = wrapped(line, width) if (line := self.overall()) else []
-        room = max(1, self.screen.height - 1 - len(below))
-        latest = set([*self.begun][-room:])
+        latest = set([*self.begun][-max(1, self.screen.height - 1 - len(below)) :])
         yield self.make_tasks_table([task for task in self.tasks if task.id in latest])
         yield from (Text(line) for line in below)
 
@@ -101,7 +99,7 @@ class _ToConsole(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self.console.print(record.getMessage(), markup=False, highlight=False, soft_wrap=True)
+            print_as_it_is(self.console, record.getMessage())
         except Exception:
             self.handleError(record)
 
@@ -128,9 +126,7 @@ class ConsoleProgress:
         self.bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bars.stop()
         for logger, level in zip(self.loggers, self.levels, strict=True):
             logger.removeHandler(self.handler)

@@ -12,24 +12,21 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from ..pipeline.presets import preset_of
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
 from . import streams
-from .arguments import refuse_for_pictures, refuse_idle_parts, request_of, taken
+from .options import refuse_for_pictures, refuse_idle_parts, request_of, taken
 
 if TYPE_CHECKING:
     from ..evaluations.records import Part
     from ..results.summary import Run
     from ..runs.folder import RunFolder
-
-R = TypeVar("R")
-AS_IT_IS: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-"""How a line is printed that somebody may copy: a path or a command."""
 
 
 def console(stderr: bool = False) -> Any:
@@ -50,8 +47,7 @@ def console(stderr: bool = False) -> Any:
             streams.broken()
 
     stream = sys.stderr if stderr else sys.stdout
-    known = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Plain(stderr=stderr, width=None if known else 160)
+    return Plain(stderr=stderr, width=None if (stream.isatty() or os.environ.get("COLUMNS", "").isdigit()) else 160)
 
 
 def audit_request(
@@ -60,20 +56,21 @@ def audit_request(
     """Return the request of a command for classifiers. options: as click has them. parts: of a preset that count."""
     if (name := options.get("preset")) is not None:
         options["preset"] = preset_of("classification", name).only(parts)
-    return _checked_request(ClassificationRequest, options, {} if name is None else options["preset"].options)
+    _refuse_idle(options, {} if name is None else options["preset"].options)
+    return request_of(ClassificationRequest, options)
 
 
 def segment_request(options: dict[str, Any]) -> SegmentationRequest:
     """Return the request of a command for segmenters. options: as click has them."""
     name = options.get("preset")
     filled = {} if name is None else preset_of("segmentation", name).options
-    return _checked_request(SegmentationRequest, options, {"cams": "", **filled})
+    _refuse_idle(options, {"cams": "", **filled})
+    return request_of(SegmentationRequest, options)
 
 
-def _checked_request(kind: type[R], options: Mapping[str, Any], filled: Mapping[str, Any]) -> R:
-    """Return a request. Raises ProtocolError for options that would do nothing. filled: what a preset says."""
+def _refuse_idle(options: Mapping[str, Any], filled: Mapping[str, Any]) -> None:
+    """Raise ProtocolError for options that would do nothing. filled: what a preset says."""
     refuse_idle_parts({**filled, **{name: value for name, value in options.items() if value is not None}})
-    return request_of(kind, options)
 
 
 def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quiet: bool = False) -> Run:
@@ -100,53 +97,27 @@ def refuse_bad(run: RunFolder, accepted: bool) -> None:
 
 
 def run_cam(
-    arguments: tuple[str, ...],
-    data_dir: str | None,
-    skip_bad: bool,
-    details: bool,
-    quiet: bool,
-    options: dict[str, Any],
+    arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
     """Make maps of a data set, with a gallery, or of pictures."""
-    from .gallery import is_picture
+    from .gallery import explain_pictures, is_picture
 
     gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
     options.update(stability=options["attacks"] != "none")
     pictures = [argument for argument in arguments if is_picture(argument)]
     checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
     if bool(pictures) == (data_dir is not None):
-        raise ProtocolError(
-            "give either pictures of your own, or --data-dir with a data set"
-            if pictures
-            else "give pictures of your own next to the checkpoint, or --data-dir with a data set"
-        )
-    if pictures:
-        _explain(pictures, checkpoints, gallery, options)
+        what = "either pictures of your own" if pictures else "pictures of your own next to the checkpoint"
+        raise ProtocolError(f"give {what}, or --data-dir with a data set")
+    if not pictures:
+        request = audit_request({"checkpoints": checkpoints, "data_dir": data_dir, **options})
+        _draw(request, gallery, skip_bad, details, quiet)
         return
-    _draw(
-        audit_request({"checkpoints": checkpoints, "data_dir": data_dir, **options}), gallery, skip_bad, details, quiet
-    )
-
-
-def _explain(
-    pictures: Sequence[str], checkpoints: Sequence[str], gallery: Mapping[str, Any], options: dict[str, Any]
-) -> None:
-    """Make maps of a user's own pictures."""
-    from .gallery import explain_pictures
-
     refuse_for_pictures()
-    paths = explain_pictures(
-        pictures,
-        checkpoints,
-        gallery["targets"],
-        options["cams"],
-        model=taken(ClassificationRequest, "model", options),
-        device=options["device"],
-        out=options["out"],
-        raw=gallery["save_maps"],
-    )
-    for path in paths:
-        console().print(str(path), markup=False, highlight=False, soft_wrap=True)
+    model, raw = taken(ClassificationRequest, "model", options), gallery["save_maps"]
+    more = {"model": model, "device": options["device"], "out": options["out"], "raw": raw}
+    paths = explain_pictures(pictures, checkpoints, gallery["targets"], options["cams"], **more)
+    print_as_it_is(console(), *map(str, paths))
 
 
 def _draw(
@@ -154,25 +125,18 @@ def _draw(
 ) -> None:
     """Score the maps of a data set, and draw those of some samples."""
     from ..report.page import write_report
-    from .gallery import make_gallery
-    from .gallery_choice import Choice
+    from .gallery import Choice, make_gallery
 
     choice = None
     if gallery["gallery"] or gallery["show"]:
-        choice = Choice.of(
-            tuple(map(str, request.checkpoints)),
-            request.cams or "",
-            request.faithfulness,
-            how=gallery["choose"],
-            count=gallery["gallery"],
-            ids=gallery["show"],
-            targets=gallery["targets"],
-        )
+        asked = {"how": "choose", "count": "gallery", "ids": "show", "targets": "targets"}
+        wanted = {name: gallery[option] for name, option in asked.items()}
+        choice = Choice.of(tuple(map(str, request.checkpoints)), request.cams or "", request.faithfulness, **wanted)
         choice.check(request)
     run = run_to_the_end(request, skip_bad, details, quiet)
     if choice is not None:
         for path in make_gallery(run, request, choice, raw=gallery["save_maps"]):
-            console().print(f"gallery: {path}", markup=False, highlight=False, soft_wrap=True)
+            print_as_it_is(console(), f"gallery: {path}")
         write_report(run, run.summary())  # with the gallery
 
 
@@ -188,14 +152,14 @@ def run_and_show(request: Request, details: bool = False, quiet: bool = False) -
     side = console(stderr=True)
 
     def say(line: str) -> None:
-        side.print(speaker() + line, markup=False, highlight=False, soft_wrap=True)
+        print_as_it_is(side, speaker() + line)
 
     if follows():
         return carry_out(request, say=say)
     with ConsoleProgress(side, quiet) as progress:
         run = carry_out(request, progress, say)
     if request.share:
-        console().print(after_part(request.share, run), **AS_IT_IS)
+        print_as_it_is(console(), after_part(request.share, run))
         return run
     show(run, run.summary(), details)
     return run
@@ -205,12 +169,10 @@ def after_part(part: Part, run: RunFolder) -> str:
     """Return what is to be done when a part has computed what it could: a second phase waits for the first of all."""
     from ..evaluations.records import missing_by_part
 
-    waiting = len(missing_by_part(run, part.count).get(part.number, ()))
-    if waiting:
+    if waiting := len(missing_by_part(run, part.count).get(part.number, ())):
         units = "unit of it waits" if waiting == 1 else "units of it wait"
-        return (
-            f"part {part} has done its share of the first phase, {waiting} {units}; when all parts have: run it again"
-        )
+        said = f"part {part} has done its share of the first phase, {waiting} {units}"
+        return f"{said}; when all parts have: run it again"
     return f"part {part} is done; when all are: robustkit merge {run.path}"
 
 
@@ -218,7 +180,6 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     """Print what a run found: sentences, the short table, flags, and where the rest is. details: every table instead of
     the short one.
     """
-    from ..display.console import print_line, print_tables
     from ..evaluations.aggregate import Results
     from ..evaluations.presenting import flag_lines, left_out_lines
     from ..evaluations.setup_flags import setups_of
@@ -226,23 +187,19 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     from ..results.tables import report_tables, short_tables
     from ..tasks.task import task_of
 
-    screen, every = console(), Results.of(run, results)
+    screen, every, task = console(), Results.of(run, results), task_of(run.manifest)
     for sentence in sentences(every):
         print_line(screen, sentence)
-    if details:
-        task = task_of(run.manifest)
-        compared = report_tables(run, every) if task.shows_compared else []
-        tables = [*task.terminal(every), *(table.said_once("n") for table in compared)]
-    else:
-        tables = short_tables(every)
-    print_tables(screen, tables, "summary.csv")
+    compared = report_tables(run, every) if details and task.shows_compared else []
+    whole = [*task.terminal(every), *(table.said_once("n") for table in compared)] if details else short_tables(every)
+    print_tables(screen, whole, "summary.csv")
     for who, text in setups_of(run):
         print_line(screen, f"set-up of {who}: {text}")
     for line in (*flag_lines(every), *left_out_lines(run)):
         print_line(screen, f"⚑ {line}")
     if not details:
-        screen.print(f"every table: robustkit report {run.path} --details", **AS_IT_IS)
-    screen.print(f"report: {run.path / 'report.html'}", **AS_IT_IS)
+        print_as_it_is(screen, f"every table: robustkit report {run.path} --details")
+    print_as_it_is(screen, f"report: {run.path / 'report.html'}")
 
 
 def say_unfinished(runs: Iterable[RunFolder]) -> None:
@@ -254,9 +211,9 @@ def say_unfinished(runs: Iterable[RunFolder]) -> None:
 
     for run in runs:
         if gap := unfinished(run):
-            console().print(f"⚑ {run.path}: {gap}", **AS_IT_IS)
+            print_as_it_is(console(), f"⚑ {run.path}: {gap}")
         if run.manifest.format == 1:
-            console().print(f"{run.path}: {whole_card_line(run.manifest)}", **AS_IT_IS)
+            print_as_it_is(console(), f"{run.path}: {whole_card_line(run.manifest)}")
 
 
 @contextmanager
@@ -277,10 +234,7 @@ def usable(*runs: Path) -> Iterator[None]:
 _AUTOATTACK = "autoattack(eps=4/255,steps=10,targets=3,queries=100)"
 _CHOSEN = "noise(severity=3),blur(severity=3),digital(severity=3)"
 DEMO: dict[str, Any] = {
-    "checkpoints": [
-        *("zoo:shapes-vit-standard", "zoo:shapes-vit-quest"),
-        *("zoo:shapes-vit-elliptical", "zoo:shapes-vit-elliptical-quest"),
-    ],
+    "checkpoints": [f"zoo:shapes-vit-{name}" for name in ("standard", "quest", "elliptical", "elliptical-quest")],
     "data_dir": "embedded:shapes",
     "attacks": f"fgsm(eps=4/255),pgd(eps=4/255),{_AUTOATTACK}",
     "corruptions": _CHOSEN,

@@ -7,41 +7,31 @@ from typing import Any
 
 from ..display.console import print_line
 from ..errors import RunError
-from ..report.index.page import write_index
-from ..report.index.serve import server_of
+from ..report.index.page import server_of, write_index
 
 
 def view_runs(folder: Path, compared: int, port: int | None, console: Any) -> None:
-    """Write the index and say what is on it; then serve it on 127.0.0.1 where a port is given.
-
-    Raises:
-        RunError: the folder cannot be written, or the port is taken.
+    """Write the index and say what is on it; then serve it on 127.0.0.1 where a port is given. Raises RunError where
+    the folder cannot be written, or the port is taken.
     """
     index = write_index(folder, compared)
-    _say(f"index: {index.path} ({_counts(index.listed.runs, index.listed.unreadable)})", console)
-    for name, why in index.listed.unreadable.items():
-        _say(f"⚑ {name}: {why}", console)
+    runs, unreadable = index.listed.runs, index.listed.unreadable
+    unfinished = sum(not run.is_whole for run in runs.values())
+    parts = [f"{len(runs)} run{'s' * (len(runs) != 1)}"]
+    parts += [f"{unfinished} unfinished"] if unfinished else []
+    parts += [f"{len(unreadable)} not readable"] if unreadable else []
+    print_line(console, f"index: {index.path} ({', '.join(parts)})")
+    for name, why in unreadable.items():
+        print_line(console, f"⚑ {name}: {why}")
     if port is None:
         return
     try:
         server = server_of(folder, port)
     except OSError as fault:
         raise RunError(f"--port {port}: {fault.strerror or fault}; choose another, or 0 for a free one") from None
-    _say(f"http://127.0.0.1:{server.server_port}/ until Ctrl-C", console)
+    print_line(console, f"http://127.0.0.1:{server.server_port}/ until Ctrl-C")
     with server:
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             console.print()  # after ^C
-
-
-def _counts(runs: dict[str, Any], unreadable: dict[str, str]) -> str:
-    unfinished = sum(not run.is_whole for run in runs.values())
-    parts = [f"{len(runs)} run{'s' * (len(runs) != 1)}"]
-    parts += [f"{unfinished} unfinished"] if unfinished else []
-    parts += [f"{len(unreadable)} not readable"] if unreadable else []
-    return ", ".join(parts)
-
-
-def _say(line: str, console: Any) -> None:
-    print_line(console, line)

@@ -95,11 +95,11 @@ def reason(fault: Exception) -> str:
     return (fault.strerror if isinstance(fault, OSError) else None) or str(fault) or type(fault).__name__
 
 
-def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
+def write_whole(path: Path, data: bytes, durable: bool = True, remedy: str = "choose a folder with --out") -> None:
     """Write a file so that, whatever happens, `path` holds all of it or what it held before. Its mode is the one that
     the user's umask leaves.
 
-    durable: whether it survives a power cut, too, which costs far more.
+    durable: whether it survives a power cut, too, which costs far more. remedy: what to do where it cannot be written.
 
     Raises:
         RunError: the folder cannot be written.
@@ -122,7 +122,7 @@ def write_whole(path: Path, data: bytes, durable: bool = True) -> None:
         if durable:
             _sync_folder(path.parent)
     except OSError as fault:
-        raise RunError(f"cannot write {path}: {fault.strerror or fault}; choose a folder with --out") from None
+        raise RunError(f"cannot write {path}: {fault.strerror or fault}; {remedy}") from None
 
 
 def _sync_folder(folder: Path) -> None:

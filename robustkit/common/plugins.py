@@ -2,6 +2,7 @@
 
 A package names what it brings under an entry point group, `robustkit.attacks` for example; a file has a dictionary
 `PLUGINS = {"attacks": {"spin": Spin}}`. Nothing of a package is imported before something asks for it by its name.
+Robustkit's own slices (`tasks/text` and others) are found by entry points, too (`built_in`), and count as no plug-ins.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from configparser import ConfigParser
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
@@ -98,8 +100,11 @@ GROUPS = {
     "formulas": "attention formula",
     "families": "family of evaluations",
     "tasks": "task",
+    "commands": "command",
 }
 """The groups of plug-ins, and what one of each is called. The entry point group is `robustkit.` and the name."""
+DISTRIBUTION = "robustkit-audit"
+"""Our own, whose entry points are the slices."""
 TABLE = "PLUGINS"
 """The name of the dictionary in a file."""
 _CODE = (".py", ".pyd", ".so")
@@ -223,8 +228,40 @@ def every_plugin() -> list[Plugin]:
 def _installed(group: str) -> tuple[Plugin, ...]:
     found = [(entry, entry.dist) for entry in entry_points(group=f"robustkit.{group}")]
     return tuple(
-        Plugin(group, entry.name, at.name if at else "", at.version if at else "", entry) for entry, at in found
+        Plugin(group, entry.name, at.name if at else "", at.version if at else "", entry)
+        for entry, at in found
+        if not at or at.name != DISTRIBUTION
     )
+
+
+@cache
+def built_in(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a group that robustkit's own slices have, by name; without those of a slice whose
+    folder was deleted.
+    """
+    found = [entry for entry in _own_entries() if entry.group == f"robustkit.{group}"]
+    return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.value) if _exists(entry.module)}
+
+
+@cache
+def _own_entries() -> list[EntryPoint]:
+    """Return the entry points of our own distribution. Where it names none, because the source tree is not installed
+    or was installed before it had slices, they are read from the files that setup.py takes them from.
+    """
+    with suppress(PackageNotFoundError):
+        found = [each for each in distribution(DISTRIBUTION).entry_points if each.group.startswith("robustkit.")]
+        if found:
+            return found
+    declared = ConfigParser(delimiters="=", interpolation=None)
+    declared.read(sorted(Path(__file__).parents[1].glob("tasks/*/entry_points.txt")), encoding="utf-8")
+    return [EntryPoint(name, value, group) for group in declared.sections() for name, value in declared[group].items()]
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False
 
 
 def load_plugin(path: str | Path) -> list[Plugin]:
@@ -246,9 +283,10 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     table = getattr(sys.modules[name], TABLE, None)
     if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
         raise PluginError(f'--plugin {path}: expected {TABLE} = {{"attacks": {{"name": Class}}}} in it')
+    groups = [group for group in GROUPS if group != "commands"]  # it is a command that executes the file
     for group in table:
-        if group not in GROUPS:
-            raise PluginError(f"--plugin {path}: " + unknown("group", group, GROUPS))
+        if group not in groups:
+            raise PluginError(f"--plugin {path}: " + unknown("group", group, groups))
     found = [
         Plugin(group, str(name), path.name, value=value, digest=digest)
         for group, entries in table.items()
@@ -291,15 +329,15 @@ def loaded_plugins() -> list[Plugin]:
 class Registry(Mapping[str, T], Generic[T]):
     """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for.
 
-    own: what robustkit has; a plug-in of one of these names is refused. check: returns a plug-in's value, or raises
-    TypeError with what was expected. reserved: further names that no plug-in may take. same_name: whether a value that
-    has a name must have the plug-in's.
+    own: what robustkit has, or the entry point of it; a plug-in of one of these names is refused. check: returns a
+    plug-in's value, or raises TypeError with what was expected. reserved: further names that no plug-in may take.
+    same_name: whether a value that has a name must have the plug-in's.
     """
 
     def __init__(
         self,
         group: str,
-        own: Mapping[str, T],
+        own: Mapping[str, T | EntryPoint],
         check: Callable[[Any], T],
         reserved: tuple[str, ...] = (),
         same_name: bool = True,
@@ -320,7 +358,8 @@ class Registry(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         """Return what has this name. Raises KeyError where nothing has, PluginError where a plug-in cannot be used."""
         if name in self.own:
-            return self.own[name]
+            found = self.own[name]
+            return found.load() if isinstance(found, EntryPoint) else found
         if (plugin := self.plugin(name)) is None:
             raise KeyError(name)
         return self.load(plugin)

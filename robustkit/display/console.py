@@ -63,12 +63,14 @@ def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line
     """
     if not table.headings:
         return
-    columns = _columns(table)
-    if _repeats(table):
+    columns, firsts = _columns(table), [row[0] for row in table.rows]
+    if not table.heads and len(table.headings) > 2 and any(a == b for a, b in pairwise(firsts)):
         if _fits(columns, table, width):
-            columns[0] = replace(columns[0], cells=_once(columns[0].cells))
+            cells = columns[0].cells  # without those that say the same as the one above
+            once = ("" if place and cell == cells[place - 1] else cell for place, cell in enumerate(cells))
+            columns[0] = replace(columns[0], cells=tuple(once))
         else:
-            table = table.under_heads([row[0] for row in table.rows])
+            table = table.under_heads(firsts)  # headings above rows stand for the first column
             columns = _columns(table)
     left_out, needed = list[str](), _indent(table) + sum(column.full + GAP for column in columns) - GAP
     for heading in table.spare:
@@ -145,17 +147,6 @@ def _indent(table: TextTable) -> int:
 def _fits(columns: Sequence[_Column], table: TextTable, width: int, least: bool = False) -> bool:
     widths = [column.least if least else column.full for column in columns]
     return _indent(table) + sum(widths) + GAP * (len(widths) - 1) <= width
-
-
-def _repeats(table: TextTable) -> bool:
-    """Whether headings above rows can stand for the first column: it says the same of neighbours."""
-    firsts = [row[0] for row in table.rows]
-    return not table.heads and len(table.headings) > 2 and any(a == b for a, b in pairwise(firsts))
-
-
-def _once(cells: Sequence[str]) -> tuple[str, ...]:
-    """Return cells without those that say the same as the one above."""
-    return tuple("" if place and cell == cells[place - 1] else cell for place, cell in enumerate(cells))
 
 
 def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
@@ -284,20 +275,21 @@ def print_line(console: Console, text: str, style: str = "", indent: int = 2, ta
             _put(console, line, style)
 
 
+def print_as_it_is(console: Console, *lines: str) -> None:
+    """Print lines that somebody may copy, such as a path or a command, on one line each; nothing for empty ones."""
+    for line in filter(None, lines):
+        _put(console, line)
+
+
 def printable(text: str) -> str:
     """Return a text without characters that steer a terminal, which an untrusted run folder or file may hold."""
     return "".join(character for character in text if character.isprintable())
 
 
 def _printable(table: TextTable) -> TextTable:
-    def all_of(texts: Iterable[str]) -> tuple[str, ...]:
-        return tuple(map(printable, texts))
-
-    heads = tuple((place, printable(text)) for place, text in table.heads)
-    below = tuple((place, printable(text)) for place, text in table.below)
-    return replace(
-        table, headings=all_of(table.headings), rows=tuple(map(all_of, table.rows)), heads=heads, below=below
-    )
+    headings, *rows = (tuple(map(printable, texts)) for texts in (table.headings, *table.rows))
+    heads, below = (tuple((at, printable(text)) for at, text in lines) for lines in (table.heads, table.below))
+    return replace(table, headings=headings, rows=tuple(rows), heads=heads, below=below)
 
 
 def _is_read(console: Console) -> bool:

@@ -38,22 +38,14 @@ _SPOKEN = 8  # checkpoints that a text alternative describes
 _SETTINGS: dict[str, Any] = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK),
     "grid.color": INK,
     "grid.alpha": 0.18,
     "font.sans-serif": ["DejaVu Sans"],  # one of its own: each text is looked up in all of them
-    "font.size": SMALL,
+    **dict.fromkeys(("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), SMALL),
     "axes.titlesize": TITLE,
     "axes.titlelocation": "left",
     "axes.titlepad": 7,
-    "axes.labelsize": SMALL,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "legend.fontsize": SMALL,
     "legend.frameon": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -202,11 +194,8 @@ def draw(
 
 
 def save(canvas: Canvas, page: Any, buffer: io.BytesIO) -> None:
-    """Write the figure as `savefig` does, which would draw all of it once more to lay it out.
-
-    page: its FigureCanvasSVG.
-    """
-    if engine := canvas.get_layout_engine():
+    """Lay a canvas out and write it: most of the time of a page, which tests leave out."""
+    if engine := canvas.get_layout_engine():  # `savefig` would draw all of it once more to lay it out
         engine.execute(canvas)
     canvas.set_layout_engine("none")
     page.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
@@ -283,28 +272,17 @@ def dots(
     from matplotlib.transforms import ScaledTranslation
 
     move = ScaledTranslation(0 if across else shift / 72, shift / 72 if across else 0, axes.figure.dpi_scale_trans)
-    values, lows, highs = ([scale * number for number in row] for row in _columns(points))
+    values, lows, highs = ([scale * getattr(p, end) for p in points] for end in ("value", "low", "high"))
     lines = axes.hlines if across else axes.vlines
     lines(places, lows, highs, colors=look.colour, linewidth=1.4, transform=axes.transData + move)
     x, y = (values, places) if across else (places, values)
-    axes.plot(
-        *(x, y),
-        color=look.colour,
-        marker=look.marker,
-        markersize=5.5,
-        linestyle="none" if across else look.line,
-        linewidth=1.6,
-        transform=axes.transData + move,
-    )
+    drawn: dict[str, Any] = {"marker": look.marker, "markersize": 5.5, "linestyle": "none" if across else look.line}
+    axes.plot(x, y, color=look.colour, linewidth=1.6, transform=axes.transData + move, **drawn)
 
 
 def spread(place: int, count: int, step: float, most: float = 24) -> float:
     """Return the shift of one of `count` series, so that together they are at most `most` wide."""
     return (place - (count - 1) / 2) * min(step, most / max(count, 1))
-
-
-def _columns(points: Sequence[Point]) -> tuple[list[float], list[float], list[float]]:
-    return [p.value for p in points], [p.low for p in points], [p.high for p in points]
 
 
 def legend(canvas: Canvas, looks: Mapping[str, Style], lines: bool = True, columns: int = 2) -> None:

@@ -49,9 +49,7 @@ def no_formula(text: str) -> str:
 
 def no_controls(text: str, kept: str = "") -> str:
     """Replace control characters but those `kept`: white space by a space, any other by U+FFFD."""
-    if text.isprintable():
-        return text
-    return text.translate(_instead(kept))
+    return text if text.isprintable() else text.translate(_instead(kept))
 
 
 _OBEYED = re.compile(r"(?m)##(?=\[)|(?:^|(?<=\r))[^\S\r\n]*:(?=:)")
@@ -113,3 +111,17 @@ def table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> Made:
     shown = [" | ".join(cell if isinstance(cell, Made) else plain(cell) for cell in line) for line in lines]
     shown.insert(1, " | ".join(["---", *["---:"] * (len(headings) - 1)]))
     return Made("\n".join(f"| {line} |" for line in shown))
+
+
+def clock_time(seconds: float) -> str:
+    """Return `1:02` or `1:02:03`."""
+    whole = max(0, round(seconds))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def about(seconds: float) -> str:
+    """Return `40 s`, `36 min` or `3.5 h`."""
+    if seconds < 99.5:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"

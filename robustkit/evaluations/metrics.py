@@ -27,8 +27,10 @@ class Metric:
     where it names none. parametric: the name continues with a parameter, such as a class. drafted: a drafted policy has
     a rule on it. hub: its type and its name in the metadata of a model card; None where it has none. noun: what a
     sentence calls it, where that is not the label. narrowed_by: what makes its interval narrower, where that is not
-    samples alone, so that no number of them can be told. least, most: what no value is below, or above; those
-    of shares are 0 and 1. also: what else people call it.
+    samples alone, so that no number of them can be told. by_rank: figures of the same samples are compared by the
+    ranks of their differences, not by their means. least, most: what no value is below, or above; those of shares are
+    0 and 1. also: what else people call it. short: what the heading of a column calls it, where that is not the label.
+    bare: whether a column leaves its interval out.
     """
 
     name: str
@@ -44,9 +46,12 @@ class Metric:
     hub: tuple[str, str] | None = None
     noun: str = ""
     narrowed_by: str = ""
+    by_rank: bool = False
     least: float = -math.inf
     most: float = math.inf
     also: tuple[str, ...] = ()
+    short: str = ""
+    bare: bool = False
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -68,6 +73,15 @@ class Metric:
     def said(self, value: float) -> str:
         """Return a value for a sentence: `93.3 %`, or `434.7` where it is not in percent."""
         return f"{self.scale * value:.1f}{' %' if self.scale == 100 else ''}"
+
+    @property
+    def column(self) -> str:
+        """The heading of its column in a table."""
+        return f"{self.short or self.label}{'' if self.bare else ' [95 %]'}"
+
+    def cell(self, row: SummaryRow | None) -> str:
+        """Return the cell of that column: `93.3 [84.1, 97.4]`; of what is not in percent with three decimals."""
+        return figure_cell(row, self.scale, not self.bare)
 
     @property
     def word(self) -> str:
@@ -185,17 +199,28 @@ def percent_cell(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
-def interval_cell(row: SummaryRow | None) -> str:
-    """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
+def figure_cell(
+    row: SummaryRow | None, scale: float = 100, interval: bool = True, sign: str = "", digits: int = 3
+) -> str:
+    """Return `93.3 [84.1, 97.4]`, or `0.436 [0.410, 0.461]` if the scale is not 100; a dash where there is no row.
+
+    sign: `+` for a change. digits: after the point, of what is not in percent.
+    """
     if row is None or not is_finite(row["value"]):
         return "–" if row is None else "nan"
-    if not is_finite(row["ci_low"]):
-        return percent_cell(row["value"])
-    return f"{100 * row['value']:.1f} [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]"
+    digits = 1 if scale == 100 else digits
+    value, low, high = (
+        f"{round(scale * row[key], digits) + 0.0:{sign}.{digits}f}" if is_finite(row[key]) else ""  # no -0.0
+        for key in ("value", "ci_low", "ci_high")
+    )
+    return f"{value} [{low}, {high}]" if interval and low else value
+
+
+def interval_cell(row: SummaryRow | None) -> str:
+    """Return `93.3 [84.1, 97.4]`; a dash where there is no row."""
+    return figure_cell(row)
 
 
 def loss_cell(row: SummaryRow | None) -> str:
     """Return `1.234`; a dash where there is no row."""
-    if row is None or not is_finite(row["value"]):
-        return "–" if row is None else "nan"
-    return f"{row['value']:.3f}"
+    return figure_cell(row, 1, interval=False)

@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..display.grid import Grid, part_of, side_by_side
 from ..display.svg import labels
-from ..display.table import TextTable
 from ..runs.description import repeat_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .aggregate import Results
-from .family import families, family_of
-from .metrics import LEFT_OUT, Cells, by_checkpoint, is_finite
-from .registry import by_words, kind_of, shares_of, words_of
+from .family import family_of
+from .metrics import LEFT_OUT, Cells, is_finite
+from .registry import by_words, kind_of, name_of, shares_of, words_of
 
 _NAMED = 3  # conditions and checkpoints that a flag names
 _WIDEST = 28
@@ -140,16 +138,13 @@ def _who(names: Sequence[str], called: Mapping[str, str]) -> str:
 
 def _each(groups: Levels, reached: Levels, manifest: Manifest) -> str:
     """Return what people call the conditions, and which groups have the flag in part."""
-
-    def called(text: str) -> str:
-        return family_of(kind_of(text)).presenter.called(text, manifest)
-
     names = dict[str, None]()
     for group, levels in groups.items():
         if _is_whole(levels, reached[group]):
-            names[called(group)] = None
+            names[name_of(group, "table", manifest)] = None
         else:
-            names[called(*levels) if len(levels) == 1 else f"{called(group)} in part"] = None
+            one, *more = levels
+            names[f"{name_of(group, 'table', manifest)} in part" if more else name_of(one, "table", manifest)] = None
     return _some(list(names), "conditions")
 
 
@@ -202,7 +197,7 @@ def gaps_of(run: RunFolder) -> list[Gap]:
     there: dict[str, list[int]] = {}
     for condition in manifest.conditions:
         group = words_of(condition).group(condition)
-        names.setdefault(group, family_of(kind_of(group)).presenter.called(group, manifest))
+        names.setdefault(group, name_of(group, "table", manifest))
         for checkpoint in manifest.names:
             units[group] += run.shard_count
             missing[group] += run.missing_units(checkpoint, condition)
@@ -250,7 +245,8 @@ def not_evaluated(run: RunFolder) -> list[str]:
     """Return lines on images with unprintable names, and on what could not be evaluated, however often it is tried."""
     manifest = run.manifest
     unnamed = [line for line in manifest.data.notes if "whose names" in line]
-    return [*unnamed, *(line for family in families() for line in family.aggregator.left_out(manifest))]
+    lines = manifest.corrupted.left_out.values()
+    return [*unnamed, *(f"left out: {line}; means that need it are not given" for line in lines)]
 
 
 def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
@@ -260,49 +256,6 @@ def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
         if gone and checkpoint in (None, entry.name):
             more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
             yield f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command continues"
-
-
-Figures = Mapping[str, Mapping[str, Any]]
-"""The rows of a condition by metric."""
-
-
-@dataclass(frozen=True)
-class ListedConditions:
-    """How a family shows its results. kind: what its conditions' texts begin with. title: of the tables, in sentence
-    case. headings: the condition's, n, and those of the figures. headline: which of them is shown of each checkpoint
-    side by side. note: below each table. label: what a condition is called. counted: the metric whose n stands for
-    the row; 0 where a condition lacks it. cells: the texts of a condition's figures, fewer than headings where it has
-    none of the last ones.
-    """
-
-    kind: str
-    title: str
-    headings: tuple[str, ...]
-    headline: int
-    note: str
-    label: Callable[[str], str]
-    counted: str
-    cells: Callable[[Figures], Iterable[str]]
-
-    def tables(self, results: Sequence[Mapping[str, Any]]) -> list[TextTable]:
-        """Return a table for each checkpoint, from the rows of the summary."""
-        ours = by_checkpoint(results, lambda text: text if text.startswith(f"{self.kind}(") else None)
-        return [self._table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
-
-    def grids(self, tables: Sequence[TextTable]) -> list[Grid]:
-        """Return the tables as one grid: a row for each condition, and the headline of each checkpoint."""
-        parts = [part_of(table) for table in tables]
-        return side_by_side(self.title, parts, headline=self.headings[self.headline], note=self.note)
-
-    def _table(self, checkpoint: str, conditions: Mapping[str, Figures]) -> TextTable:
-        every = [
-            (self.label(text), str(figures.get(self.counted, {"n": 0})["n"]), *self.cells(figures))
-            for text, figures in conditions.items()
-        ]
-        headings = self.headings[: max(map(len, every))]
-        rows = tuple((*cells, *["–"] * (len(headings) - len(cells))) for cells in every)
-        title = f"{checkpoint}: {self.title[0].lower()}{self.title[1:]}"
-        return TextTable(title, headings, rows, (), self.note, checkpoint=checkpoint).said_once("n")
 
 
 class Chief(NamedTuple):

@@ -10,11 +10,11 @@ from typing import Any
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 
-from ..common.plugins import Registry
+from ..common.plugins import Registry, built_in
 from ..errors import ProtocolError
 from ..protocol.card import number
 from ..protocol.condition import ConditionPattern, split_list
-from .interface import Vocabulary
+from .interface import Named, Place, Vocabulary
 
 FOLDERS = {
     "clean": "clean",
@@ -32,10 +32,10 @@ FOLDERS = {
     "region-noise": "maps.regions",
     "two-object": "maps.two_objects",
     "counterfactual": "maps.counterfactuals",
-    **dict.fromkeys(("jitter", "drop-steps", "drop-channels", "warp", "rescale"), "disturbances"),
-    **dict.fromkeys(("word-swap", "typo", "case"), "perturbations"),
 }
-"""The folder of the family of each kind of condition, including means in results."""
+"""The folder of the family of each kind of condition, including means in results; without those of slices."""
+OWN_KINDS = (*FOLDERS, *built_in("families"), "")
+"""The kinds of robustkit's families, those of slices among them; the last stands for all attacks."""
 ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in FOLDERS)
 """Each is a kind of condition of the folder `attacks`."""
 _ATTACKS = "attacks"
@@ -44,13 +44,15 @@ _ATTACKS = "attacks"
 def _with_words(value: Any) -> Any:
     if isinstance(value, type) or not isinstance(getattr(value, "words", None), Vocabulary):
         raise TypeError(f"it brings {value!r}; expected an instance of robustkit.evaluations.family.Family")
-    if value.name in (*FOLDERS.values(), _ATTACKS):
+    if value.name in (*FOLDERS.values(), _ATTACKS, *(entry.load().name for entry in built_in("families").values())):
         raise TypeError(f"its family is called {value.name!r}, as one of robustkit's own; rename it")
     return value
 
 
-EVERY_FAMILY: Registry[Any] = Registry("families", FOLDERS, _with_words, ATTACK_NAMES, same_name=False)
-"""The folders of robustkit's families and the families of plug-ins, by kind of condition; without attacks."""
+EVERY_FAMILY: Registry[Any] = Registry(
+    "families", {**FOLDERS, **built_in("families")}, _with_words, ATTACK_NAMES, same_name=False
+)
+"""The folders of robustkit's families, and families of slices and plug-ins, by kind of condition; without attacks."""
 
 
 def is_attack(kind: str) -> bool:
@@ -59,13 +61,12 @@ def is_attack(kind: str) -> bool:
 
 
 def plugged(kind: str) -> Any:
-    """Return the plug-in's family of a kind of condition; None where the family is robustkit's own."""
-    plugin = EVERY_FAMILY.plugin(kind)
-    return None if plugin is None else EVERY_FAMILY.load(plugin)
+    """Return the family of a kind of condition that is a slice's or a plug-in's; None where it has a folder here."""
+    return EVERY_FAMILY[kind] if kind not in FOLDERS and kind in EVERY_FAMILY else None
 
 
 def module_of(kind: str, name: str) -> Any:
-    """Return a module from the folder of robustkit's family of a kind."""
+    """Return a module from the folder of the family of a kind."""
     return import_module(f"{__package__}.{FOLDERS.get(kind, _ATTACKS)}.{name}")
 
 
@@ -84,12 +85,21 @@ def vocabulary_of(kind: str) -> Vocabulary:
 def vocabularies() -> list[Vocabulary]:
     """Return the vocabulary of robustkit's families and of those of plug-ins that were loaded, once each."""
     loaded = (family.words for family in EVERY_FAMILY.loaded)
-    return list(dict.fromkeys((*map(vocabulary_of, (*FOLDERS, "")), *loaded)))
+    return list(dict.fromkeys((*map(vocabulary_of, OWN_KINDS), *loaded)))
 
 
 def words_of(text: str) -> Vocabulary:
     """Return the vocabulary of a condition's family."""
     return vocabulary_of(kind_of(text))
+
+
+def name_of(text: str, place: Place, manifest: Named) -> str:
+    """Return what people call a condition of a run, in a place of its own or as the part of a sentence that says where
+    something was measured: `under fog`.
+    """
+    words = words_of(text)
+    name = words.label(text, place, manifest)
+    return words.in_sentence.format(name) if place == "sentence" else name
 
 
 def shows(text: str) -> bool:

@@ -17,10 +17,9 @@ from ..protocol.condition import CLEAN
 from ..runs.description import shown_as
 from ..runs.folder import RunFolder
 from ..tasks.registry import find_metric, metric_of
-from .measured import MeasuredRun, is_of_missing
 from .output import plain
 from .policy import FEWEST, always_meets, quoted
-from .verdicts import heads_of, settings_of
+from .verdicts import MeasuredRun, heads_of, is_of_missing, settings_of
 
 _MOST = 12  # flags that a draft names
 
@@ -98,7 +97,8 @@ def _of_all(subject: MeasuredRun) -> Iterator[str]:
     whole = len(names) == len(subject.checkpoints)  # a rule for all cannot judge one without results
     formulas: dict[tuple[str, ...], list[str]] = {}
     for name in names:
-        formulas.setdefault(_built(subject, name), []).append(name)
+        entry = subject.checkpoints[name]
+        formulas.setdefault((entry.attention, entry.arch, heads_of(entry)), []).append(name)
     for some in formulas.values():
         if whole and len(formulas) == 1:
             yield from _formula(subject, some, "")
@@ -150,15 +150,12 @@ def _interval(row: SummaryRow) -> tuple[float, float]:
 def _of_row(subject: MeasuredRun, row: SummaryRow, name: str) -> Iterator[str]:
     condition, metric = row["condition"], row["metric"]
     definition = find_metric(metric)
-    if (
-        not _is_understood(condition)
-        or definition is None
-        or not definition.drafted
-        or words_of(condition).is_control(condition)
-    ):
+    if not _is_understood(condition) or definition is None or not definition.drafted:
         return
-    if _is_part_of_a_mean(subject, name, condition):
-        return  # that has a rule
+    shares = set(shares_of(condition))
+    of_a_mean = any(shares < set(shares_of(text)) for text, _ in subject.cells[name])  # which has a rule
+    if of_a_mean or words_of(condition).is_control(condition):
+        return
     if condition == CLEAN.text:
         yield from _rule("of all samples", f"n under clean >= {row['n']}", name)
     yield from _bound(row, name)
@@ -197,23 +194,12 @@ def _is_understood(condition: str) -> bool:
     return True
 
 
-def _is_part_of_a_mean(subject: MeasuredRun, name: str, condition: str) -> bool:
-    shares = set(shares_of(condition))
-    return any(shares < set(shares_of(text)) for text, _ in subject.cells[name])
-
-
-def _built(subject: MeasuredRun, name: str) -> tuple[str, str, str]:
-    """Return a checkpoint's attention formula, its architecture, and its heads, if any."""
-    entry = subject.checkpoints[name]
-    return entry.attention, entry.arch, heads_of(entry)
-
-
 def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
     """Yield rules on what checkpoints are built of, and in a comment the digests that would pin the very weights."""
-    attention, arch, heads = _built(subject, names[0])
-    yield from _rule("same formula", _is("attention", attention), checkpoint)
-    yield from _rule("same architecture", _is("arch", arch), checkpoint)
-    if heads:
+    entry = subject.checkpoints[names[0]]
+    yield from _rule("same formula", _is("attention", entry.attention), checkpoint)
+    yield from _rule("same architecture", _is("arch", entry.arch), checkpoint)
+    if heads := heads_of(entry):
         yield from _rule("same heads, of the same training images", _is("heads", heads), checkpoint)
     for name in names:
         digest = str(subject.checkpoints[name].sha256)
@@ -230,7 +216,11 @@ def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Itera
     every = dict.fromkeys(flag for name in names for row in subject.cells[name].values() for flag in row["flags"])
     for flag in filter(is_of_setup, every):
         yield f"\n# to be settled, since no rule here allows it: {plain(flag)}\n"
-    essences = dict.fromkeys(_essence(flag) for flag in every if not (is_of_missing(flag) or is_of_setup(flag)))
+    essences = dict[str, None]()
+    for flag in (flag for flag in every if not (is_of_missing(flag) or is_of_setup(flag))):
+        # The longest part without numbers, which differ from run to run; all of it if that is short.
+        part = max(re.split(r"\d[\d.,/x%]*", flag), key=len).strip(" ;,:")
+        essences[part if sum(map(str.isalnum, part)) >= FEWEST else flag] = None
     if subject.manifest.corrupted.left_out:
         essences["left out: "] = None
     if not essences:
@@ -238,17 +228,8 @@ def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Itera
     elif len(essences) > _MOST:
         yield f"\n# no rule about flags: there are {len(essences)} kinds; see the report\n"
     else:
-        yield from _rule(
-            "these flags were raised, and are allowed here: look at each in the report, and delete what must not be",
-            f"no flags except {', '.join(map(quoted, essences))}",
-            checkpoint,
-        )
-
-
-def _essence(flag: str) -> str:
-    """Return the longest part of a flag without numbers, which differ from run to run; all of it if that is short."""
-    part = max(re.split(r"\d[\d.,/x%]*", flag), key=len).strip(" ;,:")
-    return part if sum(map(str.isalnum, part)) >= FEWEST else flag
+        why = "these flags were raised, and are allowed here: look at each in the report, and delete what must not be"
+        yield from _rule(why, f"no flags except {', '.join(map(quoted, essences))}", checkpoint)
 
 
 def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:

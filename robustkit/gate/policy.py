@@ -6,10 +6,11 @@ import difflib
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..common.files import TEXT, bytes_of, parse_toml, reason
 from ..common.plugins import plugin_session
@@ -105,12 +106,8 @@ _SUGGESTED = 5  # metrics that a message names
 
 
 def parse_statement(text: str, at: Callable[[int], str] = lambda offset: f"column {offset + 1}") -> Statement:
-    """Return what a rule requires.
-
-    at: the place of a character of the text, for messages.
-
-    Raises:
-        ProtocolError: it is not understood.
+    """Return what a rule requires. at: the place of a character of the text, for messages. Raises ProtocolError where
+    it is not understood.
     """
     try:
         return _Reader(text).statement()
@@ -142,13 +139,16 @@ class _Reader:
     def statement(self) -> Statement:
         statement = self._statement()
         if self.kind:
-            self._expected("the end of the rule" + ("" if self._ends_sure(statement) else " or 'with 95 % confidence'"))
+            unsure = isinstance(statement, Value | Change) and not statement.sure and statement.metric != "n"
+            self._expected("the end of the rule" + " or 'with 95 % confidence'" * unsure)
         return statement
 
     def _statement(self) -> Statement:
         start = self.at
         if self._accept("no"):
-            return self._flags()
+            if not self._accept("flags"):
+                self._expected("flags after no")
+            return NoFlags(self._under(), self._excepted("flag"))
         if self.token in ("drop", "rise"):
             return self._change()
         for subject in SUBJECTS:
@@ -162,7 +162,7 @@ class _Reader:
         if condition is None:
             definition = find_metric(metric)
             if definition is None or not definition.under:
-                raise _Misread(self.at, f"expected under CONDITION, such as {metric} under clean, {self._found}")
+                self._expected(f"under CONDITION, such as {metric} under clean")
             condition = pattern_of(definition.under)
         if metric == "n":
             compare, bound, sure = self._bound(None, (0.0, math.inf), sure=False)
@@ -174,11 +174,6 @@ class _Reader:
             compare, bound, sure = self._bound(definition, definition.ends)
         return Value(metric, condition, compare, bound, sure)
 
-    def _flags(self) -> NoFlags:
-        if not self._accept("flags"):
-            self._expected("flags after no")
-        return NoFlags(self._under(), self._excepted("flag"))
-
     def _excepted(self, what: str) -> tuple[str, ...]:
         """Return the texts after `except`, if it comes next. what: the kind of line that they are parts of."""
         excepted = list[str]()
@@ -187,18 +182,19 @@ class _Reader:
                 self._next()
             start = self.at
             excepted.append(self._string())
+            why = ""
             if sum(map(str.isalnum, excepted[-1])) < FEWEST:
-                raise _Misread(
-                    start,
-                    f"{excepted[-1]!r} is part of nearly every {what}, so that the rule could not fail; expected a "
-                    f"longer part of the {what} that is meant, of {FEWEST} letters or more",
+                why = (
+                    f"nearly every {what}, so that the rule could not fail; expected a longer part of the {what} that "
+                    f"is meant, of {FEWEST} letters or more"
                 )
-            if what == "flag" and any(excepted[-1].strip().lower() in phrase for phrase in OF_EVERY_SETUP):
-                raise _Misread(
-                    start,
-                    f"{excepted[-1]!r} is part of every flag of a set-up that was guessed, so that the rule could not "
-                    "fail; expected the part, such as 'attention (standard) was assumed'",
+            elif what == "flag" and any(excepted[-1].strip().lower() in phrase for phrase in OF_EVERY_SETUP):
+                why = (
+                    "every flag of a set-up that was guessed, so that the rule could not fail; expected the part, such "
+                    "as 'attention (standard) was assumed'"
                 )
+            if why:
+                raise _Misread(start, f"{excepted[-1]!r} is part of {why}")
         return tuple(excepted)
 
     def _change(self) -> Change:
@@ -209,10 +205,8 @@ class _Reader:
             start, metric = self.at, self._metric()
             definition = find_metric(metric)
             if definition is None or not definition.paired:
-                paired = [name for name, entry in metrics().items() if entry.paired]
-                raise _Misread(
-                    start, f"{metric} of two runs cannot be paired by sample; expected one of {_list(tuple(paired))}"
-                )
+                paired = ", ".join(name for name, entry in metrics().items() if entry.paired)
+                raise _Misread(start, f"{metric} of two runs cannot be paired by sample; expected one of {paired}")
             if falls == (definition.better < 0):
                 word, better = ("rise", "lower") if falls else ("drop", "higher")
                 raise _Misread(start, f"{metric} is better {better}: expected {word} in {metric} against baseline")
@@ -245,8 +239,9 @@ class _Reader:
         remedy = f"; write {written} %, as pages print it" if percent and abs(bound) >= 1 else ""
         name = of + (metric.name if metric else "n")
         if always_meets(compare, bound, ends):
-            end = ends[0] if compare.startswith(">") else ends[1]
-            never = f"no {name} is {'below' if compare.startswith('>') else 'above'} {_as(metric, end)}"
+            end, side = (ends[0], "below") if compare.startswith(">") else (ends[1], "above")
+            written_end = f"{100 * end:.4g} %" if metric and metric.scale == 100 else f"{end:.4g}"
+            never = f"no {name} is {side} {written_end}"
             raise _Misread(at, f"no run can fail this rule: {never}{remedy or '; give a bound that a run can miss'}")
         if percent and abs(bound) > 1:
             meant = f", or {100 * bound:g} % if that is meant" if ends[0] <= bound <= ends[1] else ""
@@ -290,7 +285,7 @@ class _Reader:
     def _metric(self, extra: tuple[str, ...] = ()) -> str:
         name = self.token
         if self.kind != "word":
-            self._expected(f"a metric such as top1, or one of {_list(_STARTS)}" if extra else "a metric such as top1")
+            self._expected("a metric such as top1" + (f", or one of {', '.join(_STARTS)}" if extra else ""))
         if name not in extra and find_metric(name) is None:
             raise _Misread(self.at, _unknown_metric(name, (*extra, *(_STARTS if extra else ()))))
         self._next()
@@ -345,39 +340,23 @@ class _Reader:
                 return place + 1
         raise _Misread(self.end, "this parenthesis is not closed; expected ) after it")
 
-    @property
-    def _found(self) -> str:
-        return f"found {self.token!r}" if self.kind else "found the end"
-
-    def _expected(self, what: str) -> Any:
-        raise _Misread(self.at, f"expected {what}, {self._found}")
-
-    @staticmethod
-    def _ends_sure(statement: Statement) -> bool:
-        return not isinstance(statement, Value | Change) or statement.sure or getattr(statement, "metric", "") == "n"
+    def _expected(self, what: str) -> NoReturn:
+        raise _Misread(self.at, f"expected {what}, found {repr(self.token) if self.kind else 'the end'}")
 
 
-def _list(names: tuple[str, ...]) -> str:
-    return ", ".join(names)
-
-
-def _as(metric: Metric | None, value: float) -> str:
-    """Return a value as rules write it."""
-    return f"{100 * value:.4g} %" if metric and metric.scale == 100 else f"{value:.4g}"
-
-
-def _unknown_metric(name: str, others: Iterable[str]) -> str:
+def _unknown_metric(name: str, instead: Iterable[str]) -> str:
     """Return a message with the metrics nearest to an unknown one: by what people call them, else by spelling.
 
-    others: what may stand in place of a metric.
+    instead: what may stand in place of a metric.
     """
     asked, every = _plain(name), metrics()
-    called = {key: {_plain(word) for word in _names(metric)} for key, metric in every.items()}
+    called = {key: set(map(_plain, _names(metric))) for key, metric in every.items()}
     same = [key for key, words in called.items() if asked in words]
-    words = {word: key for key, own in reversed(called.items()) for word in own} | {_plain(key): key for key in others}
+    words = {word: key for key, own in reversed(called.items()) for word in own} | {_plain(key): key for key in instead}
     close = [words[word] for word in difflib.get_close_matches(asked, words, n=2 * _SUGGESTED)]
     first, *more = [*dict.fromkeys((*same, *close))][:_SUGGESTED] or [""]
-    guess = f"; did you mean {first!r}?{f' others: {_list(tuple(more))}' if more else ''}" if first else ""
+    others = f" others: {', '.join(more)}" if more else ""
+    guess = f"; did you mean {first!r}?{others}" if first else ""
     return f"unknown metric {name!r}{guess or '; expected one such as top1'} (a run's metrics are in its summary.csv)"
 
 
@@ -417,10 +396,8 @@ class Policy:
 
 
 def read_policy(path: Path) -> Policy:
-    """Return the rules of a TOML file.
-
-    Raises:
-        ProtocolError: there is no such file, or something in it is not understood; with line and column.
+    """Return the rules of a TOML file. Raises ProtocolError where there is no such file, or something in it is not
+    understood; with line and column.
     """
     try:
         content = bytes_of(path, TEXT)
@@ -447,39 +424,38 @@ def parse_policy(text: str, where: str) -> Policy:
     for key in table:
         if key not in ("rule", "undecided"):
             raise ProtocolError(f"{where}{_line_of(text, key)}: " + unknown("field", key, ("rule", "undecided")))
-    undecided = table.get("undecided", "fail")
-    if undecided not in ("fail", "pass"):
+    if (undecided := table.get("undecided", "fail")) not in ("fail", "pass"):
         place = _line_of(text, "undecided")
         raise ProtocolError(f"{where}{place}: undecided {undecided!r}; expected fail or pass")
     rules = table.get("rule", [])
     if not isinstance(rules, list) or not rules or not all(isinstance(rule, dict) for rule in rules):
         raise ProtocolError(f"{where}: no rule, so nothing would be checked; expected [[rule]] with require = '…'")
-    spots = _spots(text)
     for count, rule in enumerate(rules, start=1):
         if "require" not in rule:
             raise ProtocolError(f"{where}: rule {count} has no require; expected one such as 'top1 under clean >= 0.7'")
-    return Policy(where, tuple(_rule(rule, *spot, where) for rule, spot in zip(rules, spots, strict=True)), undecided)
+    return Policy(
+        where, tuple(_rule(rule, *spot, where) for rule, spot in zip(rules, _spots(text), strict=True)), undecided
+    )
 
 
 def _rule(table: Mapping[str, Any], line: int, place: Callable[[int, int], str], where: str) -> Rule:
-    choices = {"severity": ("error", "warning")}
+    fields, severities, here = (
+        ("require", "name", "checkpoint", "severity"),
+        ("error", "warning"),
+        f"rule at line {line}",
+    )
     for key, value in table.items():
-        if key not in ("require", "name", "checkpoint", "severity"):
-            fields = ("require", "name", "checkpoint", "severity")
-            raise ProtocolError(f"{where}: rule at line {line}: " + unknown("field", key, fields))
+        if key not in fields:
+            raise ProtocolError(f"{where}: {here}: " + unknown("field", key, fields))
         if not isinstance(value, str) or not value.strip():
-            raise ProtocolError(f"{where}: rule at line {line}: {key} is {value!r}; expected a text in quotes")
-        if value not in choices.get(key, (value,)):
-            raise ProtocolError(f"{where}: rule at line {line}: " + unknown(key, value, choices[key]))
+            raise ProtocolError(f"{where}: {here}: {key} is {value!r}; expected a text in quotes")
+        if key == "severity" and value not in severities:
+            raise ProtocolError(f"{where}: {here}: " + unknown(key, value, severities))
     text = table["require"]
-
-    def at(offset: int) -> str:
-        return f"{where}: {place(offset, len(text))}"
-
+    statement = parse_statement(text, lambda offset: f"{where}: {place(offset, len(text))}")
     options = {key: value for key, value in table.items() if key != "require"}
     name = " ".join(options.pop("name", text).split())
-    start = place(0, len(text))
-    return Rule(" ".join(text.split()), parse_statement(text, at), name, place=start, line=line, **options)
+    return Rule(" ".join(text.split()), statement, name, place=place(0, len(text)), line=line, **options)
 
 
 def _position(text: str, offset: int) -> tuple[int, int]:
@@ -499,19 +475,14 @@ def _spots(text: str) -> Iterator[tuple[int, Callable[[int, int], str]]]:
         if token.startswith("#"):
             continue
         if before[1] == "=" and before[0].strip("\"'") == "require":
-            yield _position(text, match.start())[0], _telling(text, match.start(), token)
+            yield _position(text, match.start())[0], partial(_place, text, match.start(), _offsets(token))
         before = [before[1], token]
 
 
-def _telling(text: str, start: int, token: str) -> Callable[[int, int], str]:
-    offsets = _offsets(token)
-
-    def place(offset: int, length: int) -> str:
-        exact = len(offsets) == length + 1  # else an escape that is not counted here
-        line, column = _position(text, start + (offsets[min(offset, length)] if exact else 0))
-        return f"line {line}, column {column}"
-
-    return place
+def _place(text: str, start: int, offsets: Sequence[int], offset: int, length: int) -> str:
+    exact = len(offsets) == length + 1  # else an escape that is not counted here
+    line, column = _position(text, start + (offsets[min(offset, length)] if exact else 0))
+    return f"line {line}, column {column}"
 
 
 def _offsets(token: str) -> list[int]:

@@ -30,9 +30,9 @@ from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
-from .measured import CannotTell, Measured, MeasuredRun, apart, check_card
+from . import verdicts
 from .policy import OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value
-from .verdicts import FAIL, PASS, SAME, UNDECIDED, Outcome, Verdict, matching, of_identity, out_of_reach
+from .verdicts import FAIL, PASS, UNDECIDED, CannotTell, Measured, MeasuredRun, Outcome, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,21 +139,16 @@ class Question:
 
     def take(self, run: RunFolder, task: Task, shard: int, ids: Sequence[str]) -> None:
         """Take samples of a shard, by their ids in the order in which they come; those that could not be read are left
-        out.
-
-        Raises:
-            RunError: a record cannot be read, or a figure is not between 0 and 1.
+        out. Raises RunError where a record cannot be read, or a figure is not between 0 and 1.
         """
         read, figures = task.per_sample(_OfShard(run, self.checkpoint, shard), self.condition, self.metric)
         after = dict(zip(read.to_pylist(), figures.tolist(), strict=True))
-        values = np.array([self._share(after[name], name) for name in ids if self._has(after, name)], np.float64)
+        there = [name for name in ids if name in after and (self.before is None or name in self.before)]
+        values = np.array([self._share(after[name], name) for name in there], np.float64)
         try:
             self.test.take(values)
         except ValueError as fault:
             raise RunError(f"{run.path}: {self.metric} under {self.condition}: {fault}") from None
-
-    def _has(self, after: Mapping[str, float], name: str) -> bool:
-        return name in after and (self.before is None or name in self.before)
 
     def _share(self, value: float, name: str) -> float:
         if self.before is None:
@@ -178,14 +173,14 @@ class Trial:
     def outcome(self, run: RunFolder, baseline: RunFolder | None = None) -> Outcome:
         """Return the verdicts, in the order of the rules. baseline: whose figures the changes are from."""
         subject = MeasuredRun(run)
-        verdicts = list[Verdict]()
+        every = list[Verdict]()
         for rule in self.policy.rules:
             if isinstance(rule.statement, Identity):
                 of_run = rule.statement.subject in OF_RUN
-                names = [""] if of_run else matching(rule.checkpoint, [*subject.checkpoints])
-                verdicts += (of_identity(rule, name, rule.statement, subject) for name in names)
-            verdicts += (_verdict(each, subject, baseline) for each in self.questions if each.rule is rule)
-        return Outcome(self.policy, tuple(verdicts), subject.results)
+                names = [""] if of_run else verdicts.matching(rule.checkpoint, [*subject.checkpoints])
+                every += (verdicts.of_identity(rule, name, rule.statement, subject) for name in names)
+            every += (_verdict(each, subject, baseline) for each in self.questions if each.rule is rule)
+        return Outcome(self.policy, tuple(every), subject.results)
 
 
 def bounded(rule: Rule) -> Value | Change:
@@ -194,25 +189,18 @@ def bounded(rule: Rule) -> Value | Change:
     return rule.statement
 
 
-def _apart(question: Question, subject: MeasuredRun, baseline: RunFolder | None) -> Sequence[str]:
-    """Return flags of what was computed otherwise in the baseline of a question, if it has one."""
-    statement = question.rule.statement
-    if baseline is None or not isinstance(statement, Change):
-        return ()
-    manifest, name = baseline.manifest, question.checkpoint
-    there = manifest.checkpoint(name if name in manifest.names else manifest.names[0])
-    return apart((manifest, there), (subject.manifest, subject.checkpoints[name]), statement.excepted)
-
-
 def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | None) -> Verdict:
-    rule, taken, every = question.rule, question.test.taken, subject.manifest.data.n
+    rule, name, taken, every = question.rule, question.checkpoint, question.test.taken, subject.manifest.data.n
     word = "not decided by" if question.state == UNDECIDED else "decided after"
-    row = subject.cells[question.checkpoint].get((question.condition, question.metric))
+    row = subject.cells[name].get((question.condition, question.metric))
     flags = [] if row is None else [flag for flag in row["flags"] if not flag.startswith((INCOMPLETE, STOPPED))]
-    flags += _apart(question, subject, baseline)
+    if baseline is not None and isinstance(rule.statement, Change):
+        before = baseline.manifest
+        there = before.checkpoint(name if name in before.names else before.names[0])
+        flags += verdicts.apart((before, there), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted)
     figure = Measured(question.value, taken, flags=tuple(flags)) if taken else None
     reason = f"{word} {taken} of {every} samples"
-    return Verdict(rule, question.checkpoint, question.state, reason, figure, question.condition, of=every)
+    return Verdict(rule, name, question.state, reason, figure, question.condition, of=every)
 
 
 ERROR = 0.05
@@ -231,10 +219,8 @@ _DEFINITIONS = ("--constants", "--variant")
 
 
 def options_asked(policy: Policy) -> dict[str, str]:
-    """Return the options of an audit that evaluates what the rules of a policy are about, each with its value.
-
-    Raises:
-        ProtocolError: a rule cannot be decided while samples come, or none needs samples.
+    """Return the options of an audit that evaluates what the rules of a policy are about, each with its value. Raises
+    ProtocolError where a rule cannot be decided while samples come, or none needs samples.
     """
     asked = dict.fromkeys(_OPTIONS, "")
     wanted = False
@@ -299,7 +285,7 @@ def trial_of(
     """
     found = list[tuple[Rule, str, str, tuple[str, ...], str]]()
     for rule in policy.rules:
-        chosen = matching(rule.checkpoint, names)
+        chosen = verdicts.matching(rule.checkpoint, names)
         if not chosen:
             raise _refused(policy, rule, f"no checkpoint is called {rule.checkpoint}; there are {', '.join(names)}")
         if isinstance(rule.statement, Value | Change):
@@ -314,7 +300,7 @@ def trial_of(
         if isinstance(rule.statement, Change) and baseline is not None:
             bound, before = (bound + 1) / 2, baseline(name, text, metric, rule.statement.excepted)
             mean = sum(before.values()) / max(len(before), 1)
-            if why := out_of_reach(rule.statement, mean, metric):
+            if why := verdicts.out_of_reach(rule.statement, mean, metric):
                 raise _refused(policy, rule, why)
         questions.append(Question(rule, name, text, metric, needs, before, SequentialTest(bound, error)))
     return Trial(policy, tuple(questions))
@@ -339,9 +325,8 @@ def _figure(
         why = f"samples leave {text} at their first wrong prediction, so {metric} has no meaning there"
         raise _refused(policy, rule, f"{why}; ask for {', '.join(task.compared.ended)}")
     if metric not in [*own, *(task.paired if text in by_text else ())]:
-        raise _refused(
-            policy, rule, f"{metric} under {text} is no mean over samples; ask for {', '.join(own) or 'top1'}"
-        )
+        why = f"{metric} under {text} is no mean over samples; ask for {', '.join(own) or 'top1'}"
+        raise _refused(policy, rule, why)
     needs = words.needs(text, metric, [*by_text])
     for need in needs:
         if need not in by_text or by_text[need].waits or by_text[need].on:
@@ -364,15 +349,16 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
                 "checkpoint as one of them, or give a baseline of one checkpoint"
             )
         side, subject = Side(run, other), planned.checkpoint(name)
+        needs = words_of(condition).needs(condition, metric, manifest.conditions)
         try:
-            apart((manifest, side.described), (planned, subject), excepted)
-            for text in words_of(condition).needs(condition, metric, manifest.conditions):
-                check_card(manifest, planned, text)
+            verdicts.apart((manifest, side.described), (planned, subject), excepted)
+            for text in needs:
+                verdicts.check_card(manifest, planned, text)
         except CannotTell as why:
             raise RunError(f"{run.path}: {why}") from None
         if same_identity(side.described, subject):
-            raise RunError(f"{run.path}: {SAME}")
-        for text in words_of(condition).needs(condition, metric, manifest.conditions):
+            raise RunError(f"{run.path}: {verdicts.SAME}")
+        for text in needs:
             if text not in manifest.conditions:
                 raise RunError(f"{run.path}: the baseline has no {text}; audit it under that, too")
             if manifest.corrupted.digests.get(text) != takes.get(text):

@@ -1,40 +1,236 @@
-"""Judge a run by rules: pass, fail or inconclusive, and then why and what would help."""
+"""Judge a run by rules: pass, fail or inconclusive, why, and what would help.
+
+The figure that a rule asks for is looked up in one run or two; or it is said why there is none.
+"""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
 
-from ..common.differences import needed_unchanged, of_outcomes
+from ..common.differences import needed_unchanged, of_outcomes, unseen
 from ..common.intervals import Z
 from ..common.plugins import plugin_session
 from ..common.preprocessing import said_by
-from ..errors import ProtocolError
+from ..display.text import no_controls
+from ..errors import NothingEvaluated, ProtocolError, RunError
 from ..evaluations.metrics import INCOMPLETE, SummaryRow
-from ..evaluations.registry import fits, words_of
-from ..results.pairing import Side, heads_setup, is_of_rounding, lacking, run_setup
+from ..evaluations.registry import fits, is_exactly, pattern_of, shares_of, vocabulary_of, words_of
+from ..protocol.card import card_names
+from ..protocol.condition import ConditionPattern
+from ..results import pairing
+from ..results.pairing import Side, lacking
+from ..results.summary import survey
 from ..runs.description import repeat_of, shown_as
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
+from ..runs.merging import card_difference, differing
 from ..tasks.registry import find_metric
-from .measured import (
-    Ambiguous,
-    CannotTell,
-    Measured,
-    MeasuredRun,
-    apart,
-    change_of,
-    figure_of,
-    find,
-    is_of_missing,
-    not_evaluated,
-)
-from .policy import OF_RUN, SLACK, Change, Identity, NoFlags, Policy, Rule, Value, always_meets, meets
+from ..tasks.task import task_of
+from .policy import OF_RUN, SLACK, Change, Identity, NoFlags, Policy, Rule, Value, always_meets, meets, quoted
 
-_CARD = "protocol"
-"""What the rule on the card says, which names its digest."""
+_OPTIONS = (
+    *("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir", "seed", "dtype", "compile"),
+    *("layout", "labels_csv", "real_labels", "ignore", "arch", "attention", "num_classes", "use_ema", "allow_partial"),
+    *("mean", "std", "interpolation", "crop_pct", "crop_mode", "img_size", "window", "stride", "short_side", "resize"),
+)
+
+
+def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out: Path) -> str:
+    """Return the command that evaluates a condition of a checkpoint into the same run, whose folder is `out`."""
+    asked, task, card = manifest.arguments, task_of(manifest), manifest.protocol.name
+    words = ["robustkit", task.command, manifest.checkpoint(name).spec]
+    words += ["--data-dir", str(asked.get("data_dir", manifest.data.root))]
+    words += vocabulary_of(wanted.name).command(wanted, pattern_of)
+    words += [] if card == task.card else ["--protocol", card if card in card_names() else f"{card}.toml"]
+    kept = ("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir")
+    given: dict[str, Any] = {key: asked.get(key) for key in kept}
+    given |= {**(asked.get("model") or {}), **(asked.get("data") or {}), "seed": manifest.seed or None}
+    deciding = manifest.deciding
+    given |= {"dtype": deciding.dtype if deciding.dtype != "float32" else None, "compile": deciding.compile or None}
+    for key, value in given.items():
+        if key in _OPTIONS and value is not None and value is not False:  # run.json may be someone else's
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            words += [f"--{key.removesuffix('_csv').replace('_', '-')}", *([] if value is True else [text])]
+    return shlex.join([*words, "--out", str(out)])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number with its 95 % interval (nan where there is none), of n samples. before: of a change, the baseline's
+    figure; same: both are of one checkpoint, and equal.
+    """
+
+    value: float
+    n: int
+    low: float = math.nan
+    high: float = math.nan
+    flags: tuple[str, ...] = ()
+    before: float = math.nan
+    same: bool = False
+
+
+_SHOWN = 3  # differences of set-ups that a line names
+
+
+class MeasuredRun:
+    """A run with its results, computed from the records. cells: by checkpoint, a row for each condition and metric."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run, self.manifest = run, run.manifest
+        if said := run.refusal():
+            raise RunError(
+                f"{run.path}: the last audit into this run was refused, so that it may not be what was meant: "
+                f"{no_controls(said)}; run the audit again to its end, or delete {run.refusal_path}"
+            )
+        self.results = survey(run)
+        self.cells, self.task = self.results.cells, task_of(self.manifest)
+        self.checkpoints = {checkpoint.name: checkpoint for checkpoint in self.manifest.checkpoints}
+        if not len(self.results):
+            raise NothingEvaluated(f"{run.path}: there are no results to check; run the audit again to its end")
+
+    def without_records(self, name: str) -> list[str]:
+        """Return the conditions that run.json names and a checkpoint has no records of."""
+        done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
+        return [condition for condition in self.manifest.conditions if condition not in done]
+
+
+class CannotTell(Exception):  # noqa: N818 - an outcome rather than a fault
+    """There is no figure.
+
+    command: evaluates a condition that nobody asked for; completes: runs the same audit again, which makes records that
+    are missing. Empty where that is not why.
+    """
+
+    def __init__(self, reason: str, command: str = "", completes: str = "") -> None:
+        super().__init__(reason)
+        self.command, self.completes = command, completes
+
+
+class Ambiguous(Exception):  # noqa: N818
+    """Several conditions fit."""
+
+
+def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> CannotTell:
+    """Return the error for a condition that was not evaluated, with the command that evaluates it."""
+    command = missing_command(subject.manifest, name, wanted, subject.run.path)
+    return CannotTell(f"{wanted.text} was not evaluated", command)
+
+
+def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern) -> str:
+    """Return the condition of the run that a rule means.
+
+    Raises:
+        CannotTell: it was not evaluated, or has no such metric. Ambiguous: several fit.
+    """
+    cells = subject.cells[name]
+    fitting = [text for text in dict.fromkeys(text for text, _ in cells) if fits(wanted, text)]
+    having = [text for text in fitting if metric == "n" or (text, metric) in cells]
+    having = [text for text in having if is_exactly(wanted, text)] or having
+    if len(having) > 1:
+        raise Ambiguous(f"{wanted.text} is ambiguous: the run has {' and '.join(having)}; write one of them in full")
+    if not fitting:
+        raise not_evaluated(subject, name, wanted)
+    if not having:
+        there = ", ".join(measure for text, measure in cells if text == fitting[0])
+        raise CannotTell(f"there is no {metric} under {fitting[0]}; there are {there}")
+    return having[0]
+
+
+def is_of_missing(flag: str) -> bool:
+    """Whether a flag is about records or evidence that are missing, and that the same audit makes."""
+    return "the same command" in flag or "the same audit" in flag
+
+
+def figure_of(row: SummaryRow) -> Measured:
+    """Return a result. An interval of zero width is left out: resampling saw no difference in so few samples."""
+    figure = Measured(row["value"], row["n"], row["ci_low"], row["ci_high"], tuple(row["flags"]))
+    metric = find_metric(row["metric"])
+    if figure.low != figure.high or (metric and metric.binary):
+        return figure
+    reach = unseen(figure.n) if metric and metric.share else math.nan
+    return replace(figure, low=figure.value - reach, high=figure.value + reach)
+
+
+Described = tuple[Manifest, CheckpointEntry]
+"""A checkpoint of a run, as run.json describes both."""
+
+
+def apart(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return flags of what was computed otherwise in a baseline, though the two can be paired.
+
+    excepted: parts of the lines on differences that a rule accepts.
+
+    Raises:
+        CannotTell: they differ in what decides figures besides the weights, as `robustkit compare` says it.
+    """
+    (before, first), (after, second) = baseline, run
+    check_card(before, after)
+    there, here = before.deciding.to_plain(), after.deciding.to_plain()
+    for key in ("data digest", "seed"):
+        if there[key] != here[key]:
+            what = differing(key, there[key], here[key], "in the baseline")
+            raise CannotTell(f"the runs cannot be paired: {what}; audit both alike")
+    for what, one, other in (
+        ("the task", task_of(before).name, task_of(after).name),
+        ("the number of classes", before.data.classes, after.data.classes),
+        ("the number of outputs", first.num_classes, second.num_classes),
+    ):
+        if one != other:
+            raise CannotTell(f"the runs cannot be paired: {what} is {one} in the baseline and {other} here")
+    lines = [
+        *pairing.changed(first, second),
+        *pairing.run_changes(pairing.run_setup(before), pairing.run_setup(after), ()),
+    ]
+    reported = [line for line in lines if line.startswith("weights ") or pairing.is_of_rounding(line)]
+    strange = [line for line in lines if line not in reported and not any(part in line for part in excepted)]
+    if strange:
+        parts = ", ".join(map(quoted, strange[:_SHOWN]))
+        more = f"; and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        raise CannotTell(
+            f"the baseline has another set-up: {'; '.join(strange[:_SHOWN])}{more}; audit both alike, or accept this "
+            f"in the rule: except {parts}"
+        )
+    accepted = [f"set-up: {line}, which the rule accepts" for line in lines if line not in reported]
+    return (*(f"baseline: {line}" for line in reported), *accepted)
+
+
+def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
+    """Raise CannotTell where one of some conditions uses another part of the card in a baseline, or where a run of
+    format 1 has another card.
+    """
+    if other := card_difference(before, after, conditions):
+        raise CannotTell(f"the runs cannot be paired: {differing(*other, 'in the baseline')}; audit both alike")
+
+
+def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
+    """Return how much the second is below the first, or above it where not `falls`; paired by sample. Raises CannotTell
+    where the two cannot be paired, or records of one are missing.
+    """
+    for side, which in ((first, "the baseline"), (second, "the run")):
+        if gone := lacking(side, condition, metric):
+            raise CannotTell(f"{which} is {gone}", completes=side.run.manifest.command)
+    manifests = first.run.manifest, second.run.manifest
+    for text in shares_of(condition):
+        taken = [manifest.corrupted.digests.get(text) for manifest in manifests]
+        check_card(*manifests, text)
+        if taken[0] != taken[1]:
+            raise CannotTell(f"the runs cannot be paired: {text} reads other files here than in the baseline")
+    try:
+        difference = pairing.paired_difference(first, second, condition, metric)
+    except RunError as fault:
+        raise CannotTell(str(fault)) from None
+    same = difference.value == 0 and pairing.same_identity(first.described, second.described)
+    figure = difference.value, difference.ci_low, difference.ci_high
+    value, low, high = (0.0 - figure[0], 0.0 - figure[2], 0.0 - figure[1]) if falls else figure
+    return Measured(value, difference.n, low, high, (), difference.first, same)
+
+
 _USUAL = "use of maps of wrong predictions left out"
 
 
@@ -65,14 +261,16 @@ def compared(statement: Identity, manifest: Manifest, checkpoint: CheckpointEntr
 
 def settings_of(manifest: Manifest) -> str:
     """Return what a run decides for all its checkpoints besides card and data, without what only rounds otherwise."""
-    values = run_setup(manifest).values
-    kept = (f"{name} {value}" for name, value in values.items() if not (name == _CARD or is_of_rounding(name)))
+    values = pairing.run_setup(manifest).values
+    kept = (
+        f"{name} {value}" for name, value in values.items() if not (name == "protocol" or pairing.is_of_rounding(name))
+    )
     return ", ".join(text for text in kept if text != _USUAL)
 
 
 def heads_of(checkpoint: CheckpointEntry) -> str:
     """Return how the heads of features were made, and from what; empty where there are none."""
-    return ", ".join(f"{key} {value}" for key, value in heads_setup(checkpoint).items())
+    return ", ".join(f"{key} {value}" for key, value in pairing.heads_setup(checkpoint).items())
 
 
 def _preprocessing(checkpoint: CheckpointEntry, expected: str) -> tuple[bool, str]:
@@ -173,10 +371,8 @@ def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> 
 
 
 def matching(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the checkpoints that a rule is about."""
-    if pattern in names:  # a name may hold what means something in a pattern
-        return [pattern]
-    return [name for name in names if fnmatchcase(name, pattern)]
+    """Return the checkpoints that a rule is about. A name may hold what means something in a pattern."""
+    return [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
 
 
 def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before: MeasuredRun | None) -> Verdict:
@@ -194,10 +390,10 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             figure = Measured(of_all, of_all)
         else:
             figure = figure_of(subject.cells[name][condition, statement.metric])
-        if statement.metric != "n" and (gone := lacking(Side(subject.run, name), condition, statement.metric)):
-            others = tuple(flag for flag in figure.flags if not flag.startswith(INCOMPLETE))
-            shown, command = replace(figure, flags=others), subject.manifest.command
-            return Verdict(rule, name, UNDECIDED, gone, shown, condition, completes=command, whole=False)
+            if gone := lacking(Side(subject.run, name), condition, statement.metric):
+                others = tuple(flag for flag in figure.flags if not flag.startswith(INCOMPLETE))
+                shown, command = replace(figure, flags=others), subject.manifest.command
+                return Verdict(rule, name, UNDECIDED, gone, shown, condition, completes=command, whole=False)
         state, reason, needed = decide(statement, figure, statement.metric)
         return Verdict(rule, name, state, reason, figure, condition, needed)
     except CannotTell as why:
@@ -214,11 +410,11 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
     """
     if not math.isfinite(figure.value):
         return FAIL, f"{figure.value} is not a number to compare", None
+    fine = [meets(statement.compare, statement.bound, end) for end in (figure.low, figure.value, figure.high)]
     if not statement.sure:
-        return (PASS if _meets(statement, figure.value) else FAIL), "", None
+        return (PASS if fine[1] else FAIL), "", None
     if not (math.isfinite(figure.low) and math.isfinite(figure.high)):
         return UNDECIDED, "it has no interval; too few samples, or the metric has none", None
-    fine = [_meets(statement, end) for end in (figure.low, figure.value, figure.high)]
     if all(fine):
         return PASS, "", None
     if not any(fine):
@@ -243,10 +439,6 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
     return UNDECIDED, f"the interval holds the bound; about {needed} samples would tell if the value stays", needed
 
 
-def _meets(statement: Value | Change, value: float) -> bool:
-    return meets(statement.compare, statement.bound, value)
-
-
 def of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
     """Return whether a run, or a checkpoint of it, is what a rule says."""
     same, reason = compared(statement, subject.manifest, subject.checkpoints.get(name))
@@ -260,19 +452,13 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
     if wanted is not None and not any(fits(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
-    without = subject.without_records(name)
-    every += ((condition, f"{INCOMPLETE}: no records; the same command continues") for condition in without)
+    no_records = f"{INCOMPLETE}: no records; the same command continues"
+    every += ((condition, no_records) for condition in subject.without_records(name))
     every += (("data", line) for line in subject.manifest.data.notes if "whose names" in line)
-    left_out = subject.manifest.corrupted.left_out
-    every += ((condition, f"left out: {line}") for condition, line in left_out.items())
-    flags = list(
-        dict.fromkeys(
-            f"{text}: {flag}"
-            for text, flag in every
-            if (wanted is None or fits(wanted, text)) and not any(part in flag for part in statement.excepted)
-        )
-    )
-    if not flags:
+    every += ((condition, f"left out: {line}") for condition, line in subject.manifest.corrupted.left_out.items())
+    meant = ((text, flag) for text, flag in every if wanted is None or fits(wanted, text))
+    raised = (f"{text}: {flag}" for text, flag in meant if not any(part in flag for part in statement.excepted))
+    if not (flags := list(dict.fromkeys(raised))):
         return Verdict(rule, name, PASS, "no flags" if not statement.excepted else "no other flags")
     more = f"; and {len(flags) - 3} more" if len(flags) > 3 else ""
     reason = f"{len(flags)} flag{'s' * (len(flags) > 1)}: {'; '.join(flags[:3])}{more}"
@@ -315,8 +501,10 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     idle = [verdict for verdict in judged if not verdict.whole]
     if 0 < len(idle) < len(judged):  # the others can fail
         judged = [replace(each, state=PASS, reason="", whole=True) if each in idle else each for each in judged]
-    before_lacks = [*filter(_has_accuracy, before.without_records(other))]
-    lacks = [*filter(_has_accuracy, subject.without_records(name))]
+    before_lacks, lacks = (
+        [text for text in run.without_records(its) if words_of(text).in_results or words_of(text).in_means]
+        for run, its in ((before, other), (subject, name))
+    )
     unmatched = {
         "conditions of the baseline that were not evaluated here": sorted(theirs.difference(conditions)),
         "conditions of the baseline without records": before_lacks,
@@ -340,11 +528,6 @@ def out_of_reach(statement: Change, before: float, metric: str) -> str:
         f"{metric} is {definition.said(before)} in the baseline, so that no run could miss the bound; "
         f"ask for less, or for the figure itself: {metric} under …"
     )
-
-
-def _has_accuracy(condition: str) -> bool:
-    words = words_of(condition)
-    return words.in_results or words.in_means
 
 
 def _worst(judged: list[Verdict], statement: Change, unmatched: dict[str, list[str]]) -> Verdict:

@@ -14,6 +14,7 @@ import torch
 
 from ..attention.formulas import find_formula
 from ..common.determinism import seeded
+from ..common.plugins import built_in
 from ..common.preprocessing import LARGEST_SIDE
 from ..errors import CheckpointError, ModelError
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
@@ -128,8 +129,8 @@ def _from_file(
     metadata = checkpoint.metadata
     if metadata.get("task") == "segmentation":
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
-    if metadata.get("task") == "series":
-        raise CheckpointError(f"{spec} is a model of time series; evaluate it with robustkit series, or load_series")
+    if (task := metadata.get("task")) in built_in("tasks"):
+        raise CheckpointError(f"{spec} is a checkpoint of task {task}; evaluate it with robustkit {task}")
     arch, kwargs, notes = _architecture(checkpoint, wanted, features)
     size = wanted.img_size
     if size is None and "img_size" not in kwargs and "input_size" in metadata:

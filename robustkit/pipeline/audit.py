@@ -1,4 +1,4 @@
-"""Evaluate classifiers, segmenters, features, time series and language models: `robustkit.audit` and its siblings."""
+"""Evaluate classifiers and segmenters: `robustkit.audit` and `segment`, and what the functions of slices share."""
 
 from __future__ import annotations
 
@@ -12,20 +12,13 @@ from ..common.options import Option, options_of
 from ..errors import unknown
 from ..results.summary import Run
 from ..runs.progress import Progress
-from .request import (
-    ClassificationRequest,
-    FeatureRequest,
-    Request,
-    SegmentationRequest,
-    SeriesRequest,
-    TextRequest,
-)
+from .request import ClassificationRequest, Request, SegmentationRequest
 from .scheduler import run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .keywords import AuditOptions, FeaturesOptions, SegmentOptions, SeriesOptions, TextOptions
+    from .keywords import AuditOptions, SegmentOptions
 
 F = TypeVar("F", bound=Callable[..., Run])
 Checkpoints = str | Path | Sequence[str | Path]
@@ -41,7 +34,7 @@ def _parameter(each: Option) -> inspect.Parameter:
     return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=each.keyword)
 
 
-def _takes_options_of(kind: type[Request]) -> Callable[[F], F]:
+def takes_options_of(kind: type[Request]) -> Callable[[F], F]:
     """Show the options of a request in the signature and the docstring of the function that carries it out."""
 
     def decorate(function: F) -> F:
@@ -51,13 +44,13 @@ def _takes_options_of(kind: type[Request]) -> Callable[[F], F]:
         shown = [first, data, *map(_parameter, given), progress, say]
         lines = (f"    {each.name}{'=False' * (each.default is True)}: {each.help}" for each in given if each.help)
         function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Options:", *lines])
-        vars(function)["__signature__"] = signature.replace(parameters=shown)
+        vars(function).update(__signature__=signature.replace(parameters=shown), request=kind)
         return function
 
     return decorate
 
 
-@_takes_options_of(ClassificationRequest)
+@takes_options_of(ClassificationRequest)
 def audit(
     checkpoints: Checkpoints,
     *,
@@ -101,10 +94,10 @@ def audit(
         ModelError: besides, a network that fails on some batch; what was done before it is kept.
         NothingEvaluated: no sample could be evaluated.
     """
-    return _carried_out(ClassificationRequest, checkpoints, data_dir, options, progress, say)
+    return carried_out(ClassificationRequest, checkpoints, data_dir, options, progress, say)
 
 
-@_takes_options_of(SegmentationRequest)
+@takes_options_of(SegmentationRequest)
 def segment(
     checkpoints: Checkpoints,
     *,
@@ -130,92 +123,10 @@ def segment(
         ModelError: besides, a network that fails on some batch; what was done before it is kept.
         NothingEvaluated: no sample could be evaluated.
     """
-    return _carried_out(SegmentationRequest, checkpoints, data_dir, options, progress, say)
+    return carried_out(SegmentationRequest, checkpoints, data_dir, options, progress, say)
 
 
-@_takes_options_of(FeatureRequest)
-def features(
-    checkpoints: Checkpoints,
-    *,
-    data_dir: str | Path,
-    progress: Progress | None = None,
-    say: Say = None,
-    **options: Unpack[FeaturesOptions],
-) -> Run:
-    """Evaluate features without a head: neighbours, few images, a probe, retrieval; clean, corrupted and attacked.
-
-    A call on a folder that an earlier call left unfinished continues where that one stopped.
-
-    Args:
-        checkpoints: as in `audit`; a classifier is taken without its head, and one may have none.
-        data_dir: the images that heads are asked about. train: those that heads learn from; required.
-        model: further arguments for `robustkit.load`. All else as in `audit`.
-
-    Raises:
-        RobustkitError: anything that is wrong with the arguments, before a file is written.
-        NothingEvaluated: no sample could be evaluated.
-    """
-    return _carried_out(FeatureRequest, checkpoints, data_dir, options, progress, say)
-
-
-@_takes_options_of(SeriesRequest)
-def series(
-    checkpoints: Checkpoints,
-    *,
-    data: str | Path,
-    progress: Progress | None = None,
-    say: Say = None,
-    **options: Unpack[SeriesOptions],
-) -> Run:
-    """Evaluate classifiers of time series clean, under attack and disturbed, and write records, summary and report.
-
-    A call on a folder that an earlier call left unfinished continues where that one stopped.
-
-    Args:
-        checkpoints: one or several: a file, or `zoo:NAME`; any file with `model={"arch": "net.py:make"}`.
-        data: a `.ts` file of labelled series, such as X_TEST.ts of the UEA archive.
-        eps: radii, in standard deviations of each channel in the training data.
-        model: further arguments for the loader: arch, attention, num_classes, mean, std, use_ema, allow_partial.
-
-    All else is as in `audit`.
-
-    Raises:
-        RobustkitError: anything that is wrong with the arguments, before a file is written.
-        NothingEvaluated: no series could be evaluated.
-    """
-    return _carried_out(SeriesRequest, checkpoints, data, options, progress, say)
-
-
-@_takes_options_of(TextRequest)
-def text(
-    checkpoints: Checkpoints,
-    *,
-    data: str | Path,
-    progress: Progress | None = None,
-    say: Say = None,
-    **options: Unpack[TextOptions],
-) -> Run:
-    """Evaluate causal language models clean and on changed words, and write records, summary and report.
-
-    A call on a folder that an earlier call left unfinished continues where that one stopped.
-
-    Args:
-        checkpoints: one or several: `hf:DIR` or `hf-hub:ORG/NAME` with its tokenizer, `zoo:NAME`, or the file of a
-            model of words.
-        data: a text file, a folder of .txt files, or Brown's .tgz.
-        window, stride: tokens that are read at once, and from one window to the next; left out, as the card says.
-        model: further arguments for the loader: attention.
-
-    All else is as in `audit`.
-
-    Raises:
-        RobustkitError: anything that is wrong with the arguments, before a file is written.
-        NothingEvaluated: no document could be evaluated.
-    """
-    return _carried_out(TextRequest, checkpoints, data, options, progress, say)
-
-
-def _carried_out(
+def carried_out(
     kind: type[Request],
     checkpoints: Checkpoints,
     data_dir: str | Path,

@@ -11,7 +11,7 @@ from ..attention.surrogates import can_be_seen
 from ..common.preprocessing import Preprocessing, spelled
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
-from ..evaluations.attacks.build import attacked_labels
+from ..evaluations.attacks.evaluate import attacked_labels
 from ..evaluations.attacks.evidence import bearing_evidence
 from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition
@@ -22,8 +22,8 @@ from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.counterfactuals.condition import CHANGES, counterfactual_conditions
 from ..evaluations.maps.evaluate import check_explainable
-from ..evaluations.maps.methods import check_method
-from ..evaluations.maps.regions.condition import chosen_of, parse_regions
+from ..evaluations.maps.methods import check_method, chosen_of
+from ..evaluations.maps.regions.condition import parse_regions
 from ..evaluations.maps.truth import Truth, open_truth
 from ..evaluations.maps.two_objects.condition import two_object_condition
 from ..evaluations.registry import is_attack, shows
@@ -36,8 +36,7 @@ from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
 from ..results.summary import Run
 from ..runs.binding import OF_CHECKPOINT
-from ..runs.digests import digest_of
-from ..runs.manifest import CheckpointEntry
+from ..runs.manifest import CheckpointEntry, digest_of
 from ..tasks.classification.subject import ClassifierSubject, Images
 from .inputs import labelled_data, plan_attacked
 from .manifest import describe

@@ -15,14 +15,13 @@ from typing import Any
 from ..common.plugins import declared
 from ..data.dataset import Dataset, open_dataset
 from ..errors import DataError, NothingEvaluated, PluginError, ProtocolError, unknown
-from ..evaluations.attacks.build import Options, build_attack, parse_condition
-from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK
-from ..evaluations.attacks.on_corrupted import on_corrupted
+from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK, on_corrupted
+from ..evaluations.attacks.evaluate import Options, build_attack, parse_condition
 from ..evaluations.attacks.two_phase.condition import two_phase_condition
 from ..evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
 from ..evaluations.corruptions.plan import CorruptedInputs, Plan
 from ..evaluations.corruptions.tree import CorruptedTree
-from ..evaluations.registry import is_attack, kind_of, pattern_of, plugged, vocabulary_of
+from ..evaluations.registry import EVERY_FAMILY, is_attack, kind_of, pattern_of, vocabulary_of
 from ..models.identity import ModelIdentity
 from ..protocol.card import Card
 from ..protocol.condition import Condition, split_condition
@@ -87,7 +86,7 @@ def plugin_condition(text: str) -> Condition:
         ProtocolError: it is of another family, or of none. PluginError: the plug-in makes something else of it.
     """
     kind, _ = split_condition(text)
-    if plugged(kind) is None:
+    if EVERY_FAMILY.plugin(kind) is None:
         if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
             names = [plugin.name for plugin in declared("families")]
             if not names:

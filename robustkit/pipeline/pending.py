@@ -11,18 +11,17 @@ from typing import Any
 from ..display.text import no_controls
 from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, needs_evidence
-from ..evaluations.family import family_of
+from ..evaluations.corruptions.evaluate import lines_on_device
 from ..evaluations.records import ENOUGH, Part
 from ..evaluations.setup import unsuited
 from ..protocol.condition import CLEAN, Condition
 from ..runs.binding import shard_number
 from ..runs.folder import RunFolder
-from ..runs.kept_images import adversarials_path, strange_adversarials, strange_pictures
+from ..runs.kept_images import ADVERSARIALS, PICTURES, adversarials_path, strange_images
 from ..runs.progress import Progress
-from .estimate import Estimate
 from .plan import Contender, Plan
 from .processes import Ranks
-from .progress import PLAN, Reporter, jobs_of, work_lines
+from .progress import PLAN, Estimate, Reporter, jobs_of, work_lines
 
 
 @dataclass(frozen=True)
@@ -139,9 +138,9 @@ def _without_strange(plan: Plan, contender: Contender, conditions: Sequence[Cond
     lines = [f"{path}: {why}; computed again" for path, why in dropped(lambda text: run.damaged(name, [text]))]
     odd = dropped(lambda text: run.strange_evidence(name, [text]))
     lines += [f"{path}: evidence: {why}; taken again" for path, why in odd]
-    odd = dropped(lambda text: strange_pictures(run, name, [text]))
+    odd = dropped(lambda text: strange_images(run, PICTURES, name, [text]))
     lines += [f"{path}: pictures: {why}; removed, the report goes without" for path, why in odd]
-    odd = dropped(lambda text: strange_adversarials(run, name, [text]) if text in plan.handed else [])
+    odd = dropped(lambda text: strange_images(run, ADVERSARIALS, name, [text]) if text in plan.handed else [])
     return [*lines, *(f"{path}: {why}; removed, found again where it is needed" for path, why in odd)]
 
 
@@ -204,9 +203,8 @@ def announced(
             say(line)
         texts = {text for lacking, *_ in every for _, some in lacking for text in some}
         conditions = [condition.under or condition for condition in plan.conditions if condition.text in texts]
-        for line in dict.fromkeys(family_of(each.name).evaluator.elsewhere(each, device) for each in conditions):
-            if line:
-                say(line)
+        for line in lines_on_device(conditions, device):
+            say(line)
         if done := sum(there for _, _, there, *_ in every):
             say(f"{done} units of work were there already and were not computed again")
     samples = len(plan.dataset.samples[:at_most])

@@ -10,6 +10,7 @@ from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
 from ..evaluations.corruptions.plan import CorruptedInputs
 from ..evaluations.subject import Settings, Subject, Supply
+from ..protocol.card import TASKS
 from ..protocol.condition import Condition
 from ..results.summary import Run
 from ..runs.manifest import CheckpointEntry
@@ -82,12 +83,12 @@ class Plan:
 
 
 def plan_of(request: Request) -> Plan:
-    """Return all that a run needs: what `plan` of the module of its task in this room makes, or of a plug-in.
+    """Return all that a run needs: what `plan` of the module of its task in this room makes, or of a slice's or
+    a plug-in's task.
 
     Raises:
         RobustkitError: anything that is wrong with the request.
     """
-    plugin = EVERY_TASK.plugin(request.task)
-    maker = EVERY_TASK.load(plugin) if plugin else import_module(f"{__package__}.{request.task}")
+    maker = import_module(f"{__package__}.{request.task}") if request.task in TASKS else EVERY_TASK[request.task]
     planned: Plan = maker.plan(request)
     return planned

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
-from ..common.options import option, option_group, read_labels, read_numbers, read_sides, read_triple
+from ..common.options import option, option_group, read_labels, read_sides, read_triple
 from ..errors import ProtocolError
 from .presets import Preset, preset_of
 from .processes import follows
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from ..evaluations.subject import Settings
     from ..protocol.card import Card
     from ..protocol.condition import Condition
-
-
-_LISTS = ("attacks", "corruptions", "cams", "region_noise", "disturbances", "evaluations")
-"""Fields that are read more than once, so that an iterator becomes a tuple."""
-
 
 # The options of models and data sets, which are entries of one field
 
@@ -80,26 +75,6 @@ class SegmenterOptions(NetworkOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesModelOptions(NetworkOptions):
-    """What the loader of classifiers of time series takes."""
-
-    arch: str | None = option("Model", "series-transformer, or code to run: module:function, file.py:function.")
-    mean: str | None = option(
-        "Model", "Mean of each channel in the training data, separated by spaces or commas.", read=read_numbers
-    )
-    std: str | None = option(
-        "Model", "Standard deviation of each channel there, likewise; the unit of --eps.", read=read_numbers
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LanguageModelOptions:
-    """What the loader of language models takes."""
-
-    attention: str | None = option("Model", "Attention formula of an hf: model; default: from the metadata.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class LabelOptions:
     """What `robustkit.data.open_dataset` takes besides."""
 
@@ -120,6 +95,7 @@ class Request:
     task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by kind of device, where
     none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
     run.json keeps, so that the same samples can be found again. lacks: the fields that mean nothing for the task.
+    lists: those that are read more than once, so that an iterator becomes a tuple.
     preset: fills what is not given; what it filled stays.
 
     Raises:
@@ -132,6 +108,7 @@ class Request:
     least_shard: ClassVar[int]
     kept: ClassVar[tuple[str, ...]]
     lacks: ClassVar[tuple[str, ...]] = ()
+    lists: ClassVar[tuple[str, ...]] = ("attacks", "corruptions", "cams", "region_noise", "evaluations")
     own_before: ClassVar[str] = "limit"
 
     checkpoints: Sequence[str | Path]
@@ -195,7 +172,7 @@ class Request:
             raise ProtocolError(unknown_dtype(self.dtype))
         if self.out is not None and not str(self.out).strip():
             raise ProtocolError("out is empty; expected a run folder, or leave it out for runs/<checkpoint>")
-        for name in _LISTS:
+        for name in self.lists:
             if not isinstance(value := getattr(self, name, None), str | None):
                 object.__setattr__(self, name, tuple(value))
 
@@ -250,7 +227,7 @@ class Request:
 
     def attack_conditions(self, attacks: str, engine: str | None = None) -> tuple[Condition, ...]:
         """Return clean and the attacks of a list, at each radius. Raises ProtocolError for what is not understood."""
-        from ..evaluations.attacks.build import parse_conditions
+        from ..evaluations.attacks.evaluate import parse_conditions
         from ..protocol.card import number
         from .inputs import in_two_phases
 
@@ -388,97 +365,3 @@ class SegmentationRequest(Request):
     def arguments(self) -> dict[str, Any]:
         attacks = self.attacks if self.attacks is None or isinstance(self.attacks, str) else ",".join(self.attacks)
         return super().arguments() | {"attacks": attacks}
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureRequest(Request):
-    """The request of `features`. train: the training images, as `data_dir`."""
-
-    task = "features"
-    usual_attacks = "pgd"
-    usual_batch: ClassVar = {"cpu": 32, "accelerator": 256}
-    least_shard = 128
-    kept = (
-        *("checkpoints", "data_dir", "train", "train_limit", "neighbours", "shots", "probe", "attacks", "corruptions"),
-        *("frost_dir", "eps", "norm", "limit", "ids", "data", "model"),
-    )
-    lacks = ("preset", "setup_check")
-
-    attacks: str | Iterable[str] | None = option(
-        "Attacks", "pgd or conditions such as pgd(loss=l2,restarts=3); none; default: pgd."
-    )
-    corruptions: str | Iterable[str] | None = option("Corruptions", "Sets or names: in-c, fog,snow(severity=1+3).")
-    protocol: str = "features"
-    train: str | Path = option("Data", "Training images, as --data-dir; no image may be in both.", MISSING, type=Path)
-    train_limit: int | None = option("Data", "At most N training images: class-balanced, of the seed.")
-    neighbours: str | Sequence[int] | None = option("Run", "k of kNN, such as 5,20; default: the card's, 5 to 200.")
-    shots: str | Sequence[int] | None = option(
-        "Run", "Images of each class for few-shot heads; default: the card's, 1,2,5."
-    )
-    probe: str | float | None = option(
-        "Run", "Strength of the linear probe's l2, or cv for cross-validation (default)."
-    )
-    data: Mapping[str, Any] = option_group(LabelOptions)
-    constants: str = option(
-        "Corruptions",
-        "Of corruptions: auto, imagenet, or cifar for images of 32x32 (preset=cifar in conditions).",
-        "auto",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeriesRequest(Request):
-    """The request of `series`. data_dir: the .ts file."""
-
-    task = "series"
-    usual_attacks = "fgsm,pgd"
-    usual_batch: ClassVar = {"cpu": 64, "accelerator": 256}
-    least_shard = 128
-    kept = ("checkpoints", "data_dir", "attacks", "disturbances", "eps", "norm", "limit", "ids", "model")
-    lacks = ("preset", "setup_check", "corruptions", "variant", "frost_dir")
-
-    data_dir: str | Path = option(
-        "Data", "File of labelled series, as X_TEST.ts of the UEA archive.", MISSING, flag="--data"
-    )
-    model: Mapping[str, Any] = option_group(SeriesModelOptions)
-    attacks: str | Iterable[str] | None = option(
-        "Attacks", "Names or conditions: fgsm, pgd(steps=30), spsa; none; default: fgsm,pgd."
-    )
-    limit: int | None = option("Data", "At most N series, a function of the seed.")
-    protocol: str = "series"
-    disturbances: str | Iterable[str] | None = option(
-        "Corruptions",
-        "all, or conditions: jitter(sigma=0.5), drop-steps(share=0.2), drop-channels, warp, rescale.",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextRequest(Request):
-    """The request of `text`. data_dir: the documents. windows: how a text is cut (`tasks.text.lines`)."""
-
-    task = "text"
-    usual_attacks = "none"
-    usual_batch: ClassVar = {"cpu": 8, "accelerator": 64}
-    least_shard = 8  # documents are long
-    kept = (
-        *("checkpoints", "data_dir", "perturbations", "window", "stride", "windows", "split", "documents"),
-        *("limit", "ids", "model"),
-    )
-    lacks = ("preset", "setup_check", "attacks", "eps", "norm", "corruptions", "variant", "frost_dir")
-
-    data_dir: str | Path = option("Data", "Text file, folder of .txt files, or Brown's .tgz.", MISSING, flag="--data")
-    model: Mapping[str, Any] = option_group(LanguageModelOptions)
-    limit: int | None = option("Data", "At most N documents, a function of the seed.")
-    protocol: str = "text"
-    documents: str | None = option("Data", "How a file is split: headings, blank-lines or file; default: as it looks.")
-    split: str = option("Data", "Of Brown: train, validation or test.", "test")
-    window: int | None = option("Model", "Tokens of a window; default: the card's.")
-    stride: int | None = option("Model", "Tokens from one window to the next; default: the card's.")
-    windows: str | None = option(
-        "Model",
-        "strided, as in the guide of transformers, or full, each with --window tokens before the last to predict; "
-        "default: the card's.",
-    )
-    perturbations: str | Sequence[str] | None = option(
-        "Run", "word-swap(rate=5), typo(rate=5), case(rate=5); none; default: word-swap at 1.5, 2.5 and 5 %."
-    )

@@ -1,7 +1,5 @@
 """Carry out a request: compute what a run still lacks, in this process, with others, or on a Ray cluster.
 
-come later.
-
 A task is a shard with conditions, or what is measured before them. The process of a worker, which Ray uses for one task
 after the other, keeps the plan, and the network that it placed last.
 """
@@ -37,7 +35,7 @@ from .manifest import prepare
 from .pending import Lacking, announced, await_same, lots, outstanding, pieces, ready, shards_of
 from .plan import Plan, plan_of
 from .processes import Ranks
-from .progress import Reporter
+from .progress import Reporter, Silent
 from .request import Request
 from .units import Worker
 
@@ -375,14 +373,6 @@ def _check_complete(plan: Plan) -> None:
 
 
 _LOG = logging.getLogger("robustkit")
-
-
-class Silent:
-    """A progress listener that ignores everything."""
-
-    def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
-    def advance(self, samples: int) -> None: ...
-    def stage(self, name: str, standing: int, share: float) -> None: ...
 
 
 def run(request: Request, progress: Progress | None = None, say: Callable[[str], None] | None = None) -> Run:

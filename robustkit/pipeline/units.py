@@ -29,6 +29,7 @@ from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.attacks.evidence import confirm_evidence, gather_evidence
 from ..evaluations.attacks.gradient_masking import AFTERWARDS, findings
+from ..evaluations.attacks.two_phase.evaluate import Choice, choose
 from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_flags import setup_flags, setup_notes
@@ -235,7 +236,7 @@ def run_units(
         (piece, supply.reader(piece.conditions[0]), every[piece.shard * shard_size : (piece.shard + 1) * shard_size])
         for piece in work
     )
-    choices: dict[str, Any] = {}
+    choices: dict[str, Choice] = {}
     taken: dict[int, frozenset[str]] = {}
     decoder = Decoder(subject.settings.workers, subject.settings.device)
     with Writer() as writer:
@@ -250,7 +251,7 @@ def run_units(
                 progress.begin(name, condition, len(places))
                 began, before = time.monotonic(), subject.settings.batch_size
                 if condition.after is not None and condition.text not in choices:
-                    choices[condition.text] = family_of(condition.name).evaluator.choice(run, name, condition)
+                    choices[condition.text] = choose(run, name, condition)
                 images = _Images.of(run, condition, piece.shard, wanted.under(condition), condition.text in handed)
                 images = replace(images, choice=choices.get(condition.text))
                 computed = _unit(subject, supply, shard, places, condition, progress, images)

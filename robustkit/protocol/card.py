@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from ..common.files import parse_toml, written_text
-from ..common.plugins import declared
+from ..common.plugins import built_in, declared
 from ..common.preprocessing import Preprocessing
 from ..errors import ProtocolError, unknown
 
-_FOLDER = resources.files("robustkit.protocol") / "cards"
-
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 Space = Literal["pixels", "normalised", "sigma"]
 """Where attacks work: on pixels, on the normalised tensor of some published code, or on series (sigma)."""
@@ -39,11 +39,8 @@ class Samples(NamedTuple):
 TASKS = {
     "classification": Samples("image", "images"),
     "segmentation": Samples("image", "images"),
-    "series": Samples("series", "series"),
-    "text": Samples("document", "documents"),
-    "features": Samples("image", "images"),
 }
-"""The tasks that cards can be for, and what their samples are called."""
+"""The tasks of the core, and what their samples are called."""
 _TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
 _DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
 _PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
@@ -85,6 +82,8 @@ def format_number(value: Fraction) -> str:
 
 def samples_of(task: str) -> Samples:
     """Return what the samples of a task are called; simply so for a plug-in's."""
+    if entry := built_in("tasks").get(task):
+        return cast("Samples", entry.load().samples)
     return TASKS.get(task, Samples("sample", "samples"))
 
 
@@ -180,7 +179,15 @@ def digest_of_part(card: Parameters, condition: str, whole: bool = False) -> str
 
 def card_names() -> list[str]:
     """Return the cards that travel with the package."""
-    return sorted(entry.name[:-5] for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
+    return sorted(_cards())
+
+
+def _cards() -> dict[str, Traversable]:
+    """Return the files of the cards of the core and of its slices, by name."""
+    packages = [entry.module.rpartition(".")[0] for entry in built_in("tasks").values()]
+    folders = [resources.files(package) / "cards" for package in ("robustkit.protocol", *packages)]
+    files = (file for folder in folders if folder.is_dir() for file in folder.iterdir())
+    return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
 
 
 def load_card(spec: str) -> Card:
@@ -189,8 +196,8 @@ def load_card(spec: str) -> Card:
     Raises:
         ProtocolError: no such card, or a field is missing, unknown or of the wrong type.
     """
-    if spec in card_names():
-        return _card((_FOLDER / f"{spec}.toml").read_text(encoding="utf-8"), spec)
+    if (file := _cards().get(spec)) is not None:
+        return _card(file.read_text(encoding="utf-8"), spec)
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
         return _card(written_text(path, str(path), ProtocolError), str(path))
@@ -213,7 +220,7 @@ def _card(text: str, where: str) -> Card:
             "and true or predicted"
         )
     task = data.get("task", "classification")
-    tasks = (*TASKS, *(plugin.name for plugin in declared("tasks")))
+    tasks = (*TASKS, *built_in("tasks"), *(plugin.name for plugin in declared("tasks")))
     if task not in tasks:
         raise ProtocolError(f"protocol card {where}: " + unknown("task", str(task), tasks))
     version, rule = data["version"], _table(data, "preprocessing", where)

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from ..common.files import check_plain, reason, write_whole
 from ..display.text import Made, code, fenced, plain, table
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
-from ..evaluations.family import family_of
+from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import left_out_lines, unfinished
-from ..evaluations.registry import by_words, kind_of, words_of
+from ..evaluations.registry import by_words, name_of, words_of
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
-from ..results.summary import survey
+from ..results.summary import doubts_of, survey
 from ..runs.description import repeat_of, shown_as
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
@@ -48,14 +47,14 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     claims, task = manifest.claims, task_of(manifest)
     known = [row for row in rows if row["value"] is not None]
     measured = [row for row in known if row["metric"] == task.headline]
-    attacked = [row for row in measured if row["condition"] in claims and _starts_clean(row["condition"])]
+    attacked = [row for row in measured if row["condition"] in claims]
+    attacked = [row for row in attacked if words_of(row["condition"]).starts_from(row["condition"]) == CLEAN.text]
     attacked += [row for row in known if _estimated(row) not in {"", *(whole["condition"] for whole in measured)}]
-    chosen = min(reversed(attacked), key=lambda row: row["value"]) if attacked else None
-    if chosen is None:
-        chosen = next((row for row in measured if row["condition"] == CLEAN.text), None)
+    on_clean = (row for row in measured if row["condition"] == CLEAN.text)
+    chosen = min(reversed(attacked), key=lambda row: row["value"]) if attacked else next(on_clean, None)
     if chosen is None:
         return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
-    name = family_of(kind_of(chosen["condition"])).presenter.title(chosen["condition"], manifest)
+    name = name_of(chosen["condition"], "badge", manifest)
     label = f"{name} {task.badge_word(is_clean=not attacked)}".strip()
     what = f"{'estimated ' if _estimated(chosen) else ''}{task.headline_metric.word}"
     value = task.headline_metric.said(chosen["value"])
@@ -74,15 +73,11 @@ def _estimated(row: Mapping[str, Any]) -> str:
     return words_of(row["condition"]).estimated(row["condition"], row["metric"])
 
 
-def _starts_clean(text: str) -> bool:
-    """Whether an attack changes clean images."""
-    return words_of(text).starts_from(text) == CLEAN.text
-
-
 def badge(label: str, value: str, description: str) -> str:
     """Return the SVG's text. description: the tooltip."""
     label, value, description = (_ILLEGAL.sub("\ufffd", text) for text in (label, value, description))
-    left, right = (math.ceil(_length(text)) for text in (label, value))
+    lengths = (float(ImageFont.load_default(SIZE).getlength(text)) for text in (label, value))
+    left, right = (math.ceil(1.1 * length) for length in lengths)  # the faces named below are wider than Pillow's
     middle, width = left + 2 * PADDING, left + right + 4 * PADDING
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" viewBox="0 0 {width} {HEIGHT}" '
@@ -104,15 +99,6 @@ def _text(x: int, length: int, text: str) -> str:
     return f'<text x="{x}" y="14" textLength="{length}" lengthAdjust="spacingAndGlyphs">{escape(text)}</text>'
 
 
-@lru_cache(maxsize=1)
-def _face() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(SIZE)
-
-
-def _length(text: str) -> float:
-    return float(_face().getlength(text)) * 1.1  # the faces named above are wider than Pillow's
-
-
 def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:
     """Write card.md, metadata.yml, results.json and badge.svg of one checkpoint, from its records; return their paths.
 
@@ -128,8 +114,9 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     if out is None and folder.is_symlink():  # in an untrusted run folder it may point anywhere
         raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
     described = _chosen(source, checkpoint).to_plain()
+    figures = ("value", "ci_low", "ci_high")
     rows = survey(_OfOne(run, described["name"])).changed(
-        lambda row: {**row, **{key: _finite(row[key]) for key in ("value", "ci_low", "ci_high")}}
+        lambda row: {**row, **{key: row[key] if is_finite(row[key]) else None for key in figures}}
     )
     if not len(rows):
         raise NothingEvaluated(f"{run}: {described['name']} has no results; run the audit again to make them")
@@ -184,10 +171,6 @@ def _refuse_foreign(path: Path) -> None:
     raise RunError(f"{path} exists and was not written by {MADE_BY}; choose another folder with --out")
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def facts(manifest: Manifest, described: Mapping[str, Any], rows: Results) -> dict[str, Any]:
     """Return what results.json holds: all results of a checkpoint, and all that they depend on, except folders."""
     held = manifest.to_plain()
@@ -234,7 +217,8 @@ def model_index(document: Mapping[str, Any], task: str | None) -> str:
 def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     named = {name: metric.hub for name, metric in metrics().items() if metric.hub is not None}
     rows = [row for row in document["results"] if row["metric"] in named and row["value"] is not None]
-    shown = _shown([row["condition"] for row in rows])
+    measured = by_words(dict.fromkeys(row["condition"] for row in rows))
+    shown = {text for words, texts in measured for text in words.in_short(texts)}  # of means, the widest
     called = samples_of(document["protocol"]["task"]).many
     for row in rows:
         if row["condition"] not in shown:
@@ -261,11 +245,6 @@ def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _shown(conditions: Sequence[str]) -> set[str]:
-    """Return the conditions for a short table; where there are means over them, the widest of these."""
-    return {text for words, texts in by_words(dict.fromkeys(conditions)) for text in words.in_short(texts)}
-
-
 def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str:
     """Return the section of a model card, with all texts escaped."""
     from jinja2 import Environment, StrictUndefined
@@ -287,10 +266,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
     text = environment.from_string(source).render(
         {key: held[key] for key in ("seed", "device", "batch_size", "started", "robustkit")},
         repeat=repeat_of(manifest.command),
-        flags=[
-            *(plain(caveat) for caveat in manifest.protocol.caveats),
-            *_flags(run, rows, described["name"]),
-        ],
+        flags=[*(plain(caveat) for caveat in manifest.protocol.caveats), *_flags(run, rows, described["name"])],
         checkpoint={"notes": [], "sha256": None, **described},
         preprocessing=", ".join(shown_as(entry).values()),
         setup=setup_text(manifest, entry.name, run.evidence(entry.name, CLEAN.text)),
@@ -307,12 +283,6 @@ def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
     """Yield what the run lacks, and each flag once, with the conditions that have it."""
     if gap := unfinished(run, checkpoint):
         yield plain(gap)
-    seen: dict[str, dict[str, None]] = {}
-    for row in rows:
-        for flag in row["flags"]:
-            if not words_of(row["condition"]).is_remark(flag):
-                seen.setdefault(flag, {})[row["condition"]] = None
-    for flag, conditions in seen.items():
-        others = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
-        yield Made(f"{code(next(iter(conditions)))}{others}: {plain(flag)}")
+    for flag, (first, *others) in doubts_of(rows).items():
+        yield Made(f"{code(first)}{f' and {len(others)} more' if others else ''}: {plain(flag)}")
     yield from map(plain, left_out_lines(run, checkpoint))

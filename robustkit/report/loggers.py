@@ -21,6 +21,8 @@ from typing import Any, Protocol
 from ..errors import ProtocolError, RunError, unknown
 from ..runs.folder import RunFolder
 
+_LONGEST = 250  # characters of a name
+
 
 class Logger(Protocol):
     """One logging library. Names come as (checkpoint, condition, metric), and are made legal here.
@@ -31,15 +33,10 @@ class Logger(Protocol):
 
     @property
     def spec(self) -> str: ...
-
     def start(self, name: str, folder: Path) -> None: ...
-
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None: ...
-
     def params(self, values: Mapping[str, str]) -> None: ...
-
     def file(self, path: Path) -> None: ...
-
     def finish(self) -> None: ...
 
 
@@ -63,11 +60,7 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
 
 
 def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequence[Logger]) -> None:
-    """Log the rows of a run's summary, what they depend on, and report.html.
-
-    Raises:
-        RunError: a library refuses.
-    """
+    """Log a run's rows of results, what they depend on, and report.html. Raises RunError where a library refuses."""
     for logger in wanted:
         try:
             logger.start(entry_name(run), run.path)
@@ -80,9 +73,8 @@ def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequen
                 logger.finish()
         except Exception as fault:  # a library may raise anything; the figures are safe in the run
             said = (str(fault).strip() or type(fault).__name__).splitlines()[0]
-            raise RunError(
-                f"--log {logger.spec}: {said}; fix that, or leave out --log; the run itself is complete"
-            ) from fault
+            remedy = "fix that, or leave out --log; the run itself is complete"
+            raise RunError(f"--log {logger.spec}: {said}; {remedy}") from fault
 
 
 def entry_name(run: RunFolder) -> str:
@@ -111,7 +103,7 @@ def parameters(run: RunFolder) -> dict[str, str]:
     return entries | {f"sha256/{checkpoint.name}": str(checkpoint.sha256) for checkpoint in manifest.checkpoints}
 
 
-def legal_names(names: Sequence[tuple[str, ...]], allowed: str, longest: int = 250) -> list[str]:
+def legal_names(names: Sequence[tuple[str, ...]], allowed: str) -> list[str]:
     """Join parts by slashes, with other characters replaced; add a digest where two names would be equal, or one too
     long.
 
@@ -120,9 +112,9 @@ def legal_names(names: Sequence[tuple[str, ...]], allowed: str, longest: int = 2
     legal: dict[str, tuple[str, ...]] = {}
     for parts in names:
         short = "/".join(re.sub(f"[^{allowed}]+", "_", part, flags=re.ASCII).strip("_. ") or "_" for part in parts)
-        if len(short) > longest or short in legal:
+        if len(short) > _LONGEST or short in legal:
             digest = hashlib.sha256("/".join(parts).encode("utf-8", "replace")).hexdigest()[:8]
-            short = f"{short[: longest - 9]}_{digest}"
+            short = f"{short[: _LONGEST - 9]}_{digest}"
         legal[short] = parts
     return list(legal)
 
@@ -182,8 +174,7 @@ class MLflow:
         else:
             number = experiment.experiment_id
         runs = self._client.search_runs([number], f"tags.robustkit_entry = '{name}'", max_results=1)
-        tags = {"robustkit_entry": name}
-        self._run = runs[0] if runs else self._client.create_run(number, run_name=name, tags=tags)
+        self._run = runs[0] if runs else self._client.create_run(number, run_name=name, tags={"robustkit_entry": name})
 
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
         metric, now, new = importlib.import_module("mlflow.entities").Metric, int(1000 * time.time()), []
@@ -218,9 +209,8 @@ class WeightsAndBiases:
     def start(self, name: str, folder: Path) -> None:
         wandb = importlib.import_module("wandb")
         quiet = wandb.Settings(console="off", disable_git=True, disable_code=True, disable_job_creation=True)
-        self._run = wandb.init(
-            project=self.where or "robustkit", id=name, name=name, resume="allow", dir=str(folder), settings=quiet
-        )
+        named = {"project": self.where or "robustkit", "id": name, "name": name}
+        self._run = wandb.init(**named, resume="allow", dir=str(folder), settings=quiet)
 
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
         # Not its history, which would grow every time.
@@ -238,8 +228,5 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-LOGGERS: dict[str, Callable[[str, str], Logger]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-    "wandb": WeightsAndBiases,
-}
+LOGGERS: dict[str, Callable[[str, str], Logger]]
+LOGGERS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from ..common.preprocessing import spelled
-from ..display.grid import together
 from ..display.svg import Figure, Style, style
-from ..display.table import Section
+from ..display.table import Section, together
 from ..display.text import no_formula
 from ..display.web import ENLARGE
 from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family
 from ..evaluations.interface import Clause
 from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
-from ..evaluations.registry import words_of
 from ..protocol.condition import CLEAN
+from ..results.summary import doubts_of
 from ..results.tables import comparison_grids, report_tables
 from ..runs.description import repeat_of, shown_as
 from ..runs.folder import RunFolder
@@ -91,26 +90,21 @@ def looks_of(run: RunFolder) -> dict[str, Style]:
 
 def sections_of(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Section]:
     """Return the sections of the page that show the results, in the order of a page. rows: of the summary."""
-    results = Results.of(run, rows).changed(_with_none)
+    results = Results.of(run, rows).changed(  # None for nan, as the summary's JSON has it
+        lambda row: {key: None if isinstance(value, float) and value != value else value for key, value in row.items()}
+    )
     return in_order(task_of(results.manifest).sections(results, looks_of(run)))
 
 
 def in_order(sections: Iterable[Section]) -> list[Section]:
     """Return sections in the order of a page."""
-    last = SECTIONS.index("logits")
-    return sorted(
-        sections, key=lambda section: SECTIONS.index(section.name) if section.name in SECTIONS else last + 0.5
-    )
+    places = {name: float(place) for place, name in enumerate(SECTIONS)}
+    return sorted(sections, key=lambda section: places.get(section.name, places["logits"] + 0.5))
 
 
 def figures(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Figure]:
     """Return all figures of a run, in the order of a page. rows: of its summary."""
     return [figure for section in sections_of(run, rows) for figure in section.figures]
-
-
-def _with_none(row: SummaryRow) -> SummaryRow:
-    """Return a row with None for nan, as the summary's JSON has it."""
-    return {key: None if isinstance(value, float) and value != value else value for key, value in row.items()}
 
 
 WIDE = 0.2
@@ -137,7 +131,9 @@ def verdicts(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Headline]:
         sentence = "; ".join(_parts(task, cells, manifest))
         start = sentence[:1] if sentence[1:2].isupper() else sentence[:1].upper()  # mIoU
         whole = f"{start}{sentence[1:]}." if sentence else "Nothing was evaluated."
-        headlines.append(Headline(checkpoint.name, whole, tuple(_flags(every.values()))))
+        doubts = doubts_of(every.values()).items()
+        flags = (f"{flag} ({said[0] if len(said) == 1 else f'{len(said)} conditions'})" for flag, said in doubts)
+        headlines.append(Headline(checkpoint.name, whole, tuple(flags)))
     return headlines
 
 
@@ -155,27 +151,11 @@ def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
     lacking = [family.name for family, conditions in families if family.words.expected and not conditions]
     if lacking:
         yield f"no {' and no '.join(lacking)} were evaluated"
-    yield from _widths([row for clause in clauses for row in clause.rows])
-
-
-def _widths(rows: Sequence[SummaryRow]) -> Iterator[str]:
-    """Yield what intervals are too wide to say."""
+    rows = [row for clause in clauses for row in clause.rows]
     if any(not (is_finite(row["ci_low"]) and is_finite(row["ci_high"])) for row in rows):
         yield "too few samples for intervals"
     elif any(row["ci_high"] - row["ci_low"] > WIDE for row in rows):
         yield f"intervals are wider than {100 * WIDE:.0f} points: too few samples to tell more"
-
-
-def _flags(rows: Iterable[SummaryRow]) -> Iterator[str]:
-    """Yield each doubt once, with its condition, or the number of conditions."""
-    seen: dict[str, dict[str, None]] = {}
-    for row in rows:
-        for flag in row["flags"]:
-            if not words_of(row["condition"]).is_remark(flag):
-                seen.setdefault(flag, {})[row["condition"]] = None
-    for flag, conditions in seen.items():
-        where = next(iter(conditions)) if len(conditions) == 1 else f"{len(conditions)} conditions"
-        yield f"{flag} ({where})"
 
 
 LARGEST = 7_900_000
@@ -189,13 +169,13 @@ def write_report(run: RunFolder, rows: Sequence[SummaryRow]) -> None:
     inputs = {c.name: spelled(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}
     shown = {c.name: ", ".join(shown_as(c).values()) for c in manifest.checkpoints}
     reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs, "shown": shown}
+
+    def compared() -> dict[str, Any]:
+        return {"grids": comparison_grids(report_tables(run, results), manifest.names[0])}
+
     sections = [
         *sections_of(run, results),
-        Section(
-            "comparison",
-            "Checkpoints compared",
-            lambda: {"grids": comparison_grids(report_tables(run, results), manifest.names[0])},
-        ),
+        Section("comparison", "Checkpoints compared", compared),
         Section("unread", f"{manifest.protocol.samples.many.capitalize()} that could not be read"),
         Section("reproduce", "How to reproduce", lambda: reproduce),
     ]

@@ -82,14 +82,12 @@ def breakable(text: str) -> Markup:
 
 def broken(text: str) -> Markup:
     """Return `breakable` of a part of a text, which may begin as a formula does."""
-    return Markup("<wbr>").join(map(_with_whole_fractions, _BREAKS.split(text)))
 
+    def whole_fractions(text: str) -> Markup:
+        parts = enumerate(_FRACTION.split(text))
+        return Markup("").join(_WHOLE.format(part) if place % 2 else escape(part) for place, part in parts)
 
-def _with_whole_fractions(text: str) -> Markup:
-    parts = (
-        escape(part) if place % 2 == 0 else _WHOLE.format(part) for place, part in enumerate(_FRACTION.split(text))
-    )
-    return Markup("").join(parts)
+    return Markup("<wbr>").join(map(whole_fractions, _BREAKS.split(text)))
 
 
 def figure(text: str) -> Markup:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -27,10 +26,8 @@ from ..runs.merging import gather, refuse_damaged
 
 @plugin_session()
 def refresh(run: RunFolder) -> Results:
-    """Rebuild summary.json, summary.csv and report.html from the records; return the results.
-
-    Raises:
-        NothingEvaluated: there is no row, because every image was unreadable or nothing was computed yet.
+    """Rebuild summary.json, summary.csv and report.html from the records; return the results. Raises NothingEvaluated
+    where there is no row, because every image was unreadable or nothing was computed yet.
     """
     results = summarised(run)
     write_page(run, results)
@@ -41,10 +38,9 @@ def summarised(run: RunFolder) -> Results:
     """Rebuild summary.json and summary.csv alone; return the results, with what the page shows besides."""
     manifest = run.manifest
     gathered = survey(run, for_page=True)
-    bad = gathered.bad_images
-    unread = tuple(BadImage(**sample) for sample in bad)
+    unread = tuple(BadImage(**sample) for sample in gathered.bad_images)
     if unread != manifest.bad_images:
-        run.write_manifest(msgspec.structs.replace(manifest, bad_images=unread))
+        run.write_manifest(replace(manifest, bad_images=unread))
     return write_summary(run, gathered)
 
 
@@ -54,12 +50,9 @@ def write_page(run: RunFolder, results: Results) -> None:
 
     write_report(run, results)
     if not len(results):
-        bad = results.bad_images
-        why = bad[0]["error"] if bad else "there are no records"
-        called = run.manifest.protocol.samples.many
-        raise NothingEvaluated(
-            f"{run.path}: none of the {run.manifest.data.n} {called} was evaluated; the first: {why}"
-        )
+        why = next((bad["error"] for bad in results.bad_images), "there are no records")
+        called = f"{run.manifest.data.n} {run.manifest.protocol.samples.many}"
+        raise NothingEvaluated(f"{run.path}: none of the {called} was evaluated; the first: {why}")
 
 
 _NAMED = 3  # parts that an error names
@@ -104,14 +97,11 @@ def _refuse_missing(run: Run) -> None:
     """Raise RunError where units have no record: which, of which part, and the command that makes them."""
     manifest = run.manifest
     count = 1 if manifest.parts is UNSET else manifest.parts
-    missing = missing_by_part(run, count)
-    if not missing:
+    if not (missing := missing_by_part(run, count)):
         return
     units = run.shard_count * len(manifest.names) * len(manifest.conditions)
-    said = [
-        f"part {number}/{count} lacks {len(some)} ({some[0]}{'; …' if len(some) > 1 else ''})"
-        for number, some in missing.items()
-    ]
+    first = {number: f"{some[0]}{'; …' if len(some) > 1 else ''}" for number, some in missing.items()}
+    said = [f"part {number}/{count} lacks {len(some)} ({first[number]})" for number, some in missing.items()]
     more = f", and {len(said) - _NAMED} more parts" if len(said) > _NAMED else ""
     repeat = repeat_of(manifest.command)
     command = f"the same command ({repeat.why_not})"

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from ..data.class_names import class_names
 from ..data.picture_files import Refused, open_picture
 from ..display.text import pixels
 from ..errors import RunError
-from ..evaluations.family import family_of
+from ..evaluations.maps.gallery import overlay
 from ..evaluations.metrics import is_finite
-from ..evaluations.registry import kind_of, words_of
+from ..evaluations.registry import name_of, words_of
 from ..protocol.condition import CLEAN
 from ..runs.folder import TAKEN, RunFolder, only_taken
 from ..runs.kept_images import Picture, read_pictures
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _HELD = 64_000_000  # bytes of pictures in memory; the page, where they are smaller, takes about a fifth of that
 _PICTURE = 1 << 22  # pixels of a kept picture
-
-Overlay = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.uint8]]
 
 
 def held_pictures(
@@ -45,13 +43,8 @@ def held_pictures(
             by_unit[checkpoint, text] = pictures = read_pictures(run, checkpoint, text)
             for name in sizes.keys() & pictures.keys():
                 sizes[name] += sum(len(part or b"") for part in (pictures[name].image, pictures[name].difference))
-            total, fit = 0, dict[str, int]()
-            for name, size in sizes.items():
-                total += size
-                if total > _HELD and fit:
-                    break
-                fit[name] = size
-            sizes = fit
+            totals = enumerate(zip(sizes.items(), accumulate(sizes.values()), strict=True))
+            sizes = dict(item for place, (item, total) in totals if total <= _HELD or not place)
             for other in by_unit.values():
                 for name in other.keys() - sizes.keys():
                     del other[name]
@@ -75,29 +68,21 @@ def shrunk(image: bytes, side: int) -> bytes:
     """Return a picture whose longest side is at most `side`, as WebP."""
     with _opened(image) as opened:
         small = opened.convert("RGB")
-    small.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return _webp(small)
+    return _webp(small, side)
 
 
-def side_of(image: bytes) -> int:
-    """Return the longest side of a picture, in pixels."""
-    with _opened(image) as opened:
-        return max(opened.size)
-
-
-def _webp(image: Image.Image) -> bytes:
+def _webp(image: Image.Image, side: int) -> bytes:
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     image.save(buffer, "WEBP", quality=75, method=2)
     return buffer.getvalue()
 
 
-def uri_of_map(image: bytes, heat: bytes, overlay: Overlay) -> str:
-    """Return a map over its image as a URI. overlay: draws the map over the image."""
+def uri_of_map(image: bytes, heat: bytes) -> str:
+    """Return a map over its image as a URI."""
     with _opened(image) as opened, _opened(heat) as levels:
         drawn = overlay(np.array(opened.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
-    small = Image.fromarray(drawn)
-    small.thumbnail((160, 160), Image.Resampling.LANCZOS)
-    return uri_of(_webp(small))
+    return uri_of(_webp(Image.fromarray(drawn), 160))
 
 
 @dataclass(frozen=True)
@@ -193,7 +178,7 @@ class Browser:
         units = {unit for unit in run.units() if unit[1] in views}
         texts = [text for text in views if any((name, text) in units for name in self.checkpoints)]
         self._views = {text: views[text] for text in texts}
-        self.called = {text: family_of(kind_of(text)).presenter.called(text, manifest) for text in texts}
+        self.called = {text: name_of(text, "table", manifest) for text in texts}
         self._lines: dict[str, list[str]] = {}
         for text in texts:
             if views[text].over is None:
@@ -222,23 +207,12 @@ class Browser:
                 yield self._sample(name, {unit: rows[name] for unit, rows in by_unit.items() if name in rows})
 
     def _sample(self, sample: str, rows: Rows) -> SampleView:
-        clean = {
-            checkpoint: rows[checkpoint, self._clean]
-            for checkpoint in self.checkpoints
-            if (checkpoint, self._clean) in rows
-        }
+        units = ((checkpoint, self._clean) for checkpoint in self.checkpoints)
+        clean = {unit[0]: rows[unit] for unit in units if unit in rows}
         label = next((row["label"] for row in rows.values() if row["label"] is not None), -1)
         lines = [self._line(sample, self.called.get(line, line), texts, rows) for line, texts in self._lines.items()]
         lines[1:1] = [self._map_line(sample, text, rows) for text in self._maps]
-        changed = tuple(
-            place
-            for place, text in enumerate(self.conditions)
-            if any(
-                rows[checkpoint, text]["prediction"] not in (None, row["prediction"])
-                for checkpoint, row in clean.items()
-                if (checkpoint, text) in rows
-            )
-        )
+        changed = tuple(place for place, text in enumerate(self.conditions) if _changes(clean, rows, text))
         right = [row["correct"] for row in clean.values() if row["correct"] is not None]
         said = {self._name(row["prediction"]) for row in rows.values() if row["prediction"] is not None}
         named = self._name(label) if label >= 0 else "no label"
@@ -250,10 +224,7 @@ class Browser:
             uri_of(shrunk(image, 56)) if image else "",
             f"clean: {sum(right)} of {len(right)} right" if len(right) > 1 else "",
             "".join(_sign(rows.get((checkpoint, self._clean))) for checkpoint in self.checkpoints),
-            tuple(
-                "".join(_sign(rows.get((checkpoint, text))) for text in self.conditions)
-                for checkpoint in self.checkpoints
-            ),
+            tuple("".join(_sign(rows.get((name, text))) for text in self.conditions) for name in self.checkpoints),
             changed,
             " ".join((sample, named, *sorted(said))).lower(),
             tuple(line for line in lines if any(cell.answers or cell.pictures for cell in line.cells)),
@@ -302,7 +273,7 @@ class Browser:
         return Line(heading, tuple(cells), picture, tuple(map(self._place, texts)))
 
     def _map_line(self, sample: str, text: str, rows: Rows) -> Line:
-        cells, view, overlay = [], self._views[text], family_of(kind_of(text)).presenter.overlay
+        cells, view = [], self._views[text]
         under = self._clean if view.over == CLEAN.text else str(view.over)
         for name in self.checkpoints:
             shown = self._picture(name, text, sample)
@@ -311,7 +282,7 @@ class Browser:
             said = [f"{word} {scores[key]:.2f}" for key, word in view.scores.items() if is_finite(scores.get(key))]
             tiles: tuple[Tile, ...] = ()
             if image and shown.heat:
-                drawn = uri_of_map(image, shown.heat, overlay)
+                drawn = uri_of_map(image, shown.heat)
                 tiles = (Tile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
             cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
         return Line(self.called[text], tuple(cells), places=(self._place(under),), role="map")
@@ -320,10 +291,8 @@ class Browser:
         level = self._views[text].level
         if row["prediction"] is None:
             return Answer(None, "not read", level, self._place(text))
-        sure = f" {row['confidence']:.0%}" if is_finite(row["confidence"]) else ""
-        return Answer(
-            row["correct"], f"{self._name(row['prediction'])}{sure.replace('%', ' %')}", level, self._place(text)
-        )
+        sure = f" {row['confidence']:.0%}".replace("%", " %") if is_finite(row["confidence"]) else ""
+        return Answer(row["correct"], f"{self._name(row['prediction'])}{sure}", level, self._place(text))
 
     def _place(self, text: str) -> int:
         return self.conditions.index(text) if text in self.conditions else -1
@@ -337,23 +306,24 @@ class Browser:
     def _of(self, sample: str) -> Iterator[Picture]:
         return (pictures[sample] for pictures in self._pictures.values() if sample in pictures)
 
-    def _bytes(self, sample: str) -> int:
-        """Return the bytes of a sample's pictures, each counted once."""
-        return sum(
-            map(len, {part for picture in self._of(sample) for part in (picture.image, picture.difference) if part})
-        )
-
     def _uri(self, image: bytes) -> str:
         return uri_of(shrunk(image, self._side) if self._side else image)
 
     def _fitting(self) -> int:
         """Return the longest side of pictures with which all samples fit; 0 to keep them as they are."""
-        total = 4 * sum(map(self._bytes, self._ids)) / 3
+        kept = ([part for p in self._of(name) for part in (p.image, p.difference) if part] for name in self._ids)
+        total = 4 * sum(len(part) for parts in kept for part in set(parts)) / 3
         if total <= self.room:
             return 0
-        some = next(p.image for p in self._of(self._ids[0]) if p.image)
-        side = side_of(some)
+        with _opened(next(p.image for p in self._of(self._ids[0]) if p.image)) as opened:
+            side = max(opened.size)
         return next((one for one in _SIDES if one < side and total * (one / side) ** 2 <= self.room), _SIDES[-1])
+
+
+def _changes(clean: Mapping[str, Mapping[str, Any]], rows: Rows, text: str) -> bool:
+    """Whether a checkpoint's prediction under a condition differs from that on the clean image."""
+    pairs = ((row, rows.get((checkpoint, text))) for checkpoint, row in clean.items())
+    return any(under and under["prediction"] not in (None, row["prediction"]) for row, under in pairs)
 
 
 def _sign(row: Mapping[str, Any] | None) -> str:

@@ -23,14 +23,15 @@ from ..common.differences import Difference, holm
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
+from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged, raised, short_names
-from ..evaluations.registry import kind_of, words_of
+from ..evaluations.registry import kind_of, name_of, words_of
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
-from .pairing import Side, changed, doubts, flagged, names_of, paired_difference, pairs, refuse, same_file, unpaired
+from .pairing import Side, changed, doubts, flagged, names_of, paired_difference, refuse, same_file
 from .published import Published
 from .summary import survey
 
@@ -39,23 +40,6 @@ MOST = 12
 """The number of checkpoints up to which every one is tested against every other; of more, each against the first."""
 _HELD = 200_000  # figures of samples that all checkpoints may hold at once under one condition
 _FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[SummaryRow], Tested]] = WeakKeyDictionary()
-
-
-__all__ = [
-    "Asked",
-    "Comparison",
-    "ComparisonRow",
-    "Pair",
-    "Tested",
-    "asked",
-    "compare",
-    "compare_with_first",
-    "own_flags",
-    "pair_tests",
-    "pairs",
-    "points",
-    "unpaired",
-]
 
 
 @dataclass(frozen=True)
@@ -188,10 +172,8 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
 
 @plugin_session()
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
-    """Return all differences of these pairs; reference: published figures to compare with.
-
-    Raises:
-        RunError: a pair has other tasks, classes or labels, or no condition or sample in common.
+    """Return all differences of these pairs; reference: published figures to compare with. Raises RunError where a pair
+    has other tasks, classes or labels, or no condition or sample in common.
     """
     resolved = None if reference is None else reference.resolved()
     family, compared = _family(pairs), list[Pair]()
@@ -222,10 +204,10 @@ def _family(pairs: Sequence[tuple[Side, Side]]) -> Comparison | None:
 
 def _as_asked(pair: Pair, first: Side, second: Side, reference: Published | None) -> Pair:
     """Return a pair of the page with these sides, and with published figures."""
-    rows = list[ComparisonRow]()
-    for row in pair.rows:
-        published = None if reference is None else _published(reference, first, second, row.condition, row.metric)
-        rows.append(replace(row, first=first, second=second, published=published))
+    published = [_published(reference, first, second, row.condition, row.metric) for row in pair.rows]
+    rows = [
+        replace(row, first=first, second=second, published=its) for row, its in zip(pair.rows, published, strict=True)
+    ]
     return replace(pair, first=first, second=second, rows=tuple(rows))
 
 
@@ -233,9 +215,7 @@ def _corrected_within(compared: Sequence[Pair], reference: Published | None, fam
     """Return pairs of a run with the p-values that its page has; of what it does not test, with those of a family of
     that and the page's.
     """
-    known = dict[tuple[frozenset[str], str, str], ComparisonRow]()
-    for row in (*family.rows, *family.others):
-        known[_test(row)] = row
+    known = {_test(row): row for row in (*family.rows, *family.others)}
     added = [row for pair in compared for row in pair.rows if _test(row) not in known]
     adjusted = holm([row.difference.p_value for row in (*known.values(), *added)])
     p_values = {key: row.p_value for key, row in known.items()}
@@ -282,7 +262,7 @@ def corrected(
 
 
 def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
-    common = _common(first, second)
+    common = [condition for condition in first.conditions if condition in second.conditions]
     refuse(first, second, common)
     rows, left_out = list[ComparisonRow](), list[str]()
     for condition, metric in _wanted(first, second, common):
@@ -293,7 +273,7 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
         except RunError as fault:
             left_out.append(str(fault))
             continue
-        published = None if reference is None else _published(reference, first, second, condition, metric)
+        published = _published(reference, first, second, condition, metric)
         rows.append(ComparisonRow(first, second, condition, metric, difference, published=published))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
     differ = tuple(changed(first.described, second.described))
@@ -303,20 +283,17 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
 def _with_flags(pair: Pair, reference: Published | None) -> Pair:
     """Return a pair with what raises a doubt about it, and the flags of what is compared."""
     first, second, rows = pair.first, pair.second, pair.rows
-    flags = [*doubts(first, second, _common(first, second)), *same_file(first, second)]
-    beside = [] if reference is None else [row.condition for row in rows if row.published is not None]
-    if reference is not None and beside:
+    common = [condition for condition in first.conditions if condition in second.conditions]
+    flags = [*doubts(first, second, common), *same_file(first, second)]
+    published = [row.condition for row in rows if row.published is not None]
+    if reference is not None and published:
         tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
         here = [tag.partition("@")[0] for tag in tags if not reference.is_of(tag)]
         flags += [f"published under {reference.protocol}, here {name}" for name in here]
-        unlike = ((text, words_of(text).unlike_published(text)) for text in beside)
+        unlike = ((text, words_of(text).unlike_published(text)) for text in published)
         flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
     own = tuple(flagged(first, second, {(row.condition, row.metric) for row in rows}))
     return replace(pair, flags=tuple(dict.fromkeys(flags)), own=own)
-
-
-def _common(first: Side, second: Side) -> list[str]:
-    return [condition for condition in first.conditions if condition in second.conditions]
 
 
 # Which rows
@@ -335,13 +312,15 @@ def _wanted(first: Side, second: Side, common: Sequence[str]) -> Iterator[tuple[
         yield from family.aggregator.compared(first, second, conditions, task.compared)
 
 
-def _published(reference: Published, first: Side, second: Side, condition: str, metric: str) -> float | None:
+def _published(reference: Published | None, first: Side, second: Side, condition: str, metric: str) -> float | None:
+    if reference is None:
+        return None
     before, after = (str(side.described.attention) for side in (first, second))
     figure = reference.figure(after, condition, metric)
     if figure is None or before == after:
         return figure
-    beside = reference.figure(before, condition, metric)
-    return None if beside is None else figure - beside
+    of_first = reference.figure(before, condition, metric)
+    return None if of_first is None else figure - of_first
 
 
 def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[str]) -> Iterator[str]:
@@ -349,18 +328,13 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
     names = names_of(first, second)
     for side, other, name in ((second, first, names[1]), (first, second, names[0])):
         wanted = dict.fromkeys([*other.conditions, *side.manifest.conditions])
-        if lacking := _merged([text for text in wanted if text not in side.conditions], common):
-            yield f"{name} has no records under {', '.join(lacking)}"
-    rows = list(shown)
-    for family, conditions in by_family(common):
-        yield from family.aggregator.not_compared(conditions, rows)
-
-
-def _merged(lacking: Sequence[str], common: Sequence[str]) -> list[str]:
-    """Return the texts of conditions; a group that is lacking at all levels is named as a group."""
-    groups = {text: words_of(text).group(text) for text in (*lacking, *common)}
-    partly = {groups[text] for text in common}
-    return list(dict.fromkeys(text if groups[text] in partly else groups[text] for text in lacking))
+        lacking = [text for text in wanted if text not in side.conditions]
+        groups = {text: words_of(text).group(text) for text in (*lacking, *common)}
+        partly = {groups[text] for text in common}
+        # A group that is lacking at all levels is named as a group.
+        if merged := dict.fromkeys(text if groups[text] in partly else groups[text] for text in lacking):
+            yield f"{name} has no records under {', '.join(merged)}"
+    yield from not_compared(common, shown)
 
 
 # The family of a run
@@ -373,9 +347,8 @@ def asked(results: Results) -> list[Asked]:
     found = []
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
         own = [key for key in keys if key[0] in set(conditions)]
-        found += [
-            Asked(*key, family.presenter.called(key[0], manifest)) for key in family.presenter.front(own, headline)
-        ]
+        front = family.presenter.front(own, headline)
+        found += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
     return found
 
 

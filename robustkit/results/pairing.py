@@ -13,11 +13,11 @@ from msgspec import UNSET
 from ..common.differences import Difference
 from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
-from ..evaluations.family import family_of
+from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged
 from ..evaluations.records import Recorded, check_plugins, common_ids, nothing_common
-from ..evaluations.registry import kind_of, words_of
+from ..evaluations.registry import words_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of
@@ -147,7 +147,7 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
         RunError: the records of one of them are missing, they have no sample in common, or there is no such metric.
     """
     difference = task_of(first.manifest).difference(first, second, condition, metric)
-    if difference.value == 0 and is_same_model(first, second):
+    if difference.value == 0 and same_identity(first.described, second.described):
         return replace(difference, ci_low=0.0, ci_high=0.0)
     return difference
 
@@ -161,13 +161,8 @@ def lacking(side: Side, condition: str, metric: str = "") -> str:
     return ""
 
 
-def is_same_model(first: Side, second: Side) -> bool:
-    """Whether both sides are one checkpoint, whose differences are 0 on any samples."""
-    return same_identity(first.described, second.described)
-
-
 def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
-    """Whether two descriptions are of one checkpoint, shown images in one way."""
+    """Whether two descriptions are of one checkpoint, shown images in one way: differences are 0 on any samples."""
     before, after = first.to_plain(), second.to_plain()
     return all(before.get(key) == after.get(key) for key in _IDENTITY)
 
@@ -209,15 +204,11 @@ def pairs(
         else:
             paired += [(base, side(run, name)) for name in chosen if len(runs) > 1 or name != base.checkpoint]
     if not paired and len(runs) == 1 and len(names[0]) == 1:
-        raise RunError(
-            f"{runs[0].path} holds one checkpoint, {names[0][0]}; expected two: give a second run, or audit another "
-            "checkpoint into this one"
-        )
+        remedy = "expected two: give a second run, or audit another checkpoint into this one"
+        raise RunError(f"{runs[0].path} holds one checkpoint, {names[0][0]}; {remedy}")
     if not paired:
-        raise RunError(
-            f"{', '.join(sorted(checkpoints))}: nothing is left to compare with {base.checkpoint}; name another with "
-            "--checkpoint or --against"
-        )
+        said = f"{', '.join(sorted(checkpoints))}: nothing is left to compare with {base.checkpoint}"
+        raise RunError(f"{said}; name another with --checkpoint or --against")
     return paired
 
 
@@ -267,21 +258,16 @@ def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
             f"{names[0]} and {names[1]} have records of no common condition; expected one such as clean: audit both "
             "under it"
         )
-    if wrong := _other_truth(first, second, common[0]):
-        raise RunError(f"{wrong}; expected the same data: audit both on it")
-
-
-def _other_truth(first: Side, second: Side, condition: str) -> str:
-    """Return which sample has another truth in the second run; empty if none. Raises RunError: none in common."""
-    n, wrong = task_of(first.manifest).other_truth(first, second, condition)
+    n, wrong = task_of(first.manifest).other_truth(first, second, common[0])
     if not n:
-        raise nothing_common(first, second, condition)
-    return f"{' and '.join(names_of(first, second))}: {wrong}" if wrong else ""
+        raise nothing_common(first, second, common[0])
+    if wrong:
+        raise RunError(f"{' and '.join(names)}: {wrong}; expected the same data: audit both on it")
 
 
-def changed(first: CheckpointEntry, second: CheckpointEntry) -> Iterator[str]:
-    """Yield how two checkpoints differ by intent: what is compared."""
-    yield from checkpoint_changes(checkpoint_setup(first), checkpoint_setup(second))
+def changed(first: CheckpointEntry, second: CheckpointEntry) -> list[str]:
+    """Return how two checkpoints differ by intent: what is compared."""
+    return checkpoint_changes(checkpoint_setup(first), checkpoint_setup(second))
 
 
 def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
@@ -290,10 +276,9 @@ def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
     digests = [str(manifest.data.digest)[:8] for manifest in (before, after)]
     if digests[0] != digests[1]:
         sizes = f"{before.data.n} and {after.data.n}"
-        yield (
-            f"data digest differs: {digests[0]} and {digests[1]}; {_in_common(first, second, common[0])} samples in "
-            f"common, of {sizes}"
-        )
+        ids = [task_of(before).ids(side, common[0]) for side in (first, second)]
+        shared = f"{len(common_ids(ids))} samples in common, of {sizes}"
+        yield f"data digest differs: {digests[0]} and {digests[1]}; {shared}"
     yield from run_changes(run_setup(before), run_setup(after), common)
 
 
@@ -304,11 +289,6 @@ def same_file(first: Side, second: Side) -> Iterator[str]:
         yield f"both are the same file (sha256 {digest[:12]})"
 
 
-def _in_common(first: Side, second: Side, condition: str) -> int:
-    task = task_of(first.manifest)
-    return len(common_ids([task.ids(side, condition) for side in (first, second)]))
-
-
 def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[Flagged]:
     """Yield the results of both sides that are compared, with their flags and those of what they lack."""
     for side, name in zip((first, second), names_of(first, second), strict=True):
@@ -317,6 +297,6 @@ def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> It
                 flags = (flag for flag in row["flags"] if not flag.startswith("incomplete"))
                 yield Flagged(name, row["condition"], tuple(flags), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
-            beside = family_of(kind_of(condition)).aggregator.lacks(side.run, side.checkpoint, condition)
-            lacks = filter(None, [lacking(side, condition), *beside])
-            yield Flagged(name, condition, tuple(lacks), side.manifest)
+            wanted = condition in side.run.manifest.evidence
+            evidence = NO_EVIDENCE.flag if wanted and side.run.evidence(side.checkpoint, condition) is None else ""
+            yield Flagged(name, condition, tuple(filter(None, [lacking(side, condition), evidence])), side.manifest)

@@ -21,7 +21,7 @@ over the 16 corruptions of the QUEST paper, which no run computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -54,19 +54,15 @@ class Published:
     spreads: Mapping[str, Figures] = field(default_factory=dict)
 
     def resolved(self) -> Published:
-        """Return the same with the texts of conditions as runs have them, as far as the card determines them.
-
-        Raises:
-            RunError: the card is not known here and an attack is not named in full, or an attack is not understood.
+        """Return the same with the texts of conditions as runs have them, as far as the card determines them. Raises
+        RunError where the card is not known here and an attack is not named in full, or an attack is not understood.
         """
-        figures, spreads = (
-            {
-                attention: {self._text(name): values for name, values in table.items()}
-                for attention, table in by_attention.items()
-            }
-            for by_attention in (self.figures, self.spreads)
-        )
-        return replace(self, figures=figures, spreads=spreads)
+
+        def with_texts(by_attention: Mapping[str, Figures]) -> dict[str, Figures]:
+            tables = by_attention.items()
+            return {name: {self._text(text): values for text, values in table.items()} for name, table in tables}
+
+        return replace(self, figures=with_texts(self.figures), spreads=with_texts(self.spreads))
 
     def _text(self, name: str) -> str:
         if _is_fixed(name):
@@ -79,10 +75,8 @@ class Published:
                 raise RunError(f"{self.name}: {fault}") from None
         if "(" in name:
             return name
-        raise RunError(
-            f"{self.name}: what {name} is under card {card!r} is not known; expected it in full, such as "
-            f"{name}(eps=1/255), or one of the cards {', '.join(card_names())}"
-        )
+        expected = f"expected it in full, such as {name}(eps=1/255), or one of the cards {', '.join(card_names())}"
+        raise RunError(f"{self.name}: what {name} is under card {card!r} is not known; {expected}")
 
     def is_of(self, tag: str) -> bool:
         """Whether a card with this tag, `quest-paper@1:d34db12c`, is the one that the figures were measured under."""
@@ -108,10 +102,8 @@ def reference_names() -> list[str]:
 
 
 def read_published(spec: str) -> Published:
-    """Return figures that come with the package, by their name, or those of a file.
-
-    Raises:
-        RunError: there is no such file, or it holds what is not understood.
+    """Return figures that come with the package, by their name, or those of a file. Raises RunError where there is no
+    such file, or it holds what is not understood.
     """
     names = reference_names()
     if spec in names:
@@ -135,25 +127,15 @@ def _parsed(text: str, where: str) -> Published:
             raise RunError(f"{where}: {unknown(kind, attention, names, remedy='correct it or leave it out')}")
         for condition, figures in _table(table, f"{where} [{attention}]").items():
             _check_figures(condition, figures, f"{where} [{attention}]")
-    figures, spreads = (
-        {
-            attention: {
-                condition: {metric: found for metric, value in values.items() if (found := take(value)) is not None}
-                for condition, values in table.items()
-            }
-            for attention, table in tables.items()
-        }
-        for take in (_mean, _spread)
-    )
-    return Published(where, data["summary"], data["source"], data["data"], data["protocol"], figures, spreads)
-
-
-def _mean(value: float | Sequence[float]) -> float:
-    return value[0] if isinstance(value, Sequence) else value
-
-
-def _spread(value: float | Sequence[float]) -> float | None:
-    return value[1] if isinstance(value, Sequence) else None
+    means: dict[str, dict[str, dict[str, float]]] = {}
+    spreads: dict[str, dict[str, dict[str, float]]] = {}
+    for attention, table in tables.items():
+        means[attention], spreads[attention] = {}, {}
+        for condition, values in table.items():
+            pairs = {metric: value if isinstance(value, list) else [value] for metric, value in values.items()}
+            means[attention][condition] = {metric: value[0] for metric, value in pairs.items()}
+            spreads[attention][condition] = {metric: value[1] for metric, value in pairs.items() if value[1:]}
+    return Published(where, **{name: data[name] for name in _FIELDS}, figures=means, spreads=spreads)
 
 
 def _check_figures(condition: str, figures: object, where: str) -> None:

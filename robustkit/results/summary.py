@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ..display.text import no_controls, no_formula
 from ..evaluations.aggregate import Parts, Reading, Results, gatherers_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.records import check_plugins
+from ..evaluations.registry import words_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.task import task_of
 
@@ -38,8 +40,7 @@ def survey(run: RunFolder, for_page: bool = False) -> Results:
     unread: dict[str, str] = {}
     gatherers = gatherers_of(task.gatherers(manifest) if for_page else (), manifest)
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
-        conditions = [condition for _, condition in units]
-        parts = task.rows(Reading(run, manifest, checkpoint, unread, gatherers), conditions)
+        parts = task.rows(Reading(run, manifest, checkpoint, unread, gatherers), [condition for _, condition in units])
         for rows, more in zip(collected, parts, strict=True):
             rows += more
     every = Results(run, [row for rows in collected for row in rows], unread, gatherers)
@@ -54,6 +55,16 @@ def several_versions(run: RunFolder) -> list[str]:
         found.setdefault(name, []).append(version)
     said = [f"{name} {' and '.join(versions)}" for name, versions in found.items() if len(versions) > 1]
     return [f"records of this run come from several versions: {', '.join(said)}"] if said else []
+
+
+def doubts_of(rows: Iterable[SummaryRow]) -> dict[str, list[str]]:
+    """Return each flag of results that raises a doubt, with the conditions that have it."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for flag in row["flags"]:
+            if not words_of(row["condition"]).is_remark(flag):
+                found.setdefault(flag, {})[row["condition"]] = None
+    return {flag: list(conditions) for flag, conditions in found.items()}
 
 
 def write_summary(run: RunFolder, results: Results | None = None) -> Results:

@@ -18,13 +18,14 @@ from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import gaps_of
-from ..evaluations.registry import is_over_groups, kind_of, words_of
+from ..evaluations.registry import is_over_groups, kind_of, name_of
 from ..protocol.condition import CLEAN
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import ComparisonRow, Tested, asked, pair_tests, points
+from .summary import doubts_of
 
-_LONGEST_NAME = 48
+_LONGEST = 48  # characters of a checkpoint's name in a sentence
 
 
 def alone(results: Results) -> Iterator[str]:
@@ -39,27 +40,19 @@ def alone(results: Results) -> Iterator[str]:
         if conditions:
             clauses += [clause.text for clause in family.presenter.clauses(cells, manifest, task.headline_metric)]
     if clauses:
-        yield f"{plain(name, _LONGEST_NAME)}: {'; '.join(clauses[:2])}."
+        yield f"{plain(name, _LONGEST)}: {'; '.join(clauses[:2])}."
     if clauses[2:]:
-        yield f"{_capital(clauses[2])}."
+        yield f"{clauses[2][:1].upper()}{clauses[2][1:]}."
     if doubt := _doubt(results, name):
         yield doubt
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _doubt(results: Results, name: str) -> str:
     """Return whether any flag raises doubt about the results, and the first; empty where some are still missing."""
-    flags: dict[str, str] = {}
-    for (condition, _), row in results.cells[name].items():
-        for flag in row["flags"]:
-            if not words_of(condition).is_remark(flag):
-                flags.setdefault(flag, condition)
+    flags = doubts_of(results.cells[name].values())
     if not flags:
         return "" if gaps_of(results.run) else "No flag was raised about these numbers."
-    first, condition = next(iter(flags.items()))
+    first, (condition, *_) = next(iter(flags.items()))
     count = "One flag raises" if len(flags) == 1 else f"{len(flags)} flags raise"
     return f"{count} doubt about these numbers{'' if len(flags) == 1 else ', the first'} ({condition}): {first}."
 
@@ -70,7 +63,6 @@ POWER = 0.8
 """How often samples of this number show a difference that a sentence names as one they can show."""
 _ALPHA = 0.05
 _SMALL = 0.25  # share of a difference that one on clean images may have at most, to say that more is lost
-_LONGEST = 48  # characters of a checkpoint's name in a sentence
 
 
 @dataclass(frozen=True)
@@ -161,18 +153,9 @@ def _finding(row: ComparisonRow, results: Results, tests: Tested, names: dict[st
 
 
 def _of(row: ComparisonRow, text: str) -> Finding:
-    difference = row.difference
-    return Finding(
-        text,
-        (row.second.checkpoint, row.first.checkpoint),
-        family_of(kind_of(row.condition)).name,
-        row.condition,
-        row.metric,
-        difference.value,
-        (difference.ci_low, difference.ci_high),
-        row.p_value,
-        difference.n,
-    )
+    difference, family = row.difference, family_of(kind_of(row.condition)).name
+    of = (row.second.checkpoint, row.first.checkpoint), family, row.condition, row.metric
+    return Finding(text, *of, difference.value, (difference.ci_low, difference.ci_high), row.p_value, difference.n)
 
 
 def _said(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, str]) -> tuple[str, bool]:
@@ -183,7 +166,7 @@ def _said(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, 
     difference under the condition, not that of two drops.
     """
     first, second = names[row.first.checkpoint], names[row.second.checkpoint]
-    where = family_of(kind_of(row.condition)).presenter.where(row.condition, results.manifest)
+    where = name_of(row.condition, "sentence", results.manifest)
     if where.startswith("under ") and points(row.metric) and _alike_when_clean(row, results, tests):
         return f"{second} loses {'more' if row.verdict == 'worse' else 'less'} to {where[6:]} than {first}", True
     how = "higher" if row.difference.value > 0 else "lower"
@@ -194,14 +177,9 @@ def _alike_when_clean(row: ComparisonRow, results: Results, tests: Tested) -> bo
     """Whether on clean images the two do not differ beyond chance, and by less than a quarter of what they do here;
     also where there are no clean ones.
     """
-    clean = next(
-        (
-            test
-            for test in tests.of((CLEAN.text, _headline(results)))
-            if (test.first.checkpoint, test.second.checkpoint) == (row.first.checkpoint, row.second.checkpoint)
-        ),
-        None,
-    )
+    pair = row.first.checkpoint, row.second.checkpoint
+    when_clean = tests.of((CLEAN.text, _headline(results)))
+    clean = next((test for test in when_clean if (test.first.checkpoint, test.second.checkpoint) == pair), None)
     if clean is None or not math.isfinite(clean.difference.value):
         return True
     small = abs(clean.difference.value) < _SMALL * abs(row.difference.value)
@@ -230,10 +208,6 @@ def _samples(n: int) -> str:
     return f"{n} sample{'' if n == 1 else 's'}"
 
 
-def _called(results: Results) -> str:
-    return results.manifest.protocol.samples.many
-
-
 # What does not differ
 
 
@@ -241,7 +215,8 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
     """Yield what is not beyond chance: of two checkpoints the largest such difference, and what samples can show."""
     tested = [row for row in tests.rows if math.isfinite(row.p_value)]
     n = max((row.difference.n for row in tested), default=0)
-    every, those = len(tested), _those(names)
+    every, called = len(tested), list(names.values())
+    those = " and ".join(called) if len(called) == 2 else f"the {len(called)} checkpoints"
     left = sum(not row.significant for row in tested)
     if not tested:
         yield Finding(f"There are too few samples to test any difference between {those}.")
@@ -254,45 +229,28 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
             f"difference beyond chance, of figures of which neither more nor less is better ({_samples(n)})."
         )
     front = {entry.key for entry in asked(results)}
-    plain = [
-        row for row in tested if points(row.metric) and (row.condition, row.metric) in front and not row.significant
-    ]
-    largest = max(plain, key=lambda row: abs(row.difference.value), default=None)
+    alike = [row for row in tested if points(row.metric) and not row.significant]
+    shown_alike = [row for row in alike if (row.condition, row.metric) in front]
+    largest = max(shown_alike, key=lambda row: abs(row.difference.value), default=None)
     clean = [row for row in tested if (row.condition, row.metric) == (CLEAN.text, _headline(results))]
-    shown = max(
-        (detectable(row.difference, len(tests.rows), metric_of(row.metric).binary) for row in clean), default=math.nan
-    )
+    sizes = (detectable(row.difference, len(tests.rows), metric_of(row.metric).binary) for row in clean)
+    shown = max(sizes, default=math.nan)
     if not some and left == every and largest is not None and largest.difference.value:
-        where = family_of(kind_of(largest.condition)).presenter.where(largest.condition, results.manifest)
-        yield _of(
-            largest,
-            f"The largest is {where}: {names[largest.second.checkpoint]} has {_size(largest, whole=True)} against "
-            f"{names[largest.first.checkpoint]}, {p_said(largest.p_value)}.",
-        )
+        where = name_of(largest.condition, "sentence", results.manifest)
+        first, second = names[largest.first.checkpoint], names[largest.second.checkpoint]
+        size = f"{second} has {_size(largest, whole=True)} against {first}, {p_said(largest.p_value)}"
+        yield _of(largest, f"The largest is {where}: {size}.")
+    on_clean = f"On clean {results.manifest.protocol.samples.many}"
+    about = f"a difference of about {math.ceil(100 * shown)} points" if shown < 1 else ""
     if clean and not any(row.significant for row in clean) and some:
-        yield _of(
-            clean[0], f"On clean {_called(results)} no difference is beyond chance ({_samples(n)}){_could(shown)}."
-        )
+        could = f"; they could have shown {about}" if about else "; they are too few to show any"
+        could = could if math.isfinite(shown) else ""
+        yield _of(clean[0], f"{on_clean} no difference is beyond chance ({_samples(n)}){could}.")
     elif left and some:
         yield Finding(f"{left} of {every} paired tests show no difference beyond chance ({_samples(n)}).")
     elif not some and math.isfinite(shown):
-        could = f"could have shown {_about(shown)}, four times out of five" if shown < 1 else "are too few to show any"
-        yield Finding(f"On clean {_called(results)} {_samples(n)} {could}.")
-
-
-def _could(shown: float) -> str:
-    if not math.isfinite(shown):
-        return ""
-    return f"; they could have shown {_about(shown)}" if shown < 1 else "; they are too few to show any"
-
-
-def _about(shown: float) -> str:
-    return f"a difference of about {math.ceil(100 * shown)} points"
-
-
-def _those(names: dict[str, str]) -> str:
-    words = list(names.values())
-    return f"{words[0]} and {words[1]}" if len(words) == 2 else f"the {len(words)} checkpoints"
+        could = f"could have shown {about}, four times out of five" if about else "are too few to show any"
+        yield Finding(f"{on_clean} {_samples(n)} {could}.")
 
 
 def detectable(difference: Difference, tests: int, binary: bool) -> float:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..common.plugins import built_in
 from ..common.preprocessing import exact_numbers, texts_of
 from .manifest import CheckpointEntry, Manifest
 
@@ -44,8 +45,9 @@ def _sides(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-COMMANDS = ("audit", "attack", "segment", "series", "text", "features", "cam", "demo")
-"""The commands that make runs."""
+def making_commands() -> tuple[str, ...]:
+    """Return the commands that make runs."""
+    return ("audit", "attack", "segment", *built_in("commands"), "cam", "demo")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def _why_not(command: str) -> str:
         words = []
     if not command.isprintable() or shlex.join(words) != command:
         return "run.json has it in a form that no audit writes, and a shell may do something else with it"
-    if words[:1] != ["robustkit"] or words[1:2] == [] or words[1] not in COMMANDS:
+    if words[:1] != ["robustkit"] or words[1:2] == [] or words[1] not in making_commands():
         return "it is not one of robustkit's own; start the program that made the run again"
     if code := _code(words[2:]):
         return f"it runs code that run.json names ({code}); read that first, and make sure whose it is"

@@ -72,9 +72,7 @@ def folder_name(text: str) -> str:
     """Return a file name for a condition or checkpoint: itself where it can be, else one made unique by a digest."""
     plain = text.replace("/", "_")
     safe = re.sub(r"[^\w(),=.+-]", "-", plain, flags=re.ASCII).lstrip(".")[:120]
-    if safe == plain:
-        return safe
-    return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return safe if safe == plain else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 class RunFiles:
@@ -86,11 +84,7 @@ class RunFiles:
 
     @classmethod
     def existing(cls: type[Folder], path: str | Path) -> Folder:
-        """Return the run in this folder.
-
-        Raises:
-            RunError: there is none, or something of it is a link.
-        """
+        """Return the run in this folder. Raises RunError where there is none, or something of it is a link."""
         run = cls(path)
         refuse_links(run.path)
         if not run.manifest_path.is_file():
@@ -103,27 +97,19 @@ class RunFiles:
 
     @property
     def manifest(self) -> Manifest:
-        """What run.json holds. It is read and checked once, and again after it was written.
-
-        Raises:
-            RunError: there is none, or it is not as an audit wrote it.
+        """What run.json holds. It is read and checked once, and again after it was written. Raises RunError where there
+        is none, or it is not as an audit wrote it.
         """
-        manifest = self.read_manifest()
-        if manifest is None:
+        if (manifest := self.read_manifest()) is None:
             raise self._none()
         return manifest
 
     def _none(self) -> RunError:
-        inside = sorted(found.parent.name for found in self.path.glob("*/run.json"))
-        if inside:
+        said = f"{self.path} is not a run folder (no run.json)"
+        if inside := sorted(found.parent.name for found in self.path.glob("*/run.json")):
             names = f"{', '.join(inside[:3])}{f' and {len(inside) - 3} more' if len(inside) > 3 else ''}"
-            return RunError(
-                f"{self.path} is not a run folder (no run.json) but holds some: {names}; give one, such as "
-                f"{self.path / inside[0]}"
-            )
-        return RunError(
-            f"{self.path} is not a run folder (no run.json); make one with robustkit audit --out {self.path}"
-        )
+            return RunError(f"{said} but holds some: {names}; give one, such as {self.path / inside[0]}")
+        return RunError(f"{said}; make one with robustkit audit --out {self.path}")
 
     def read_manifest(self) -> Manifest | None:
         """Return what run.json holds; None before the first unit. Raises RunError where no audit wrote it so.
@@ -136,8 +122,7 @@ class RunFiles:
             status = self.manifest_path.stat()
             version = status.st_ino, status.st_mtime_ns, status.st_size
             if self._read is None or self._read[0] != version:
-                data = json_in(self.read_text(self.manifest_path))
-                self._read = version, manifest_of(data, self.manifest_path)
+                self._read = version, manifest_of(json_in(self.read_text(self.manifest_path)), self.manifest_path)
             return self._read[1]
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -204,21 +189,8 @@ class RunFiles:
     def sweep(self) -> None:
         """Remove files that a killed process left half-written. Raises RunError where part of the run is a link."""
         refuse_links(self.path)
-        ours = (
-            ".run.json.*.tmp",
-            ".summary.json.*.tmp",
-            ".summary.csv.*.tmp",
-            ".report.html.*.tmp",
-            ".refused.json.*.tmp",
-        )
-        for pattern in (
-            *ours,
-            "records/*/*/.*.parquet.*.tmp",
-            "timings/*/*/.*.json.*.tmp",
-            "evidence/*/.*.json.*.tmp",
-            "pictures/*/*/.*.parquet.*.tmp",
-            "adversarials/*/*/.*.parquet.*.tmp",
-            "features/*/.heads.safetensors.*.tmp",
-        ):
-            for leftover in self.path.glob(pattern):
-                leftover.unlink(missing_ok=True)
+        ours = [f".{name}" for name in OWN if "." in name]
+        ours += [f"{folder}/*/*/.*.parquet" for folder in ("records", "pictures", "adversarials")]
+        ours += ["timings/*/*/.*.json", "evidence/*/.*.json", "features/*/.heads.safetensors"]
+        for leftover in (path for name in ours for path in self.path.glob(f"{name}.*.tmp")):
+            leftover.unlink(missing_ok=True)

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any
 from ..common.files import json_in
 from ..errors import DamagedRecord, RunError
 from .binding import PROVENANCE, Unit, digest_of_run, misfit, parquet_bytes, shard_number
-from .digests import digest_of
 from .files import RunFiles, folder_name, refuse_link
-from .manifest import made_with
+from .manifest import digest_of, made_with
 from .untrusted import metadata_of, read_rows
 
 if TYPE_CHECKING:
@@ -83,10 +82,8 @@ class RunFolder(RunFiles):
         return self.shard_count - len(self._shards(checkpoint, condition))
 
     def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
-        """Return the shards that have no record under a condition. Only names of files are read.
-
-        Raises:
-            RunError: run.json claims other shards than it describes: it may be someone else's, and claim any number.
+        """Return the shards that have no record under a condition. Only names of files are read. Raises RunError where
+        run.json claims other shards than it describes: it may be someone else's, and claim any number.
         """
         self.unit(checkpoint, condition)
         there = self._shards(checkpoint, condition)
@@ -130,8 +127,8 @@ class RunFolder(RunFiles):
         `binding.provenance_metadata`.
         """
         data = parquet_bytes(table)
-        beside = json.dumps({**(timing or {}), "sha256": hashlib.sha256(data).hexdigest()})
-        self.write(self._timing_path(path), (beside + "\n").encode(), durable=False)
+        timings = json.dumps({**(timing or {}), "sha256": hashlib.sha256(data).hexdigest()})
+        self.write(self._timing_path(path), (timings + "\n").encode(), durable=False)
         self.write(path, data)
 
     def _timing_path(self, record: Path) -> Path:
@@ -139,9 +136,7 @@ class RunFolder(RunFiles):
 
     def damaged(self, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
         """Return the records of a checkpoint under some conditions that are not what was written for this run, and why.
-
-        Raises:
-            RunError: one of them cannot be read at the moment, or is a link.
+        Raises RunError where one of them cannot be read at the moment, or is a link.
         """
         damaged = []
         for condition in conditions:
@@ -165,9 +160,8 @@ class RunFolder(RunFiles):
                 timing = json_in(self.read_text(self._timing_path(path)))
                 expected = timing.get("sha256") if isinstance(timing, dict) else None
         except OSError as fault:
-            raise RunError(
-                f"{path}: cannot be read ({fault}); try again, or delete it and run the audit again"
-            ) from None
+            remedy = "try again, or delete it and run the audit again"
+            raise RunError(f"{path}: cannot be read ({fault}); {remedy}") from None
         if expected is None or hashlib.sha256(data).hexdigest() == expected:  # it may be lost in a power cut
             return data, ""
         return data, f"it was altered or damaged after it was written: its SHA-256 is not {str(expected)[:12]}…"
@@ -233,11 +227,9 @@ class RunFolder(RunFiles):
         Raises:
             RunError: there are none, or a file is not readable.
         """
-        paths = self.record_paths(checkpoint, condition)
-        if not paths:
-            raise RunError(
-                f"{self.path}: no records of {checkpoint} under {condition}; run the audit again to make them"
-            )
+        if not (paths := self.record_paths(checkpoint, condition)):
+            what = f"no records of {checkpoint} under {condition}"
+            raise RunError(f"{self.path}: {what}; run the audit again to make them")
         unit = self.unit(checkpoint, condition)
         yield from (self._rows(path, unit, columns) for path in paths)
 
@@ -263,9 +255,8 @@ class RunFolder(RunFiles):
             return pa.concat_tables(tables, promote_options="default")  # a shard without images has no stages
         except pa.ArrowException as fault:
             where = self.shard_path(checkpoint, condition, 0).parent
-            raise DamagedRecord(
-                f"{where}: its records do not fit together ({fault}); delete them and run again"
-            ) from None
+            said = f"its records do not fit together ({fault})"
+            raise DamagedRecord(f"{where}: {said}; delete them and run again") from None
 
     def notes(self, checkpoint: str, condition: str) -> list[str]:
         """Return how an attack deviated from its settings, each note once, from the metadata of its records."""
@@ -289,10 +280,8 @@ class RunFolder(RunFiles):
         self.write(self.path / "summary.json", (text + "\n").encode())
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the rows of summary.json as last written; values that are not finite are None.
-
-        Raises:
-            RunError: it cannot be read, or is not what was written for this run.
+        """Return the rows of summary.json as last written; values that are not finite are None. Raises RunError where
+        it cannot be read, or is not what was written for this run.
         """
         path = self.path / "summary.json"
         try:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.files import bytes_of
 from ..errors import DamagedRecord, RunError
 from .binding import parquet_bytes, shard_number
 from .files import folder_name, refuse_link
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from ..protocol.condition import Condition
 
 COLUMNS = ("image", "difference", "heat")
+PICTURES, ADVERSARIALS = "pictures", "adversarials"
+_WHAT = {PICTURES: "pictures", ADVERSARIALS: "adversarial images"}
+_AGAIN = "the same command of the audit makes them again"
 
 
 @dataclass(frozen=True)
@@ -95,56 +97,26 @@ def write_pictures(
     columns |= {name: [getattr(kept, name) for kept in pictures.values()] for name in COLUMNS}
     fields = [("sample_id", pa.string()), *((name, pa.binary()) for name in COLUMNS)]
     schema = pa.schema(fields, metadata=dict(metadata))
-    path = _folder(run, checkpoint, condition) / f"{shard:05d}.parquet"
-    run.write(path, parquet_bytes(pa.table(columns, schema=schema)))
+    run.write(_path(run, PICTURES, checkpoint, condition, shard), parquet_bytes(pa.table(columns, schema=schema)))
 
 
 def read_pictures(run: RunFolder, checkpoint: str, condition: str) -> dict[str, Picture]:
-    """Return the pictures of a checkpoint under a condition by sample id; empty where none were kept.
-
-    Raises:
-        RunError: a file of them is not readable, or belongs to something else.
+    """Return the pictures of a checkpoint under a condition by sample id; empty where none were kept. Raises RunError
+    where a file of them is not readable, or belongs to something else.
     """
     pictures: dict[str, Picture] = {}
-    for path, data in _files(run, checkpoint, condition):
+    for path, data in _files(run, PICTURES, checkpoint, condition):
         fits = partial(run.unit(checkpoint, condition).fault, path.stem, whole=False)
         rows = read_rows(path, data, ["sample_id", *COLUMNS], "pictures", fits).to_pylist()
         pictures |= {row["sample_id"]: Picture(*(row.get(name) for name in COLUMNS)) for row in rows}
     return pictures
 
 
-def strange_pictures(run: RunFolder, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
-    """Return the files that `read_pictures` would refuse, and why."""
-    strange = []
-    for condition in conditions:
-        for path, data in _files(run, checkpoint, condition):
-            metadata, fault = metadata_of(data, "pictures")
-            fault = fault or run.unit(checkpoint, condition).fault(path.stem, metadata, data, whole=False)
-            if fault:
-                strange.append((path, fault))
-    return strange
-
-
-def _files(run: RunFolder, checkpoint: str, condition: str) -> Iterator[tuple[Path, bytes]]:
-    folder = _folder(run, checkpoint, condition)
-    refuse_link(folder, run.path)
-    for path in sorted(folder.glob("*.parquet")):
-        try:
-            yield path, bytes_of(path)
-        except OSError as fault:
-            raise RunError(f"{path}: pictures cannot be read ({fault}); delete the file, nothing rests on it") from None
-
-
-def _folder(run: RunFolder, checkpoint: str, condition: str) -> Path:
-    return run.path / "pictures" / folder_name(checkpoint) / folder_name(condition)
-
-
 Differences = Mapping[str, NDArray[np.float16]]
 """By sample id: the adversarial input minus the one that was attacked, in the card's space."""
 DIGEST = b"adversarials"
 """Key of metadata: of a record, the digest of the differences of its unit or, under transfer, of those scored."""
-_SHAPE, _FOLDER, _WHAT = b"shape", "adversarials", "adversarial images"
-_AGAIN = "the same command of the audit makes them again"
+_SHAPE = b"shape"
 _LARGEST = 1 << 31  # bytes of the differences of one shard
 
 
@@ -181,7 +153,7 @@ def write_adversarials(
 
 def adversarials_path(run: RunFolder, checkpoint: str, condition: str, shard: int) -> Path:
     """Return where the adversarial images of a unit lie."""
-    return run.path / _FOLDER / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
+    return _path(run, ADVERSARIALS, checkpoint, condition, shard)
 
 
 def read_adversarials(run: RunFolder, checkpoint: str, condition: str, shard: int) -> tuple[Differences, str]:
@@ -192,32 +164,52 @@ def read_adversarials(run: RunFolder, checkpoint: str, condition: str, shard: in
         RunError: there are none, or they cannot be read at the moment.
     """
     path = adversarials_path(run, checkpoint, condition, shard)
-    data = _bytes(run, path)
+    data, what = _bytes(run, ADVERSARIALS, path), _WHAT[ADVERSARIALS]
     fault = partial(run.unit(checkpoint, condition).fault, path.stem, whole=False)
-    metadata, _ = metadata_of(data, _WHAT)
-    table = read_rows(path, data, ["sample_id", "difference"], _WHAT, fault, most=_LARGEST)
+    metadata, _ = metadata_of(data, what)
+    table = read_rows(path, data, ["sample_id", "difference"], what, fault, most=_LARGEST)
     try:
         shape, digest = json.loads((metadata or {})[_SHAPE]), (metadata or {})[DIGEST].decode()
         names, values = table["sample_id"].to_pylist(), table["difference"]
         pairs = zip(names, (np.frombuffer(each.as_buffer(), dtype="<f2") for each in values), strict=True)
         differences = {name: row.reshape(shape).astype(np.float16, copy=False) for name, row in pairs}
     except (KeyError, ValueError, TypeError, AttributeError) as raised:
-        raise DamagedRecord(f"{path}: {_WHAT} cannot be read ({raised}); {_AGAIN}") from None
+        raise DamagedRecord(f"{path}: {what} cannot be read ({raised}); {_AGAIN}") from None
     if why := _other(run, checkpoint, condition, shard, digest, digest_of_differences(differences)):
         raise DamagedRecord(f"{path}: {why}; {_AGAIN}")
     return differences, digest
 
 
-def strange_adversarials(run: RunFolder, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
-    """Return the files that `read_adversarials` would refuse, and why, as far as can be told without decoding them."""
+def remove_adversarials(run: RunFolder) -> None:
+    """Remove all adversarial images of a run."""
+    refuse_link(run.path / ADVERSARIALS, run.path)
+    shutil.rmtree(run.path / ADVERSARIALS, ignore_errors=True)
+
+
+def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: str, found: str) -> str:
+    """Return why differences are not those that the record of their unit is about; empty where they are."""
+    if stated != found:
+        return f"{_WHAT[ADVERSARIALS]} that were altered: their SHA-256 is not {stated[:12]}…"
+    path = run.shard_path(checkpoint, condition, shard)
+    try:
+        metadata, _ = metadata_of(run.read_bytes(path))
+    except FileNotFoundError:  # both are made again
+        return ""
+    known = (metadata or {}).get(DIGEST, b"").decode("ascii", "replace")
+    return "" if known == found else f"not the {_WHAT[ADVERSARIALS]} that the record at {path} is about"
+
+
+def strange_images(run: RunFolder, kind: str, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
+    """Return the files of a kind, `PICTURES` or `ADVERSARIALS`, that reading would refuse, and why; as far as can be
+    told without decoding them.
+    """
     strange = []
     for condition in conditions:
-        for path in _paths(run, checkpoint, condition):
-            data = _bytes(run, path)
-            metadata, fault = metadata_of(data, _WHAT)
+        for path, data in _files(run, kind, checkpoint, condition):
+            metadata, fault = metadata_of(data, _WHAT[kind])
             fault = fault or run.unit(checkpoint, condition).fault(path.stem, metadata, data, whole=False)
             number = shard_number(path.stem)
-            if not fault and number is not None:
+            if not fault and number is not None and kind == ADVERSARIALS:
                 digest = (metadata or {}).get(DIGEST, b"").decode("ascii", "replace")
                 fault = _other(run, checkpoint, condition, number, digest, digest)
             if fault:
@@ -225,33 +217,21 @@ def strange_adversarials(run: RunFolder, checkpoint: str, conditions: Sequence[s
     return strange
 
 
-def remove_adversarials(run: RunFolder) -> None:
-    """Remove all adversarial images of a run."""
-    refuse_link(run.path / _FOLDER, run.path)
-    shutil.rmtree(run.path / _FOLDER, ignore_errors=True)
+def _path(run: RunFolder, kind: str, checkpoint: str, condition: str, shard: int) -> Path:
+    return run.path / kind / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
 
 
-def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: str, found: str) -> str:
-    """Return why differences are not those that the record of their unit is about; empty where they are."""
-    if stated != found:
-        return f"{_WHAT} that were altered: their SHA-256 is not {stated[:12]}…"
-    path = run.shard_path(checkpoint, condition, shard)
-    try:
-        metadata, _ = metadata_of(run.read_bytes(path))
-    except FileNotFoundError:  # both are made again
-        return ""
-    known = (metadata or {}).get(DIGEST, b"").decode("ascii", "replace")
-    return "" if known == found else f"not the {_WHAT} that the record at {path} is about"
-
-
-def _paths(run: RunFolder, checkpoint: str, condition: str) -> Iterator[Path]:
-    folder = adversarials_path(run, checkpoint, condition, 0).parent
+def _files(run: RunFolder, kind: str, checkpoint: str, condition: str) -> Iterator[tuple[Path, bytes]]:
+    folder = _path(run, kind, checkpoint, condition, 0).parent
     refuse_link(folder, run.path)
-    yield from sorted(folder.glob("*.parquet"))
+    yield from ((path, _bytes(run, kind, path)) for path in sorted(folder.glob("*.parquet")))
 
 
-def _bytes(run: RunFolder, path: Path) -> bytes:
+def _bytes(run: RunFolder, kind: str, path: Path) -> bytes:
     try:
         return run.read_bytes(path)
     except OSError as fault:
-        raise RunError(f"{path}: {_WHAT} cannot be read ({fault.strerror or fault}); {_AGAIN}") from None
+        said, remedy = (fault.strerror or fault), _AGAIN
+        if kind == PICTURES:
+            said, remedy = fault, "delete the file, nothing rests on it"
+        raise RunError(f"{path}: {_WHAT[kind]} cannot be read ({said}); {remedy}") from None

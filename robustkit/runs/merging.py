@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from ..errors import DamagedRecord, RunError
 from .binding import OF_CHECKPOINT, digest_of_run
-from .digests import digest_of_pages
 from .files import folder_name
 from .folder import RunFolder
-from .kept_images import strange_adversarials, strange_pictures
-from .manifest import CorruptedEntry, Manifest, PluginEntry
+from .kept_images import ADVERSARIALS, PICTURES, strange_images
+from .manifest import CorruptedEntry, Manifest, PluginEntry, digest_of_pages
 
 _MAP = "cam("  # how the text of a map that is scored begins
 
@@ -69,8 +68,7 @@ def plugin_differences(there: Manifest, here: Manifest) -> Iterator[str]:
         before = theirs.get(key)
         if before is not None and before.identity != entry.identity:
             yield f"plug-in {before.words} there is {entry.words} here"
-        unmarked = [text for text in entry.conditions if text in there.conditions and before is None]
-        if unmarked:
+        if before is None and (unmarked := [text for text in entry.conditions if text in there.conditions]):
             yield f"{unmarked[0]} is of robustkit itself there and of plug-in {entry.words} here"
 
 
@@ -142,11 +140,8 @@ def _plugins(there: Iterable[PluginEntry], here: Iterable[PluginEntry]) -> tuple
     entries: dict[tuple[str, str], PluginEntry] = {}
     for entry in (*there, *here):
         before = entries.get((entry.group, entry.name), entry)
-        entries[entry.group, entry.name] = replace(
-            entry,
-            conditions=_union(before.conditions, entry.conditions),
-            checkpoints=_union(before.checkpoints, entry.checkpoints),
-        )
+        both = {name: _union(getattr(before, name), getattr(entry, name)) for name in ("conditions", "checkpoints")}
+        entries[entry.group, entry.name] = replace(entry, **both)
     return tuple(entries.values())
 
 
@@ -154,8 +149,8 @@ def _union(there: Iterable[str], here: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*there, *here)))
 
 
-_TIMINGS, _RECORDS, _EVIDENCE = "timings", "records", "evidence"
-_FOLDERS = ("pictures", "adversarials", _TIMINGS, _RECORDS)  # in the order in which a unit's files are written
+_TIMINGS = "timings"
+_FOLDERS = (PICTURES, ADVERSARIALS, _TIMINGS, "records")  # in the order in which a unit's files are written
 
 
 def gather(into: RunFolder, parts: Sequence[RunFolder]) -> None:
@@ -193,8 +188,8 @@ def refuse_damaged(run: RunFolder) -> None:
             for path, why in (
                 *run.damaged(name, [text]),
                 *run.strange_evidence(name, [text]),
-                *strange_pictures(run, name, [text]),
-                *strange_adversarials(run, name, [text]),
+                *strange_images(run, PICTURES, name, [text]),
+                *strange_images(run, ADVERSARIALS, name, [text]),
             ):
                 raise DamagedRecord(f"{path}: {why}; delete it, and run again the command that made it")
 
@@ -219,7 +214,7 @@ def _files(run: RunFolder, manifest: Manifest) -> Iterator[Path]:
     """Yield the paths in a run folder of what its units consist of, each record after what belongs to it."""
     for name in map(folder_name, manifest.names):
         for text in map(folder_name, manifest.conditions):
-            evidence = Path(_EVIDENCE, name, f"{text}.json")
+            evidence = Path("evidence", name, f"{text}.json")
             yield from [evidence] if (run.path / evidence).is_file() else []
             for folder in _FOLDERS:
                 found = (run.path / folder / name / text).glob("[!.]*")
@@ -228,6 +223,5 @@ def _files(run: RunFolder, manifest: Manifest) -> Iterator[Path]:
 
 def _alike(one: RunFolder, other: RunFolder, inside: Path) -> bool:
     """Whether two files, each of which is what was written, hold the same; in metadata, the device may differ."""
-    first, second = one.read_bytes(one.path / inside), other.read_bytes(other.path / inside)
-    of_rows = inside.suffix == ".parquet" and digest_of_pages(first) == digest_of_pages(second)
-    return first == second or of_rows
+    first, second = (run.read_bytes(run.path / inside) for run in (one, other))
+    return first == second or (inside.suffix == ".parquet" and digest_of_pages(first) == digest_of_pages(second))

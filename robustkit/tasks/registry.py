@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from functools import cache
+from importlib.metadata import EntryPoint
 from typing import Any
 
-from ..common.plugins import Registry, plugin_session
+from ..common.plugins import Registry, built_in, plugin_session
 from ..evaluations.metrics import Metric, named
 from ..evaluations.registry import EVERY_FAMILY, vocabularies
 from ..protocol.card import TASKS
-from ..protocol.card import TASKS as NAMES
 
 
 def _a_task(value: Any) -> Any:
@@ -18,21 +18,21 @@ def _a_task(value: Any) -> Any:
     return value
 
 
-TASK_MODULES = {name: f"{name}.task" for name in NAMES}
-EVERY_TASK: Registry[Any] = Registry("tasks", TASK_MODULES, _a_task)
-"""The modules of robustkit's tasks, and the tasks of plug-ins, by name."""
+_HERE = {name: EntryPoint(name, f"{__package__}.{name}.task:TASK", "robustkit.tasks") for name in TASKS}
+EVERY_TASK: Registry[Any] = Registry("tasks", {**_HERE, **built_in("tasks")}, _a_task)
+"""The tasks of this room, of slices and of plug-ins, by name."""
 
 
-_OF_TASKS: tuple[Metric, ...] = tuple(
-    dict.fromkeys(metric for name in TASKS for metric in import_module(f"{__package__}.{name}.measures").METRICS)
-)
+@cache
+def _of_tasks() -> tuple[Metric, ...]:
+    return tuple(dict.fromkeys(metric for name in EVERY_TASK.own for metric in EVERY_TASK[name].metrics))
 
 
 def metrics() -> dict[str, Metric]:
     """Return every metric of tasks and families by its name, except parametric ones."""
     every: dict[str, Metric] = {}
     of_families = (metric for words in vocabularies() for metric in words.metrics)
-    for metric in (*_OF_TASKS, *of_families, *_of_plugins()):
+    for metric in (*_of_tasks(), *of_families, *_of_plugins()):
         if not metric.parametric:
             every.setdefault(metric.name, metric)  # robustkit's own come first
     return every
@@ -41,7 +41,7 @@ def metrics() -> dict[str, Metric]:
 @plugin_session()
 def find_metric(name: str) -> Metric | None:
     """Return the metric of this name, `iou(CLASS)`, `top1_after_STAGE` and leads over controls among them, or None."""
-    if (metric := named(_OF_TASKS, name)) is not None:
+    if (metric := named(_of_tasks(), name)) is not None:
         return metric
     for _ in range(2):
         of_families = (words.metric(name) for words in vocabularies())

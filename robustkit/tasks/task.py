@@ -6,14 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..common.differences import Difference, of_means
+import numpy as np
+
+from ..common.differences import Difference, of_means, of_ranks
+from ..errors import ProtocolError, unknown
 from ..evaluations.family import family_of
 from ..evaluations.metrics import TERMS as OF_SUPPORT
 from ..evaluations.metrics import Metric, Term, named
 from ..evaluations.records import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
 from ..evaluations.registry import kind_of, vocabularies, words_of
 from ..protocol.card import Samples, samples_of
-from .registry import EVERY_TASK, TASK_MODULES
+from .registry import EVERY_TASK
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,9 +35,10 @@ class Task:
 
     name: as in cards and run.json. headline: the metric that a gate means where a rule names none. metrics: its
     numbers. compared: those by which checkpoints are compared; paired: those whose difference is a mean over samples,
-    with their columns. shows_compared: whether the terminal shows checkpoints compared. browsed: whether the page shows
-    its samples. command, card: of the command line that audits it. hub: what a model hub calls it. terms: what the
-    words of its tables mean.
+    with their columns. truth: the column of what is true of a sample, and others to read with it; differs: what is said
+    where two runs have another one, of a sample and both values. shows_compared: whether the terminal shows checkpoints
+    compared. browsed: whether the page shows its samples. command, card: of the command line that audits it. hub: what
+    a model hub calls it. terms: what the words of its tables mean.
     """
 
     name: ClassVar[str]
@@ -43,6 +47,8 @@ class Task:
     terms: ClassVar[tuple[Term, ...]] = ()
     compared: ClassVar[Compared]
     paired: ClassVar[Mapping[str, str]]
+    truth: ClassVar[Sequence[str]] = ("label",)
+    differs: ClassVar[str] = "the label of {} is {:.0f} and {:.0f}"
     shows_compared: ClassVar[bool] = False
     browsed: ClassVar[bool] = False
     command: ClassVar[str]
@@ -50,8 +56,8 @@ class Task:
     hub: ClassVar[str]
 
     def plan(self, request: Any) -> Any:
-        """Return the `pipeline.plan.Plan` of a `pipeline.request.Request`; of a task that a plug-in brings."""
-        raise NotImplementedError
+        """Return the `pipeline.plan.Plan` of a `pipeline.request.Request`: what the module `plan` next to it makes."""
+        return import_module(f"{type(self).__module__.rpartition('.')[0]}.plan").plan(request)
 
     @property
     def headline_metric(self) -> Metric:
@@ -92,9 +98,9 @@ class Task:
         if not len(ids):
             raise nothing_common(first, second, condition)
         before, after = aligned(first_ids, first_values, ids), aligned(second_ids, second_values, ids)
-        if (own := family_of(kind_of(condition)).aggregator.difference(metric, before, after)) is not None:
-            return own
         definition = named(self.metrics, metric) or words_of(condition).metric(metric)
+        if definition is not None and definition.by_rank:
+            return of_ranks(before, after)
         return of_means(before, after, binary=definition is not None and definition.binary)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
@@ -110,11 +116,15 @@ class Task:
 
     def ids(self, side: Recorded, condition: str) -> pa.Array:
         """Return the samples that could be read under a condition. Raises RunError without records."""
-        raise NotImplementedError
+        return side.samples(condition, self.truth[:1]).ids
 
     def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
         """Return how many samples both have, and which of them has another truth in the second run (empty if none)."""
-        raise NotImplementedError
+        sides = [side.samples(condition, self.truth) for side in (first, second)]
+        ids = common_ids([side.ids for side in sides])
+        before, after = (side.of(self.truth[0], ids) for side in sides)
+        places = np.flatnonzero(before != after)[:1]
+        return len(ids), "".join(self.differs.format(ids[p].as_py(), before[p], after[p]) for p in places)
 
     def read_ahead(self, side: Recorded, condition: str) -> None:
         """Read what is compared under a condition of the task's table at once, where that spares opening files."""
@@ -152,10 +162,11 @@ def task_of(manifest: Manifest) -> Task:
 
 
 def task_named(name: str | None) -> Task:
-    """Return the task of a name, as cards have it; classification for None."""
-    name = name or "classification"
-    plugin = EVERY_TASK.plugin(name)
-    task: Task = EVERY_TASK.load(plugin) if plugin else import_module(f"{__package__}.{TASK_MODULES[name]}").TASK
+    """Return the task of a name, as cards have it; classification for None. Raises ProtocolError for an unknown one."""
+    try:
+        task: Task = EVERY_TASK[name or "classification"]
+    except KeyError:
+        raise ProtocolError(unknown("task", str(name), EVERY_TASK)) from None
     return task
 
 

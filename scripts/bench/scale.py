@@ -28,7 +28,7 @@ import pyarrow as pa
 import torch
 
 from cam.localisation import IOUS, THRESHOLDS
-from robustkit.evaluations.attacks.build import parse_conditions
+from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.corruptions.condition import SETS, Corrupted, corrupted_of, corruption_condition
 from robustkit.evaluations.maps.condition import explained_of, map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
@@ -38,13 +38,12 @@ from robustkit.protocol.card import Card, load_card
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report import page
 from robustkit.report import refresh as report
-from robustkit.results import comparison
+from robustkit.results import comparison, pairing
 from robustkit.results.summary import Run
 from robustkit.results.tables import tables
 from robustkit.runs.binding import provenance_metadata, provenance_of
-from robustkit.runs.digests import digests_of_shards
 from robustkit.runs.kept_images import Picture, write_pictures
-from robustkit.runs.manifest import Manifest
+from robustkit.runs.manifest import Manifest, digests_of_shards
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4
@@ -309,7 +308,7 @@ def compared(run: Run) -> dict[str, float]:
     """Compare its checkpoints with its first."""
     clock = Clock()
     with clock:
-        tables(comparison.compare(comparison.pairs([run])))
+        tables(comparison.compare(pairing.pairs([run])))
     return clock.seconds("compare")
 
 

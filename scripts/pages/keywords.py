@@ -1,48 +1,56 @@
-"""Write robustkit/pipeline/keywords.pyi: the keywords of `robustkit.audit` and its siblings, for editors and mypy.
+"""Write the keywords of `robustkit.audit` and its siblings, for editors and mypy.
 
-python -m scripts.pages.keywords            write the stub
-python -m scripts.pages.keywords --check    status 1 where the stub is another one
+There is a keywords.pyi for the core and one for each slice; robustkit/__init__.pyi names the functions of slices.
+
+python -m scripts.pages.keywords            write the stubs
+python -m scripts.pages.keywords --check    status 1 where a stub is another one
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import MISSING
 from pathlib import Path
+from pkgutil import resolve_name
 
 from robustkit.common.options import options_of
-from robustkit.pipeline.request import (
-    ClassificationRequest,
-    FeatureRequest,
-    Request,
-    SegmentationRequest,
-    SeriesRequest,
-    TextRequest,
-)
+from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
 
-STUB = Path(__file__).parents[2] / "robustkit" / "pipeline" / "keywords.pyi"
-CLASSES: dict[str, type[Request]] = {
-    "AuditOptions": ClassificationRequest,
-    "SegmentOptions": SegmentationRequest,
-    "FeaturesOptions": FeatureRequest,
-    "SeriesOptions": SeriesRequest,
-    "TextOptions": TextRequest,
+PACKAGE = Path(__file__).parents[2] / "robustkit"
+SLICES = sorted(path.parent.name for path in PACKAGE.glob("tasks/*/request.py"))
+IMPORTS = {
+    "collections.abc": ("Iterable", "Mapping", "Sequence"),
+    "pathlib": ("Path",),
+    "typing": ("Any", "Literal", "TypedDict"),
+    "typing_extensions": ("Required",),
+    ".presets": ("Preset",),
 }
-HEAD = """# Made by `python -m scripts.pages.keywords` from robustkit/pipeline/request.py.
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, TypedDict
-
-from typing_extensions import Required
-
-from .presets import Preset
-"""
+_OF_SLICE = re.compile(r"^from \.tasks\..*\n", re.MULTILINE)
 
 
-def stub() -> str:
-    """Return the whole stub."""
-    return HEAD + "".join(line for name, kind in CLASSES.items() for line in _lines(name, kind))
+def stubs() -> dict[Path, str]:
+    """Return the text of each stub."""
+    core = {"AuditOptions": ClassificationRequest, "SegmentOptions": SegmentationRequest}
+    made = {PACKAGE / "pipeline" / "keywords.pyi": _stub("robustkit/pipeline/request.py", core)}
+    for name in SLICES:
+        request = resolve_name(f"robustkit.tasks.{name}.plan:{name}").request
+        text = _stub(f"robustkit/tasks/{name}/request.py", {f"{name.capitalize()}Options": request})
+        made[PACKAGE / "tasks" / name / "keywords.pyi"] = text
+    lines = "".join(f"from .tasks.{name}.plan import {name} as {name}\n" for name in SLICES)
+    top = PACKAGE / "__init__.pyi"
+    made[top] = _OF_SLICE.sub("", top.read_text("utf-8")).replace("\n\n__version__", f"\n{lines}\n__version__")
+    return made
+
+
+def _stub(made_from: str, classes: dict[str, type[Request]]) -> str:
+    body = "".join(line for name, kind in classes.items() for line in _lines(name, kind))
+    text = f"# Made by `python -m scripts.pages.keywords` from {made_from}.\n"
+    for module, names in IMPORTS.items():
+        if used := [name for name in names if re.search(rf"\b{name}\b", body)]:
+            text += "\n" * (module in ("typing_extensions", ".presets")) + f"from {module} import {', '.join(used)}\n"
+    return text + body
 
 
 def _lines(name: str, kind: type[Request]) -> Iterator[str]:
@@ -58,5 +66,6 @@ def _lines(name: str, kind: type[Request]) -> Iterator[str]:
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit(0 if STUB.read_text(encoding="utf-8") == stub() else 1)
-    STUB.write_text(stub(), encoding="utf-8")
+        sys.exit(0 if all(path.read_text(encoding="utf-8") == text for path, text in stubs().items()) else 1)
+    for path, text in stubs().items():
+        path.write_text(text, encoding="utf-8")

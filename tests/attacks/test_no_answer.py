@@ -16,7 +16,7 @@ import robustkit
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, DensePGD, Square, StagedResult, ThreatModel
 from attacks.model_access import OFF, missed
 from robustkit.data.layouts import Sample
-from robustkit.evaluations.attacks.build import parse_condition
+from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.identity import Classifier
 from robustkit.protocol.card import load_card

@@ -24,7 +24,7 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.layouts import Sample
 from robustkit.errors import DataError
-from robustkit.evaluations.attacks.build import parse_condition
+from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.identity import Classifier
 from robustkit.protocol.card import load_card

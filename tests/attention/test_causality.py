@@ -22,7 +22,6 @@ from robustkit.attention.registry import EVERY_FORMULA, FORMULAS
 from robustkit.attention.surrogates import FixedAttention, FixedValues, LogitMargins, Softened
 from robustkit.common.plugins import Registry, instance_of
 from robustkit.errors import ModelError
-from robustkit.models.language_model import Block, Sizes, WordModel
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -87,7 +86,8 @@ def blocks_of_timm(name: str, masks: dict[str, Any]) -> tuple[nn.Module, Ask]:
 
 def blocks_of_words(name: str, is_latent: bool) -> tuple[nn.Module, Ask]:
     """The blocks of our own language model, with its own attention or latent one."""
-    blocks = nn.Sequential(*(Block(Sizes(WIDTH, 2, 2, TOKENS, 48), 0.0) for _ in range(2)))
+    words = pytest.importorskip("robustkit.tasks.text.language_model")
+    blocks: Any = nn.Sequential(*(words.Block(words.Sizes(WIDTH, 2, 2, TOKENS, 48), 0.0) for _ in range(2)))
     for block in blocks if is_latent else ():
         block.attn = LatentAttention(WIDTH, 2, nope=4, rope=2, value=6, query_latent=6, key_latent=7)
     return softly(set_attention(blocks, name)).double(), blocks
@@ -232,11 +232,13 @@ def test_reparametrised_weights_and_masks_of_latent_attention(x: Tensor) -> None
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_model_of_words(name: str) -> None:
+    own = pytest.importorskip("robustkit.tasks.text.language_model")
+    sizes = own.Sizes(WIDTH, 2, 2, TOKENS, 48)
     if name in ELLIPTICAL:
         with pytest.raises(ModelError, match="would tell a language model what follows"):
-            WordModel(40, Sizes(WIDTH, 2, 2, TOKENS, 48), name)
+            own.WordModel(40, sizes, name)
         return
-    model = softly(WordModel(40, Sizes(WIDTH, 2, 2, TOKENS, 48), name)).double().eval()
+    model = softly(own.WordModel(40, sizes, name)).double().eval()
     words = torch.randint(0, 40, (2, TOKENS), generator=torch.Generator().manual_seed(3))
     for watch in ways(name):
         with watch(model), torch.no_grad():

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import corruptions
 from robustkit.cli import app as cli
-from robustkit.cli import corrupt_drift
+from robustkit.cli import corrupt_tree
 from robustkit.cli.corrupt import Layout
 from robustkit.common.randomness import SampleRng
 
@@ -313,27 +313,27 @@ def test_an_unreadable_image_is_counted_and_decides_the_exit_status(photos: Path
 # ---- drift
 
 
-def distance(apart: float, own: float, released: float = 10.0, ours: float = 10.0) -> corrupt_drift.Distance:
-    return corrupt_drift.Distance(apart, own, released, ours)
+def distance(apart: float, own: float, released: float = 10.0, ours: float = 10.0) -> corrupt_tree.Distance:
+    return corrupt_tree.Distance(apart, own, released, ours)
 
 
 def test_the_verdict_follows_its_rule() -> None:
     certain = [distance(1.0, 0), distance(1.0, 0)]
-    assert corrupt_drift.verdict(certain) == "same"
-    assert corrupt_drift.verdict([*certain, distance(1.01, 0)]) == "differs"
-    assert corrupt_drift.verdict([distance(20.9, 20)] * 4) == "too few images"
-    assert corrupt_drift.verdict([]) == "too few images"
-    assert corrupt_drift.verdict([distance(22.0, 20)] * 5) == "same"
-    assert corrupt_drift.verdict([distance(22.1, 20)] * 5) == "differs"
-    assert corrupt_drift.verdict([distance(0.0, 20)] * 5) == "same"  # the same draws
-    assert corrupt_drift.verdict([distance(20, 20, 11.0, 10.0)] * 5) == "same"
-    assert corrupt_drift.verdict([distance(20, 20, 11.1, 10.0)] * 5) == "differs"
-    assert corrupt_drift.verdict([distance(20, 20, 8.9, 10.0)] * 5) == "differs"
-    assert corrupt_drift.verdict([distance(0.6, 0.1)] * 5) == "same"  # half a level is nothing
-    assert corrupt_drift.verdict([distance(0.61, 0.1)] * 5) == "differs"
+    assert corrupt_tree.verdict(certain) == "same"
+    assert corrupt_tree.verdict([*certain, distance(1.01, 0)]) == "differs"
+    assert corrupt_tree.verdict([distance(20.9, 20)] * 4) == "too few images"
+    assert corrupt_tree.verdict([]) == "too few images"
+    assert corrupt_tree.verdict([distance(22.0, 20)] * 5) == "same"
+    assert corrupt_tree.verdict([distance(22.1, 20)] * 5) == "differs"
+    assert corrupt_tree.verdict([distance(0.0, 20)] * 5) == "same"  # the same draws
+    assert corrupt_tree.verdict([distance(20, 20, 11.0, 10.0)] * 5) == "same"
+    assert corrupt_tree.verdict([distance(20, 20, 11.1, 10.0)] * 5) == "differs"
+    assert corrupt_tree.verdict([distance(20, 20, 8.9, 10.0)] * 5) == "differs"
+    assert corrupt_tree.verdict([distance(0.6, 0.1)] * 5) == "same"  # half a level is nothing
+    assert corrupt_tree.verdict([distance(0.61, 0.1)] * 5) == "differs"
     spread = [distance(20 + more, 20) for more in (-4.0, -4.0, 5.0, 14.0, 14.0)]  # 5 on average, standard error 4.02
-    assert corrupt_drift.verdict(spread) == "same"
-    assert corrupt_drift.verdict(spread * 16) == "differs"  # 5 on average, standard error 0.91
+    assert corrupt_tree.verdict(spread) == "same"
+    assert corrupt_tree.verdict(spread * 16) == "differs"  # 5 on average, standard error 0.91
 
 
 def test_drift_tells_the_same_tree_from_another(photos: Path, tmp_path: Path, run: Command) -> None:
@@ -347,7 +347,7 @@ def test_drift_tells_the_same_tree_from_another(photos: Path, tmp_path: Path, ru
         done = run("--drift", tmp_path / tree, *words, "--json", tmp_path / f"{tree}.json", *more)
         assert done.status == 0, done.err
         report = json.loads((tmp_path / f"{tree}.json").read_text())
-        assert report["rule"] == corrupt_drift.RULE and report["rule"] in done.out
+        assert report["rule"] == corrupt_tree.DRIFT_RULE and report["rule"] in done.out
         assert report["preprocessing"]["input_size"] == [32, 32]  # the tree's own
         return {(row["corruption"], row["severity"]): row for row in report["rows"]}
 

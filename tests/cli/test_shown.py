@@ -27,7 +27,8 @@ from robustkit.models.specs import embedded_file
 from robustkit.report.refresh import refresh
 from robustkit.results.summary import Run
 from robustkit.runs.folder import RunFolder
-from robustkit.tasks.labelled.tables import table_rows
+from robustkit.tasks.classification.task import TASK
+from robustkit.tasks.condition_table import ConditionTable
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
 LONG = "a_checkpoint_whose_name_has_more_than_sixty_characters_in_its_file_name"
@@ -62,10 +63,11 @@ def test_an_audit_is_read_back_from_what_it_prints(runs: tuple[Run, Run], column
     prose = ("report: ", "every table: ")
     lines = [line for line in text.splitlines() if not line.startswith(prose)]
     assert columns is None or max(map(len, lines)) <= columns  # a log's lines of prose are not wrapped
-    rows = table_rows(refresh(RunFolder.existing(one.path)))
+    results = refresh(RunFolder.existing(one.path))
+    rows = ConditionTable.of(TASK, results, results.manifest).rows
     left_out = re.search(r"not shown: (.*?) \(in", text.replace("\n", " "))
-    for heading, place in (("top-1 % [95 %]", 4), ("NLL", 6), ("ECE %", 7), ("largest |δ|", 8)):
-        shown = [row[place] in text for row in rows]
+    for heading in ("top-1 % [95 %]", "NLL", "ECE %", "largest |δ|"):
+        shown = [row[heading] in text for row in rows]
         assert all(shown) or (left_out and heading in left_out[1]), heading
     assert "7.99/255" in text
     summary = json.loads((one.path / "summary.json").read_text("utf-8"))["results"]

@@ -15,7 +15,7 @@ WRITE_REPORT = page.write_report
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One checkpoint, 24 images, AG-CAM with all scores and its stability."""
+    """One checkpoint, 12 images, AG-CAM with all scores and its stability."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "write_report", WRITE_REPORT)  # whichever module asks first, also one without pages
         patch.setattr(evidence, "wants_evidence", lambda *_: False)
@@ -26,8 +26,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             cams="agcam",
             faithfulness="all",
             stability=True,
-            limit=24,
-            batch_size=9,
+            limit=12,
+            batch_size=5,
             out=tmp_path_factory.mktemp("maps") / "run",
             device="cpu",
         )

@@ -18,7 +18,7 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.shapes import CLASSES, OWN, label, rendered
 from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.maps.counterfactuals.condition import CHANGES, VOCABULARY
-from robustkit.evaluations.maps.counterfactuals.results import per_sample
+from robustkit.evaluations.maps.counterfactuals.results import AGGREGATOR
 from robustkit.evaluations.records import Recorded
 from robustkit.evaluations.registry import check_condition
 from robustkit.results.summary import Run
@@ -128,7 +128,7 @@ def test_results_count_what_is_right_as_it_is(run: Run) -> None:
         assert figures["mass_change"]["value"] == pytest.approx(np.mean(changes))
         assert ("followed" in figures) == (change != "background")
         for metric in ("flipped", "mass_change"):
-            ids, values = per_sample(Recorded(run, NAME), text, metric)
+            ids, values = AGGREGATOR.per_sample(Recorded(run, NAME), text, metric)
             assert len(ids) == len(counted) and values.mean() == pytest.approx(figures[metric]["value"])
     flips = {row["condition"]: row["value"] for row in run.summary() if row["metric"] == "flipped"}
     assert flips[TEXTS["colour"]] > 0.8 > 0.3 > flips[TEXTS["background"]]  # the zoo goes by colour
@@ -169,7 +169,7 @@ def test_images_with_a_constant_map_count_for_flips_and_not_for_mass(
         assert figures["mass_change"]["value"] == pytest.approx(np.mean(told)) and len(told) < len(counted), change
         why = f"{len(counted) - len(told)} of {len(counted)} images have a map that is constant or not finite; left out"
         assert why in figures["mass_change"]["flags"]
-        assert len(per_sample(Recorded(flat, NAME), text, "mass_change")[0]) == len(told)
+        assert len(AGGREGATOR.per_sample(Recorded(flat, NAME), text, "mass_change")[0]) == len(told)
 
 
 def test_words() -> None:

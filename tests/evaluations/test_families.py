@@ -13,13 +13,13 @@ from page_runs import make_run
 from rich.console import Console
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
+from robustkit.common.plugins import built_in
 from robustkit.display.console import print_tables
 from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.corruptions.condition import SETS
-from robustkit.evaluations.disturbances.condition import USUAL as DISTURBED
 from robustkit.evaluations.family import Aggregator, Evaluator, Family, Presenter, families, families_of, family_of
-from robustkit.evaluations.registry import ATTACK_NAMES, FOLDERS, kind_of, vocabulary_of
+from robustkit.evaluations.registry import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, kind_of, vocabulary_of
 from robustkit.report.page import SECTIONS, sections_of
 from robustkit.report.refresh import refresh
 from robustkit.tasks.task import task_of
@@ -46,18 +46,18 @@ def test_each_kind_has_its_family_and_its_words() -> None:
         "regions",
         "two objects",
         "counterfactuals",
-        "disturbances",
-        "perturbations",
+        *dict.fromkeys(entry.load().name for entry in built_in("families").values()),
         "attacks",
     ]
-    tables = {kind for kind in (*FOLDERS, "pgd") if vocabulary_of(kind).in_results}
-    words = {"word-swap", "typo", "case"}
-    assert tables == {"clean", "pgd", "patch", *DISTURBED, *words} and kind_of("cam(agcam,mode=box)") == "cam"
+    tables = {kind for kind in (*EVERY_FAMILY.own, "pgd") if vocabulary_of(kind).in_results}
+    assert tables == {"clean", "pgd", "patch", *built_in("families")} and kind_of("cam(agcam,mode=box)") == "cam"
 
 
 def test_each_part_that_a_family_has_is_the_one_in_use() -> None:
     """A part under another name, or in another module, would be replaced by the defaults."""
-    for family in families():
+    parts = {family: (family.evaluator, family.aggregator, family.presenter) for family in families()}
+    used = {kind for some in parts.values() for part in some for kind in type(part).__mro__}
+    for family, some in parts.items():
         folder = Path(inspect.getfile(type(family.words))).parent
         package = type(family.words).__module__.rpartition(".")[0]
         modules = [import_module(f"{package}.{path.stem}") for path in folder.glob("*.py") if path.stem != "__init__"]
@@ -68,12 +68,9 @@ def test_each_part_that_a_family_has_is_the_one_in_use() -> None:
             if isinstance(kind, type) and issubclass(kind, Evaluator | Aggregator | Presenter)
             if kind.__module__ == module.__name__
         }
-        used = {type(part) for part in (family.evaluator, family.aggregator, family.presenter)}
-        assert written == used - {Evaluator, Aggregator, Presenter} and written, family.name
-        assert all(
-            part.words is family.words and part.name == family.name
-            for part in (family.evaluator, family.aggregator, family.presenter)
-        )
+        assert written and not (unused := written - used), (family.name, unused)
+        assert {type(part) for part in some if type(part).__module__.startswith(package)} <= written, family.name
+        assert all(part.words is family.words and part.name == family.name for part in some)
 
 
 class Turned(Family):

@@ -25,8 +25,7 @@ from safetensors.torch import save_file
 import cam
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.cli.gallery import explain_pictures, is_picture, make_gallery
-from robustkit.cli.gallery_choice import Choice
+from robustkit.cli.gallery import Choice, explain_pictures, is_picture, make_gallery
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.class_names import class_names, target_of
 from robustkit.data.dataset import open_dataset
@@ -234,7 +233,7 @@ def test_the_class_explained_is_among_those_that_compete(tmp_path: Path, monkeyp
     def some_compete(*arguments: Any, **options: Any) -> Any:
         return replace(labelled_data(*arguments, **options), valid_labels=tuple(others))
 
-    for module in ("pipeline.classification", "cli.gallery_choice"):
+    for module in ("pipeline.classification", "cli.gallery"):
         monkeypatch.setattr(f"robustkit.{module}.labelled_data", some_compete)
     words = ("--data-dir", "embedded:shapes", "--ids", str(tmp_path / "ids.txt"), "--cams", "agcam,agcam(target=label)")
     words += ("--keep-misclassified",)

@@ -22,7 +22,7 @@ from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError
 from robustkit.evaluations.interface import Cost
 from robustkit.evaluations.maps.condition import FAITHFULNESS, map_condition, parse_cams
-from robustkit.evaluations.maps.evaluate import map_cost
+from robustkit.evaluations.maps.evaluate import EVALUATOR
 from robustkit.evaluations.maps.truth import Located
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card
@@ -71,9 +71,9 @@ def test_an_attack_is_made_once_for_the_maps_of_all_methods(tmp_path: Path, monk
 
 
 def test_another_batch_size_and_a_kept_run_give_the_same(run: Run, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "cams": "agcam", "limit": 24}
+    options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "cams": "agcam", "limit": 12}
     again = robustkit.audit(
-        [MODEL], out=tmp_path, device="cpu", faithfulness="none", keep_misclassified=True, batch_size=24, **options
+        [MODEL], out=tmp_path, device="cpu", faithfulness="none", keep_misclassified=True, batch_size=12, **options
     )
     rows = again.table(NAME, "cam(agcam,faithfulness=none)").to_pylist()
     for row, other in zip(rows, run.table(NAME, AGCAM).to_pylist(), strict=True):
@@ -83,7 +83,7 @@ def test_another_batch_size_and_a_kept_run_give_the_same(run: Run, tmp_path: Pat
     drawn = [again.table(NAME, "cam(random,faithfulness=none)"), run.table(NAME, "cam(random,faithfulness=all)")]
     assert drawn[0]["energy_inside"].to_pylist() == drawn[1]["energy_inside"].to_pylist()
     found = {r["metric"]: r for r in again.summary() if r["condition"] == "cam(agcam,faithfulness=none)"}
-    assert found["pointing_game"]["n"] == 24
+    assert found["pointing_game"]["n"] == 12
     assert "abpc" not in found
 
 
@@ -155,7 +155,7 @@ def test_maps_ask_what_is_announced_and_share_what_all_begin_and_end_with(place:
         subject.classifier.network.register_forward_pre_hook(count)
         for spec in specs:
             rows[spec] = evaluate(subject, small_batch(), map_condition(spec)).columns
-        announced = sum((map_cost(map_condition(spec), subject.card, 3) for spec in specs), Cost(0))
+        announced = sum((EVALUATOR.cost(map_condition(spec), subject.card, 3) for spec in specs), Cost(0))
         assert asked == 5 * announced.forwards + (faithfulness != "none")  # one image of nothing for all
         found.append(rows)
     assert repr(found[0]) == repr({spec: found[1][spec] for spec in wanted})

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.build import attacks_of, defaults_of, parse_condition
+from robustkit.evaluations.attacks.evaluate import attacks_of, defaults_of, parse_condition
 from robustkit.evaluations.corruptions.condition import FROST
 from robustkit.evaluations.maps.condition import SHARED
 from robustkit.evaluations.maps.methods import OPTIONS, method_names
-from robustkit.evaluations.registry import FOLDERS, check_condition, vocabulary_of
+from robustkit.evaluations.registry import EVERY_FAMILY, check_condition, vocabulary_of
 from robustkit.protocol.card import load_card
 
 CARD = load_card("standard")
@@ -26,7 +26,7 @@ def every_option() -> Iterator[tuple[str, str, str]]:
         yield from ((f"cam({method},{key}={{}})", key, "") for key in (*SHARED, *OPTIONS.get(method, {})))
     for corruption, more in (("fog", ()), (FROST, ("texture",))):
         yield from ((f"corruption({corruption},{key}={{}})", key, "") for key in (*CORRUPTION, *more))
-    for kind in FOLDERS:
+    for kind in EVERY_FAMILY.own:
         if kind not in attacks_of(CARD):
             keys = (key for key in vocabulary_of(kind).parameters if key != "map")  # a name, which is looked up later
             yield from ((f"{kind}({key}={{}})", key, "") for key in keys)

@@ -20,7 +20,7 @@ from robustkit.data.shapes import rendered
 from robustkit.errors import DataError, ProtocolError, RobustkitError
 from robustkit.evaluations.maps.regions.condition import VOCABULARY, parse_regions
 from robustkit.evaluations.maps.regions.evaluate import elsewhere, extreme, noised
-from robustkit.evaluations.maps.regions.results import per_sample
+from robustkit.evaluations.maps.regions.results import AGGREGATOR
 from robustkit.evaluations.records import Recorded
 from robustkit.evaluations.registry import check_condition, pattern_of
 from robustkit.results.summary import Run
@@ -137,7 +137,7 @@ def test_results_are_of_the_records(run: Run) -> None:
     assert alone == {"region_top1", "region_area", "region_kept"}
     from robustkit.evaluations.records import Recorded
 
-    ids, values = per_sample(Recorded(run, NAME), TOP, "region_over_random")
+    ids, values = AGGREGATOR.per_sample(Recorded(run, NAME), TOP, "region_over_random")
     assert len(ids) == len(rows) and values.mean() == pytest.approx(lead["value"])
 
 
@@ -177,7 +177,10 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
         assert f"{fewer} of 20 images have {lacking} that is known; not counted" in rows["region_top1"]["flags"]
         filled = "1 of 20 images are filled by it, which leaves no other place; not counted"
         assert (filled in rows["region_top1"]["flags"]) == (region == "object")
-        assert len(per_sample(Recorded(run, MODEL), text, "region_over_random")[0]) == rows["region_over_random"]["n"]
+        assert (
+            len(AGGREGATOR.per_sample(Recorded(run, MODEL), text, "region_over_random")[0])
+            == rows["region_over_random"]["n"]
+        )
         without = [row for row in _rows(run, text).values() if row["region_area"] == 0]
         assert len(without) == fewer
         assert all(row["l2"] == 0 and row["correct"] == row["clean_correct"] for row in without)

@@ -14,8 +14,8 @@ from small_audit import audit, furnish
 import robustkit
 from robustkit.common.randomness import drawn
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.build import parse_condition
 from robustkit.evaluations.attacks.condition import supporting
+from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.estimation import supported_mean
 from robustkit.evaluations.maps.condition import parse_cams
 from robustkit.protocol.card import load_card

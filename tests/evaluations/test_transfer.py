@@ -23,7 +23,7 @@ import robustkit
 from robustkit.common.intervals import wilson
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import DamagedRecord, ProtocolError, RobustkitError
-from robustkit.evaluations.attacks.build import parse_condition
+from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.attacks.transfer.condition import Passed, passed_of, transfer_condition
 from robustkit.evaluations.registry import check_condition, fits, pattern_of
 from robustkit.gate.policy import parse_statement

@@ -16,10 +16,9 @@ from robustkit.cli import app as cli
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.registry import pattern_of
-from robustkit.gate.measured import Measured
 from robustkit.gate.output import advice, sentence
 from robustkit.gate.policy import Value, parse_policy
-from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide, judge
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Measured, decide, judge
 from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("pageless")

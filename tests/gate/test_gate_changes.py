@@ -14,9 +14,8 @@ from paired_oracles import interval_of
 
 from robustkit.common.differences import of_outcomes, unseen
 from robustkit.evaluations.registry import pattern_of
-from robustkit.gate.measured import Measured, figure_of
 from robustkit.gate.policy import Change, Value
-from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, decide
+from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Measured, decide, figure_of
 from robustkit.results.summary import Run
 
 

@@ -15,9 +15,20 @@ from row_runs import make_run, row
 
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.maps.condition import CONTROLLED
-from robustkit.gate.measured import Measured, MeasuredRun, change_of, figure_of
 from robustkit.gate.policy import SLACK, Change, Policy, Rule, Value, parse_policy, parse_statement
-from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, Verdict, decide, judge
+from robustkit.gate.verdicts import (
+    FAIL,
+    PASS,
+    UNDECIDED,
+    Measured,
+    MeasuredRun,
+    Outcome,
+    Verdict,
+    change_of,
+    decide,
+    figure_of,
+    judge,
+)
 from robustkit.results.pairing import Side
 from robustkit.results.summary import Run
 from robustkit.tasks.registry import find_metric, metrics

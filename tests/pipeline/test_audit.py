@@ -22,7 +22,7 @@ from small_audit import FACTORY, audit, command, files
 import robustkit
 from robustkit.cli.terminal import say_unfinished
 from robustkit.errors import RunError
-from robustkit.evaluations.attacks.build import build_attack
+from robustkit.evaluations.attacks.evaluate import build_attack
 from robustkit.pipeline import manifest as making
 from robustkit.protocol.card import digest_of_part, load_card
 from robustkit.results.comparison import compare
@@ -140,6 +140,7 @@ def test_another_card_counts_where_a_condition_uses_another_part(
     for name, text in cards.items():
         (tmp_path / f"{name}.toml").write_text(text, "utf-8")
     monkeypatch.setattr("robustkit.report.page.write_report", lambda *_: None)
+    monkeypatch.setattr("robustkit.evaluations.attacks.evidence.wants_evidence", lambda *_: False)
     fog, pgd = "corruption(fog,severity=3)", "pgd(eps=8/255,steps=2)"
 
     def go(out: str, card: str, attacks: str = "fgsm,pgd(steps=2)", **more: Any) -> Run:
@@ -211,7 +212,7 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     from evaluating import evaluate
 
     from robustkit.data.layouts import Sample
-    from robustkit.evaluations.attacks.build import parse_condition
+    from robustkit.evaluations.attacks.evaluate import parse_condition
     from robustkit.evaluations.subject import Batch, Settings
     from robustkit.protocol.card import load_card
     from robustkit.tasks.classification.subject import ClassifierSubject
@@ -359,7 +360,7 @@ def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> N
     from evaluating import evaluate
 
     from robustkit.data.layouts import Sample
-    from robustkit.evaluations.attacks.build import parse_condition
+    from robustkit.evaluations.attacks.evaluate import parse_condition
     from robustkit.evaluations.subject import Batch, Settings
     from robustkit.protocol.card import load_card
     from robustkit.protocol.condition import CLEAN

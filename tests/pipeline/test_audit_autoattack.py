@@ -14,8 +14,9 @@ from small_audit import FACTORY, audit, command, files
 import attacks
 import robustkit
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.attacks.build import attacked_labels, build_attack, parse_condition
-from robustkit.evaluations.attacks.results import dossier, stages
+from robustkit.evaluations.aggregate import readable
+from robustkit.evaluations.attacks.evaluate import attacked_labels, build_attack, parse_condition
+from robustkit.evaluations.attacks.results import stages_of
 from robustkit.evaluations.family import AnyFamily
 from robustkit.evaluations.subject import Batch, Evaluation, Subject
 from robustkit.pipeline.units import evaluate
@@ -60,18 +61,18 @@ def test_records_tell_what_broke_each_sample_and_what_it_cost(finished: Run) -> 
 def test_stages_and_accuracy_come_from_the_records(finished: Run) -> None:
     name = finished.manifest.checkpoints[0].name
     rows = finished.table(name, TEXT).to_pylist()
-    table = stages(finished, name, TEXT)
+    table, seconds = stages_of(finished.table(name, TEXT)), finished.stage_seconds(name, TEXT)
     standing = 30
     for stage in table:
         standing -= sum(row["broken_by"] == stage.name for row in rows)
-        assert stage.standing == standing and stage.seconds is not None and stage.seconds > 0
+        assert stage.standing == standing and seconds[stage.name] > 0
         assert stage.forwards == sum(row[f"forwards {stage.name}"] for row in rows)
     results = {row["metric"]: row for row in finished.results().to_dict("records") if row["condition"] == TEXT}
     assert results["top1"]["value"] == standing / 30 == results["top1_after_square"]["value"]
     assert results["top1_after_clean"]["value"] == sum(row["broken_by"] != "clean" for row in rows) / 30
     assert not results.keys() & {"nll", "ece", "top5"}  # samples left at their first wrong prediction
     shutil.rmtree(finished.path / "timings")
-    assert [stage.seconds for stage in stages(finished, name, TEXT)] == [None] * 5
+    assert finished.stage_seconds(name, TEXT) == {}
     refresh(finished)
     page = (finished.path / "report.html").read_text()
     assert "Attacks in stages" in page and "apgd-t" in page and "Can these numbers be trusted?" in page
@@ -122,7 +123,6 @@ def test_a_model_that_gives_probabilities_is_flagged(place: Path, tmp_path: Path
     name = run.manifest.checkpoints[0].name
     flags = [row["flags"] for row in run.results().to_dict("records") if row["condition"].startswith("autoattack")]
     assert all(any("probabilit" in flag and "softmax" in flag for flag in found) for found in flags)
-    assert any("probabilit" in finding.flag for finding in dossier(run, name, run.manifest.conditions[1]))
     assert "softmax" in (run.path / "report.html").read_text()
     figures = json.loads(run.evidence_path(name, run.manifest.conditions[1]).read_text())
     assert len(figures["sample_ids"]) == 12
@@ -174,7 +174,9 @@ def test_the_original_through_the_same_records(place: Path, finished: Run, tmp_p
     (condition,) = (text for text in run.manifest.conditions if "engine=pyautoattack" in text)
     assert condition == TEXT.replace(")", ",engine=pyautoattack)")
     ours, theirs = (run.table(name, text).to_pylist() for text in (TEXT, condition))
-    assert [stage.name for stage in stages(run, name, condition)] == [stage.name for stage in stages(run, name, TEXT)]
+    assert [stage.name for stage in stages_of(run.table(name, condition))] == [
+        stage.name for stage in stages_of(run.table(name, TEXT))
+    ]
     assert sum(row["correct"] for row in ours) <= sum(row["correct"] for row in theirs) + 1
     assert all(row["linf"] <= 4 / 255 + 1e-6 for row in theirs)
 
@@ -290,6 +292,6 @@ def test_a_shard_without_a_readable_image_does_no_harm(place: Path, tmp_path: Pa
         image.write_bytes(b"not an image")
     run = audit(place, tmp_path / "run", data_dir=tmp_path / "images", attacks=SMALL, eps="4/255")
     name = run.manifest.checkpoints[0].name
-    assert stages(run, name, TEXT)[0].standing <= 22
+    assert stages_of(readable(run.table(name, TEXT)))[0].standing <= 22
     assert run.results().query(f"condition == '{TEXT}' and metric == 'top1'")["n"].tolist() == [22]
     assert len(run.manifest.bad_images) == 8

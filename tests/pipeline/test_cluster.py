@@ -20,8 +20,8 @@ from robustkit.pipeline import scheduler
 from robustkit.pipeline.pending import outstanding
 from robustkit.pipeline.plan import Plan
 from robustkit.pipeline.processes import Ranks
+from robustkit.pipeline.progress import Silent
 from robustkit.pipeline.request import ClassificationRequest
-from robustkit.pipeline.scheduler import Silent
 from robustkit.runs.description import repeat_of
 from robustkit.runs.progress import Progress
 

@@ -60,7 +60,8 @@ def test_resumed_anywhere_it_makes_the_same_bytes(
     assert everything(out) == everything(whole[dtype].path)
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_two_processes_that_resume_make_the_same_bytes(
     place: Path, tmp_path: Path, whole: dict[str, Run], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

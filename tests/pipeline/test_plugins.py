@@ -102,6 +102,8 @@ def outputs(place: Path, robustkit: Commands) -> dict[str, str]:
         "check": ("check", "run", "--policy", "policy.toml"),
         "other": ("audit", *STANDARD, *other),
         "compare": ("compare", "run", "other"),
+        "help": ("--help",),
+        "statistics": ("statistics", "--data-dir", "embedded:shapes"),
     }
     return {name: done.stdout for name, done in zip(asked, robustkit(*asked.values()), strict=True)}
 
@@ -117,7 +119,9 @@ def manifest_of(run: Path) -> dict[str, object]:
     return manifest
 
 
-def test_all_five_are_listed_and_run(run: Path, outputs: dict[str, str]) -> None:
+def test_all_six_are_listed_and_run(run: Path, outputs: dict[str, str]) -> None:
+    assert outputs["help"].endswith("Plug-ins:\n  statistics  of robustkit-example 0.1\n")
+    assert outputs["statistics"].splitlines()[0] == "circle: 100"
     listed = " ".join(outputs["list"].split())
     for said in (
         "random-corner attack of robustkit-example 0.1 source",
@@ -126,6 +130,8 @@ def test_all_five_are_listed_and_run(run: Path, outputs: dict[str, str]) -> None
         "brightest explainer of",
         "cosine attention formula of robustkit-example 0.1",
         "rotation family of evaluations of",
+        "statistics command of robustkit-example 0.1 source",
+        "Print how many images of each class a data set has",
     ):
         assert said in listed
     assert manifest_of(run)["conditions"] == CONDITIONS

@@ -15,11 +15,11 @@ from rich.console import Console
 from small_audit import audit, command
 
 from robustkit.cli.progress import ConsoleProgress
+from robustkit.display.text import clock_time
 from robustkit.evaluations.corruptions.condition import Corrupted, corruption_condition
 from robustkit.evaluations.interface import Cost
-from robustkit.pipeline.estimate import Estimate, Job, clock_time
 from robustkit.pipeline.processes import Ranks
-from robustkit.pipeline.progress import Reporter
+from robustkit.pipeline.progress import Estimate, Job, Reporter
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.results.summary import Run
 

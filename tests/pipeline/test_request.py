@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,30 +16,30 @@ from small_audit import audit, command, furnish
 
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.cli.arguments import request_of as request_of_command
+from robustkit.cli.options import request_of as request_of_command
 from robustkit.common.options import option, options_of
+from robustkit.common.plugins import built_in
 from robustkit.data.scenes import IGNORE
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.condition import expand
 from robustkit.pipeline import audit as audit_module
 from robustkit.pipeline.presets import OPTIONS, preset_of, spelled_out
-from robustkit.pipeline.request import (
-    ClassificationRequest,
-    FeatureRequest,
-    Request,
-    SegmentationRequest,
-    SeriesRequest,
-    TextRequest,
-)
+from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
 from scripts.pages import keywords
 
 CALLS: list[tuple[Any, type[Request]]] = [
     (robustkit.audit, ClassificationRequest),
     (robustkit.segment, SegmentationRequest),
-    (robustkit.features, FeatureRequest),
-    (robustkit.series, SeriesRequest),
-    (robustkit.text, TextRequest),
+    *((function, function.request) for function in (getattr(robustkit, name) for name in built_in("commands"))),
 ]
+
+
+def data_of(request_of: type[Request]) -> str:
+    """The keyword that names the data."""
+    (flag,) = (each.flag for each in options_of(request_of) if each.name == "data_dir")
+    return flag.removeprefix("--").replace("-", "_")
+
+
 OF_ALL = {"checkpoints", "data_dir", "data", "progress", "say"}
 
 
@@ -48,7 +49,7 @@ def test_a_call_shows_and_hands_on_every_field_of_its_request(function: Any, req
     parameters = inspect.signature(function).parameters
     held = {field.name: field for field in fields(request_of)}
     lacks = set(request_of.lacks)
-    data = "data" if request_of in (SeriesRequest, TextRequest) else "data_dir"
+    data = data_of(request_of)
     mappings = {name for name in ("model", "data") if name in held}
     assert parameters.keys() == (held.keys() - lacks - {"data_dir"}) | {data, "progress", "say"}
     assert set(request_of.kept) <= held.keys() - lacks
@@ -67,7 +68,7 @@ def test_a_call_shows_and_hands_on_every_field_of_its_request(function: Any, req
 
 @pytest.mark.parametrize(("function", "request_of"), CALLS)
 def test_a_keyword_that_a_request_lacks_is_refused(function: Any, request_of: type[Request]) -> None:
-    data = "data" if request_of in (SeriesRequest, TextRequest) else "data_dir"
+    data = data_of(request_of)
     for name in ("batchsize", *request_of.lacks):
         with pytest.raises(TypeError, match=f"unknown keyword '{name}'") as caught:
             function("net.pth", **{data: "there", name: None})
@@ -79,8 +80,12 @@ def test_a_command_without_options_asks_for_what_a_call_without_keywords_does(
     function: Any, request_of: type[Request]
 ) -> None:
     command = cli.commands[function.__name__]
-    data = "--data" if request_of in (SeriesRequest, TextRequest) else "--data-dir"
-    more = {"train": Path("learn")} if request_of is FeatureRequest else {}
+    data = "--" + data_of(request_of).replace("_", "-")
+    more = {
+        each.name: Path("learn")
+        for each in options_of(request_of)
+        if each.default is MISSING and each.name not in OF_ALL and not each.group
+    }
     words = ["net.pth", data, "there", *(word for name, value in more.items() for word in (f"--{name}", str(value)))]
     options = command.make_context(function.__name__, words).params
     for name in ("skip_bad", "details", "quiet"):
@@ -98,7 +103,13 @@ def test_labels_that_do_not_count_are_those_of_scenes() -> None:
 
 
 def test_keywords_are_what_the_script_makes_of_the_requests() -> None:
-    assert keywords.STUB.read_text(encoding="utf-8") == keywords.stub(), "run python -m scripts.pages.keywords"
+    for path, text in keywords.stubs().items():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        deleted = [line for line in lines if re.match(r"from \.tasks\.", line) and line not in text]
+        assert not [line for line in deleted if line.split(".")[2] in keywords.SLICES]
+        assert [line for line in lines if line not in deleted] == text.splitlines(keepends=True), (
+            "run scripts.pages.keywords"
+        )
 
 
 def test_options_of_a_task_stand_before_the_common_ones_and_may_say_less() -> None:

@@ -18,14 +18,14 @@ from sealing import put, seal
 from robustkit.common.intervals import calibration_error, wilson
 from robustkit.display.svg import INK, PALETTE, Figure, Point, dots, draw, labels, listed, panels, plain, style
 from robustkit.evaluations.aggregate import Results, readable
-from robustkit.evaluations.attacks.figures import Curve, curves, standings
+from robustkit.evaluations.attacks.results import Curve, curves
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
 from robustkit.evaluations.maps.tables import scores
 from robustkit.report.page import figures
 from robustkit.results.summary import Run
 from robustkit.runs.manifest import Claim
 from robustkit.tasks.labelled.subject import CLASSIFICATION
-from robustkit.tasks.labelled.tables import reliabilities, reliability
+from robustkit.tasks.labelled.tables import Reliabilities, reliability
 from robustkit.tasks.segmentation.tables import MOST, class_ious
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
@@ -186,13 +186,6 @@ def test_stages_in_their_order(tmp_path: Path) -> None:
     rows = [
         row(aa, f"top1_after_{stage}", value) for stage, value in (("clean", 0.9), ("apgd-ce", 0.2), ("square", 0.1))
     ]
-    (found,) = standings([row("clean", "top1", 0.9), *rows])
-    assert (found.checkpoint, found.condition) == ("a", aa)
-    assert [(stage, point.value) for stage, point in found.points] == [
-        ("clean", 0.9),
-        ("apgd-ce", 0.2),
-        ("square", 0.1),
-    ]
     (figure,) = figures(make_run(tmp_path), rows)
     assert figure.section == "stages" and figure.title == "Samples standing after each stage of autoattack, eps 4/255"
     assert figure.alt == f"{aa}: of 40 samples of a stand 36 after clean, 8 after apgd-ce, 4 after square."
@@ -268,9 +261,9 @@ def test_reliability_is_of_clean_and_the_first_attack_whose_losses_mean_somethin
     run = make_run(tmp_path, conditions=conditions, claims=CLAIMS | {aa: claim(1 / 255, early_stop=True)})
     for condition in conditions:
         write(run, condition, {"confidence": [0.9], "correct": [True]})
-    assert [one.condition for one in reliabilities(Results(run, []))] == ["clean", PGD]
+    assert [one.condition for one in Results(run, []).gathered(Reliabilities).entries] == ["clean", PGD]
     write(run, "clean", {"confidence": [0.9], "correct": [None]})  # without a label
-    assert [one.condition for one in reliabilities(Results(run, []))] == [PGD]
+    assert [one.condition for one in Results(run, []).gathered(Reliabilities).entries] == [PGD]
 
 
 def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from robustkit.results.summary import Run, survey, write_summary
 from robustkit.results.tables import tables
 from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import PluginEntry
-from robustkit.tasks.labelled.tables import table_rows
+from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.registry import metrics
 from robustkit.tasks.task import task_of
 
@@ -108,7 +108,8 @@ def test_it_is_on_the_page_and_in_the_terminal(run: Run) -> None:
     text = page.text()
     assert "Rotations" in text and "predictions that stay" in text
     assert "Agreement by angle." in (run.path / "report.html").read_text("utf-8")  # the figure
-    assert TURNED[1] in {row[2] for row in table_rows(rows)}
+    table = ConditionTable.of(task_of(run.manifest), rows, run.manifest)
+    assert ("one", TURNED[1]) in table.figures
     console = Console(width=160, record=True, file=io.StringIO())
     print_tables(console, task_of(run.manifest).terminal(rows))
     assert "predictions that stay" in console.export_text()

@@ -6,13 +6,13 @@ from robustkit.evaluations.registry import vocabularies
 from robustkit.report.page import Terms, anchor
 from robustkit.report.pages import breakable
 from robustkit.tasks.classification.task import TASK as CLASSIFICATION
-from robustkit.tasks.features.task import TASK as FEATURES
+from robustkit.tasks.registry import EVERY_TASK
 from robustkit.tasks.segmentation.task import TASK as SEGMENTATION
 from robustkit.tasks.task import glossary
 
 
 def test_every_number_of_the_results_is_explained() -> None:
-    for task in (CLASSIFICATION, SEGMENTATION, FEATURES):
+    for task in map(EVERY_TASK.__getitem__, EVERY_TASK.own):
         terms, words = (
             Terms(task),
             (

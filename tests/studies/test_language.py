@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from robustkit.data.documents import Words
 from robustkit.errors import RunError
-from robustkit.models.language_model import Sizes, load_word_model
+from robustkit.tasks.text.documents import Words
+from robustkit.tasks.text.language_model import Sizes, load_word_model
 from scripts.studies.language import grid, train
 from scripts.studies.language.run import Corpus, Recipe, Run, attention_logits, batches, loss_of, windows
 from scripts.studies.qana import page as qana

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustkit.data.documents import Words
-from robustkit.models.language_model import Sizes, WordModel, save_word_model
+from robustkit.tasks.text.documents import Words
+from robustkit.tasks.text.language_model import Sizes, WordModel, save_word_model
 from robustkit.tasks.text.subject import by_word
 
 WORDS = ["the", "a", "cat", "dog", "sees", "hears", "big", "small", "AAA", ","]

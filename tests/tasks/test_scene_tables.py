@@ -15,9 +15,11 @@ from scene_records import counts, record, share
 from robustkit.display.console import print_tables
 from robustkit.display.table import HeatTable
 from robustkit.evaluations.corruptions.condition import SETS, shares_of
+from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation.counts import Counts
 from robustkit.tasks.segmentation.results import scene_mean_rows, scene_rows
 from robustkit.tasks.segmentation.tables import LONGEST, scene_tables, terminal_scenes
+from robustkit.tasks.segmentation.task import TASK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MANIFEST = whole(
@@ -50,8 +52,9 @@ def test_tables_by_hand() -> None:
     results = summary(own, 10, "0") + summary(second, 1, "0", "conv")
     assert (results[0]["condition"], results[0]["metric"]) == ("clean", "miou")
     results[0] |= {"ci_low": 0.71, "ci_high": 0.89}
-    plain, severities, sets, classes, other = scene_tables(results, MANIFEST)
-    assert plain.title == "protocol segmentation@1:00: pixels" and plain.ends == (1, 3)
+    severities, sets, classes, other = scene_tables(results)
+    plain = ConditionTable.of(TASK, results, MANIFEST).text_table()
+    assert plain.title == "protocol segmentation@1:00: pixels" and len(plain.rows) == 4
     cell = "80.0 [80.0, 80.0]"
     assert plain.rows[0] == ("seg", "quest", "clean", "10", "80.0 [71.0, 89.0]", cell, cell, "0.200", "0")
     assert plain.rows[1][2:5] == (pgd, "10", "20.0 [20.0, 20.0]") and plain.rows[1][7:] == ("0.800", "4/255")
@@ -65,14 +68,15 @@ def test_tables_by_hand() -> None:
         ("snow", "–", "–", "–", "–", "0.0", "0.0 (5)", "0.0 (5)"),
         ("fog", "50.0", "50.0", "50.0", "–", "–", "50.0 (1–3)", "62.5 (1–3)"),
     )
-    assert severities.ends == (3, 5) and severities.values[0] == pytest.approx((0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.375))
+    assert severities.values[0] == pytest.approx((0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.375))
     assert severities.values[4][:5] == (None,) * 4 + (0,)
     assert sets.rows == (("noise", "10", "30.0 [30.0, 30.0]", "37.5 [37.5, 37.5]", "30.0", "30.0", "0.700"),)
     assert classes.headings == ("class", "images", "clean", pgd, "noise")
     assert classes.rows == (("0", "10", "80.0", "20.0", "30.0"),)
     assert classes.values == ((None, *(pytest.approx(value) for value in (0.8, 0.2, 0.3))),)
     assert other.title.startswith("conv: IoU") and other.rows == (("0", "1", "50.0", "50.0"),)
-    assert scene_tables([row for row in results if row["metric"] == "nll"], MANIFEST) == []
+    losses = [row for row in results if row["metric"] == "nll"]
+    assert scene_tables(losses) == [] and not ConditionTable.of(TASK, losses, MANIFEST).figures
 
 
 def test_tables_of_a_definition() -> None:
@@ -81,7 +85,9 @@ def test_tables_of_a_definition() -> None:
     own = {text: counts(record("a", here), flags=("half",)) for text in texts}
     own[texts[0]] = counts(record("a", gone))
     own["clean"] = counts(record("a", here, nll=math.inf))
-    plain, severities, sets, classes = scene_tables(summary(own, 1, "rst"), MANIFEST)
+    results = summary(own, 1, "rst")
+    severities, sets, classes = scene_tables(results)
+    plain = ConditionTable.of(TASK, results, MANIFEST).text_table()
     assert severities.title == "seg: mIoU in % by corruption and severity, released files (source=released)"
     # One of 15 conditions sees the road only: 3/5; the others 3/5 and 2/2, which are 5 of 7 pixels.
     assert plain.rows[0][4:8] == ("80.0", "71.4", "80.0", "nan")
@@ -91,7 +97,7 @@ def test_tables_of_a_definition() -> None:
 
 def test_a_terminal_shows_the_tables_but_not_the_longest() -> None:
     own = {f"corruption({c},severity={s})": share(0.1 * s) for c in SETS["noise"] for s in (1, 2, 3, 4, 5)}
-    tables = scene_tables(summary(own | {"clean": share(0.8)}, 1, "0"), MANIFEST)
+    tables = scene_tables(summary(own | {"clean": share(0.8)}, 1, "0"))
     long = HeatTable("many", ("class", "images", "clean"), (("[red]wall", "1", "2"),) * (LONGEST + 1))
     console = Console(width=150, record=True, file=io.StringIO())
     print_tables(console, terminal_scenes([*tables, long, replace(long, rows=long.rows[1:])]))

@@ -37,9 +37,10 @@ from robustkit.models.dense import build_segmenter
 from robustkit.models.windows import Windows
 from robustkit.report import page
 from robustkit.results.summary import Run
+from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation.pictures import Examples, Tile, colour_of, draw, overlay
 from robustkit.tasks.segmentation.subject import SCENES, SceneImages
-from robustkit.tasks.segmentation.tables import WORST, scene_tables
+from robustkit.tasks.segmentation.task import TASK
 from scripts.studies.segmenter_attacks.page import sections
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -214,15 +215,14 @@ def test_sea_records_each_of_its_runs_and_sums_up_the_worst(folder: Path, tmp_pa
     assert figures[sea, "miou_worst"]["value"] == pytest.approx(worst_slowly([rows, *parts]), abs=1e-12)
     assert figures[sea, "miou_worst"]["value"] <= figures[sea, "miou"]["value"]
     assert ("segpgd(eps=4/255,steps=3)", "miou_worst") not in figures
-    (table, *_) = scene_tables(run.summary(), run.manifest)
-    place = table.headings.index(WORST)
-    shown = {row[2]: row[place] for row in table.rows}
+    worst = "worst-case mIoU % [95 %]"
+    shown = {row["condition"]: row[worst] for row in ConditionTable.of(TASK, run.summary(), run.manifest).rows}
 
     def shown_as(text: str, metric: str) -> str:
         return f"{100 * figures[text, metric]['value']:.1f}"
 
     assert shown[sea] == shown_as(sea, "miou_worst") and shown["clean"] == "–"
-    assert WORST.split(" %")[0] in (run.path / "report.html").read_text()
+    assert worst.split(" %")[0] in (run.path / "report.html").read_text()
     heading, page = sections(run, "plain")
     clean, first, ours, worst = ([cell.strip() for cell in line.split("|")] for line in page.splitlines()[2:])
     assert heading == "## plain at 4/255, 5 images" and clean[1:4] == ["`clean`", shown_as("clean", "miou"), ""]

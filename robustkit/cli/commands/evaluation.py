@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ...display.console import print_as_it_is
 from ...pipeline.request import ClassificationRequest, SegmentationRequest
 from ..completion import checkpoints as known_checkpoints
 from ..options import (
@@ -25,7 +26,7 @@ from ..options import (
     run_options,
     skip_bad_option,
 )
-from ..terminal import AS_IT_IS, audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
+from ..terminal import audit_request, console, run_and_show, run_cam, run_to_the_end, segment_request
 
 _OF_MAPS = (
     *("boxes", "masks", "faithfulness", "keep_misclassified", "model", "data", "limit", "ids", "protocol"),
@@ -93,7 +94,7 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
         "\nTwo small Segmenters (standard, QUEST) on the same kind of images: clean, PGD, SegPGD, corruptions.\n"
     )
     scenes = run_and_show(SegmentationRequest(**segmenters, out=out / "segmentation", device=device), quiet=quiet)
-    screen.print(epilogue(run.path, scenes.path), **AS_IT_IS)
+    print_as_it_is(screen, epilogue(run.path, scenes.path))
 
 
 @click.command(cls=Command, context_settings=CONTEXT)

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from ...display.console import print_as_it_is
 from ...errors import ProtocolError
 from ...pipeline.request import ClassificationRequest
-from ..arguments import GATE, refuse_audit
 from ..options import (
     AT_LEAST_0,
     AT_LEAST_1,
     CONTEXT,
+    GATE,
     Command,
     Place,
     Text,
@@ -22,6 +23,7 @@ from ..options import (
     images_option,
     option,
     quiet_option,
+    refuse_audit,
     request_options,
     skip_bad_option,
 )
@@ -149,31 +151,26 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     robustkit check vit.safetensors --policy policy.toml --data-dir imagenet/val --until-decided --at-most 5000
     """
     from ...runs.folder import RunFolder
-    from ..check import check_run
+    from ..check import Gate, check_run, check_until_decided, verify
 
     if until_decided:
-        from ..until_decided import check_until_decided
-
         check_until_decided(runs, options)
         return
     refuse_audit(len(runs))
     run, options = Path(runs[0]), {name: value for name, value in options.items() if name in GATE}
     statement, warned = options.pop("verify_attestation"), options.pop("allow_warned")
     if warned and statement is None:
-        raise ProtocolError(
-            "--allow-warned: says which results --verify-attestation accepts; give both, or leave it out"
-        )
+        idle = "--allow-warned: says which results --verify-attestation accepts"
+        raise ProtocolError(f"{idle}; give both, or leave it out")
     if statement is not None:
-        from ..attestation import verify
-
         parameters = click.get_current_context().command.params
         others = [parameter.opts[0] for parameter in parameters if options.get(parameter.name or "")]
-        verify(run.as_posix(), statement, others, console(), warned)
+        verify(run.as_posix(), statement, others, warned)
         return
     folders = [run, *filter(None, [options["baseline"]])]
     with usable(*folders):
         say_unfinished(map(RunFolder.existing, folders))
-        check_run(run, **options, console=console())
+        check_run(run, Gate(**options))
 
 
 @click.command(context_settings=CONTEXT)
@@ -192,7 +189,7 @@ def card(run: Path, **options: Any) -> None:
     with usable(run):
         paths = write_cards(run, **options)
     for path in paths:
-        console().print(str(path), markup=False, highlight=False, soft_wrap=True)
+        print_as_it_is(console(), str(path))
 
 
 @click.command(context_settings=CONTEXT)

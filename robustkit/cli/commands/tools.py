@@ -11,9 +11,8 @@ import click
 from ...common.files import write_whole
 from ...common.options import read_labels
 from ...display.console import print_line, print_tables
-from ...errors import ProtocolError, RobustkitError, RunError, unknown
+from ...errors import ProtocolError, RobustkitError, unknown
 from ...pipeline.request import ClassificationRequest, LabelOptions, SegmentationRequest
-from ..arguments import names_of, refuse_idle, taken
 from ..completion import checkpoints as known_checkpoints
 from ..completion import completion_script, kinds
 from ..options import (
@@ -25,8 +24,11 @@ from ..options import (
     common,
     constants_instead,
     images_option,
+    names_of,
     option,
+    refuse_idle,
     request_options,
+    taken,
 )
 from ..terminal import console
 
@@ -198,9 +200,7 @@ def doctor(json_file: Path | None) -> None:
         print_line(screen, f"{finding.name}: {finding.text}", indent=5, taken=5)
     if json_file is not None:
         checks = [{"name": finding.name, "state": finding.state, "text": finding.text} for finding in findings]
-        try:
-            write_whole(json_file, (json.dumps({"checks": checks}, indent=2, ensure_ascii=False) + "\n").encode())
-        except RunError as fault:
-            raise RunError(str(fault).replace("a folder with --out", "another file with --json")) from None
+        text = json.dumps({"checks": checks}, indent=2, ensure_ascii=False) + "\n"
+        write_whole(json_file, text.encode(), remedy="choose another file with --json")
     if not all(finding.fine for finding in findings):
         raise RobustkitError("some checks failed; see the lines above")

@@ -1,40 +1,41 @@
-"""The words of attacks: `pgd(eps=1/255,steps=20)`. Loads no torch."""
+"""The words of attacks: `pgd(eps=1/255,steps=20)`. Loads no torch.
+
+Of an attack on corrupted images, `pgd(eps=1/255,steps=20,under=fog,severity=3)`, the ball lies around the corrupted
+image. Its text ends with the words of `corruption(fog,severity=3)`, whose draws the image has, so that the corruption
+alone and the attack on it are a pair.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 
 from ...common.plugins import Registry, subclass_of
+from ...display.text import amount
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, part_of
-from ..interface import Vocabulary
+from ..interface import Named, Place, Vocabulary
 from ..metrics import WEIGHT, Metric, Term, of_samples, plain_name, supported
-from ..registry import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, pattern_of, words_of
-from .on_corrupted import UNDER, starts_from
+from ..registry import ATTACK_NAMES, EVERY_FAMILY, name_of, pattern_of, vocabulary_of, words_of
 
 if TYPE_CHECKING:
     import attacks
 
+_TAKEN = (*EVERY_FAMILY.own, *ATTACK_NAMES)
 EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
-    "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), (*FOLDERS, *ATTACK_NAMES), same_name=False
+    "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), _TAKEN, same_name=False
 )
 """Of classifiers."""
-
-
 EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
-    "attacks", DENSE_ATTACKS, subclass_of("attacks.dense:DenseAttack"), (*FOLDERS, *ATTACK_NAMES), same_name=False
+    "attacks", DENSE_ATTACKS, subclass_of("attacks.dense:DenseAttack"), _TAKEN, same_name=False
 )
 """Of models that predict a class for each pixel."""
-
-
 ENGINES: tuple[str, ...] = ("robustkit", "pyautoattack", "torchattacks")
-
-
 FOUND = Metric("found_of_broken", "found of all broken %", 100, binary=True)
 TOP1 = of_samples("top1", "top-1 %")
 TERMS = (
@@ -81,10 +82,78 @@ TERMS = (
 )
 
 
+UNDER, _KIND = "under", "corruption"
+_OF_IT = ("severity", "preset", "variant", "texture", "source")
+"""Parameters of the corruption, which are no attack's."""
+
+
+def parted(text: str, given: Mapping[str, str], own: Container[str]) -> tuple[dict[str, str], Condition | None]:
+    """Return the attack's own parameters, and the corruption that the others name; None where they name none.
+
+    text: of the whole condition. given: its parameters. own: the names of the attack's.
+
+    Raises:
+        ProtocolError: there is no such corruption or severity, or its images cannot be attacked.
+    """
+    of_it = [f"{key}={given[key]}" for key in _OF_IT if key in given and key not in own]
+    if UNDER not in given:
+        if of_it:
+            raise ProtocolError(f"condition {text!r}: {of_it[0]} is of a corruption; name it, such as under=fog")
+        return dict(given), None
+    called = f"{_KIND}({','.join([given[UNDER], *of_it])})"
+    try:
+        under = vocabulary_of(_KIND).parse(called)
+    except ProtocolError as fault:
+        raise ProtocolError(f"condition {text!r}: {fault}") from None
+    if under.released:
+        raise ProtocolError(f"condition {text!r}: attacked images are corrupted here; leave out source=released")
+    return {key: value for key, value in given.items() if key in own or key not in (UNDER, *_OF_IT)}, under
+
+
+def on_corrupted(attack: Condition, under: Condition) -> Condition:
+    """Return the attack on the images of a corruption, in place of those that it attacks so far."""
+    own = attack.text.partition(f",{UNDER}=")[0].removesuffix(")")
+    return replace(attack, text=f"{own},{UNDER}={under.text.removeprefix(f'{_KIND}(')}", under=under)
+
+
+def starts_from(text: str) -> str:
+    """Return the text of the condition whose images an attack changes, by the attack's text."""
+    _, named, inside = text.partition(f",{UNDER}=")
+    return f"{_KIND}({inside}" if named else CLEAN.text
+
+
+def parts(text: str) -> tuple[str, dict[str, str]]:
+    """Return the name of an attack and the parameters that its text names, without those of a corruption."""
+    name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
+    return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
+
+
 def _parse(text: str, card: Card) -> Condition:
-    """Return the condition that a text names under a card, by `build`, which loads torch."""
-    condition: Condition = resolve_name(f"{__package__}.build:parse_condition")(text, card)
+    """Return the condition that a text names under a card, by `evaluate`, which loads torch."""
+    condition: Condition = resolve_name(f"{__package__}.evaluate:parse_condition")(text, card)
     return condition
+
+
+_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
+_STAGES = {
+    "apgd-ce": "APGD on the cross-entropy",
+    "apgd-dlr": "APGD on the DLR loss",
+    "apgd-t": "targeted APGD",
+    "fab-t": "targeted FAB",
+    "square": "Square",
+}
+
+
+def alone(only: str) -> str:
+    """Return which stages of AutoAttack run, in words: `targeted FAB and Square alone`."""
+    *first, last = (_STAGES.get(stage, stage) for stage in only.split("+"))
+    return f"{', '.join(first)} and {last} alone" if first else f"{last} alone"
+
+
+def beneath(text: str, manifest: Named) -> str:
+    """Return ` on fog, severity 3` for an attack on corrupted images; nothing on clean ones."""
+    start = starts_from(text)
+    return "" if start == CLEAN.text else f" on {name_of(start, 'table', manifest)}"
 
 
 class AttackWords(Vocabulary):
@@ -97,6 +166,37 @@ class AttackWords(Vocabulary):
     metrics: ClassVar[tuple[Metric, ...]] = (FOUND, supported(TOP1), WEIGHT)
     terms = TERMS
     expected = True
+
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        if place == "axis" or manifest is None:
+            return text
+        claim, (name, given), space = manifest.claims.get(text), parts(text), manifest.protocol.space
+        called, version = _NAMES.get(name, name.upper()), given.get("version", "standard")
+        if (
+            place == "badge"
+        ):  # `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels
+            claim = manifest.claims[text]
+            budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
+            # A text names what differs from the card's attack, apart from its radius and budget.
+            modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
+            words = ["modified"] if modified else []
+            words += [called + (f"-{budget}" if budget else ""), version if version != "standard" else ""]
+            words += ["" if claim.norm == "linf" else claim.norm, amount(claim.eps, claim.norm, space)]
+            words += ["normalised"] if space == "normalised" else []
+            return " ".join(filter(None, words)) + beneath(text, manifest)
+        # `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says.
+        eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
+        radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
+        words = [f"{norm} {radius}" if norm != "linf" else radius]
+        words += ["normalised units"] if space == "normalised" else []
+        words += [alone(given.pop("only"))] if "only" in given else []
+        for key, value in given.items():
+            counted = value.isdigit() and key.endswith("s")
+            word = key.removesuffix("s") if value == "1" else key
+            if (key, value) != ("version", "standard"):
+                words.append(f"{value} {word}" if counted else f"{key} {value}")
+        rest = ", ".join(filter(None, (*words, beneath(text, manifest).strip())))
+        return f"{called} ({rest})" if place == "sentence" else ", ".join(filter(None, (called, rest)))
 
     def starts_from(self, text: str) -> str:
         return starts_from(text)

@@ -1,66 +1,306 @@
-"""Evaluate a batch under attack, into the columns of a record."""
+"""Attacks by name, built from a condition's text, what they cost, and a batch under attack, into columns of a record.
+
+`clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
+eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
+means the same thing wherever the card's tag stands next to it. `engine=` names another library that ran the attack,
+`under=fog,severity=3` the corruption whose images are attacked.
+`corruption(fog,severity=3)` is read and written by `evaluations.corruptions.condition`, `cam(agcam)` by
+`evaluations.maps.condition`. `attention(clean)` watches the model's attention on the images of another condition.
+
+What reads and runs models is loaded when a batch is evaluated; texts are read without.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import torch
+from torch import Tensor
 
-from attacks import EnsembleResult, StagedResult
+import attacks
+from attacks.pgd import STEP_SHARES
+from attacks.registry import FEATURE_ATTACKS
 
-from ...common.randomness import SampleRng
-from ...protocol.condition import Condition
+from ...errors import ProtocolError, unknown
+from ...protocol.card import Card, format_number, number
+from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, split_list, typed
 from ..family import Evaluator, family_of
 from ..inputs import attacked_inputs
-from ..interface import Cost
+from ..interface import Cost, Vocabulary
+from ..registry import is_attack
 from ..subject import Batch, Evaluation, Shown, Subject, show_attacked
-from .build import attack_cost, build_attack
-from .condition import EVERY_ATTACK, VOCABULARY
+from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
+from .peers import peer
 
 if TYPE_CHECKING:
-    from attacks import ThreatModel
-
     from ...common.plugins import Plugin
-    from ...protocol.card import Card
+    from ...common.randomness import SampleRng
+
+_BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
+_PARTS = ("only", ON)
+_OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
 
 
-def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-    """Return the adversarial images of a batch."""
-    inputs = attacked_inputs(subject, batch, condition)
-    return show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
+class Options(TypedDict):
+    """What counts where the text of a condition does not say it."""
+
+    eps: Fraction | None
+    norm: str | None
+    engine: str | None
 
 
-def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-    """Return how the model does on its adversarial images, in full precision, and what the attack spent."""
-    shown = show(subject, batch, condition, rng)
+def attacks_of(card: Card) -> Mapping[str, type[Any]]:
+    """Return the attacks that a card can have, by name."""
+    if card.task == "features":
+        return FEATURE_ATTACKS
+    return EVERY_DENSE_ATTACK if card.task == "segmentation" else EVERY_ATTACK
+
+
+def parse_condition(
+    text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None, engine: str | None = None
+) -> Condition:
+    """Return the condition that `text` names under a card; `eps`, `norm` and `engine` count where the text has none.
+
+    Raises:
+        ProtocolError: unknown attack or parameter, or a value of the wrong kind.
+    """
+    name, arguments = split_condition(text)
+    if name == "clean":
+        if arguments:
+            raise ProtocolError(f"condition {text!r}: clean takes no parameters")
+        return CLEAN
+    if name not in attacks_of(card):
+        raise ProtocolError(unknown("attack", name, attacks_of(card)))
+    default = defaults_of(name, card)
+    own, under = parted(text, split_arguments(name, arguments, default), default)
+    given = {key: _value(name, key, value, default) for key, value in own.items()}
+    known = _norms(name, card)
+    norm = norm if norm in known or len(known) > 1 else None  # of an attack in one norm
+    default = defaults_of(name, card, str(given.get("norm", norm or default["norm"])))
+    options = {"eps": eps, "norm": norm, "engine": engine}
+    resolved = default | {k: value for k, value in options.items() if value is not None and k in default} | given
+    _check_threat(name, resolved, card)
+    always = {"eps", "size", _BUDGET.get(name, "steps"), *(["loss"] if name == "patch" else [])}
+    shown = {k: v for k, v in resolved.items() if k in always or (v != default[k] and k != "norm")}
+    if resolved["norm"] not in ("linf", "patch"):
+        shown["norm"] = resolved["norm"]
+
+    def naming(keys: Iterable[str]) -> Condition:
+        inside = ",".join(f"{key}={show(shown[key])}" for key in keys)
+        condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
+        if under is None:
+            return condition
+        if condition.eps is None:
+            raise ProtocolError(f"condition {text!r}: under is for attacks of a fixed radius; leave it out of {name}")
+        return on_corrupted(condition, under)
+
+    named = [key for key in default if key in shown]
+    condition = naming(named)
+    whole = [key for key in named if key not in _PARTS]
+    if whole != named:  # some samples, and some stages, draw what they do in the whole attack
+        condition = replace(condition, draws=naming(whole).text)
+    build_attack(condition, card)  # a value that the attack refuses is refused here, before any work
+    return condition
+
+
+def parse_conditions(
+    text: str,
+    card: Card,
+    *,
+    eps: tuple[Fraction, ...] = (),
+    norm: str | None = None,
+    engine: str | None = None,
+    several: Callable[[str, Card, Options], Iterable[Condition]] | None = None,
+) -> tuple[Condition, ...]:
+    """Return the conditions of a comma-separated list, `clean` first, each once; several eps give one of each.
+
+    several: reads an item that stands for more than one condition, as `parse_condition` does; nothing of another item.
+    """
+    conditions = {CLEAN: None}
+    for item in split_list(text):
+        for radius in eps or (None,):
+            options: Options = {"eps": radius, "norm": norm, "engine": engine}
+            parts = [*several(item, card, options)] if several else []
+            conditions |= dict.fromkeys(parts or [parse_condition(item, card, **options)])
+    return tuple(conditions)
+
+
+def defaults_of(name: str, card: Card, norm: str | None = None) -> dict[str, Value]:
+    """Return all parameters of an attack in the order of its class, with the card's values for a norm (None: its)."""
+    attack, known = attacks_of(card)[name], _norms(name, card)
+    in_radius, minimal = bool(getattr(attack, "radius", True)), bool(getattr(attack, "minimal", False))
+    usual = card.norm if card.norm in known else known[0]
+    defaults: dict[str, Value] = {"norm": usual} if minimal or not in_radius else {"eps": card.eps, "norm": usual}
+    if not in_radius:
+        defaults |= {"size": attacks.ThreatModel.size, "where": attacks.ThreatModel.where}
+    stated = card.attacks.get(name, {})
+    norm = norm or str(stated.get("norm", usual))
+    share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
+    for field in fields(attack):
+        if field.init and field.name not in ("threat", "chunk"):
+            scaled = field.name == "step_size" and in_radius
+            defaults[field.name] = f"{share}*eps" if scaled else cast("Value", field.default)
+    for key, value in stated.items():
+        if key not in _OF_CARD:
+            defaults[key] = _value(name, key, str(value), defaults)
+    if norm == "l2" and "step_size_l2" in stated:
+        defaults["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), defaults)
+    return defaults | {"engine": "robustkit", ON: 0}
+
+
+def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
+    """Return `text` as a value of the kind that parameter `key` takes."""
+    if key == "step_size" and key in known:
+        factor, times, _ = text.partition("*eps")
+        value = number(factor if times else text, f"{name}: {key}", f"a number, such as {key}={show(known[key])}")
+        return format_number(value) + times if times else float(value)
+    return typed(name, key, text, known)
+
+
+def _norms(name: str, card: Card) -> tuple[str, ...]:
+    """Return the norms in which an attack measures."""
+    return tuple(getattr(attacks_of(card)[name], "norms", ("linf", "l2")))
+
+
+def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
+    eps, norm = resolved.get("eps", 0), resolved["norm"]
+    if norm not in (norms := _norms(name, card)):
+        raise ProtocolError(unknown("norm", norm, norms))
+    if resolved["engine"] not in ENGINES:
+        raise ProtocolError(unknown("engine", resolved["engine"], ENGINES))
+    if card.task in ("segmentation", "features") and resolved["engine"] != "robustkit":
+        raise ProtocolError(f"engine {resolved['engine']}: it attacks classifiers; leave out --engine for {card.task}")
+    if resolved[ON] < 0:
+        raise ProtocolError(f"on {resolved[ON]}: expected how many samples, such as on=100; 0 takes all")
+    if eps < 0:
+        raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
+    if norm == "linf" and card.space == "pixels" and eps > 1:
+        raise ProtocolError(
+            f"eps {format_number(eps)}: eps is in pixels of [0, 1], where 1 allows everything; "
+            f"did you mean {format_number(eps)}/255?"
+        )
+
+
+def attacked_labels(condition: Condition, card: Card) -> str:
+    """Return which labels the attack is given: `true` or `predicted`."""
+    return str(card.attacks.get(condition.name, {}).get("labels", card.labels))
+
+
+def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.DenseAttack | None:
+    """Build the attack with these parameters under the card's bounds; None for all other conditions."""
+    if not is_attack(condition.name) and condition.name not in EVERY_ATTACK:
+        return None
+    given: dict[str, Any] = {key: value for key, value in condition.parameters if key != ON}
+    eps, norm, engine = float(given.pop("eps", math.inf)), given.pop("norm"), given.pop("engine")
+    options = card.attacks.get(condition.name, {})
+    bounds = tuple(options["bounds"]) if "bounds" in options else card.bounds
+    if isinstance(given.get("step_size"), str):
+        given["step_size"] = float(number(given["step_size"].removesuffix("*eps"))) * eps
+    try:
+        place = {name: given.pop(name) for name in ("size", "where") if name in given and norm == "patch"}
+        threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False), **place)
+        if engine != "robustkit" and card.task not in ("segmentation", "features"):
+            return peer(str(engine), condition.name, threat, given)
+        attack: attacks.Attack | attacks.DenseAttack = attacks_of(card)[condition.name](threat, **given)
+        return attack
+    except (TypeError, ValueError) as fault:
+        raise ProtocolError(f"condition {condition.text}: {fault}") from None
+
+
+EVIDENCE = Cost(70, 16)
+"""Passes of a sample for the evidence on an attack, before and after it, as counted on ViTs."""
+_IN_FULL = Cost(105, 42)
+"""The same for AutoAttack, whose evidence has a sweep of radii."""
+
+
+def evidence_cost(text: str) -> Cost:
+    """Return the passes of a sample for the evidence on an attack."""
+    return _IN_FULL if text.startswith("autoattack(") else EVIDENCE
+
+
+def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:
+    """Return the passes of a sample that an attack makes, without that which scores its result; of another library's
+    attack those of ours. classes: of the model.
+    """
+    ours = {**dict(condition.parameters), "engine": "robustkit"}
+    attack = build_attack(replace(condition, parameters=tuple(ours.items())), card)
+    if attack is None or attack.threat.eps == 0:
+        return Cost(0)
+    predicted, classes = int(attacked_labels(condition, card) == "predicted"), max(classes, 2)
+    if isinstance(attack, attacks.FGSM):
+        return Cost(1, 1)
+    if isinstance(attack, attacks.SEA):
+        return Cost(predicted + 4 * (attack.steps + 1), 4 * attack.steps)
+    if isinstance(attack, attacks.DensePGD):
+        return Cost(attack.steps + predicted * attack.random_start, attack.steps)
+    if isinstance(attack, attacks.PGD):
+        scored, steps = attack.restarts * (attack.restarts > 1), attack.steps * attack.restarts
+        return Cost(predicted * attack.random_start + steps + scored, steps, at_most=attack.early_stop)
+    if isinstance(attack, attacks.FeaturePGD):
+        return Cost(1 + attack.restarts * (attack.steps + 1), attack.restarts * attack.steps)
+    if isinstance(attack, attacks.SPSA):
+        return Cost(predicted + 2 * attack.directions * attack.steps)
+    if isinstance(attack, attacks.AutoAttack):
+        stages = [_stage_cost(stage, classes) for stage in attack.stages(classes)]
+        if attack.version == "attention":
+            stages += [_stage_cost(attacks.APGD(attack.threat, attack.steps), classes)] * 4
+        return sum(stages, Cost(20 if attack.version == "rand" else 1, at_most=True))
+    if isinstance(attack, attacks.APGD | attacks.FAB | attacks.Square):
+        return Cost(1) + _stage_cost(attack, classes)
+    steps = int(getattr(attack, "steps", 1))  # of a plug-in
+    return Cost(steps, steps)
+
+
+def _stage_cost(attack: attacks.Attack, classes: int) -> Cost:
+    """Return what a queued attack costs besides the clean forward. A sample that fell has no further runs."""
+    leaves = bool(getattr(attack, "early_stop", False))
+    if isinstance(attack, attacks.APGD):
+        aims = min(attack.targets, classes - 1) if attack.loss.endswith("targeted") else 1
+        runs = attack.restarts * aims * attack.eot
+        return Cost(runs * (attack.steps + 1), runs * attack.steps, at_most=leaves or runs > attack.eot)
+    if isinstance(attack, attacks.FAB):
+        runs = attack.restarts * (min(attack.targets, classes - 1) if attack.targets else 1)
+        each = 1 if attack.targets else classes
+        forwards = runs * (attack.steps + 1) * (2 if attack.relinearise else 1)
+        return Cost(forwards, runs * attack.steps * each, at_most=leaves or attack.relinearise or runs > 1)
+    assert isinstance(attack, attacks.Square)
+    return Cost(attack.restarts * (attack.queries + 1), at_most=leaves)
+
+
+def scored(subject: Subject, batch: Batch, shown: Tensor) -> dict[str, list[Any]]:
+    """Return the columns of the model's answers, in full precision, to (B, ...) inputs in the card's space."""
+    with torch.inference_mode():
+        parts = torch.split(shown, subject.settings.batch_size)
+        return subject.score(torch.cat([subject.scorer(part) for part in parts]), batch)
+
+
+def evaluated(subject: Subject, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
+    """Return how the model does on what an attack shows, in full precision, and what the attack spent."""
     result, change = shown.result, shown.change
     assert result is not None and change is not None
     subject.keep(condition, batch.samples, shown.inputs)
-    with torch.inference_mode():
-        batches = torch.split(shown.inputs, subject.settings.batch_size)
-        rows = subject.score(torch.cat([subject.scorer(part) for part in batches]), batch)
-        if isinstance(result, EnsembleResult):
-            for run, ends in zip(result.runs, result.ends, strict=True):
-                points = torch.split(ends, subject.settings.batch_size)
-                scored = subject.score(torch.cat([subject.scorer(part) for part in points]), batch)
-                rows |= {f"{name} {run}": scored[name] for name in subject.by_run}
+    rows = scored(subject, batch, shown.inputs)
+    if isinstance(result, attacks.EnsembleResult):
+        for run, ends in zip(result.runs, result.ends, strict=True):
+            of_run = scored(subject, batch, ends)
+            rows |= {f"{name} {run}": of_run[name] for name in subject.by_run}
     rows |= subject.distance(change, len(batch))
     counts = torch.stack([result.broken_at, result.steps, result.forwards, result.backwards])
-    broken_at, steps, forwards, backwards = counts.tolist()
+    broken_at, rows["steps"], rows["forwards"], rows["backwards"] = counts.tolist()
     if "correct" in rows:
-        rows |= {
-            "broken_by": [None if correct else condition.name for correct in rows["correct"]],
-            "broken_at": [at if at >= 0 else None for at in broken_at],
-        }
-    rows |= {"steps": steps, "forwards": forwards, "backwards": backwards}
-    seconds = _stage(rows, result) if isinstance(result, StagedResult) else {}
+        rows["broken_by"] = [None if correct else condition.name for correct in rows["correct"]]
+        rows["broken_at"] = [at if at >= 0 else None for at in broken_at]
+    seconds = _stage(rows, result) if isinstance(result, attacks.StagedResult) else {}
     pictures = subject.pictures(batch, image=shown.images(), delta=change) if batch.keep else {}
     added = change if subject.card.space != "normalised" else change / subject.classifier.std
     return Evaluation(rows, seconds, result.notes, pictures, change=added)
 
 
-def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]:
+def _stage(rows: dict[str, list[Any]], result: attacks.StagedResult) -> dict[str, float]:
     """Add what the stages of an attack did to the rows; return the seconds of each.
 
     The attack says what it broke: it asked in float32, and for a random model it averaged passes, which one more pass
@@ -78,15 +318,20 @@ def _stage(rows: dict[str, list[Any]], result: StagedResult) -> dict[str, float]
     return dict(zip(result.stages, result.seconds, strict=True))
 
 
+def plugins_under(condition: Condition) -> tuple[Plugin, ...]:
+    """Return the plug-ins that the condition needs on whose images another works."""
+    under = condition.under
+    return () if under is None else tuple(family_of(under.name).evaluator.plugins(under))
+
+
 class AttacksEvaluator(Evaluator):
     """Images changed, within a ball around each, to mislead the model."""
 
-    words = VOCABULARY
+    words: Vocabulary = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        plugged, under = EVERY_ATTACK.plugin(condition.name), condition.under
-        beneath = () if under is None else family_of(under.name).evaluator.plugins(under)
-        return (*(() if plugged is None else (plugged,)), *beneath)
+        plugged = EVERY_ATTACK.plugin(condition.name)
+        return (*(() if plugged is None else (plugged,)), *plugins_under(condition))
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         beneath = Cost(0) if condition.under is None else Cost(0, extra=0.2)
@@ -95,15 +340,12 @@ class AttacksEvaluator(Evaluator):
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         return bool(getattr(build_attack(condition, card), "queues", False))
 
-    def ball(self, condition: Condition, card: Card) -> ThreatModel | None:
-        attack = build_attack(condition, card)
-        return None if attack is None else attack.threat
-
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        return show(subject, batch, condition, rng)
+        inputs = attacked_inputs(subject, batch, condition)
+        return show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluate(subject, batch, condition, rng)
+        return evaluated(subject, batch, condition, self.show(subject, batch, condition, rng))
 
 
 EVALUATOR = AttacksEvaluator()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +21,8 @@ from ...runs.folder import RunFolder
 from ...runs.progress import Progress
 from ..inputs import attacked_inputs
 from ..subject import Batch, Subject
-from .build import build_attack
-from .examining import examine, examine_again
+from .evaluate import build_attack
+from .examining import examine, examine_again, in_a_line
 from .gradient_masking import AFTERWARDS
 
 SAMPLES = 32
@@ -35,14 +34,9 @@ _BATCH = 16  # with a graph in float32, next to an attack that may be in bfloat1
 
 
 def needs_evidence(run: RunFolder, checkpoint: str, condition: Condition, card: Card) -> bool:
-    """Whether figures are still to be taken for an attack whose result claims something."""
+    """Whether figures are still to be taken for an attack whose result claims something, before it or after."""
     taken = run.evidence(checkpoint, condition.text) if wants_evidence(condition, card) else {}
-    return taken is None or "failed" in taken or _waits(taken)
-
-
-def _waits(taken: Mapping[str, Any]) -> bool:
-    """Whether figures were taken before an attack, and not yet after it."""
-    return AFTERWARDS in (taken.get("unmeasured") or {})
+    return taken is None or "failed" in taken or AFTERWARDS in (taken.get("unmeasured") or {})
 
 
 def wants_evidence(condition: Condition, card: Card) -> bool:
@@ -64,16 +58,11 @@ def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condit
     """
     wanted = [condition for condition in conditions if wants_evidence(condition, card)]
     best: dict[tuple[str, float | None, Condition | None], Condition] = {}
-    for condition in wanted:
-        key = condition.norm, condition.eps, condition.under
-        if key not in best or _strength(condition) > _strength(best[key]):
-            best[key] = condition
+    # A plug-in's attack is the weakest; of equally strong ones the first counts.
+    strength = {name: place for place, name in enumerate(_STRENGTH)}
+    for condition in sorted(wanted, key=lambda each: strength.get(each.name, -1), reverse=True):
+        best.setdefault((condition.norm, condition.eps, condition.under), condition)
     return [attack for attack in wanted if attack.name == "autoattack" or attack in best.values()]
-
-
-def _strength(condition: Condition) -> int:
-    """Return the place of an attack among robustkit's own, the weakest first; -1 of a plug-in's."""
-    return _STRENGTH.index(condition.name) if condition.name in _STRENGTH else -1
 
 
 def gather_evidence(
@@ -114,7 +103,7 @@ def gather_evidence(
         except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
             if not out_of_memory(fault) or size == 1:
                 # The attack itself will report what is wrong; if it does not, the lack of figures is a flag.
-                figures = {"failed": f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"}
+                figures = {"failed": in_a_line(fault)}
         size = max(1, size // 2)
     run.write_evidence(name, condition.text, {"sample_ids": [sample.id for sample in samples], **figures})
     progress.advance(len(samples))
@@ -126,7 +115,7 @@ def confirm_evidence(
     """Add to the evidence on an attack the figures of `examining.examine_again`, which are taken when it has ended."""
     name = subject.classifier.identity.name
     figures = run.evidence(name, condition.text)
-    if figures is None or not _waits(figures):
+    if figures is None or AFTERWARDS not in (figures.get("unmeasured") or {}):
         return
     attack = build_attack(condition, subject.card)
     assert isinstance(attack, Attack)
@@ -139,23 +128,19 @@ def confirm_evidence(
     try:
         figures |= subject.steadily(condition.text, rng, again) or {"unasked": {**figures["unasked"], **_NONE_RIGHT}}
     except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
-        figures["unmeasured"][AFTERWARDS] = f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
+        figures["unmeasured"][AFTERWARDS] = in_a_line(fault)
     run.write_evidence(name, condition.text, figures)
 
 
 def _read(dataset: Dataset, preprocessing: Preprocessing) -> tuple[list[Tensor], list[Sample]]:
     """Return the images and samples that the figures are measured on, of those that can be read."""
     samples, images = [], []
-    for sample in spread(dataset.samples, SAMPLES):
+    every, count = dataset.samples, min(SAMPLES, len(dataset.samples))
+    for place in range(count):
+        sample = every[place * len(every) // count]
         try:
             images.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
             samples.append(sample)
         except BadImageError:
             continue
     return images, samples
-
-
-def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    """Return at most `count` samples at even distances."""
-    count = min(count, len(samples))
-    return [samples[i * len(samples) // count] for i in range(count)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,28 +14,13 @@ from torch import Tensor
 from attacks import LOSSES, Attack, AutoAttack, Rng, ThreatModel, margin
 from attacks.attack import check_images, check_labels
 from attacks.model_access import Model, frozen, input_gradient
+from attacks.threat import per_sample
 
 from ...common.determinism import float32, lacks_order
 from ...models.batch_size import out_of_memory
+from . import probes
 from .gradient_masking import AFTERWARDS, RANDOM
-from .probes import (
-    Asker,
-    Columns,
-    aside,
-    difference,
-    from_elsewhere,
-    hidden_by_attention,
-    in_other_batches,
-    jumps,
-    path,
-    plain,
-    reduced,
-    rises,
-    saved,
-    under_attack,
-    why_not_saved,
-    with_a_graph,
-)
+from .probes import Asker, Columns
 
 _STEPS = (1e-3, 1e-2)  # of eps: within one level of a rounding layer for nearly all 8-bit pixels, even with 64 levels
 _FAR = 0.1  # of eps: over many periods of a ripple, and still almost straight for other models
@@ -49,12 +34,8 @@ _NEARLY = 0.95  # of the way from an image to the saved one
 _SUDDEN = 0.25  # of the margin's rise on that way, in its last twentieth: ordinary networks measured 0.05
 _OF_ENDS = ("under attack", "path", "survives saving", "known images")
 _CLOSELY = 8  # right samples on which costly probes are made
-_PLACES = {
-    "clean": "at the images",
-    "inside": "inside the ball",
-    "edge": "at its edge",
-    "attack": "where the attack went",
-}
+_PLACES = {"clean": "at the images", "inside": "inside the ball", "edge": "at its edge"}
+_PLACES |= {"attack": "where the attack went"}
 _ASIDE, _LOSSES = "aside ", ("ce", "margin")
 _AGREES = 0.5  # relative error of a slope in a random direction, beyond which it says nothing
 
@@ -118,7 +99,7 @@ def examine(
         images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
         asker = Asker(model, images.dtype, labels, threat, batch_size)
         asker.look(images[:1])
-        examiner = _Examiner(asker, images, brief, surrogates or {}, _losses(attack))
+        examiner = _Examiner(asker, images, brief, surrogates or {}, attack)
         batches = torch.split(torch.arange(len(images), device=images.device), batch_size)
         parts = [examiner.part(images[rows], labels[rows], rng.take(rows)) for rows in batches]
         # A batch without right samples lacks columns that another may have.
@@ -128,8 +109,8 @@ def examine(
         explained = examiner.noise > RANDOM or any(columns[name].any() for name in _EXPLAIN_SLOPE if name in columns)
         if not explained and not len(columns.get("slope", [0])):
             examiner.unmeasured["slope"] = "the outputs are too coarse to follow at every sample"
-        columns |= examiner.probe(images, labels, ends, columns["right"], rng, attack, "zero_ce" in names)
-    figures = reduced(columns) | _worst_aside(columns)
+        columns |= examiner.probe(images, labels, ends, columns["right"], rng, "zero_ce" in names)
+    figures = probes.reduced(columns) | _worst_aside(columns)
     if figures["aside"] is None and len(columns.get("slope", ())):
         examiner.unasked["slope aside"] = "rounding or noise drowns slopes in random directions"
     figures |= {"half": str(asker.half or "").removeprefix("torch."), "fell": columns["fell"].tolist()}
@@ -140,7 +121,12 @@ def examine(
     figures |= {"infinite": asker.infinite / asker.forwards}
     figures |= {"unasked": examiner.unasked, "unmeasured": examiner.unmeasured}
     figures |= {"forwards": asker.forwards / len(images), "backwards": asker.backwards / len(images)}
-    return plain(figures)
+    return probes.plain(figures)
+
+
+def in_a_line(fault: Exception) -> str:
+    """Return the kind of a fault and the first line of its message."""
+    return f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
 
 
 def examine_again(
@@ -161,40 +147,36 @@ def examine_again(
             return {}
         images, labels, rng = images[rows], labels[rows], rng.take(rows)
         ends, after, _ = asker.pgd(images, labels, rng, threat=threat, steps=_KNOWN_STEPS)
-        errors = _Examiner(asker, images, True, {}, _LOSSES[:1]).aside(images, labels, ends, rng)  # PGD asks the other
+        examiner = _Examiner(asker, images, True, {})
+        examiner.losses = _LOSSES[:1]  # PGD asks the other
+        errors = examiner.aside(images, labels, ends, rng)
     rise = margin(after, labels) - margin(logits[rows], labels)
-    return plain({"rise_after": float(rise.median()), "aside_after": _worst_aside(errors)["aside"] or 0.0})
-
-
-def _losses(attack: Attack | None) -> list[str]:
-    """Return the names of the losses whose slopes are looked at: those that attacks use, and the attack's own."""
-    more = isinstance(attack, AutoAttack) or "dlr" in str(getattr(attack, "loss", ""))
-    return [*_LOSSES, *(["dlr"] if more else [])]
+    return probes.plain({"rise_after": float(rise.median()), "aside_after": _worst_aside(errors)["aside"] or 0.0})
 
 
 def _worst_aside(columns: Columns) -> dict[str, Any]:
     """Return the worst of the errors in random directions, over places and losses."""
-    found: dict[str, Any] = {"aside": None, "aside_off": None, "aside_at": "", "aside_samples": 0}
-    groups = {name: column[column.isfinite()] for name, column in columns.items() if name.startswith(_ASIDE)}
-    for name, errors in groups.items():
-        if not len(errors):
-            continue
-        middle, off = float(errors.median()), int((errors > _AGREES).sum())
-        place, loss = name.removeprefix(_ASIDE).split(" ")
-        if found["aside"] is None or (off, middle) > (found["aside_off"], found["aside"]):
-            at = f"{_PLACES[place]}" + (f", loss {loss}" if loss != "own" else "")
-            found = {"aside": middle, "aside_off": off, "aside_at": at, "aside_samples": len(errors)}
-    return found
+    named = {name: column[column.isfinite()] for name, column in columns.items() if name.startswith(_ASIDE)}
+    every = [(int((each > _AGREES).sum()), float(each.median()), name) for name, each in named.items() if len(each)]
+    if not every:
+        return {"aside": None, "aside_off": None, "aside_at": "", "aside_samples": 0}
+    off, middle, name = max(every, key=lambda each: each[:2])
+    place, loss = name.removeprefix(_ASIDE).split(" ")
+    at = _PLACES[place] + (f", loss {loss}" if loss != "own" else "")
+    return {"aside": middle, "aside_off": off, "aside_at": at, "aside_samples": len(named[name])}
 
 
 class _Examiner:
     """The probes. Its methods return columns of figures, and note what could not be measured."""
 
     def __init__(
-        self, asker: Asker, images: Tensor, brief: bool, surrogates: Mapping[str, Model], losses: Sequence[str]
+        self, asker: Asker, images: Tensor, brief: bool, surrogates: Mapping[str, Model], attack: Attack | None = None
     ) -> None:
         self.asker, self.threat, self.brief, self.surrogates = asker, asker.threat, brief, surrogates
-        self.losses, self.noise = losses, 0.0
+        self.attack, self.noise = attack, 0.0
+        # The losses whose slopes are looked at: those that attacks use, and the attack's own.
+        more = isinstance(attack, AutoAttack) or "dlr" in str(getattr(attack, "loss", ""))
+        self.losses: tuple[str, ...] = (*_LOSSES, "dlr") if more else _LOSSES
         self.unasked = {"accuracy by radius": "only for AutoAttack"} if brief else {}
         self.unasked[AFTERWARDS] = "no attack has ended"
         if not surrogates:
@@ -264,17 +246,11 @@ class _Examiner:
             change = torch.where(change.abs() >= 0.5 * eps, eps * change.sign(), change)
         else:
             length = change.flatten(1).norm(dim=1).clamp_min(1e-12)
-            change = change * (eps / length).reshape(-1, *[1] * (images.ndim - 1))
-        low, high = self.threat.bounds or (-math.inf, math.inf)
-        return (images + change).clamp(low, high)
+            change = change * per_sample(eps / length, images)
+        return self.asker.cut(images + change)
 
     def aside(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        ends: Tensor,
-        rng: Rng,
-        clean: Mapping[str, Tensor] | None = None,
+        self, images: Tensor, labels: Tensor, ends: Tensor, rng: Rng, clean: Mapping[str, Tensor] | None = None
     ) -> Columns:
         """Compare slopes in random directions with the gradients of the losses: at the images, whose gradients may be
         known, at random points of the ball, which no 8-bit picture has, and at its edge, where more steps of PGD lead.
@@ -295,34 +271,33 @@ class _Examiner:
                     seen = logits.clone().requires_grad_()
                     losses = {name: LOSSES[name](seen, labels).sum() for name in known}
                     pairs = [(torch.autograd.grad(loss, seen)[0], known[name]) for name, loss in losses.items()]
-                errors = aside(self.asker, points, logits, pairs, rng, self.noise)
+                errors = probes.aside(self.asker, points, logits, pairs, rng, self.noise)
                 columns |= {f"{_ASIDE}{place} {name}": each for name, each in zip(known, errors, strict=True)}
         return columns
 
     def probe(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        ends: Tensor,
-        right: Tensor,
-        rng: Rng,
-        attack: Attack | None,
-        has_gradient: bool,
+        self, images: Tensor, labels: Tensor, ends: Tensor, right: Tensor, rng: Rng, has_gradient: bool
     ) -> Columns:
         """Probe all samples at once, and the `right` ones on the way to another image, saved in 8 bits, and shifted."""
-        asker = self.asker
+        asker, attack = self.asker, self.attack
         # Where PGD does not move, a random point in place of the image.
-        still = (ends == images).flatten(1).all(dim=1).reshape(-1, *[1] * (images.ndim - 1))
+        still = per_sample((ends == images).flatten(1).all(dim=1), images)
         moved = torch.where(still, self.threat.random_start(images, rng, "evidence/moved"), ends)
         points = torch.stack([images, moved], dim=1).flatten(0, 1)
         first = asker.plain(points)
         clean, after = first[::2], first[1::2]
-        columns = {"noise": difference(asker.plain(points), first).clamp_min(asker.rounding)}
-        probes: list[tuple[str, Callable[[], Columns]]] = [
-            ("graph", lambda: {"graph": with_a_graph(asker, points, first)}),
-            ("batches", lambda: {"batch": in_other_batches(asker, points, first)}),
-            ("caller", lambda: {"thread": from_elsewhere(asker, points, first)}),
-            ("continuity", lambda: {"jump": jumps(asker, images, clean, rng)}),
+        rounding = 0.0 if asker.half is None else float(torch.finfo(asker.half).eps)
+        columns = {"noise": probes.difference(asker.plain(points), first).clamp_min(rounding)}
+
+        def from_elsewhere() -> Tensor:
+            with asker.elsewhere() as ask:
+                return probes.difference(ask(points), first)
+
+        checks: list[tuple[str, Callable[[], Columns]]] = [
+            ("graph", lambda: {"graph": probes.with_a_graph(asker, points, first)}),
+            ("batches", lambda: {"batch": probes.in_other_batches(asker, points, first)}),
+            ("caller", lambda: {"thread": from_elsewhere()}),
+            ("continuity", lambda: {"jump": probes.jumps(asker, images, clean, rng)}),
         ]
         rows = right.nonzero().flatten()
         if not (len(rows) and has_gradient):
@@ -333,33 +308,35 @@ class _Examiner:
             if attack is None:
                 self.unasked["under attack"] = "no attack was given"
             else:
-                answers = partial(under_attack, asker, attack, images[few], labels[few], rng.take(few), self.noise)
+                answers = partial(
+                    probes.under_attack, asker, attack, images[few], labels[few], rng.take(few), self.noise
+                )
                 names = ("attacked", f"{_ASIDE}attack own")
-                probes.append(("under attack", lambda: dict(zip(names, answers(), strict=True))))
-            probes += [
-                ("path", lambda: {"path": path(asker, images[few], moved[few], _others(images, labels)[few])}),
+                checks.append(("under attack", lambda: dict(zip(names, answers(), strict=True))))
+            checks += [
+                ("path", lambda: {"path": probes.path(asker, images[few], moved[few], _others(images, labels)[few])}),
                 ("survives saving", lambda: self._saved(*(x[rows] for x in (images, moved, labels, clean, after)))),
                 ("known images", lambda: self._shifted(images[rows], rng.take(rows))),
             ]
             if self.surrogates:
-                around = partial(hidden_by_attention, asker, self.surrogates)
-                probes.append(("attention", lambda: around(images[rows], labels[rows], rng.take(rows))))
-        probes.append(("called again", lambda: {"again": difference(asker.plain(points), first)}))
-        for check, probe in probes:
+                around = partial(probes.hidden_by_attention, asker, self.surrogates)
+                checks.append(("attention", lambda: around(images[rows], labels[rows], rng.take(rows))))
+        checks.append(("called again", lambda: {"again": probes.difference(asker.plain(points), first)}))
+        for check, probe in checks:
             try:
                 columns |= probe()
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:
                 if out_of_memory(fault) or lacks_order(fault):
                     raise  # smaller batches may fit, and what has no order is asked without
-                self.unmeasured[check] = f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
+                self.unmeasured[check] = in_a_line(fault)
         return columns
 
     def _saved(self, images: Tensor, points: Tensor, labels: Tensor, clean: Tensor, logits: Tensor) -> Columns:
         """Whether the points, once saved, are as right or wrong as before. clean, logits: (B, K) of images, points."""
-        if why := why_not_saved(self.threat, images[0].numel()):
+        if why := probes.why_not_saved(self.threat, images[0].numel()):
             self.unasked["survives saving"] = why
             return {}
-        kept = saved(points, images, self.threat)
+        kept = probes.saved(points, images, self.threat)
         # Rounding may lead further from the image than PGD went; a point this near to the saved one did not.
         near = images + _NEARLY * (kept - images)
         answers = (logits, self.asker.plain(kept), self.asker.plain(near))
@@ -367,19 +344,14 @@ class _Examiner:
         # Changing evenly, the margin may well cross 0 in the last twentieth. NaN counts as sudden.
         start, end, close = (margin(x, labels) for x in (clean, *answers[1:]))
         evenly = end - close <= _SUDDEN * (end - start)
-        hidden = right & nearly & ~still & ~evenly
-        return {
-            "saved_samples": still | True,
-            "saved_same": right == still,
-            "saved_lost": ~right & still,
-            "hidden": hidden,
-        }
+        figures = {"saved_samples": still | True, "saved_same": right == still, "saved_lost": ~right & still}
+        return figures | {"hidden": right & nearly & ~still & ~evenly}
 
     def _shifted(self, images: Tensor, rng: Rng) -> Columns:
         if images.ndim != 4 or min(images.shape[-2:]) < _SHIFTABLE:
             self.unasked["known images"] = f"inputs {tuple(images.shape[1:])} cannot be shifted"
             return {}
-        return {"rise_shifted": rises(self.asker, images, rng, _KNOWN_STEPS)}
+        return {"rise_shifted": probes.rises(self.asker, images, rng, _KNOWN_STEPS)}
 
     def _slopes(
         self, images: Tensor, labels: Tensor, gradient: Tensor, logits: Tensor, noise: Tensor
@@ -395,14 +367,13 @@ class _Examiner:
         two = torch.cat([logits.gather(1, labels), logits.gather(1, rival)], dim=1)
         size = torch.maximum(noise.amax() * logits.abs().amax(dim=1), _ROUNDING * two.abs().amax(dim=1))
         least = _READABLE * size
-        low, high = self.threat.bounds or (-math.inf, math.inf)
         direction = self.threat.steepest(gradient.clone())
         ratios: list[Tensor] = []
         for step in (*_STEPS, _FAR):
             if step == _STEPS[1] and not ratios[0].isnan().any():
                 ratios.append(ratios[0])
                 continue
-            ends = [(images + sign * step * self.threat.eps * direction).clamp(low, high) for sign in (1, -1)]
+            ends = [self.asker.cut(images + sign * step * self.threat.eps * direction) for sign in (1, -1)]
             up, down = ((x.gather(1, rival) - x.gather(1, labels)).flatten() for x in map(self.asker.logits, ends))
             # What rounding made of the step, not what was asked for.
             predicted = (gradient.double() * (ends[0].double() - ends[1].double())).flatten(1).sum(dim=1)

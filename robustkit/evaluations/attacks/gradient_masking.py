@@ -17,9 +17,7 @@ OUTSIDE = 1e-5  # how far probabilities may leave [0, 1]: float32 rounding
 SLOPE = 0.25  # median error of the predicted change: ordinary networks measured 0.002, rounding layers 0.7 and more
 ASIDE = 0.2  # median error of slopes in random directions: ordinary networks measured 0.06, gradients cut 0.4
 OFF = 0.25  # share of the samples whose slopes in random directions may be wrong by half: measured 0.1 at most
-LESS = (
-    0.5  # of what PGD did before the attack, that it must still do after it: a model that stays as it is does the same
-)
+LESS = 0.5  # of what PGD did before the attack, that it must still do after it: what stays as it is does the same
 RISE = 1e-4  # least rise of the loss relative to its size: float32 rounding gives 1e-6, an attack 1e-2 or more
 FALLBACK = 0.05  # how far the last loss may lie below the best, as a share of the rise: steps of one length swing
 STANDING = 0.1  # accuracy at the widest radius: every image can become the same grey, which is of one class
@@ -49,7 +47,6 @@ class Doubt:
     instead: str = ""  # what to run in place of the attack, "" where all is well
 
 
-_Figures = Mapping[str, Any]
 _Verdict = tuple[str, bool, str]  # the figure in words; whether it is bad; "what that means; what to run instead"
 _KNOWS = "the model knows who asks"
 _AGAIN = "the same command again"
@@ -58,7 +55,7 @@ _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a sur
 
 
 def findings(
-    figures: _Figures, stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
+    figures: Mapping[str, Any], stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
 ) -> list[Doubt]:
     """Return one finding for each check, always all of them and in the same order.
 
@@ -73,8 +70,12 @@ def findings(
     if failed := figures.get("failed"):
         doubts.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
     for check, names, judge in _CHECKS:
-        if doubt := _unmeasured(check, figures):
-            doubts.append(doubt)
+        if why := (figures.get("unmeasured") or {}).get(check):  # a probe failed
+            flag = f"{check}: could not be measured: {why}"
+            doubts.append(Doubt(check, f"not measured: {why}", flag, _AGAIN))
+            continue
+        if why := (figures.get("unasked") or {}).get(check):  # it does not apply
+            doubts.append(Doubt(check, f"not measured: {why}"))
             continue
         values = [available.get(name) for name in names]
         missing = any(value is None or (isinstance(value, list) and None in value) for value in values)
@@ -89,20 +90,12 @@ def findings(
     return doubts
 
 
-def _unmeasured(check: str, figures: _Figures) -> Doubt | None:
-    """Return the doubt where the examination itself says why it has no figure: a probe failed, or does not apply."""
-    if why := (figures.get("unmeasured") or {}).get(check):
-        return Doubt(check, f"not measured: {why}", f"{check}: could not be measured: {why}", _AGAIN)
-    why = (figures.get("unasked") or {}).get(check)
-    return Doubt(check, f"not measured: {why}") if why else None
-
-
 _WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, transfer)"
 NO_EVIDENCE = Doubt("evidence", "not there", "evidence is missing: the same audit takes it", _AGAIN)
 """Where an attack's result needs evidence, and there is none."""
 
 
-def _why_missing(names: tuple[str, ...], available: _Figures) -> str:
+def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:
     """Return why a figure that a check needs could not be measured; empty where another finding says so, or the check
     does not apply.
     """
@@ -110,15 +103,13 @@ def _why_missing(names: tuple[str, ...], available: _Figures) -> str:
         return ""
     for name in names:
         value = available.get(name)
-        if isinstance(value, list) and None in value:
-            return f"{name} is not finite"
         if value is None and name not in available:
             return f"there is no {name}"
         if value is None and available.get("right") == 0:
             return f"none of {available.get('samples')} samples is predicted right"
         if value is None and name.startswith("slope") and available.get("slope_samples") == 0:
             return "the outputs are too coarse or too noisy at every sample"
-        if value is None:
+        if value is None or (isinstance(value, list) and None in value):
             return f"{name} is not finite"
     return ""
 
@@ -174,20 +165,16 @@ def _aside(error: float, off: int, at: str, samples: int) -> _Verdict:
 
 
 def _precision(half: str) -> _Verdict:
-    return (
-        f"computes in half precision ({half}): slopes are of the same operations in float32" if half else "float32",
-        False,
-        "",
-    )
+    figure = f"computes in half precision ({half}): slopes are of the same operations in float32" if half else "float32"
+    return figure, False, ""
 
 
 def _afterwards(before: float, after: float, error: float, error_before: float, difference: float) -> _Verdict:
     figure = f"five steps of PGD raise the margin by {after:.3g} after the attack, by {before:.3g} before it"
     turned = error > ASIDE >= error_before
     bad = (after < LESS * before or turned) and difference <= RANDOM
-    figure += (
-        f"; slopes in random directions are now off by {error:.2g}, before by {error_before:.2g}" if turned else ""
-    )
+    if turned:
+        figure += f"; slopes in random directions are now off by {error:.2g}, before by {error_before:.2g}"
     return figure, bad, f"the model has changed meanwhile; {_READ}"
 
 
@@ -218,26 +205,27 @@ def _finite(share: float) -> _Verdict:
     return figure, share > 0, f"an infinite logit stops every attack; {_READ}"
 
 
-def _alike(how: str, advice: str) -> Callable[[float, float], _Verdict]:
-    """Return a judge of answers that were asked for in another way."""
+def _beyond_noise(figure: str, most: float, advice: str) -> Callable[[float, float], _Verdict]:
+    """Return a judge of how far answers are apart, next to how far they are when asked twice alike.
+
+    figure: with a place for each. most: by how much they may differ anyhow.
+    """
 
     def judge(apart: float, noise: float) -> _Verdict:
-        figure = f"answers {how} differ by {apart:.2g} of their size, asked twice alike by {noise:.2g}"
-        return figure, apart > max(ALIKE, NOISE * noise), f"{advice}; {_READ}"
+        return figure.format(apart, noise), apart > max(most, NOISE * noise), f"{advice}; {_READ}"
 
     return judge
 
 
-def _continuity(jump: float, noise: float) -> _Verdict:
-    figure = f"a twentieth of a grey level changes the answer by {jump:.2g} of its size, noise by {noise:.2g}"
-    advice = f"the model knows these very images, or the grid of 8 bits; {_READ}"
-    return figure, jump > max(JUMP, NOISE * noise), advice
+def _alike(how: str, advice: str) -> Callable[[float, float], _Verdict]:
+    """Return a judge of answers that were asked for in another way."""
+    return _beyond_noise(
+        f"answers {how} differ by {{:.2g}} of their size, asked twice alike by {{:.2g}}", ALIKE, advice
+    )
 
 
-def _tears(tear: float, noise: float) -> _Verdict:
-    figure = f"on the way to other images the answer jumps by {tear:.2g} of its size, noise by {noise:.2g}"
-    advice = f"around known images the model answers by another rule; {_READ}"
-    return figure, tear > max(TEAR, NOISE * noise), advice
+_CONTINUITY = "a twentieth of a grey level changes the answer by {:.2g} of its size, noise by {:.2g}"
+_TEARS = "on the way to other images the answer jumps by {:.2g} of its size, noise by {:.2g}"
 
 
 def _saving(samples: int, same: int, lost: int, hidden: int) -> _Verdict:
@@ -297,8 +285,12 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("called again", ("again", "noise"), _alike("at the end", "the model changes as it is asked")),
     ("caller", ("thread", "noise"), _alike("from another thread", _KNOWS)),
     ("under attack", ("attacked", "noise"), _alike("to a short attack and outside of it", _KNOWS)),
-    ("continuity", ("jump", "noise"), _continuity),
-    ("path", ("path", "noise"), _tears),
+    (
+        "continuity",
+        ("jump", "noise"),
+        _beyond_noise(_CONTINUITY, JUMP, "the model knows these very images, or the grid of 8 bits"),
+    ),
+    ("path", ("path", "noise"), _beyond_noise(_TEARS, TEAR, "around known images the model answers by another rule")),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
     ("known images", ("rise", "rise_shifted", "loss"), _known_images),
     (AFTERWARDS, ("rise_before", "rise_after", "aside_after", "aside_before", "random_difference"), _afterwards),

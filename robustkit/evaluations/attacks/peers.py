@@ -14,8 +14,8 @@ import importlib
 import importlib.util
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from attacks import Attack, AttackResult, Rng, StagedResult
 from attacks.attack import Tally, Tell
 from attacks.model_access import Oracle, missed
+from attacks.registry import ATTACKS
 from attacks.threat import round_towards
 
 from ...common.determinism import seeded
@@ -54,8 +55,7 @@ _MEMBERS = {
 _RENAMED = {"restarts": "n_restarts", "eot": "eot_iter", "queries": "n_queries", "rescale_schedule": "resc_schedule"}
 
 
-@dataclass(frozen=True)
-class PeerStage:
+class PeerStage(NamedTuple):
     """One attack of a peer: RobustKit's name for it and all its parameters; `name` is what AutoAttack calls it."""
 
     name: str
@@ -75,24 +75,22 @@ def make_perturb(
     home, _, name = _MEMBERS[engine][kind].rpartition(".")
     member = getattr(importlib.import_module(home), name)
     attack: Perturb
-    if stage.attack == "fgsm":
-        attack = member(model, eps)
+    if stage.attack in ("fgsm", "pgd"):
+        size = STEP_SHARES[threat.norm] * eps if given.get("step_size") is None else given["step_size"]
+        attack = member(model, eps, *((size, given["steps"], given["random_start"]) if stage.attack == "pgd" else ()))
         return attack
-    if stage.attack == "pgd":
-        size = STEP_SHARES[threat.norm] * eps if given["step_size"] is None else given["step_size"]
-        attack = member(model, eps, size, given["steps"], given["random_start"])
-        return attack
-    renamed = _RENAMED | ({"steps": "n_iter"} if engine == "pyautoattack" else {})
+    original = engine == "pyautoattack"
+    renamed = _RENAMED | ({"steps": "n_iter"} if original else {})
     unsaid = {"early_stop", "relinearise", "targets"} | ({"loss"} if targeted else set())
     words = {renamed.get(key, key): value for key, value in given.items() if key not in unsaid}
     targets = min(given.get("targets", 0), classes - 1)
     several = targeted or (stage.attack == "fab" and targets > 0)
     if several:  # torchattacks aims at n_classes - 1 targets, whatever the model has
-        words |= {"n_target_classes": targets} if engine == "pyautoattack" else {"n_classes": targets + 1}
+        words |= {"n_target_classes": targets} if original else {"n_classes": targets + 1}
     if several and stage.attack == "fab":
-        words["targeted" if engine == "pyautoattack" else "multi_targeted"] = True
+        words["targeted" if original else "multi_targeted"] = True
     made = member(model, norm=threat.norm.capitalize(), eps=eps, seed=seed, **words)
-    attack = made.perturb if engine == "pyautoattack" else made
+    attack = made.perturb if original else made
     return attack
 
 
@@ -101,23 +99,18 @@ _SUPPORTED = {
     "torchattacks": ("fgsm", "pgd", "apgd", "fab", "square", "autoattack"),
 }
 
-# early_stop and relinearise say how RobustKit's APGD, FAB and Square spend their passes. The peers have one way: APGD
-# and FAB finish each run, Square stops, FAB asks for a gradient wherever it stands. What counts as broken is the same.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "fgsm": {"loss": "ce"},
-    "pgd": {"steps": 20, "step_size": None, "random_start": True, "restarts": 1, "early_stop": False, "loss": "ce"},
-    "apgd": {"steps": 100, "rho": 0.75, "restarts": 1, "loss": "ce", "targets": 9, "eot": 1, "early_stop": True},
-    "fab": {
-        "steps": 100, "targets": 9, "restarts": 1, "alpha_max": 0.1, "eta": 1.05, "beta": 0.9, "relinearise": False,
-        "early_stop": True,
-    },
-    "square": {
-        "queries": 5000, "p_init": 0.8, "restarts": 1, "loss": "margin", "rescale_schedule": True, "early_stop": True,
-    },
-    "autoattack": {
-        "version": "standard", "steps": 100, "targets": 9, "queries": 5000, "early_stop": True, "only": "",
-    },
-}  # fmt: skip
+
+def _defaults(name: str) -> dict[str, Any]:
+    """Return the parameters of RobustKit's attack.
+
+    early_stop and relinearise say how its APGD, FAB and Square spend their passes. The peers have one way: APGD and FAB
+    finish each run, Square stops, FAB asks for a gradient wherever it stands. What counts as broken is the same.
+    """
+    return {
+        part.name: part.default for part in fields(ATTACKS[name]) if part.init and part.name not in ("threat", "chunk")
+    }
+
+
 _TARGETED: tuple[str, dict[str, Any]] = ("apgd", {"loss": "dlr-targeted"})
 _SQUARE: tuple[str, dict[str, Any]] = ("square", {"rescale_schedule": False})
 _VERSIONS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -157,7 +150,6 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
         ProtocolError: an engine without this attack, an unknown parameter, a value, norm or bounds that it cannot do
             with the same meaning, or a library that is not installed.
     """
-
     ours = "use --engine robustkit"
     if engine == "robustkit":
         raise ProtocolError(f"engine robustkit is not a peer; expected one of: {', '.join(_SUPPORTED)}")
@@ -165,19 +157,18 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
     if name not in names:
         listed = ", ".join(names)
         raise ProtocolError(f"engine {engine} has no {name} that means the same; expected one of: {listed}; or {ours}")
-    resolved = _DEFAULTS[name] | dict(parameters)
+    known = _defaults(name)
+    resolved = known | dict(parameters)
     for key, value in resolved.items():
-        if key not in _DEFAULTS[name]:
-            raise ProtocolError(unknown(f"parameter of {name}", key, _DEFAULTS[name]))
+        if key not in known:
+            raise ProtocolError(unknown(f"parameter of {name}", key, known))
         able = _ONLY.get(name, {}).get(key, (value,))
         if value not in able:
             said, expected = str(value).lower(), " or ".join(str(choice).lower() for choice in able)
             raise ProtocolError(f"engine {engine}, {name}: {key} is {said}; expected {expected}; or {ours}")
     if threat.bounds != (0.0, 1.0) or threat.cut_images:
-        bounds = f"{threat.bounds}{' with cut_images' * threat.cut_images}"
-        raise ProtocolError(
-            f"engine {engine} attacks images in [0, 1] and cuts to that; the bounds are {bounds}; {ours}"
-        )
+        bounds = f"the bounds are {threat.bounds}{' with cut_images' * threat.cut_images}"
+        raise ProtocolError(f"engine {engine} attacks images in [0, 1] and cuts to that; {bounds}; {ours}")
     stages = _stages(name, resolved)
     for stage in stages:
         reason = _gap(stage) if engine == "torchattacks" and threat.norm == "l2" else None
@@ -196,8 +187,9 @@ def _stages(name: str, resolved: dict[str, Any]) -> tuple[PeerStage, ...]:
         return (PeerStage(name, name, resolved),)
     stages = []
     for stage, (attack, changes) in _VERSIONS[resolved["version"]].items():
-        shared = {key: value for key, value in resolved.items() if key in _DEFAULTS[attack]}
-        stages.append(PeerStage(stage, attack, _DEFAULTS[attack] | shared | changes))
+        own = _defaults(attack)
+        shared = {key: value for key, value in resolved.items() if key in own}
+        stages.append(PeerStage(stage, attack, own | shared | changes))
     return tuple(stages)
 
 
@@ -297,16 +289,16 @@ class _PeerTally(Tally):
         begin = time.perf_counter()
         if self._too_few(stage):
             return
-        counter = _Counter(self.oracle)
-        model = counter.module(self.clean.device)
-        perturb = make_perturb(self.attack.engine, stage, model, self.attack.threat, seed, self.classes)
+        counter, threat = _Counter(self.oracle, self.clean.device), self.attack.threat
+        perturb = make_perturb(self.attack.engine, stage, counter, threat, seed, self.classes)
         rows = self.standing.nonzero().flatten() if self.staged else self.everyone
         with torch.set_grad_enabled(stage.attack in ("fgsm", "pgd")):  # the others enable a graph where they need one
             for part in torch.split(rows, self.batch_size) if len(rows) else ():
                 points = round_towards(self.images[part], perturb(self.clean[part], self.labels[part]).detach())
                 if self.staged:
                     wrong = missed(counter(points), self.labels[part])
-                    self._fell(position, part, points, wrong & self._inside(part, points))
+                    wrong &= threat.distance(points, self.images[part]) <= threat.eps * (1 + 1e-5) + 1e-6  # rounding
+                    self._fell(position, part, points, wrong)
                 else:
                     self.ends[part] = points
                     self.standing[part] &= (points == self.images[part]).flatten(1).all(dim=1)
@@ -328,11 +320,6 @@ class _PeerTally(Tally):
             self.notes.append(f"{self.classes} classes: {stage.name} has {self.classes - 1} targets instead of {asked}")
         return self.classes < least
 
-    def _inside(self, part: Tensor, points: Tensor) -> Tensor:
-        """Return which points lie inside eps, give or take float32 rounding."""
-        eps = self.attack.threat.eps
-        return self.attack.threat.distance(points, self.images[part]) <= eps * (1 + 1e-5) + 1e-6
-
     def _fell(self, position: int, part: Tensor, points: Tensor, wrong: Tensor) -> None:
         """Note which samples of `part` stage `position` broke."""
         if self.staged:
@@ -344,31 +331,28 @@ class _PeerTally(Tally):
 
     def result(self, adversarials: Tensor) -> AttackResult:
         self.forwards, self.backwards = self.stage_forwards.sum(dim=0), self.stage_backwards.sum(dim=0)
+        found = super().result(adversarials)
         if not self.staged:
-            return super().result(adversarials)
-        return StagedResult(
-            adversarials,
-            self.steps,
-            self.forwards,
-            self.backwards,
-            self.broken_at,
-            stages=("clean", *(stage.name for stage in self.attack.stages)),
-            broken_by=self.broken_by,
-            stage_forwards=self.stage_forwards,
-            stage_backwards=self.stage_backwards,
-            seconds=tuple(self.seconds),
-            notes=tuple(self.notes),
-        )
+            return found
+        names = ("clean", *(stage.name for stage in self.attack.stages))
+        passes = {"stage_forwards": self.stage_forwards, "stage_backwards": self.stage_backwards}
+        seconds = tuple(self.seconds)
+        return StagedResult(**vars(found), stages=names, broken_by=self.broken_by, **passes, seconds=seconds)
 
 
-class _Counter:
-    """The model as a peer sees it: float32 logits, contiguous gradients, and a count of every row that passes."""
+class _Counter(nn.Module):
+    """The model as a peer sees it: float32 logits, contiguous gradients, and a count of every row that passes.
 
-    def __init__(self, oracle: Oracle) -> None:
-        self.oracle = oracle
-        self.forwards = self.backwards = 0
+    It has no parts that a peer could switch into another mode. Its one empty parameter shows the device: torchattacks
+    looks there.
+    """
 
-    def __call__(self, points: Tensor) -> Tensor:
+    def __init__(self, oracle: Oracle, device: torch.device) -> None:
+        super().__init__()
+        self.oracle, self.forwards, self.backwards = oracle, 0, 0
+        self.where = nn.Parameter(torch.empty(0, device=device), requires_grad=False)
+
+    def forward(self, points: Tensor) -> Tensor:
         self.forwards += len(points)
         points = points.view_as(points)  # a peer may show one leaf several times; each forward needs its own hook
         if points.requires_grad:
@@ -378,16 +362,6 @@ class _Counter:
     def _backward(self, gradient: Tensor) -> Tensor:
         self.backwards += len(gradient)
         return gradient.contiguous()  # peers view gradients, which needs a contiguous layout
-
-    def module(self, device: Any) -> nn.Module:
-        """Return an nn.Module without parts, so that a peer has nothing to switch into another mode.
-
-        Its one empty parameter shows the device: torchattacks looks there.
-        """
-        module = torch.nn.Module()
-        module.forward = self
-        module.register_parameter("where", torch.nn.Parameter(torch.empty(0, device=device), requires_grad=False))
-        return module
 
     def spread(self, forwards: Tensor, backwards: Tensor, part: Tensor) -> None:
         """Add what was counted since the last call to the samples `part` (n,) of both (B,), in equal shares."""

@@ -33,11 +33,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 _OFFSET = 0.1  # of eps, at most, by which the probes' PGD begins away from each value of the image
 _REACH = 16  # median distances below the median logit: lower ones count as so low
 _WATCHED = 8  # gradients of the short attack that are compared with what the outputs do
-_SIDES = (
-    0.003,
-    0.015,
-    0.08,
-)  # of eps for each value, at least of a grey level: the first that rounding leaves readable
+# Of eps for each value, at least of a grey level: the first that rounding leaves readable.
+_SIDES = 0.003, 0.015, 0.08
 _SIDEWAYS = 2  # random directions
 _CLEAR = 64  # times the rounding of the logits: it then costs a slope in a random direction a few per cent
 
@@ -79,20 +76,21 @@ def _wide(value: Any) -> Any:
     return torch.float32 if isinstance(value, torch.dtype) and value in _HALVES else value
 
 
+def _widely(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    args, kwargs = tree_map(_wide, (args, kwargs or {}))
+    return func(*args, **kwargs)
+
+
 class _WideOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes in float32 what would be computed in half precision, also what autocast casts."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(_wide, (args, kwargs or {}))
-        return func(*args, **kwargs)
+    __torch_dispatch__ = _widely
 
 
 class _WideFunctions(TorchFunctionMode):
     """The same for whole functions, which compare the dtypes of their arguments before an operation is computed."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(_wide, (args, kwargs or {}))
-        return func(*args, **kwargs)
+    __torch_function__ = _widely
 
 
 class Asker:
@@ -124,16 +122,11 @@ class Asker:
             with _WideOperations(), _WideFunctions():  # type: ignore[no-untyped-call]
                 yield
 
-    @property
-    def rounding(self) -> float:
-        """How far rounding may move a logit, relative to the largest."""
-        return 0.0 if self.half is None else float(torch.finfo(self.half).eps)
-
     def logits(self, points: Tensor) -> Tensor:
         """Return (B, K) float32 logits, with a graph where the points ask for one."""
-        return self._count(self.oracle(points))
+        return self.count(self.oracle(points))
 
-    def _count(self, logits: Tensor) -> Tensor:
+    def count(self, logits: Tensor) -> Tensor:
         self.forwards += len(logits)
         self.infinite += int((~logits.isfinite().all(dim=1)).sum())
         return logits
@@ -148,9 +141,9 @@ class Asker:
         self.backwards += int(result.backwards.sum())
         return result.adversarials, self.logits(result.adversarials).detach(), result.broken_at >= 0
 
-    def counted(self, model: Model) -> Model:
-        """Return another model whose answers count as this one's."""
-        return lambda points: self._count(model(points))
+    def cut(self, points: Tensor) -> Tensor:
+        """Return the points inside the bounds."""
+        return points.clamp(*(self.threat.bounds or (-math.inf, math.inf)))
 
     def plain(self, points: Tensor, size: int | None = None) -> Tensor:
         """Return (B, K) logits without a graph, `size` points at a time."""
@@ -168,7 +161,7 @@ class Asker:
                 asked = [thread.submit(quietly, part) for part in torch.split(points.detach(), self.batch_size)]
                 logits = torch.cat([each.result() for each in asked])
                 wide = with_all_classes(logits.to(torch.promote_types(logits.dtype, torch.float32)))
-                return self._count(wide.clone())
+                return self.count(wide.clone())
 
             yield ask
 
@@ -191,15 +184,15 @@ def with_a_graph(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
     """Return the largest `difference` (B,) from `first`, answers in inference mode: gradients off, on, and to the
     points.
     """
+
+    def ask(leaf: bool) -> Tensor:
+        parts = torch.split(points, asker.batch_size)
+        return torch.cat([asker.logits(part.clone().requires_grad_(leaf)).detach() for part in parts])
+
     with torch.no_grad():
-        answers = [_by_batch(asker, points)]
-    answers += [_by_batch(asker, points), _by_batch(asker, points, leaf=True)]
+        answers = [ask(leaf=False)]
+    answers += [ask(leaf=False), ask(leaf=True)]
     return torch.stack([difference(answer, first) for answer in answers]).amax(dim=0)
-
-
-def _by_batch(asker: Asker, points: Tensor, leaf: bool = False) -> Tensor:
-    parts = torch.split(points, asker.batch_size)
-    return torch.cat([asker.logits(part.clone().requires_grad_(leaf)).detach() for part in parts])
 
 
 def in_other_batches(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
@@ -211,31 +204,13 @@ def in_other_batches(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
     return torch.stack([difference(answer, first) for answer in (asker.plain(points, 1), back)]).amax(dim=0)
 
 
-def from_elsewhere(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
-    """Return the `difference` (B,) of another thread's answers from `first`, answers of the same batches in this
-    thread.
-    """
-    with asker.elsewhere() as ask:
-        return difference(ask(points), first)
-
-
-@dataclasses.dataclass
-class _Asked:
-    """What an attack asked: points (B, ...), the logits (B, K), and what a backward pass brought to both."""
-
-    points: Tensor
-    logits: Tensor
-    weights: Tensor | None = None
-    gradient: Tensor | None = None
-
-
 def under_attack(
     asker: Asker, attack: Attack, images: Tensor, labels: Tensor, rng: Rng, noise: float
 ) -> tuple[Tensor, Tensor]:
     """Return the largest difference (1,) between what a shortened attack is answered and the answer from elsewhere; and
     the errors (n,) of the slopes that it followed, in random directions, as of `aside`.
     """
-    worst, calls = images.new_zeros(1), list[_Asked]()
+    worst, calls = images.new_zeros(1), list[dict[str, Tensor]]()
     fields = {field.name for field in dataclasses.fields(attack) if field.init}
     budget = {name: min(most, getattr(attack, name)) for name, most in _SHORT.items() if name in fields}
     with asker.elsewhere() as ask:
@@ -246,18 +221,18 @@ def under_attack(
             logits = asker.logits(shown)
             worst = torch.maximum(worst, difference(logits.detach(), ask(points.clone())).amax())
             if logits.requires_grad and shown.requires_grad:
-                calls.append(call := _Asked(points.detach().clone(), logits.detach()))
-                logits.register_hook(lambda gradient: setattr(call, "weights", gradient.clone()))  # type: ignore[no-untyped-call]
-                shown.register_hook(lambda gradient: setattr(call, "gradient", gradient.clone()))  # type: ignore[no-untyped-call]
+                calls.append(call := {"points": points.detach().clone(), "logits": logits.detach()})
+                for name, tensor in (("weights", logits), ("gradient", shown)):  # what a backward pass brings to both
+                    tensor.register_hook(lambda gradient, name=name: call.update({name: gradient.clone()}))  # type: ignore[no-untyped-call]
             return logits
 
         result = dataclasses.replace(attack, **budget).run(asked, images, labels, rng=rng, batch_size=asker.batch_size)
     asker.backwards += int(result.backwards.sum())
-    whole = [call for call in calls if call.weights is not None and call.gradient is not None]
+    whole = [call for call in calls if {"weights", "gradient"} <= call.keys()]
     errors = [images.new_zeros(0)]
     for call in whole[:: -(-len(whole) // _WATCHED)] if whole and asker.half is None else ():
-        draws, pair = TorchRng(len(call.points), call.points.device), (call.weights, call.gradient)
-        errors += aside(asker, call.points, call.logits, [pair], draws, noise)  # type: ignore[list-item]
+        points, pair = call["points"], (call["weights"], call["gradient"])
+        errors += aside(asker, points, call["logits"], [pair], TorchRng(len(points), points.device), noise)
     return worst, torch.cat(errors)
 
 
@@ -271,7 +246,6 @@ def aside(
 
     pairs: the gradient of some loss in the logits (B, K) at the points (B, ...), and in the points.
     """
-    low, high = asker.threat.bounds or (-math.inf, math.inf)
     eps = asker.threat.eps if asker.threat.norm == "linf" else asker.threat.eps / math.sqrt(points[0].numel())
     unit = max(eps, GREY) if asker.threat.bounds == (0.0, 1.0) else eps
     signs = rng.signs((_SIDEWAYS, *points.shape[1:]), "evidence/aside").to(points).unbind(1)
@@ -281,7 +255,7 @@ def aside(
     for share in _SIDES:
         moved, found = list[Tensor](), list[Tensor]()
         for sign in signs:
-            ends = [(points + way * share * unit * sign).clamp(low, high) for way in (1, -1)]
+            ends = [asker.cut(points + way * share * unit * sign) for way in (1, -1)]
             change = torch.stack([asker.plain(end) for end in ends]).double()
             found.append(change[0] - change[1])
             moved.append((ends[0].double() - ends[1].double()).flatten(1))  # what rounding made of the step
@@ -301,8 +275,7 @@ def aside(
 def jumps(asker: Asker, images: Tensor, logits: Tensor, rng: Rng) -> Tensor:
     """Return how far (B,) the answer jumps for a change that nobody sees, in the better of two opposite directions."""
     signs = rng.signs((1, *images.shape[1:]), "evidence/tiny")[:, 0].to(images)
-    low, high = asker.threat.bounds or (-math.inf, math.inf)
-    ends = [asker.plain((images + way * TINY * signs).clamp(low, high)) for way in (1, -1)]
+    ends = [asker.plain(asker.cut(images + way * TINY * signs)) for way in (1, -1)]
     return torch.stack([difference(end, logits) for end in ends]).amin(dim=0)
 
 
@@ -311,8 +284,7 @@ def path(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> Tensor:
 
     It halves the part of a leg whose answers lie furthest apart, again and again: a continuous change vanishes.
     """
-    low, high = asker.threat.bounds or (-math.inf, math.inf)
-    beyond = (2 * ends - images).clamp(low, high)
+    beyond = asker.cut(2 * ends - images)
     starts, stops = torch.cat([images, beyond]), torch.cat([beyond, others])
     scale = asker.plain(images).repeat(2, 1)
     shares = torch.linspace(0, 1, SEGMENTS + 1)
@@ -359,11 +331,8 @@ def why_not_saved(threat: ThreatModel, values: int) -> str:
         return "" if threat.eps > GREY * (1 - 1e-3) else "no other 8-bit image is within an eps below one grey level"
     # Rounding changes each value by a level over the root of twelve, the attack by eps in all.
     rounding = GREY * math.sqrt(values / 12)
-    return (
-        ""
-        if 4 * rounding <= threat.eps
-        else f"rounding to 8 bits changes an image by {rounding:.2g}, eps is less than 4 times that"
-    )
+    why = f"rounding to 8 bits changes an image by {rounding:.2g}, eps is less than 4 times that"
+    return "" if 4 * rounding <= threat.eps else why
 
 
 def rises(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Tensor:
@@ -376,10 +345,8 @@ def rises(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Tensor:
     ways += (ways >= 0).long()  # one pixel at least
     wide = torch.nn.functional.pad(images, (side, side, side, side), mode="reflect")
     height, width = images.shape[-2:]
-    cut = [
-        each[:, side + y :, side + x :][:, :height, :width] for each, (y, x) in zip(wide, ways.tolist(), strict=True)
-    ]
-    shifted = torch.stack(cut)
+    places = zip(wide, ways.tolist(), strict=True)
+    shifted = torch.stack([each[:, side + y :, side + x :][:, :height, :width] for each, (y, x) in places])
     before = asker.plain(shifted)
     labels = before.argmax(dim=1)
     after = asker.pgd(shifted, labels, rng, threat=asker.threat, steps=steps)[1]
@@ -401,8 +368,12 @@ def reduced(columns: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def plain(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return figures in six significant digits, differences of answers in two."""
-    return {name: _rounded(_coarse(value) if name in _APART else value) for name, value in figures.items()}
+    """Return figures in six significant digits; differences of answers in two, and as 0 where they are as small as
+    float32's rounding, which differs at each call, wherever the numbers lie in memory.
+    """
+    apart = {name: figures[name] for name in _APART if figures.get(name) is not None}
+    coarse = {name: 0.0 if value < _ROUNDING else float(f"{value:.2g}") for name, value in apart.items()}
+    return {name: _rounded(coarse.get(name, value)) for name, value in figures.items()}
 
 
 def _reduce(name: str, column: Tensor | None) -> Any:
@@ -415,19 +386,13 @@ def _reduce(name: str, column: Tensor | None) -> Any:
     return float(column.median() if name in _MEDIANS else column.min() if name == "low" else column.max())
 
 
-def _coarse(apart: float | None) -> float | None:
-    """Return a difference of two answers in two digits, and 0 where it is as small as float32's rounding, which differs
-    at each call, wherever the numbers lie in memory.
-    """
-    return None if apart is None else 0.0 if apart < _ROUNDING else float(f"{apart:.2g}")
-
-
 def _rounded(value: Any) -> Any:
     """Round to six significant digits; None for what JSON cannot hold."""
     if isinstance(value, list):
         return [_rounded(entry) for entry in value]
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return (float(f"{value:.6g}") if isinstance(value, float) else value) if finite else None
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 _STEPS, _SHARE = 10, 0.25  # updates of each run, and their length over eps
@@ -450,17 +415,19 @@ def hidden_by_attention(
         rows, left = standing.nonzero().flatten(), standing.clone()
         for part in torch.split(rows, asker.batch_size) if len(rows) else ():
             attack = PGD(asker.threat, _STEPS, _SHARE * asker.threat.eps, restarts=restarts, early_stop=True, loss="ce")
-            result = attack.run(model, images[part], labels[part], rng=rng.take(part))
+            result = attack.run(
+                lambda points: asker.count(model(points)), images[part], labels[part], rng=rng.take(part)
+            )
             asker.backwards += int(result.backwards.sum())
             left[part] = asker.logits(result.adversarials).argmax(dim=1) == labels[part]
         return left
 
-    plain = around = after(asker.logits, whole)
+    plain = around = after(asker.oracle, whole)
     for surrogate in surrogates.values():
-        around = after(asker.counted(surrogate), around)
+        around = after(surrogate, around)
     none = torch.zeros_like(whole)
     figures = [plain, around, none, none]
     if chance_of(int((plain & ~around).sum()), 0) < HIDES:
-        again = after(asker.logits, plain, _RESTARTS)
+        again = after(asker.oracle, plain, _RESTARTS)
         figures[2:] = again & ~around, around & ~again
     return dict(zip(AROUND, figures, strict=True))

@@ -16,25 +16,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...common.intervals import Floats, bootstrap, wilson
+from ...common.intervals import Floats, bootstrap
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
-from ..aggregate import EXCEEDS, FEWEST, Reading, Result, column_of, readable
+from ..aggregate import EXCEEDS, FEWEST, Estimate, Reading, Result, column_of, readable, share_of
 from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Right, aligned_outcomes, chance
 from ..registry import words_of
-from .condition import FOUND, TOP1, supporting
+from .condition import FOUND, TOP1, starts_from, supporting
 from .gradient_masking import Doubt
-from .on_corrupted import starts_from
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...runs.manifest import Manifest
 
-Figure = tuple[float, int, float, float]
-"""A value, n, and the ends of its interval."""
+
+def evaluated(reading: Reading, condition: str, columns: Sequence[str]) -> pa.Table | None:
+    """Return a checkpoint's readable rows under a condition; None where it is not evaluated yet."""
+    try:
+        return readable(reading.run.table(reading.checkpoint, condition, [*columns, "error"]))
+    except RunError:
+        return None
+
+
+def distances_of(read: pa.Table) -> Floats:
+    """Return the distance (n,) of each sample, with infinity where no wrong point was found."""
+    distances = column_of(read, "distance")
+    distances[np.isnan(distances)] = np.inf
+    return distances
 
 
 class Strengths:
@@ -53,7 +64,7 @@ class Strengths:
         elif condition in self._starts or condition in self.manifest.claims:
             self._tables[condition] = read.select(["sample_id", "correct", self.manifest.norm(condition)])
 
-    def optimality(self, condition: str) -> Iterator[Figure]:
+    def optimality(self, condition: str) -> Iterator[Estimate]:
         """Yield the optimality of an attack that looks for the smallest change; nothing where there is none.
 
         n: the samples that are right when clean. The interval is of resampled samples, up to the same radius.
@@ -61,111 +72,88 @@ class Strengths:
         sizes = self._sizes(words_of(condition).distance_norm(condition), _start(condition))
         if condition not in sizes or len(sizes) < 2:
             return
-        gains, best = gains_of(sizes[condition], np.minimum.reduce([*sizes.values()]))
+        smallest = np.minimum.reduce([*sizes.values()])
+        end = float(smallest[np.isfinite(smallest)].max(initial=0.0))  # of the best curve
+        # The mean of the gains is the area between the clean accuracy and the attack's curve.
+        gains, best = end - np.minimum(sizes[condition], end), end - np.minimum(smallest, end)
         if not best.sum() > 0:
             return
         value, n = float(gains.sum() / best.sum()), len(best)
 
         def resampled(counts: Floats) -> Floats:
             with np.errstate(invalid="ignore", divide="ignore"):
-                return np.divide(counts @ gains, counts @ best)
+                share: Floats = np.divide(counts @ gains, counts @ best)
+            return share
 
         bounds = bootstrap(resampled, n, [value])[0] if n >= FEWEST else (np.nan, np.nan)
-        yield value, n, *bounds
+        yield Estimate(value, n, *bounds)
 
-    def found(self, condition: str) -> Iterator[Figure]:
+    def found(self, condition: str) -> Iterator[Estimate]:
         """Yield the share of all that was broken within the radius of an attack that it broke; nothing where no other
         attack of that radius, nor one without a radius, is in the run.
 
         n: the samples that were broken.
         """
-        claim = self.manifest.claims[condition]
+        claims = self.manifest.claims
+        claim = claims[condition]
         sizes = self._sizes(claim.norm, _start(condition))
-        beside = [text for text in sizes if text != condition and self._eps(text) in (None, claim.eps)]
-        if condition not in sizes or not beside:
+        others = [text for text in sizes if text != condition and (text not in claims or claims[text].eps == claim.eps)]
+        if condition not in sizes or not others:
             return
         broke = np.isfinite(sizes[condition])
         every = broke | np.logical_or.reduce([size <= claim.eps + EXCEEDS for size in sizes.values()])
-        if n := int(every.sum()):
-            yield int(broke.sum()) / n, n, *wilson(int(broke.sum()), n)
-
-    def _eps(self, condition: str) -> float | None:
-        claim = self.manifest.claims.get(condition)
-        return None if claim is None else claim.eps
+        if every.any():
+            yield share_of(broke[every])
 
     def _sizes(self, norm: str, start: str) -> Mapping[str, Floats]:
         """Return the size of the smallest change (n,) that each attack in a norm found, infinity where it found none,
-        of the samples that all of them have and that are right before.
+        of the samples that all of them have and that are right before; without attacks on a part of the samples, and
+        empty where sizes are not in the units of radii.
 
         start: the condition whose images they change: clean, or a corruption.
         """
-        if (norm, start) not in self._alike:
-            self._alike[norm, start] = self._gather(norm, start)
-        return self._alike[norm, start]
-
-    def _gather(self, norm: str, start: str) -> dict[str, Floats]:
-        attacks = [text for text in self._attacks(norm) if _start(text) == start]
+        if (norm, start) in self._alike:
+            return self._alike[norm, start]
+        sizes = self._alike[norm, start] = dict[str, Floats]()
+        if self.manifest.protocol.space == "normalised":
+            return sizes
+        fixed = {text for text, claim in self.manifest.claims.items() if claim.norm == norm and claim.eps > 0}
+        attacks = [
+            text
+            for text in self.manifest.conditions
+            if (text in fixed or words_of(text).distance_norm(text) == norm)
+            and not part_of(text)
+            and _start(text) == start
+        ]
         tables = {text: table for text in attacks if (table := self.table(text)) is not None}
         clean = self.table(start)
         if clean is None or len(tables) < 2:
-            return {}
-        right = dict(zip(clean["sample_id"].to_pylist(), clean["correct"].fill_null(False).to_pylist(), strict=True))
+            return sizes
+        right = {
+            name
+            for name, is_right in zip(clean["sample_id"].to_pylist(), Right.of(clean).right, strict=True)
+            if is_right
+        }
         ids = [table["sample_id"].to_pylist() for table in tables.values()]
-        common = sorted(set(ids[0]).intersection(*ids[1:]) & {name for name, is_right in right.items() if is_right})
-        sizes = {}
+        common = sorted(right.intersection(*ids))
         for (text, table), names in zip(tables.items(), ids, strict=True):
             places = dict(zip(names, range(len(names)), strict=True))
-            sizes[text] = _found(table, norm)[[places[name] for name in common]]
+            found = distances_of(table) if "distance" in table.column_names else None
+            size = np.where(Right.of(table).right, np.inf, column_of(table, norm)) if found is None else found
+            sizes[text] = size[[places[name] for name in common]]
         return sizes
-
-    def _attacks(self, norm: str) -> Sequence[str]:
-        """Return the attacks of a norm whose sizes are in the units of their radii, without those on a part of the
-        samples.
-        """
-        if self.manifest.protocol.space == "normalised":
-            return []
-        claims = self.manifest.claims
-        fixed = {text for text, claim in claims.items() if claim.norm == norm and claim.eps > 0}
-        return [
-            text
-            for text in self.manifest.conditions
-            if not part_of(text) and (text in fixed or words_of(text).distance_norm(text) == norm)
-        ]
 
     def table(self, condition: str) -> pa.Table | None:
         """Return the rows that could be read; None where the condition is not evaluated yet."""
         if condition not in self._tables:
-            try:
-                names = ["sample_id", "error", "correct", "linf", "l2", "distance"]
-                table = self.reading.run.table(self.reading.checkpoint, condition, names)
-                self._tables[condition] = readable(table)
-            except RunError:
-                self._tables[condition] = None
+            names = ["sample_id", "correct", "linf", "l2", "distance"]
+            self._tables[condition] = evaluated(self.reading, condition, names)
         return self._tables[condition]
-
-
-def gains_of(sizes: Floats, best: Floats) -> tuple[Floats, Floats]:
-    """Return, for each sample (n,), by how much the attack and the best of all stay below the radius where the best
-    curve ends, which is the largest finite size in it; nothing for a sample that none broke.
-
-    The mean of the first is the area between the clean accuracy and the attack's curve.
-    """
-    finite = best[np.isfinite(best)]
-    end = float(finite.max()) if len(finite) else 0.0
-    return end - np.minimum(sizes, end), end - np.minimum(best, end)
 
 
 def _start(condition: str) -> str:
     """Return the condition whose images an attack changes."""
     return words_of(condition).starts_from(condition)
-
-
-def _found(table: pa.Table, norm: str) -> Floats:
-    if "distance" in table.column_names:
-        distances = column_of(table, "distance")
-        return np.where(np.isnan(distances), np.inf, distances)
-    right = table["correct"].fill_null(False).to_numpy().astype(bool)
-    return np.where(right, np.inf, column_of(table, norm))
 
 
 CHANCE = 0.001
@@ -178,24 +166,10 @@ OFTEN = 0.25
 """The same chance between an attack and no attack, after which fewer samples are right, if any change."""
 CONTRADICTED = 0.02
 """The same chance between an attack and the PGD of its own evidence."""
-_STRENGTH = {
-    "clean": 0,
-    "corruption": 0,
-    "spsa": 0.5,
-    "square": 0.5,
-    "fab": 0.5,
-    "fgsm": 1,
-    "pgd": 2,
-    "apgd": 2,
-    "autoattack": 3,
-}
+_STRENGTH = {"clean": 0, "corruption": 0, **dict.fromkeys(("spsa", "square", "fab"), 0.5), "fgsm": 1}
+_STRENGTH |= {"pgd": 2, "apgd": 2, "autoattack": 3}
 _STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text has none
 _TRAVEL = 2.0  # radii that an attack's steps must be able to go to be compared with one step of a whole radius
-
-
-def is_compared(condition: str) -> bool:
-    """Whether a condition is an attack, or one whose images attacks change, of those that have an order."""
-    return _name(condition) in _STRENGTH
 
 
 def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Right]) -> str:
@@ -236,11 +210,8 @@ def contradiction(manifest: Manifest, condition: str, found: Right, figures: Map
     if not strong or _travel(condition, claim.eps) < _TRAVEL:
         return ""
     broke = {str(sample): bool(gone) for sample, gone in zip(ids, fell, strict=True) if gone in (0, 1)}
-    both = [
-        (right, broke[sample])
-        for sample, right in zip(found.ids.to_pylist(), found.right, strict=True)
-        if sample in broke
-    ]
+    answers = zip(found.ids.to_pylist(), found.right, strict=True)
+    both = [(right, broke[sample]) for sample, right in answers if sample in broke]
     more, fewer = sum(right and gone for right, gone in both), sum(not right and not gone for right, gone in both)
     if not (more > fewer and chance(more, fewer) < CONTRADICTED):
         return ""
@@ -252,29 +223,24 @@ def contradiction(manifest: Manifest, condition: str, found: Right, figures: Map
 
 def findings_of(flags: Sequence[str]) -> list[Doubt]:
     """Return those flags of a result that are about attacks in order."""
-    ours = dict.fromkeys(flag for flag in flags if flag.startswith(_CHECK))
-    return [
-        Doubt(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(f": {_ADVICE}; {_INSTEAD}"), flag, _INSTEAD)
-        for flag in ours
-    ]
+    ours, end = dict.fromkeys(flag for flag in flags if flag.startswith(_CHECK)), f": {_ADVICE}; {_INSTEAD}"
+    return [Doubt(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(end), flag, _INSTEAD) for flag in ours]
 
 
 def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
     """Whether the attack must do at least what `weaker` does: at the same eps, and with steps enough for it."""
-    name, other = _name(condition), _name(weaker)
-    if not (name in _STRENGTH and other in _STRENGTH and _STRENGTH[name] > _STRENGTH[other]):
+    own, other = _STRENGTH.get(_name(condition), 0), _STRENGTH.get(_name(weaker), math.inf)
+    claims, start = manifest.claims, starts_from(condition)
+    if condition not in claims or not claims[condition].eps or own <= other or 0 < other < 1:
         return False
-    claim, beside = manifest.claims.get(condition), manifest.claims.get(weaker)
-    if claim is None or not claim.eps:
+    ours = claims[condition].norm, claims[condition].eps, _labels(manifest, condition), start
+    if not other:
+        return weaker == start and _labels(manifest, condition) == "true"
+    if weaker not in claims:
         return False
-    if 0 < _STRENGTH[other] < 1:
-        return False
-    if not _STRENGTH[other]:
-        return weaker == starts_from(condition) and _labels(manifest, condition) == "true"
-    same = beside is not None and (claim.norm, claim.eps) == (beside.norm, beside.eps)
-    same &= _labels(manifest, condition) == _labels(manifest, weaker)
-    same &= starts_from(condition) == starts_from(weaker)
-    return same and _travel(condition, claim.eps) >= _TRAVEL and _steps(condition) >= _steps(weaker)
+    theirs = claims[weaker].norm, claims[weaker].eps, _labels(manifest, weaker), starts_from(weaker)
+    enough = _travel(condition, claims[condition].eps) >= _TRAVEL and _steps(condition) >= _steps(weaker)
+    return ours == theirs and enough
 
 
 def _name(condition: str) -> str:
@@ -297,9 +263,7 @@ def _travel(condition: str, eps: float) -> float:
 
 
 def _labels(manifest: Manifest, condition: str) -> str:
-    protocol = manifest.protocol
-    parameters = protocol.parameters.get(_name(condition), {})
-    return str(parameters.get("labels", protocol.labels))
+    return str(manifest.protocol.parameters.get(_name(condition), {}).get("labels", manifest.protocol.labels))
 
 
 class OrderOfAttacks(Overview):
@@ -311,7 +275,7 @@ class OrderOfAttacks(Overview):
         self.strengths, self.noted = Strengths(reading), dict[str, Sequence[str]]()
 
     def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
-        if is_compared(condition):
+        if _name(condition) in _STRENGTH:
             self.rights[condition] = Right.of(read)
         self.strengths.take(condition, read)
         if condition in self.manifest.claims:

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...common.intervals import wilson
-from ...display.grid import Grid, Part, side_by_side
-from ...display.table import Section, TextTable
+from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, percent, plain, spread
+from ...display.table import Grid, Part, Section, TextTable, side_by_side
 from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
-from ..aggregate import Gatherer, Number, Results, column_of, readable
+from ..aggregate import Gatherer, Number, Results, column_of
 from ..estimation import support_grids, support_tables
-from ..family import Aggregator, Overview, Presenter, family_of
+from ..family import Aggregator, Overview, Presenter
 from ..interface import Clause, share
-from ..metrics import Cells, Metric, interval_cell, is_whole
-from ..registry import kind_of, words_of
-from .condition import FOUND, VOCABULARY
-from .figures import curve_figures, curves, stage_figures, standings
+from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
+from ..registry import words_of
+from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, beneath, parts, starts_from
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
-from .on_corrupted import UNDER, starts_from
 from .ranking import OrderOfAttacks, findings_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from matplotlib.figure import Figure as Canvas
 
-    from ...display.svg import Figure
+    from ...runs.manifest import Claim
     from ..aggregate import Reading
     from ..family import Looks
 
@@ -44,21 +45,14 @@ class StageCounts:
     standing: int
     forwards: int
     backwards: int
-    seconds: float | None = None
 
 
 def is_stage_column(column: str) -> bool:
     return column in ("error", "broken_by") or column.startswith(("forwards ", "backwards "))
 
 
-def stages(run: RunFolder, checkpoint: str, condition: str) -> list[StageCounts]:
-    """Return the stages of an attack, with the seconds of each where known; empty for an attack without stages."""
-    counts = stages_of(readable(run.table(checkpoint, condition, is_stage_column)))
-    seconds = run.stage_seconds(checkpoint, condition) if counts else {}
-    return [replace(stage, seconds=seconds.get(stage.name)) for stage in counts]
-
-
 def stages_of(read: pa.Table) -> list[StageCounts]:
+    """Return the stages of an attack from the rows of samples that could be read; empty for one without stages."""
     names = [name.removeprefix("forwards ") for name in read.column_names if name.startswith("forwards ")]
     often = Counter(read["broken_by"].to_pylist() if names else ())
     standing, counts = len(read), []
@@ -67,13 +61,6 @@ def stages_of(read: pa.Table) -> list[StageCounts]:
         passes = (int(np.nansum(column_of(read, f"{what} {name}"))) for what in ("forwards", "backwards"))
         counts.append(StageCounts(name, standing, *passes))
     return counts
-
-
-def stage_numbers(read: pa.Table) -> Iterator[Number]:
-    """Yield the share of samples that stands after each stage, for the results."""
-    n = len(read)
-    for stage in stages_of(read):
-        yield f"top1_after_{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
 
 
 class Stages(Gatherer):
@@ -96,22 +83,11 @@ class Stages(Gatherer):
         self.by_unit[checkpoint, condition] = len(read), stages_of(read)
 
 
-def dossier(run: RunFolder, checkpoint: str, condition: str) -> list[Doubt]:
-    """Return what speaks for and against the result of an attack; empty where no evidence was asked for."""
-    read = readable(run.table(checkpoint, condition, is_stage_column))
-    return dossier_of(run, run.manifest, checkpoint, condition, len(read), stages_of(read))
-
-
-def dossier_of(
-    run: RunFolder,
-    manifest: Manifest,
-    checkpoint: str,
-    condition: str,
-    n: int,
-    stages: Sequence[StageCounts],
-) -> list[Doubt]:
-    """Return the same for n samples, of which some stand after each stage."""
-    if condition not in manifest.evidence:
+def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: Sequence[StageCounts]) -> list[Doubt]:
+    """Return what speaks for and against the result of an attack on n samples, of which some stand after each stage;
+    empty where no evidence was asked for.
+    """
+    if condition not in run.manifest.evidence:
         return []
     figures = run.evidence(checkpoint, condition)
     if figures is None:
@@ -126,88 +102,193 @@ STRENGTH_NOTE = (
     "that this attack broke itself."
 )
 STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
+Rows = Iterator[tuple[str, str, tuple[str, ...]]]
+"""Checkpoint, condition, and texts of a row."""
 
 
-def stage_tables(results: Results) -> list[tuple[str, str, list[tuple[str, ...]]]]:
-    """Return the checkpoint, condition and rows of texts under `STAGE_HEADINGS` of each attack in stages."""
-    tables = []
+def stage_rows(results: Results) -> Rows:
+    """Yield a row under `STAGE_HEADINGS` for each stage of each attack in stages."""
     for (checkpoint, condition), (_, stages) in results.gathered(Stages).by_unit.items():
         seconds = results.run.stage_seconds(checkpoint, condition) if stages else {}
-        rows: list[tuple[str, ...]] = [
-            (
-                *(stage.name, str(stage.standing), f"{stage.forwards:,}", f"{stage.backwards:,}"),
-                f"{seconds[stage.name]:.1f}" if stage.name in seconds else "–",
-            )
-            for stage in stages
-        ]
-        if rows:
-            tables.append((checkpoint, condition, rows))
-    return tables
+        for stage in stages:
+            spent = f"{seconds[stage.name]:.1f}" if stage.name in seconds else "–"
+            counts = str(stage.standing), f"{stage.forwards:,}", f"{stage.backwards:,}"
+            yield checkpoint, condition, (stage.name, *counts, spent)
 
 
-def strength_rows(results: Results) -> dict[str, list[tuple[str, ...]]]:
-    """Return the rows of texts under `STRENGTH_HEADINGS`, by checkpoint, of attacks that have others to compare."""
-    rows: dict[str, list[tuple[str, ...]]] = {}
+def strength_rows(results: Results) -> Rows:
+    """Yield a row under `STRENGTH_HEADINGS`, without the condition, for each attack that has others to compare."""
     for row in results:
         if row["metric"] == FOUND.name:
-            rows.setdefault(row["checkpoint"], []).append((row["condition"], interval_cell(row), str(row["n"])))
-    return rows
+            yield row["checkpoint"], row["condition"], (interval_cell(row), str(row["n"]))
 
 
-def dossiers(results: Results) -> list[tuple[str, str, list[Doubt]]]:
-    """Return the evidence on attacks, doubtful or not: checkpoint, condition, findings."""
-    flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
-    rows = []
-    for unit, (n, stages) in results.gathered(Stages).by_unit.items():
-        doubts = [*dossier_of(results.run, results.manifest, *unit, n, stages), *findings_of(flags.get(unit, []))]
-        if doubts:
-            rows.append((*unit, doubts))
-    return rows
+def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Part]:
+    """Return the rows of each checkpoint, with the condition before them."""
+    of: dict[str, list[tuple[str, ...]]] = {}
+    for checkpoint, condition, texts in rows:
+        of.setdefault(checkpoint, []).append((condition, *texts))
+    return [Part(checkpoint, headings, tuple(lines)) for checkpoint, lines in of.items()]
 
 
-def terminal_stages(results: Results) -> Iterator[TextTable]:
-    """Yield the stages of all attacks that have any as one table, and how much of what was broken each attack found."""
-    every = [(checkpoint, condition, row) for checkpoint, condition, rows in stage_tables(results) for row in rows]
-    if every:
-        title = "stages: each works on what the ones before left standing"
-        rows = tuple((f"{checkpoint}, {condition}", *row) for checkpoint, condition, row in every)
-        yield TextTable(title, ("", *STAGE_HEADINGS), rows).under_heads([row[0] for row in rows])
-    if found := strength_rows(results):
-        lines = [(f"{checkpoint}, {row[0]}", *row[1:]) for checkpoint, rows in found.items() for row in rows]
-        yield TextTable("how strong the attacks were", ("", *STRENGTH_HEADINGS[1:]), tuple(lines), note=STRENGTH_NOTE)
-    yield from support_tables(results, lambda text: words_of(text) is VOCABULARY)
+METRICS = {"top1": "accuracy", "miou": "mIoU"}
+AFTER = "top1_after_"
+"""How the metric of what stands after a stage begins."""
 
 
-_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
-_STAGES = {
-    "apgd-ce": "APGD on the cross-entropy",
-    "apgd-dlr": "APGD on the DLR loss",
-    "apgd-t": "targeted APGD",
-    "fab-t": "targeted FAB",
-    "square": "Square",
-}
+@dataclass(frozen=True)
+class Curve:
+    """A checkpoint under one attack at several radii.
 
-
-def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
-    """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`; then that
-    of those on corrupted images.
-
-    While records of some attack are missing, none is called the strongest or the only one. Attacks on a part of the
-    samples count only where there are no others, and stages of an attack that is estimated as a whole do not.
+    attack: its name and parameters besides eps, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) in the order
+    of eps, with the figure of the images that it changes at 0, where that is known.
     """
-    whole = [text for text in manifest.claims if not text.startswith(_parts_of_estimated(manifest))]
-    every = [text for text in whole if not part_of(text)] or whole
-    on_clean = [text for text in every if starts_from(text) == CLEAN.text]
-    on_corrupted = [text for text in every if text not in on_clean]
-    yield from _least(on_clean, cells, manifest, headline)
-    yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
+
+    checkpoint: str
+    attack: str
+    norm: str
+    points: tuple[tuple[float, Point], ...]
 
 
-def _parts_of_estimated(manifest: Manifest) -> tuple[str, ...]:
-    """Return how the texts of stages begin that ran for the estimate of a whole attack, which has its own clause."""
-    named = ((text, metric.name) for text in manifest.conditions for metric in words_of(text).metrics)
-    estimated = (words_of(text).estimated(text, name) for text, name in named)
-    return tuple(dict.fromkeys(f"{attack.removesuffix(')')},only=" for attack in estimated if attack))
+def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[Curve]:
+    """Return a curve for each attack (with all parameters but eps alike) and each checkpoint that it attacked."""
+    starts: dict[tuple[str, str], Point] = {}
+    by_curve: dict[tuple[str, str], dict[str, dict[float, Point]]] = {}
+    begun = dict[str, str]()
+    for row in results:
+        if row["metric"] not in METRICS or row["value"] is None:
+            continue
+        claim = claims.get(row["condition"])
+        if claim is None:
+            starts[row["checkpoint"], row["condition"]] = Point.of(row)
+        else:
+            name, _, inside = row["condition"].removesuffix(")").partition("(")
+            kept = (item for item in inside.split(",") if item and not item.startswith(("eps=", "norm=")))
+            attack = ", ".join([name, *kept])
+            begun[attack] = starts_from(row["condition"])
+            of_attack = by_curve.setdefault((attack, claim.norm), {})
+            of_attack.setdefault(row["checkpoint"], {})[float(claim.eps)] = Point.of(row)
+    lines = []
+    for (attack, norm), checkpoints in by_curve.items():
+        for checkpoint, points in checkpoints.items():
+            if (start := starts.get((checkpoint, begun[attack]))) is not None:
+                points.setdefault(0.0, start)
+            lines.append(Curve(checkpoint, attack, norm, tuple(sorted(points.items()))))
+    return lines
+
+
+def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> Iterator[Figure]:
+    """Yield a figure for each norm, with a panel for each attack."""
+    lines, space = curves(results, results.manifest.claims), results.manifest.protocol.space
+    for norm in dict.fromkeys(line.norm for line in lines):
+        yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, space)
+
+
+def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, space: str) -> Figure:
+    norm, names = lines[0].norm, labels(dict.fromkeys(line.checkpoint for line in lines))
+    attacks: dict[str, list[Curve]] = {}
+    for line in lines:
+        attacks.setdefault(line.attack, []).append(line)
+    unit = 255 if norm == "linf" and space != "sigma" else 1
+    axis = "eps (linf) in 1/255" if unit == 255 else f"eps ({norm})"
+    axis += {"sigma": ", in σ of each channel", "normalised": ", normalised units"}.get(space, "")
+
+    def paint(canvas: Canvas) -> None:
+        grid = panels(canvas, len(attacks), sharex=True, sharey=True)
+        for axes, (attack, shown) in zip(grid, attacks.items(), strict=True):
+            for place, line in enumerate(shown):
+                places, shift = [unit * eps for eps, _ in line.points], spread(place, len(shown), 5)
+                dots(axes, places, [point for _, point in line.points], looks[line.checkpoint], shift=shift)
+            axes.set_title(_wrapped(attack))
+            axes.set_ylim(0, 104)
+        for axes in grid[-2:]:
+            axes.set_xlabel(axis)
+        places = sorted({unit * eps for line in lines for eps, _ in line.points})
+        widest = max(places) or 1
+        if min((b - a for a, b in pairwise(places)), default=widest) >= 0.12 * widest:  # else they stand too close
+            grid[0].set_xticks(places, [f"{place:.4g}" for place in places])
+        grid[0].set_xlim(-0.09 * widest, 1.09 * widest)
+        for axes in grid[::2]:
+            axes.set_ylabel(f"{METRICS[metric]} in %")
+        legend(canvas, {names[name]: looks[name] for name in names})
+
+    what, title = ("Accuracy", "Robust accuracy") if metric == "top1" else ("mIoU", "mIoU")
+    said = " ".join(_description(attack, shown, names, space) for attack, shown in attacks.items())
+    sizes = sorted({point.n for line in lines for _, point in line.points})
+    counted = f"n = {sizes[0]}" if len(sizes) == 1 else f"n from {sizes[0]} to {sizes[-1]}"
+    return draw(
+        section,
+        f"{title} against eps, {norm}",
+        40 + 18 * -(-len(names) // 2) + 215 * -(-len(attacks) // 2),
+        paint,
+        alt=f"{what} against eps. {said}",
+        caption=f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are drawn a little "
+        "apart so that none hides another.",
+    )
+
+
+def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], space: str) -> str:
+    sentences = []
+    for line in lines:
+        first, *rest = line.points
+        start = f"{names[line.checkpoint]} has {percent(first[1].value)}"
+        whole = " unattacked" if f"{UNDER}=" in line.attack else " clean"
+        start += whole if first[0] == 0 else f" at {amount(first[0], line.norm, space)}"
+        then = [f"{percent(point.value)} at {amount(eps, line.norm, space)}" for eps, point in rest]
+        sentences.append(", ".join([start, *then]))
+    return f"Under {plain(attack, 80)}: {listed(sentences)}."
+
+
+def _wrapped(text: str, width: int = 28) -> str:
+    """Return an attack's name, with its parameters on lines below."""
+    lines = [""]
+    for item in plain(text, 90).split(", "):
+        if lines[-1] and len(lines[-1]) + len(item) + 2 > width:
+            lines.append("")
+        lines[-1] += f"{', ' if lines[-1] else ''}{item}"
+    return "\n".join(lines)
+
+
+def stage_figures(results: Sequence[SummaryRow], looks: Mapping[str, Style]) -> Iterator[Figure]:
+    """Yield a figure for each attack in stages: how many samples of every checkpoint stand after each."""
+    after: dict[str, dict[str, dict[str, Point]]] = {}  # by condition, checkpoint and stage
+    for row in results:
+        if row["metric"].startswith(AFTER) and row["value"] is not None:
+            checkpoints = after.setdefault(row["condition"], {})
+            checkpoints.setdefault(row["checkpoint"], {})[row["metric"].removeprefix(AFTER)] = Point.of(row)
+    yield from (_stage_figure(condition, checkpoints, looks) for condition, checkpoints in after.items())
+
+
+def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], looks: Mapping[str, Style]) -> Figure:
+    stages, names = list(dict.fromkeys(stage for points in after.values() for stage in points)), labels(after)
+
+    def paint(canvas: Canvas) -> None:
+        (axes,) = panels(canvas, 1)
+        for place, (name, points) in enumerate(after.items()):
+            places, shift = [stages.index(stage) for stage in points], spread(place, len(after), 7, 48)
+            dots(axes, places, list(points.values()), looks[name], shift=shift)
+        axes.set_xticks(range(len(stages)), stages)
+        axes.set_xlim(-0.4, len(stages) - 0.6)
+        axes.set_ylim(0, 104)
+        axes.set_ylabel("samples standing, %")
+        legend(canvas, {names[name]: looks[name] for name in names})
+
+    sentences = []
+    for name, points in after.items():
+        standing = ", ".join(f"{round(point.value * point.n)} after {stage}" for stage, point in points.items())
+        sentences.append(f"of {next(iter(points.values())).n} samples of {names[name]} stand {standing}")
+    eps = re.search(r"\beps=([^,)]+)", condition)
+    short = plain(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
+    shown = plain(condition, 150).replace(",", ", ")  # so that a line can break
+    return draw(
+        "stages",
+        f"Samples standing after each stage of {short}",
+        260 + 18 * -(-len(names) // 2),
+        paint,
+        alt=f"{plain(condition, 90)}: {listed(sentences)}.",
+        caption=f"{shown}: each stage attacks the samples that the ones before left standing; 95 % intervals.",
+        name=condition,
+    )
 
 
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
@@ -217,20 +298,15 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in texts]
     if not attacked:
         return
-    claims = manifest.claims
     row, clean = min(reversed(attacked), key=lambda row: float(row["value"])), cells.get((CLEAN.text, headline.name))
-    norm, eps = claims[row["condition"]].norm, float(claims[row["condition"]].eps)
-    space = manifest.protocol.space
-    radius = amount(eps, norm, space) + ("" if norm == "linf" else f" ({norm})")
-    if space == "normalised":
-        radius += " in normalised units"
-    of_others = (
-        "" if clean is not None and row["n"] == clean["n"] else f" of {row['n']} {manifest.protocol.samples.many}"
-    )
-    name, given = _parts(row["condition"])
-    stages = f" with {_alone(given['only'])}" if "only" in given else ""
-    call = f"{name}{stages} at {radius}{_beneath(row['condition'], manifest)}"
-    leaves = f"leaves {share(row)}{of_others}"
+    claim, space = manifest.claims[row["condition"]], manifest.protocol.space
+    radius = amount(float(claim.eps), claim.norm, space) + ("" if claim.norm == "linf" else f" ({claim.norm})")
+    radius += " in normalised units" if space == "normalised" else ""
+    on_all = clean is not None and row["n"] == clean["n"]
+    name, given = parts(row["condition"])
+    stages = f" with {alone(given['only'])}" if "only" in given else ""
+    call = f"{name}{stages} at {radius}{beneath(row['condition'], manifest)}"
+    leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row['n']} {manifest.protocol.samples.many}")
     missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
     if missing:
         so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(texts)})"
@@ -239,94 +315,26 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
         yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack{of}, {call}, {leaves}", (row,))
 
 
-def _alone(only: str) -> str:
-    """Return which stages of AutoAttack run, in words: `targeted FAB and Square alone`."""
-    *first, last = (_STAGES.get(stage, stage) for stage in only.split("+"))
-    return f"{', '.join(first)} and {last} alone" if first else f"{last} alone"
-
-
-def _beneath(text: str, manifest: Manifest) -> str:
-    """Return ` on fog, severity 3` for an attack on corrupted images; nothing on clean ones."""
-    start = starts_from(text)
-    return "" if start == CLEAN.text else f" on {family_of(kind_of(start)).presenter.called(start, manifest)}"
-
-
-def called(text: str, manifest: Manifest) -> str:
-    """Return `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says."""
-    claim, name, given = manifest.claims.get(text), *_parts(text)
-    eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
-    space = manifest.protocol.space
-    radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
-    words = [_NAMES.get(name, name.upper()), f"{norm} {radius}" if norm != "linf" else radius]
-    words += ["normalised units"] if space == "normalised" else []
-    if given.get("version") == "standard":
-        del given["version"]
-    words += [_alone(given.pop("only"))] if "only" in given else []
-    for key, value in given.items():
-        counted = value.isdigit() and key.endswith("s")
-        word = key.removesuffix("s") if value == "1" else key
-        words.append(f"{value} {word}" if counted else f"{key} {value}")
-    return ", ".join(filter(None, (*words, _beneath(text, manifest).strip())))
-
-
-def _parts(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name of an attack and the parameters that its text names, without those of a corruption."""
-    name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
-    return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
-
-
-def title(text: str, manifest: Manifest) -> str:
-    """Return `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels."""
-    claim, (name, given) = manifest.claims[text], _parts(text)
-    budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
-    version = given.get("version", "standard")
-    # A text names what differs from the card's attack, apart from its radius and budget.
-    modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
-    words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
-    words = ["modified", *words] if modified else words
-    words += [version] if version != "standard" else []
-    words += [] if claim.norm == "linf" else [claim.norm]
-    words += [amount(claim.eps, claim.norm, manifest.protocol.space)]
-    words += ["normalised"] if manifest.protocol.space == "normalised" else []
-    return " ".join(words) + _beneath(text, manifest)
-
-
-def stage_grids(results: Results) -> list[Grid]:
-    """Return what stands after each stage, all checkpoints side by side."""
-    rows: dict[str, list[tuple[str, ...]]] = {}
-    for checkpoint, condition, stages in stage_tables(results):
-        rows.setdefault(checkpoint, []).extend((condition, *row) for row in stages)
-    headings = ("condition", *STAGE_HEADINGS)
-    parts = [Part(checkpoint, headings, tuple(lines)) for checkpoint, lines in rows.items()]
-    return side_by_side("Samples that stand after each stage", parts, keys=2, headline=STAGE_HEADINGS[1])
-
-
-def strength_grids(results: Results) -> list[Grid]:
-    """Return how much of what all attacks broke each broke itself, and the figures of attacks on a part of the samples
-    that others support, all checkpoints side by side.
-    """
-    parts = [Part(name, STRENGTH_HEADINGS, tuple(rows)) for name, rows in strength_rows(results).items()]
-    title = "How strong the attacks were"
-    strengths = side_by_side(title, parts, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
-    return [*strengths, *support_grids(results, lambda text: words_of(text) is VOCABULARY)]
-
-
 def dossier_grids(results: Results) -> list[Grid]:
-    """Return the checks that found something, then, folded, the others."""
-    flagged, passed = list[tuple[str, ...]](), list[tuple[str, ...]]()
-    for checkpoint, condition, found in dossiers(results):
-        for finding in found:
-            said = "" if finding.flag else "not measured" if finding.figure == "not measured" else "nothing found"
-            row = (finding.check, checkpoint, condition, finding.figure)
-            (flagged if finding.flag else passed).append((*row, f"⚑ {finding.flag}" if finding.flag else said))
-    return [*_grid("Checks that found something", flagged), *_grid("Checks that found nothing", passed, folded=True)]
-
-
-def _grid(title: str, rows: Sequence[tuple[str, ...]], folded: bool = False) -> list[Grid]:
+    """Return the checks that found something, then, folded, the others; the rows of each check together."""
+    flagged, passed = dict[str, list[tuple[str, ...]]](), dict[str, list[tuple[str, ...]]]()
+    flags = {(row["checkpoint"], row["condition"]): row["flags"] for row in results}
+    for unit, (n, stages) in results.gathered(Stages).by_unit.items():
+        for found in (*dossier_of(results.run, *unit, n, stages), *findings_of(flags.get(unit, []))):
+            nothing = "not measured" if found.figure == "not measured" else "nothing found"
+            row = (found.check, *unit, found.figure, f"⚑ {found.flag}" if found.flag else nothing)
+            (flagged if found.flag else passed).setdefault(found.check, []).append(row)
     headings = ("check", "checkpoint", "condition", "measured", "verdict")
-    names = list(dict.fromkeys(row[0] for row in rows))
-    ordered = tuple(sorted(rows, key=lambda row: names.index(row[0])))
-    return [Grid(f"{title}: {len(rows)}", headings, ordered, 3, folded=folded)] if rows else []
+    grids = []
+    for what, checks in (("something", flagged), ("nothing", passed)):
+        if rows := tuple(row for some in checks.values() for row in some):
+            title = f"Checks that found {what}: {len(rows)}"
+            grids.append(Grid(title, headings, rows, 3, folded=checks is passed))
+    return grids
+
+
+def _is_ours(text: str) -> bool:
+    return words_of(text) is VOCABULARY
 
 
 class AttacksAggregator(Aggregator):
@@ -341,19 +349,14 @@ class AttacksAggregator(Aggregator):
         return (Stages,)
 
     def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
-        of = reading.run, reading.manifest, reading.checkpoint, condition
-        dossier = dossier_of(*of, len(read), stages_of(read))
-        return [finding.flag for finding in dossier if finding.flag]
-
-    def wants(self, column: str) -> bool:
-        return is_stage_column(column)
+        found = dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read))
+        return [finding.flag for finding in found if finding.flag]
 
     def numbers(self, read: pa.Table) -> Iterable[Number]:
-        return stage_numbers(read)
-
-    def lacks(self, run: RunFolder, checkpoint: str, condition: str) -> list[str]:
-        wanted = condition in run.manifest.evidence
-        return [NO_EVIDENCE.flag] if wanted and run.evidence(checkpoint, condition) is None else []
+        """Return the share of samples that stands after each stage."""
+        n = len(read)
+        for stage in stages_of(read):
+            yield f"{AFTER}{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
 
 
 AGGREGATOR = AttacksAggregator()
@@ -365,35 +368,51 @@ class AttacksPresenter(Presenter):
     words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        return clauses(cells, manifest, headline)
+        """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`; then
+        that of those on corrupted images.
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        return called(text, manifest)
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        name, _, rest = self.called(text, manifest).partition(", ")
-        return f"under {name} ({rest})"
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        return title(text, manifest)
-
-    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
-        manifest = results.manifest
-        return curve_figures(curves(results, manifest.claims), looks, headline.name, section, manifest.protocol.space)
+        While records of some attack are missing, none is called the strongest or the only one. Attacks on a part of the
+        samples count only where there are no others, and stages of an attack that is estimated as a whole, which has
+        its own clause, do not.
+        """
+        named = ((text, metric.name) for text in manifest.conditions for metric in words_of(text).metrics)
+        estimated = (words_of(text).estimated(text, name) for text, name in named)
+        stages = tuple({f"{attack.removesuffix(')')},only=" for attack in estimated if attack})
+        whole = [text for text in manifest.claims if not text.startswith(stages)]
+        every = [text for text in whole if not part_of(text)] or whole
+        on_clean = [text for text in every if starts_from(text) == CLEAN.text]
+        on_corrupted = [text for text in every if text not in on_clean]
+        yield from _least(on_clean, cells, manifest, headline)
+        yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        return terminal_stages(results)
+        """Yield the stages of all attacks that have any as one table, and how much of what was broken each found."""
+        if every := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in stage_rows(results)]:
+            title = "stages: each works on what the ones before left standing"
+            table = TextTable(title, ("", *STAGE_HEADINGS), tuple(every))
+            yield table.under_heads([unit for unit, *_ in every])
+        if found := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in strength_rows(results)]:
+            headings = ("", *STRENGTH_HEADINGS[1:])
+            yield TextTable("how strong the attacks were", headings, tuple(found), note=STRENGTH_NOTE)
+        yield from support_tables(results, _is_ours)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        claims, space = results.manifest.claims, results.manifest.protocol.space
-        drawn = tuple(curve_figures(curves(results, claims), looks, "top1", "attacks", space))
+        """Yield the curves, the stages, and the evidence.
+
+        The figures of attacks on a part of the samples, which others support, stand with the strengths.
+        """
+        drawn = tuple(curve_figures(results, looks, TOP1.name, "attacks"))
         yield Section("attacks", "Robust accuracy against ε", figures=drawn)
-        yield Section(
-            "stages",
-            "Attacks in stages",
-            lambda: {"grids": stage_grids(results), "strengths": strength_grids(results)},
-            tuple(stage_figures(standings(results), looks)),
-        )
+
+        def in_stages() -> dict[str, list[Grid]]:
+            stages = _parts_of(stage_rows(results), ("condition", *STAGE_HEADINGS))
+            title, headline = "Samples that stand after each stage", STAGE_HEADINGS[1]
+            grids = side_by_side(title, stages, keys=2, headline=headline)
+            found, title = _parts_of(strength_rows(results), STRENGTH_HEADINGS), "How strong the attacks were"
+            strengths = side_by_side(title, found, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
+            return {"grids": grids, "strengths": [*strengths, *support_grids(results, _is_ours)]}
+
+        yield Section("stages", "Attacks in stages", in_stages, tuple(stage_figures(results, looks)))
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})
 
 

@@ -29,15 +29,17 @@ def _place(device: torch.device) -> torch.device:
     return device if has_float64(device) else torch.device("cpu")
 
 
+def lines_on_device(conditions: Iterable[Condition], device: torch.device) -> list[str]:
+    """Return a line where a device cannot make the corruptions among some conditions."""
+    made = any(isinstance(each.payload, Corrupted) and not each.payload.released for each in conditions)
+    there = not made or _place(device) == device
+    return [] if there else [f"{device.type} has no float64: corruptions are made on the CPU"]
+
+
 class CorruptionsEvaluator(Evaluator):
     """Images as they come out of bad weather, noise, blur or compression."""
 
     words = VOCABULARY
-
-    def elsewhere(self, condition: Condition, device: torch.device) -> str:
-        made = isinstance(condition.payload, Corrupted) and not condition.payload.released
-        there = not made or _place(device) == device
-        return "" if there else f"{device.type} has no float64: corruptions are made on the CPU"
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         plugged = EVERY_CORRUPTION.plugin(condition.payload.name) if isinstance(condition.payload, Corrupted) else None

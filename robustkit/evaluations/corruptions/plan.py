@@ -17,15 +17,7 @@ from ...data.dataset import Dataset, Sample
 from ...data.images import image_size, read_image
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...protocol.condition import Condition
-from .condition import (
-    FROST,
-    PRESETS,
-    VARIANTS,
-    Corrupted,
-    asked_texture,
-    corruption_condition,
-    expand,
-)
+from .condition import FROST, PRESETS, VARIANTS, Corrupted, asked_texture, corruption_condition, expand
 from .tree import CorruptedTree
 
 

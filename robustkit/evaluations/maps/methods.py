@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from cam.registry import CONTROLS, METHODS
 
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.card import format_number, number
-from ...protocol.condition import split_condition
-from ..interface import Cost
+from ...protocol.condition import Condition, ConditionPattern, split_condition
+from ..interface import Cost, Vocabulary
 
 if TYPE_CHECKING:
     import cam
@@ -127,16 +127,34 @@ def as_numbers(method: str, chosen: Chosen) -> dict[str, int | float]:
     return {key: int(value) if OPTIONS[method][key].whole else float(value) for key, value in chosen}
 
 
-def value_of(method: str, key: str, chosen: Chosen) -> float:
-    """Return an option's value, the usual one where none was chosen."""
-    return float(dict(chosen).get(key, OPTIONS[method][key].usual))
-
-
 def check_names(method: str, given: Mapping[str, str], others: tuple[str, ...], where: str) -> None:
     """Raise ProtocolError for a parameter that neither all maps have nor this method."""
     names = (*others, *OPTIONS.get(method, {}))
     if odd := given.keys() - set(names):
         raise ProtocolError(f"{where}: " + unknown("parameter", min(odd), names))
+
+
+def chosen_of(condition: Condition) -> Chosen:
+    """Return the own options of a condition's map."""
+    return cast("Chosen", condition.payload)
+
+
+class MapWords(Vocabulary):
+    """Conditions with a map, whose own options may stand with it. usual: the map where none is named."""
+
+    usual: ClassVar[str] = "agcam"
+
+    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
+        super().check(pattern, text, other)
+        if method := pattern.given.get("map", self.usual):
+            check_method(method, text)
+
+    def map_of(self, pattern: ConditionPattern) -> str:
+        """Return the map with its own options, as `--cams` names it; empty where there is none."""
+        given = pattern.given
+        own = ",".join(f"{key}={value}" for key, value in given.items() if key not in self.parameters)
+        method = given.get("map", self.usual)
+        return f"{method}({own})" if own and method else method
 
 
 CHANNELS = 512
@@ -163,4 +181,21 @@ def map_of_class(method: str, options: Chosen = ()) -> Cost:
 def _turns(method: str, options: Chosen) -> int:
     """Return how often a method asks that has no need of the image's own answer; 0 for others."""
     name = {"rise": "masks", "integrated-gradients": "steps", "smooth-grad": "samples"}.get(method)
-    return 0 if name is None else int(value_of(method, name, options))
+    return 0 if name is None else int(dict(options).get(name, OPTIONS[method][name].usual))
+
+
+METHOD_NAMES = {
+    "agcam": "AG-CAM",
+    "agcam-full": "AG-CAM (full gradient)",
+    "legrad": "LeGrad",
+    "chefer": "Chefer's rollout",
+    "rollout": "rollout",
+    "grad-cam": "Grad-CAM",
+    "grad-cam-pp": "Grad-CAM++",
+    "layer-cam": "LayerCAM",
+    "score-cam": "Score-CAM",
+    "rise": "RISE",
+    "gradient": "the gradient",
+    "integrated-gradients": "integrated gradients",
+    "smooth-grad": "SmoothGrad",
+}

@@ -1,4 +1,6 @@
-"""Render the pages of an index of runs: self-contained, fetching nothing."""
+"""Render the pages of an index of runs: self-contained, fetching nothing; and show them on this machine alone, with
+comparisons on request, and the pages of the runs that it lists.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +8,35 @@ import hashlib
 import json
 import os
 import shlex
+import sys
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from threading import Lock
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, unquote_to_bytes, urlsplit
 
 from markupsafe import Markup
 
 from ...display.svg import INK, Figure, Point, dots, draw, labels, legend, plain, spread, style
-from ...display.table import TextTable
+from ...display.text import no_controls
 from ...errors import RunError
-from ...results.comparison import compare, pairs, unpaired
-from ...results.pairing import checkpoint_changes, run_changes
+from ...results.comparison import compare
+from ...results.pairing import checkpoint_changes, pairs, run_changes, unpaired
 from ...results.tables import tables
+from ...runs.files import RunFiles
 from ...runs.folder import RunFolder
 from ...tasks.registry import find_metric
 from ..pages import environment, rendered
-from .scan import (
-    FOLDER,
-    MARK,
-    PAGE,
-    VERSION,
-    IndexCheckpoint,
-    IndexFigure,
-    IndexRun,
-    Listed,
-    is_own,
-    keep,
-    list_runs,
-    place_of,
-    put,
-)
+from . import scan
+from .scan import FOLDER, PAGE, IndexCheckpoint, IndexFigure, IndexRun, Listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -56,9 +54,8 @@ def figure_text(figure: IndexFigure) -> str:
     scale = definition.scale if definition else 1.0
     digits = 1 if scale == 100 else 3
     value = f"{scale * figure.value:.{digits}f}"
-    if figure.low is None or figure.high is None:
-        return value
-    return f"{value} [{scale * figure.low:.{digits}f}, {scale * figure.high:.{digits}f}]"
+    ends = [f"{scale * end:.{digits}f}" for end in (figure.low, figure.high) if end is not None]
+    return f"{value} [{', '.join(ends)}]" if len(ends) == 2 else value
 
 
 SERIES = 4  # in a chart
@@ -123,8 +120,7 @@ def histories(runs: Mapping[str, IndexRun]) -> list[History]:
         _, run, checkpoint = newest_first[0]
         keys, entries = tuple((f.condition, f.metric) for f in checkpoint.figures if f.chief), newest_first[::-1]
         changes = ((), *(tuple(_changes(older, newer)) for older, newer in pairwise(entries)))
-        data = f"{run.n} samples of {run.data}"
-        history = History(checkpoint.name, data, run.card, tuple(entries), changes, keys)
+        history = History(checkpoint.name, f"{run.n} samples of {run.data}", run.card, tuple(entries), changes, keys)
         result.append(replace(history, chart=_chart(history)) if len(result) < CHARTS else history)
     return result
 
@@ -224,14 +220,9 @@ def _point(figure: IndexFigure) -> Point:
 
 def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False) -> str:
     """Return the page that lists all runs beneath a folder. served: by `serve`, not read from a file."""
-    families = dict.fromkeys(
-        figure.family
-        for run in listed.runs.values()
-        for one in run.checkpoints
-        for figure in one.figures
-        if figure.chief
-    )
-    every = [(path, run) for path, run in listed.runs.items()]
+    every = [*listed.runs.items()]
+    figures = (figure for _, run in every for one in run.checkpoints for figure in one.figures)
+    families = dict.fromkeys(figure.family for figure in figures if figure.chief)
     return _rendered(
         "index.html.j2",
         ["index.js"],
@@ -252,15 +243,11 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
     )
 
 
-def comparison_page(first: str, second: str, tables: Sequence[TextTable], alone: Sequence[str]) -> str:
-    """Return the page that compares two runs, named by their paths beneath the folder."""
-    return _rendered("pair.html.j2", [], first=first, second=second, tables=tables, alone=alone)
-
-
 def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
-    templates = environment(address=address, words=_words)
+    # What a filter looks for in a run, lower case.
+    templates = environment(address=address, words=lambda run: " ".join((run.card, run.data, run.started)).lower())
     helpers: dict[str, Any] = {
-        "mark": Markup(MARK),
+        "mark": Markup(scan.MARK),
         "figure_name": figure_name,
         "figure_text": figure_text,
         "quoted": shlex.quote,
@@ -274,26 +261,20 @@ def address(path: str) -> Markup:
     return Markup(quote(os.fsencode(path)))
 
 
-def _words(run: IndexRun) -> str:
-    """Return what a filter looks for in a run, lower case."""
-    return " ".join((run.card, run.data, run.started)).lower()
-
-
 COMPARED = 8
 """New comparisons that an index computes at most; each reads the records of two runs."""
 
 
 def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     """Write the comparisons that are not there yet, the newest first and `most` of them; delete those out of date.
-
-    Raises:
-        RunError: the folder cannot be written.
+    Raises RunError where the folder cannot be written.
     """
     asked = consecutive(listed.runs)
     written, left = Pairs(changes=asked), most
     for pair in asked:
-        name = f"{FOLDER}/compare-{_digest(listed, pair)}.html"
-        if is_own(folder / name):
+        made_of = json.dumps([scan.VERSION, pair, {name: listed.stamps[name] for name in pair}])
+        name = f"{FOLDER}/compare-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.html"
+        if scan.is_own(folder / name):
             written.pages[pair] = name
         elif left <= 0:
             written.waiting.append(pair)
@@ -304,30 +285,22 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
             except Exception as fault:  # records of someone else spoil their own comparison only
                 written.failed[pair] = str(fault) or type(fault).__name__
                 continue
-            put(folder, name, page)
+            scan.put(folder, name, page)
             written.pages[pair] = name
     current = set(written.pages.values())
     for path in (folder / FOLDER).glob("compare-*.html"):
-        if f"{FOLDER}/{path.name}" not in current and is_own(path):
+        if f"{FOLDER}/{path.name}" not in current and scan.is_own(path):
             path.unlink(missing_ok=True)
     return written
 
 
 def compared(folder: Path, first: str, second: str) -> str:
-    """Return the page that compares two runs; the difference is the second's figure less that of the first.
-
-    Raises:
-        RobustkitError: they cannot be compared.
+    """Return the page that compares two runs; the difference is the second's figure less that of the first. Raises
+    RobustkitError where they cannot be compared.
     """
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
-    chosen = pairs(opened)
-    shown: list[TextTable] = tables(compare(chosen))
-    return comparison_page(first, second, shown, unpaired(opened))
-
-
-def _digest(listed: Listed, pair: tuple[str, str]) -> str:
-    stamps: Mapping[str, object] = {name: listed.stamps[name] for name in pair}
-    return hashlib.sha256(json.dumps([VERSION, pair, stamps]).encode()).hexdigest()[:16]
+    shown, alone = tables(compare(pairs(opened))), unpaired(opened)
+    return _rendered("pair.html.j2", [], first=first, second=second, tables=shown, alone=alone)
 
 
 @dataclass(frozen=True)
@@ -349,8 +322,147 @@ def write_index(folder: Path, compared: int = COMPARED) -> Index:
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder; give the one that holds your runs, such as runs")
-    place_of(folder, PAGE)  # before anything is written
-    listed = list_runs(folder)
-    keep(folder, listed)
+    scan.place_of(folder, PAGE)  # before anything is written
+    listed = scan.list_runs(folder)
+    scan.keep(folder, listed)
     pairs = write_pairs(folder, listed, compared)
-    return Index(put(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
+    return Index(scan.put(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
+
+
+KEPT = 16
+"""The comparisons that are kept; those that were asked for longest ago go first."""
+_OPENED = ("report.html", "cams/gallery.html")
+"""The files of a run that are shown: its report, and what that links to."""
+_OWN = "frame-ancestors 'none'"
+_OF_OTHERS = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The page of a run may be of someone else: it gets an origin of its own, and nothing to fetch from."""
+
+
+class Site:
+    """What is shown of a folder. Only files of runs that the index lists are opened, and none through a link."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = Lock()
+        self._listed: Listed | None = None
+        self._compared = OrderedDict[tuple[object, ...], str]()  # the one that was asked for last stands last
+
+    def index(self) -> str:
+        """Return the index as the folder is now."""
+        with self._lock:
+            self._listed = listed = scan.list_runs(self.folder)
+            scan.keep(self.folder, listed)
+            return index_page(self.folder, listed, write_pairs(self.folder, listed, 0), served=True)
+
+    def comparison(self, first: str, second: str) -> str | None:
+        """Return the page that compares two runs; None where one of them is not listed. Raises RobustkitError."""
+        with self._lock:
+            listed = self._known()
+            if first == second or not {first, second} <= listed.runs.keys():
+                return None
+            key = (first, listed.stamps[first], second, listed.stamps[second])
+            if key not in self._compared:
+                self._compared[key] = compared(self.folder, first, second)
+            self._compared.move_to_end(key)
+            if len(self._compared) > KEPT:
+                self._compared.popitem(last=False)
+            return self._compared[key]
+
+    def file(self, path: str) -> bytes | None:
+        """Return a page of a listed run, or a comparison that was written; None for any other path. Raises RunError
+        where a link is on the way, OSError where the page cannot be read.
+        """
+        folder, _, name = path.rpartition("/")
+        if folder == FOLDER and name.startswith("compare-") and scan.is_own(self.folder / path):
+            return RunFiles(self.folder).read_bytes(self.folder / path)
+        page = next((page for page in _OPENED if f"/{path}".endswith(f"/{page}")), "")
+        run = path.removesuffix(page).removesuffix("/") or "."
+        with self._lock:
+            if not page or run not in self._known().runs:
+                return None
+        place = RunFiles(self.folder / run)
+        with suppress(FileNotFoundError):
+            return place.read_bytes(place.path / page)
+        return None
+
+    def _known(self) -> Listed:
+        if self._listed is None:
+            self._listed = scan.list_runs(self.folder)
+        return self._listed
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_version, sys_version = "robustkit", ""
+
+    def __init__(self, site: Site, *arguments: Any) -> None:
+        self.site = site
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        host = (self.headers.get("Host") or "").lower().partition(":")[0]
+        if host not in ("127.0.0.1", "localhost"):  # a page elsewhere may call this address by a name of its own
+            self._send(HTTPStatus.FORBIDDEN, "This index is for this machine alone.\n")
+            return
+        try:
+            answer = self._answer()
+        except Exception as fault:  # also of what runs of someone else hold
+            answer = HTTPStatus.CONFLICT, f"{fault or type(fault).__name__}\n"
+        self._send(*answer)
+
+    def _answer(self) -> tuple[Any, ...]:
+        """Return what `_send` sends."""
+        parts = urlsplit(self.path)
+        path = os.fsdecode(unquote_to_bytes(parts.path)).lstrip("/")
+        if path in ("", "index.html"):
+            return HTTPStatus.OK, self.site.index(), "text/html"
+        if path == "compare":
+            asked = parse_qs(parts.query, encoding="utf-8", errors="surrogateescape")
+            page = self.site.comparison(asked.get("first", [""])[0], asked.get("second", [""])[0])
+            return (HTTPStatus.OK, page, "text/html") if page else (HTTPStatus.NOT_FOUND, "No such run.\n")
+        if (data := self.site.file(path)) is not None:
+            return HTTPStatus.OK, data, "text/html", _OF_OTHERS
+        return HTTPStatus.NOT_FOUND, "There is no such page.\n"
+
+    def _send(self, status: HTTPStatus, body: str | bytes, kind: str = "text/plain", policy: str = _OWN) -> None:
+        data = body.encode("utf-8", "replace") if isinstance(body, str) else body
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(data))),
+            ("Content-Security-Policy", policy),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cache-Control", "no-store"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Say nothing: paths may come from anyone on this machine."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._context = copy_context()  # with the plug-ins of the command
+        super().__init__(*arguments)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self._context.copy().run(super().process_request_thread, request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that hung up, and one line of anything else."""
+        fault = sys.exc_info()[1]
+        if not isinstance(fault, ConnectionError | TimeoutError):
+            print(f"error: {type(fault).__name__}: {no_controls(str(fault))[:300]}", file=sys.stderr)
+
+
+def server_of(folder: Path, port: int) -> ThreadingHTTPServer:
+    """Return a server of the index on 127.0.0.1; port 0 takes a free one. Raises OSError where the port is taken."""
+    return _Server(("127.0.0.1", port), partial(_Handler, Site(folder)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +20,7 @@ from ...evaluations.metrics import Cells, SummaryRow
 from ...evaluations.presenting import chief_figures, missing_units
 from ...evaluations.registry import words_of
 from ...results.pairing import RunSetup, checkpoint_setup, run_setup
+from ...results.summary import doubts_of
 from ...runs.files import OWN, OWN_PICTURES, refuse_link
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
@@ -71,16 +72,11 @@ CACHE_MARK = '{"written_by":"robustkit view"'
 
 
 def put(folder: Path, name: str, text: str) -> Path:
-    """Write a page or the cache of an index, whole; return where.
-
-    Raises:
-        RunError: a link is on its way, another program's file is in its place, or the folder cannot be written.
+    """Write a page or the cache of an index, whole; return where. Raises RunError where a link is on its way, another
+    program's file is in its place, or the folder cannot be written.
     """
-    path = place_of(folder, name)
-    try:
-        write_whole(path, text.encode("utf-8", "replace"), durable=False)
-    except RunError as fault:
-        raise RunError(str(fault).replace("choose a folder with --out", "view a folder that you may write")) from None
+    path, remedy = place_of(folder, name), "view a folder that you may write"
+    write_whole(path, text.encode("utf-8", "replace"), durable=False, remedy=remedy)
     return path
 
 
@@ -109,7 +105,7 @@ _FLAGS = 12  # that are kept of a checkpoint
 Whole = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
-class ResultRow(msgspec.Struct, frozen=True):
+class ResultRow(TypedDict):
     """A row of summary.json. That of someone else may hold anything."""
 
     checkpoint: str
@@ -175,10 +171,8 @@ class IndexRun(msgspec.Struct, frozen=True):
 
 
 def read_run(path: Path) -> IndexRun:
-    """Return what an index shows of the run in a folder.
-
-    Raises:
-        RunError: run.json cannot be read, or something of the run is a link.
+    """Return what an index shows of the run in a folder. Raises RunError where run.json cannot be read, or something of
+    the run is a link.
     """
     run = RunFolder(path)
     manifest = run.manifest
@@ -189,11 +183,17 @@ def read_run(path: Path) -> IndexRun:
         )
     missing, units = missing_units(run)
     rows, problem = _results(run)
-    by_checkpoint: dict[str, list[ResultRow]] = {name: [] for name in manifest.names}
+    cells: dict[str, dict[tuple[str, str], SummaryRow]] = {name: {} for name in manifest.names}
     for row in rows:
-        by_checkpoint.setdefault(row.checkpoint, []).append(row)
-    figures = _figures(manifest, by_checkpoint)
-    report = run.path / "report.html"
+        if row["checkpoint"] in cells:
+            cells[row["checkpoint"]][row["condition"], row["metric"]] = row
+    figures, report, checkpoints = _figures(manifest, cells), run.path / "report.html", list[IndexCheckpoint]()
+    for entry in manifest.checkpoints:
+        doubts = doubts_of(row for row in rows if row["checkpoint"] == entry.name).items()
+        flags = [f"{flag} ({said[0] if len(said) == 1 else f'{len(said)} conditions'})" for flag, said in doubts]
+        own = tuple(figures[entry.name]), tuple(flags[:_FLAGS]), len(flags)
+        digest = str(entry.sha256 or "")
+        checkpoints.append(IndexCheckpoint(entry.name, entry.attention, digest, checkpoint_setup(entry), *own))
     return IndexRun(
         started=manifest.started,
         task=manifest.protocol.task,
@@ -202,19 +202,7 @@ def read_run(path: Path) -> IndexRun:
         n=manifest.data.n,
         data_digest=manifest.data.digest,
         setup=run_setup(manifest),
-        checkpoints=tuple(
-            IndexCheckpoint(
-                entry.name,
-                entry.attention,
-                str(entry.sha256 or ""),
-                checkpoint_setup(entry),
-                tuple(figures[entry.name]),
-                tuple(flags[:_FLAGS]),
-                len(flags),
-            )
-            for entry in manifest.checkpoints
-            for flags in [_flags(by_checkpoint[entry.name])]
-        ),
+        checkpoints=tuple(checkpoints),
         missing=missing,
         units=units,
         problem=problem,
@@ -235,11 +223,8 @@ def _results(run: RunFolder) -> tuple[list[ResultRow], str]:
     return rows, "" if rows else "no sample was evaluated"
 
 
-def _figures(manifest: Manifest, rows: dict[str, list[ResultRow]]) -> dict[str, list[IndexFigure]]:
+def _figures(manifest: Manifest, cells: Mapping[str, Cells]) -> dict[str, list[IndexFigure]]:
     """Return the figures of each checkpoint that a policy could have a rule on, the chief ones among them."""
-    cells: dict[str, Cells] = {
-        name: {(row.condition, row.metric): _as_row(row) for row in rows.get(name, [])} for name in manifest.names
-    }
     chief = {(figure.condition, figure.metric) for figure in chief_figures(cells.values(), task_of(manifest).headline)}
     texts = dict.fromkeys(text for own in cells.values() for text, _ in own)
     family_of = {text: family.name for family, some in by_family(texts) for text in some}
@@ -260,23 +245,6 @@ def _figures(manifest: Manifest, rows: dict[str, list[ResultRow]]) -> dict[str, 
 def _is_kept(text: str, metric: str) -> bool:
     definition = find_metric(metric)
     return definition is not None and definition.drafted and words_of(text).in_results and "severity=" not in text
-
-
-def _as_row(row: ResultRow) -> SummaryRow:
-    return {field: getattr(row, field) for field in row.__struct_fields__}
-
-
-def _flags(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the flags that raise a doubt, each once, with the conditions that have it."""
-    seen: dict[str, dict[str, None]] = {}
-    for row in rows:
-        for flag in row.flags:
-            if not words_of(row.condition).is_remark(flag):
-                seen.setdefault(flag, {})[row.condition] = None
-    return [
-        f"{flag} ({next(iter(texts)) if len(texts) == 1 else f'{len(texts)} conditions'})"
-        for flag, texts in seen.items()
-    ]
 
 
 VERSION = metadata.version("robustkit-audit")
@@ -323,8 +291,7 @@ def list_runs(folder: Path) -> Listed:
             old = kept.get(name)
             runs[name] = old.run if old is not None and old.stamp == stamp else read_run(folder / name)
         except Exception as fault:  # whatever a folder of someone else holds spoils its own line only
-            said = str(fault) or type(fault).__name__
-            unreadable[name] = said.removeprefix(f"{folder / name}/")
+            unreadable[name] = (str(fault) or type(fault).__name__).removeprefix(f"{folder / name}/")
     order = sorted(runs, key=lambda name: (runs[name].started, name), reverse=True)
     return Listed({name: runs[name] for name in order}, stamps, unreadable, found.links)
 

@@ -1,18 +1,31 @@
-"""Classification of images as a task."""
+"""Classification of images as a task, and what its numbers are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ...evaluations.metrics import Term
 from ...evaluations.records import Compared
+from ...protocol.card import samples_of
+from ..labelled.measures import METRICS as METRICS
+from ..labelled.measures import terms
 from ..labelled.task import Labelled
-from .measures import TERMS
 
 if TYPE_CHECKING:
     from ...display.table import Section
     from ...evaluations.aggregate import Results
     from ...evaluations.family import Looks
+
+TERMS = (
+    *terms(samples_of("classification")),
+    Term(
+        "largest |δ|",
+        "The largest change of any image that was measured, in pixel units: of a pixel value under L∞, of the length "
+        "of the whole change under L2. It should not exceed the radius ε that the condition names.",
+        ("largest linf |δ|", "largest l2 |δ|", "|δ|"),
+    ),
+)
 
 
 _LEFT_OUT = "corruptions"  # the section that says what is in no table

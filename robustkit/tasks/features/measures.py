@@ -1,5 +1,7 @@
 """What the numbers of features are."""
 
+from __future__ import annotations
+
 from ...evaluations.metrics import Metric, Term, mean_share, of_samples
 
 METRICS = (
@@ -11,6 +13,8 @@ METRICS = (
     Metric("few_shot(", "few-shot %", 100, 1, paired=True, share=True, parametric=True),
     Metric("few_shot_spread(", "spread of few-shot %", 100, parametric=True, least=0, most=1),
 )
+
+
 TERMS = (
     Term(
         "kNN",

@@ -17,7 +17,7 @@ from ...common.preprocessing import Preprocessing
 from ...common.randomness import SampleRng
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
-from ...evaluations.attacks.build import build_attack
+from ...evaluations.attacks.evaluate import build_attack
 from ...evaluations.subject import Batch, ImageSubject, Reader, Settings
 from ...models.identity import Classifier
 from ...protocol.card import Card
@@ -25,20 +25,13 @@ from ...protocol.condition import CLEAN, Condition
 from .heads import Heads
 
 FEATURES = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("label", pa.int32()),
-        ("knn", pa.int32()),
-        ("probe", pa.int32()),
-        ("precision", pa.float32()),
-        ("moved", pa.float32()),
-        ("linf", pa.float32()),
-        ("l2", pa.float32()),
-        ("steps", pa.int32()),
-        ("forwards", pa.int32()),
-        ("backwards", pa.int32()),
-        ("error", pa.string()),
-    ]
+    {
+        "sample_id": pa.string(),
+        **dict.fromkeys(("label", "knn", "probe"), pa.int32()),
+        **dict.fromkeys(("precision", "moved", "linf", "l2"), pa.float32()),
+        **dict.fromkeys(("steps", "forwards", "backwards"), pa.int32()),
+        "error": pa.string(),
+    }
 )
 """One row per image.
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference
 from ...evaluations.records import Compared, PerSample, Recorded
+from ...protocol.card import Samples
 from ..task import Task
 from .measures import METRICS, TERMS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
     from ...display.table import CardPart, Section, TextTable
     from ...evaluations.aggregate import Parts, Reading, Results
     from ...evaluations.family import Looks
     from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
+
 
 _COMPARED = ("knn", "probe", "retrieval")
 
@@ -32,6 +32,7 @@ class Features(Task):
     paired: ClassVar[Mapping[str, str]] = {}
     shows_compared = True
     command, card, hub = "features", "features", "image-feature-extraction"
+    samples = Samples("image", "images")
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         from .results import feature_rows
@@ -53,14 +54,6 @@ class Features(Task):
         from .results import per_sample
 
         return per_sample(side, condition, metric)
-
-    def ids(self, side: Recorded, condition: str) -> pa.Array:
-        return side.samples(condition, ["label"]).ids
-
-    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        from .results import other_label
-
-        return other_label(first, second, condition)
 
     def clean_clause(self, row: SummaryRow) -> str:
         from ...evaluations.interface import share

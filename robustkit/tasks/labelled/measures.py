@@ -12,9 +12,9 @@ ACCURACY = ("acc", "top_1", "clean_accuracy", "robust_accuracy", "adversarial_ac
 LOSS = ("loss", "cross_entropy", "log_loss", "negative_log_likelihood")
 METRICS = (
     replace(of_samples("top1", "top-1 %", True, ("accuracy", "top-1 accuracy")), noun="accuracy", also=ACCURACY),
-    of_samples("top5", "top-5 %", hub=("top5_accuracy", "top-5 accuracy")),
-    Metric("nll", "NLL", better=-1, paired=True, least=0, also=LOSS),
-    Metric("ece", "ECE %", 100, -1, least=0, most=1, also=("calibration_error", "calibration")),
+    replace(of_samples("top5", "top-5 %", hub=("top5_accuracy", "top-5 accuracy")), bare=True),
+    Metric("nll", "NLL", better=-1, paired=True, least=0, also=LOSS, bare=True),
+    Metric("ece", "ECE %", 100, -1, least=0, most=1, also=("calibration_error", "calibration"), bare=True),
     Metric("linf_max", "largest linf |δ|", least=0),
     Metric("l2_max", "largest l2 |δ|", least=0),
     Metric("top1_after_", "top-1 % after a stage", 100, 1, binary=True, parametric=True),

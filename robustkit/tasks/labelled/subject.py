@@ -14,7 +14,7 @@ from attacks.model_access import answered, members
 
 from ...common.randomness import SampleRng, upload
 from ...data.dataset import Sample
-from ...evaluations.attacks.build import attacked_labels, build_attack
+from ...evaluations.attacks.evaluate import attacked_labels, build_attack
 from ...evaluations.subject import Batch, Subject
 from ...protocol.condition import Condition
 

@@ -1,23 +1,21 @@
-"""Show results of classifiers: tables, grids, model card, reliability diagrams."""
+"""Show results of classifiers: classes, model card, reliability diagrams."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...common.intervals import calibration_error, calibration_gaps, wilson
-from ...display.grid import Grid, Part, side_by_side, with_flags
 from ...display.svg import INK, Figure, Point, Style, dots, draw, percent, plain, roomy
-from ...display.table import CardPart, TextTable
-from ...display.text import Made, amount, code
-from ...evaluations.aggregate import Gatherer, Results
-from ...evaluations.presenting import flag_lines
-from ...evaluations.registry import words_of
+from ...display.table import CardPart, Grid, TextTable
+from ...display.text import Made, code
+from ...evaluations.aggregate import Gatherer
 from ...protocol.condition import CLEAN
+from ..condition_table import CHANGE, ConditionTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,84 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from ...runs.manifest import Manifest
-
-HEADINGS = ("checkpoint", "attention", "condition", "n", "top-1 % [95 %]", "top-5 %", "NLL", "ECE %", "largest |δ|")
-
-
-def table_rows(results: Results) -> list[tuple[str, ...]]:
-    """Return one row of texts under `HEADINGS` per checkpoint and condition of this table; flags come last, joined.
-
-    A dash stands where samples left an attack at their first wrong prediction, so that the figure would mean nothing.
-    """
-    protocol = results.manifest.protocol
-    words = {"none": "no", "other": "other"}  # shown in place of a formula where there is none
-    attention = {c.name: words.get(c.attention, c.attention) for c in results.manifest.checkpoints}
-    cells: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
-    for row in results:
-        if not words_of(row["condition"]).in_results:
-            continue
-        cells.setdefault((row["checkpoint"], row["condition"]), {})[row["metric"]] = row
-    rows: list[tuple[str, ...]] = []
-    for (checkpoint, condition), metric in cells.items():
-        top1 = metric["top1"]
-        norm = results.manifest.norm(condition)
-        largest = metric.get(f"{norm}_max")
-        rows.append(
-            (
-                checkpoint,
-                attention[checkpoint],
-                condition,
-                str(top1["n"]),
-                f"{100 * top1['value']:.1f} [{100 * top1['ci_low']:.1f}, {100 * top1['ci_high']:.1f}]",
-                f"{100 * metric['top5']['value']:.1f}" if "top5" in metric else "–",
-                _figure(metric.get("nll"), 1, ".3f"),
-                _figure(metric.get("ece"), 100, ".1f"),
-                amount(largest["value"], norm, protocol.space) if largest else "0",
-                "; ".join(top1["flags"]),
-            )
-        )
-    return rows
-
-
-def _figure(row: Mapping[str, Any] | None, scale: float, form: str) -> str:
-    """Return a value as text; a dash where there is none, nan where it is not finite (None in summary.json)."""
-    if row is None:
-        return "–"
-    return "nan" if row["value"] is None else format(scale * row["value"], form)
-
-
-def terminal_table(results: Results) -> TextTable:
-    """Return the results for a terminal, each checkpoint above its conditions; the caller prints the flags under it."""
-    protocol = results.manifest.protocol
-    rows = table_rows(results)
-    shown = tuple((row[0], *row[2:9]) for row in rows)
-    marked = any(row[9] for row in rows)
-    headings = (HEADINGS[0], *HEADINGS[2:], *(["flag"] if marked else []))
-    if marked:
-        shown = tuple((*cells, "⚑" if row[9] else "") for cells, row in zip(shown, rows, strict=True))
-    title = f"protocol {protocol.tag}: {protocol.summary}"
-    table = TextTable(title, headings, shown, spare=(HEADINGS[5], HEADINGS[7], HEADINGS[8], "n"))
-    return table.said_once("n").under_heads([f"{row[0]}, {row[1]} attention" for row in rows])
-
-
-_TOP1 = HEADINGS[4]
-
-
-def result_grids(results: Results) -> list[Grid]:
-    """Return top-1 of all checkpoints side by side, then every figure."""
-    by_checkpoint: dict[str, list[tuple[str, ...]]] = {}
-    for row in table_rows(results):
-        by_checkpoint.setdefault(row[0], []).append(row)
-    parts = [_part(name, rows) for name, rows in by_checkpoint.items()]
-    flags = flag_lines(results, lambda condition: words_of(condition).in_results)
-    return with_flags(side_by_side("Clean and attacked", parts, headline=_TOP1), flags)
-
-
-def _part(checkpoint: str, rows: Sequence[tuple[str, ...]]) -> Part:
-    values: Mapping[tuple[int, int], float] = {
-        (place, 2): float(row[4].split()[0]) / 100 for place, row in enumerate(rows)
-    }
-    return Part(checkpoint, HEADINGS[2:], tuple(row[2:9] for row in rows), values)
 
 
 def class_grids(tables: Sequence[TextTable]) -> list[Grid]:
@@ -120,46 +40,17 @@ def class_grids(tables: Sequence[TextTable]) -> list[Grid]:
     return [grids[0], *(replace(grid, folded=True) for grid in grids[1:])] if grids else []
 
 
-CARD_HEADINGS = ("condition", "n", "top-1 % [95 %]", "top-5 % [95 %]", "NLL [95 %]", "ECE % [95 %]", "largest change")
-_SCALES = (("top1", 100), ("top5", 100), ("nll", 1), ("ece", 100))
-
-
-def card_parts(results: Results) -> Iterator[CardPart]:
-    """Yield a table of the conditions that are in the table of results."""
-    if rows := list(_conditions(results)):
-        called = results.manifest.protocol.samples.many
+def card_parts(table: ConditionTable) -> Iterator[CardPart]:
+    """Yield the table of results with all intervals, unless it is empty."""
+    rows = []
+    for key, figures in table.figures.items():
+        mark = " ⚑" * any(row["flags"] for row in figures.values())
+        rows.append(table.cells(key, whole=True) | {"condition": Made(code(key[1]) + mark)})
+    if rows:
+        called = table.manifest.protocol.samples.many
         note = f"In brackets 95 % intervals, n is the number of {called}; ⚑ marks what is flagged above."
-        yield CardPart("Clean and under attack", note, [("", CARD_HEADINGS, rows)])
-
-
-def _conditions(results: Results) -> Iterator[tuple[str, ...]]:
-    metrics: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in results:
-        if words_of(row["condition"]).in_results:
-            metrics.setdefault(row["condition"], {})[row["metric"]] = row
-    for condition, metric in metrics.items():
-        norm = results.manifest.norm(condition)
-        largest = metric.get(f"{norm}_max")
-        flagged = " ⚑" if any(row["flags"] for row in metric.values()) else ""
-        yield (
-            Made(code(condition) + flagged),
-            str(next(iter(metric.values()))["n"]),
-            *(_card_figure(metric.get(name), scale) for name, scale in _SCALES),
-            amount(largest["value"], norm, results.manifest.protocol.space)
-            if largest and largest["value"] is not None
-            else "0",
-        )
-
-
-def _card_figure(row: Mapping[str, Any] | None, scale: int) -> str:
-    """Return `75.0 [74.2, 75.8]`; a dash where there is no finite figure."""
-    if row is None or row["value"] is None:
-        return "–"
-    form = ".1f" if scale == 100 else ".3f"
-    text = format(scale * row["value"], form)
-    if row["ci_low"] is None or row["ci_high"] is None:
-        return text
-    return f"{text} [{scale * row['ci_low']:{form}}, {scale * row['ci_high']:{form}}]"
+        headings = tuple({CHANGE: "largest change"}.get(heading, heading) for heading in rows[0])
+        yield CardPart("Clean and under attack", note, [("", headings, [tuple(row.values()) for row in rows])])
 
 
 @dataclass(frozen=True)
@@ -224,11 +115,6 @@ class Reliabilities(Gatherer):
             self._attacked.add(checkpoint)
         if (entry := reliability(checkpoint, condition, read)) is not None:
             self.entries.append(entry)
-
-
-def reliabilities(results: Results) -> list[Reliability]:
-    """Return the reliabilities of a run."""
-    return results.gathered(Reliabilities).entries
 
 
 def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Figure]:

@@ -21,7 +21,7 @@ from ...data.dataset import Dataset, Sample
 from ...data.images import MAX_RESIZED
 from ...data.scenes import LabelledScenes, open_scenes, whole
 from ...errors import BadImageError, DataError
-from ...evaluations.attacks.build import build_attack
+from ...evaluations.attacks.evaluate import build_attack
 from ...evaluations.subject import Batch, ImageSubject, Reader, Settings
 from ...models.dense import Segmenter
 from ...models.identity import ModelIdentity

@@ -7,74 +7,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...display.grid import Grid, Part, grid_of, side_by_side, together
 from ...display.svg import Figure, Point, dots, draw, labels, legend, listed, panels, percent, plain, style
 from ...display.table import CardPart, HeatTable, TextTable
-from ...display.text import code, pixels
-from ...evaluations.aggregate import Results
-from ...evaluations.family import families_of
-from ...evaluations.metrics import Cells, SummaryRow, finite, interval_cell, loss_cell, percent_cell
+from ...display.text import code
+from ...evaluations.corruptions.tables import retention_tables
+from ...evaluations.metrics import Cells, SummaryRow, finite, percent_cell
 from ...evaluations.registry import is_over_groups, kind_of, words_of
 from ...protocol.condition import CLEAN
+from ..condition_table import ConditionTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ...runs.manifest import Manifest
 
-HEADINGS = (
-    *("checkpoint", "attention", "condition", "n", "mIoU % [95 %]"),
-    *("pixel acc. % [95 %]", "mean acc. % [95 %]", "NLL", "largest |δ|"),
-)
-WORST = "worst-case mIoU % [95 %]"
-"""The heading of a further column after mIoU, where an attack makes several runs."""
 LONGEST = 40
 """The longest table of classes that a terminal shows, in rows."""
 
 
-def scene_tables(results: Sequence[Mapping[str, Any]], manifest: Manifest) -> list[HeatTable]:
-    """Return the tables of all checkpoints, from the rows of the summary; none where no condition has an mIoU."""
-    by_checkpoint: dict[str, dict[tuple[str, str], SummaryRow]] = {}
+def scene_tables(results: Sequence[SummaryRow]) -> list[HeatTable]:
+    """Return the tables about parts of the results, from the rows of the summary: of corruptions, and of classes.
+    None where no condition has an mIoU.
+    """
+    tables, by_checkpoint = list[HeatTable](), dict[str, dict[tuple[str, str], SummaryRow]]()
     for row in results:
         by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
-    by_checkpoint = {
-        name: cells for name, cells in by_checkpoint.items() if any(metric == "miou" for _, metric in cells)
-    }
-    if not by_checkpoint:
-        return []
-    tables = [_conditions(by_checkpoint, manifest)]
     for checkpoint, cells in by_checkpoint.items():
-        for family in families_of(manifest, results):
-            tables += family.presenter.heat_tables(checkpoint, cells)
-        tables += _classes(checkpoint, cells)
+        if any(metric == "miou" for _, metric in cells):
+            tables += [*retention_tables(checkpoint, cells), *_classes(checkpoint, cells)]
     return tables
-
-
-def _conditions(by_checkpoint: Mapping[str, Cells], manifest: Manifest) -> HeatTable:
-    words = {"none": "no", "other": "other"}  # shown in place of a formula where there is none
-    attention = {entry.name: words.get(entry.attention, entry.attention) for entry in manifest.checkpoints}
-    rows, ends = [], []
-    chosen = any((text, "miou_worst") in cells for cells in by_checkpoint.values() for text, _ in cells)
-    headings = (*HEADINGS[:5], *[WORST] * chosen, *HEADINGS[5:])
-    for checkpoint, cells in by_checkpoint.items():
-        plain = {key: row for key, row in cells.items() if words_of(key[0]).in_results}
-        for condition in dict.fromkeys(condition for condition, _ in plain):
-            norm = manifest.norm(condition)
-            largest = finite(cells, condition, f"{norm}_max")
-            accuracies = (interval_cell(cells.get((condition, f"{which}_accuracy"))) for which in ("pixel", "mean"))
-            miou = cells[condition, "miou"]
-            rows.append(
-                (
-                    *(checkpoint, attention[checkpoint], condition, str(miou["n"]), interval_cell(miou)),
-                    *[interval_cell(cells.get((condition, "miou_worst")))] * chosen,
-                    *accuracies,
-                    loss_cell(cells.get((condition, "nll"))),
-                    pixels(largest, norm) if largest else "0",
-                )
-            )
-        ends.append(len(rows) - 1)
-    title = f"protocol {manifest.protocol.tag}: {manifest.protocol.summary}"
-    return HeatTable(title, headings, tuple(rows), ends=tuple(ends))
 
 
 def _classes(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:
@@ -102,52 +62,22 @@ def terminal_scenes(tables: Sequence[HeatTable]) -> Iterator[TextTable]:
     for table in tables:
         if table.headings[0] == "class" and len(table.rows) > LONGEST:
             yield TextTable(f"{table.title}: {len(table.rows)} classes; see the report", (), ())
-        elif table.headings[0] == "checkpoint":
-            shown = TextTable(table.title, table.headings, table.rows, spare=(*HEADINGS[6:4:-1], *HEADINGS[:6:-1]))
-            heads = [f"{row[0]}, {row[1]} attention" for row in table.rows]
-            yield shown.said_once("n").under_heads(heads, 2)
         else:
             yield TextTable(table.title, table.headings, table.rows, spare=("NLL", "pixel acc. %", "mean acc. %"))
 
 
-def card_parts(checkpoint: str, results: Results) -> Iterator[CardPart]:
+def card_parts(checkpoint: str, table: ConditionTable, others: Sequence[HeatTable]) -> Iterator[CardPart]:
     """Yield the tables of a checkpoint, except those of many classes, which are in results.json."""
-    tables = scene_tables(results, results.manifest)
-    if not tables:
+    if not table.figures and not others:
         return
-    first, *others = tables
-    parts: list[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]] = [
-        ("", first.headings[2:], [(code(row[2]), *row[3:]) for row in first.rows])
-    ]
-    for table in others:
-        title = table.title.removeprefix(f"{checkpoint}: ")
-        if len(table.rows) <= LONGEST:
-            parts.append((f"{title[:1].upper()}{title[1:]}", table.headings, table.rows))
+    cells = list(map(table.cells, table.figures))
+    rows = [tuple((row | {"condition": code(row["condition"])}).values()) for row in cells]
+    parts: list[tuple[str, tuple[str, ...], Sequence[Sequence[str]]]] = [("", tuple(cells[0]), rows)] if cells else []
+    for other in others:
+        title = other.title.removeprefix(f"{checkpoint}: ")
+        if len(other.rows) <= LONGEST:
+            parts.append((f"{title[:1].upper()}{title[1:]}", other.headings, other.rows))
     yield CardPart("Segmentation", "In brackets 95 % intervals, n is the number of images.", parts)
-
-
-_MIOU = HEADINGS[4]
-
-
-def scene_grids(tables: Sequence[HeatTable]) -> tuple[list[Grid], list[Grid]]:
-    """Return the results under each condition, all checkpoints side by side, and the tables about parts of them."""
-    of_all = [table for table in tables if table.headings[0] == HEADINGS[0]]
-    conditions = [grid for table in of_all for grid in _grids_of_conditions(table)]
-    return conditions, together(table for table in tables if table.headings[0] != HEADINGS[0])
-
-
-def _grids_of_conditions(table: HeatTable) -> list[Grid]:
-    by_checkpoint: dict[str, list[tuple[str, ...]]] = {}
-    for row in table.rows:
-        by_checkpoint.setdefault(row[0], []).append(row[2:])
-    parts = [Part(name, table.headings[2:], tuple(rows), _shares(rows)) for name, rows in by_checkpoint.items()]
-    return side_by_side("Clean and attacked", parts, headline=_MIOU) or [grid_of(table)]
-
-
-def _shares(rows: Sequence[tuple[str, ...]]) -> dict[tuple[int, int], float]:
-    """Return the mIoU of each row as a fraction."""
-    figures = {(place, 2): row[2].split()[0] for place, row in enumerate(rows) if row[2][:1].isdigit()}
-    return {place: share for place, text in figures.items() if math.isfinite(share := float(text) / 100)}
 
 
 MOST = 24

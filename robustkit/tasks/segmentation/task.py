@@ -1,27 +1,73 @@
-"""Segmentation as a task."""
+"""Segmentation as a task, and what the numbers of a segmenter are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
-from ...evaluations.family import families_by_place, families_of
+from ...display.table import Section, of_tables, together, with_flags
+from ...evaluations.attacks.results import curve_figures
+from ...evaluations.corruptions.figures import bar_figures, retention_bars
+from ...evaluations.family import families_of
+from ...evaluations.interface import Clause, percent, share
+from ...evaluations.metrics import Metric, Term, mean_share
+from ...evaluations.presenting import flag_lines, left_out_lines, of_family
 from ...evaluations.records import Compared, Recorded
 from ...evaluations.registry import words_of
 from ...protocol.condition import CLEAN
+from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
-from .measures import METRICS, TERMS
+from .tables import card_parts, class_figures, class_ious, scene_tables, terminal_scenes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...display.table import CardPart, Section, TextTable
+    from ...display.table import CardPart, TextTable
     from ...evaluations.aggregate import Parts, Reading, Results
     from ...evaluations.family import Looks
-    from ...evaluations.interface import Clause
     from ...evaluations.metrics import Cells, SummaryRow
     from ...runs.folder import RunFolder
+
+METRICS = (
+    replace(mean_share("miou", "mIoU %", drafted=True, hub=("mean_iou", "mIoU")), also=("iou", "jaccard")),
+    Metric("miou_worst", "worst-case mIoU %", 100, 1, share=True),
+    replace(
+        mean_share("pixel_accuracy", "pixel accuracy %", hub=("pixel_accuracy", "pixel accuracy")), short="pixel acc. %"
+    ),
+    replace(
+        mean_share("mean_accuracy", "mean accuracy %", hub=("mean_accuracy", "mean class accuracy")),
+        short="mean acc. %",
+    ),
+    Metric("nll", "NLL", better=-1, paired=True, least=0, bare=True),
+    Metric("retention", "retention %", 100, 1, hub=("retention", "share of clean mIoU"), least=0),
+    Metric("iou(", "IoU % of a class", 100, 1, share=True, parametric=True),
+)
+TERMS = (
+    Term(
+        "IoU",
+        "Intersection over union of a class: the pixels that are of this class in prediction and truth, divided by "
+        "those that are in either; over all images together.",
+    ),
+    Term("mIoU", "The mean of IoU over the classes."),
+    Term(
+        "worst-case mIoU",
+        "mIoU where of each image that run of the attack counts which lowers the mIoU of all images most: chosen image "
+        "by image, in the order of their names, until nothing changes. Never above the mIoU of the points that the "
+        "attack keeps, which are the worst of each image by itself. Its interval takes the choice as given.",
+    ),
+    Term("pixel accuracy", "The share of pixels whose class is predicted right.", ("pixel acc.",)),
+    Term(
+        "mean accuracy", "The mean over classes of the share of their pixels that is predicted right.", ("mean acc.",)
+    ),
+    Term("retention", "mIoU under a condition divided by the clean mIoU: what is left of it. 100 % means no loss."),
+    Term(
+        "NLL", "Negative log-likelihood: minus the natural logarithm of the probability of the right class, as a mean."
+    ),
+    Term("largest |δ|", "The largest change of a pixel value, or its length under L2, that was measured in any image."),
+)
+
 
 _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
@@ -66,13 +112,9 @@ class Segmentation(Task):
         return other_mask(first, second, condition)
 
     def clean_clause(self, row: SummaryRow) -> str:
-        from ...evaluations.interface import share
-
         return f"mIoU {share(row)} on {row['n']} clean images"
 
     def last_clauses(self, cells: Cells) -> Iterable[Clause]:
-        from ...evaluations.interface import Clause, percent
-
         classes = [row for (text, name), row in cells.items() if text == CLEAN.text and name.startswith("iou(")]
         if classes:
             row = min(classes, key=lambda row: float(row["value"]))
@@ -81,46 +123,41 @@ class Segmentation(Task):
             yield Clause(text)
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        from .tables import card_parts
-
-        yield from card_parts(checkpoint, results)
+        table = ConditionTable.of(self, results, results.manifest)
+        yield from card_parts(checkpoint, table, scene_tables(results))
         for family in families_of(results.manifest, results):
             if family.presenter.tables(results):
                 yield from family.presenter.card(results)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        from .tables import scene_tables, terminal_scenes
-
-        yield from terminal_scenes(scene_tables(results, results.manifest))
+        table = ConditionTable.of(self, results, results.manifest)
+        if table.figures:
+            yield table.terminal(("mean_accuracy", "pixel_accuracy", CHANGE, "nll"))
+        yield from terminal_scenes(scene_tables(results))
         for family in families_of(results.manifest, results):
             if family.presenter.tables(results):
                 yield from family.presenter.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.grid import with_flags
-        from ...display.table import Section, of_tables
-        from ...evaluations.presenting import flag_lines, left_out_lines, of_family
         from .pictures import sheet_uri
-        from .tables import class_figures, class_ious, scene_grids, scene_tables
 
         run, manifest = results.run, results.manifest
-        figures = {
-            family: family.presenter.figures(results, looks, self.headline_metric, self.name)
-            for family in families_by_place()
-        }
+        headline = self.headline_metric
+        left = f"What is left of {headline.word} under corruption"
         drawn = [
-            *(figure for family, shown in figures.items() if family.words.in_results for figure in shown),
+            *curve_figures(results, looks, headline.name, self.name),
             *class_figures(class_ious(results, manifest.claims)),
-            *(figure for family, shown in figures.items() if not family.words.in_results for figure in shown),
+            *bar_figures(retention_bars(results), looks, self.name, left, "retention"),
         ]
 
         def values() -> dict[str, Any]:
-            conditions, grids = scene_grids(scene_tables(results, manifest))
-            shown = {
-                "conditions": with_flags(conditions, flag_lines(results, lambda text: words_of(text).in_results)),
-                "grids": with_flags(grids, flag_lines(results, of_family("corruptions"))),
+            flags = flag_lines(results, lambda text: words_of(text).in_results)
+            return {
+                "conditions": ConditionTable.of(self, results, manifest).grids(flags),
+                "grids": with_flags(together(scene_tables(results)), flag_lines(results, of_family("corruptions"))),
+                "examples": sheet_uri(run),
+                "left_out": left_out_lines(run),
             }
-            return {**shown, "examples": sheet_uri(run), "left_out": left_out_lines(run)}
 
         yield Section("segmentation", "Segmentation", values, tuple(drawn))
         yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(run)})

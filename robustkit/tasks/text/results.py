@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,21 +10,25 @@ import numpy as np
 
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats, intervals, resampled_figures
-from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.table import CardPart, TextTable
+from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, code
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
-from ...evaluations.family import family_of
+from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter, family_of
+from ...evaluations.interface import Clause
 from ...evaluations.metrics import Cells, is_finite
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import Recorded, common_ids, nothing_common
-from ...evaluations.registry import kind_of, words_of
+from ...evaluations.registry import kind_of, name_of, words_of
 from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry
+from .condition import VOCABULARY
 from .subject import SUMS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ...evaluations.metrics import Metric
+    from ...runs.manifest import Manifest
 
 FIGURES = ("perplexity", "word_perplexity", "bits_per_byte", "nll", "token_accuracy")
 
@@ -52,7 +56,7 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     rows: list[dict[str, Any]] = []
     for condition in conditions:
         family = family_of(kind_of(condition))
-        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family.aggregator.wants)))
+        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family)))
         read = readable(table)
         if not len(read):
             continue
@@ -70,8 +74,9 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     return rows, [], []
 
 
-def _is_wanted(wants: Any, column: str) -> bool:
-    return column in (*SUMS, "unknown", "sample_id", "error") or wants(column)
+def _is_wanted(family: AnyFamily, column: str) -> bool:
+    own = family.columns if isinstance(family, Family) else ()
+    return column in (*SUMS, "unknown", "sample_id", "error", *own)
 
 
 def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
@@ -90,16 +95,6 @@ def recorded_difference(first: Recorded, second: Recorded, condition: str, metri
     with np.errstate(invalid="ignore"):
         drawn = (resampled(sums[1]) - resampled(sums[0]))[:, place]
     return of_resamples(before, after, drawn, len(ids), FEWEST)
-
-
-def other_text(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-    """Return how many documents both have, and which of them has other tokens in the second run; empty if none."""
-    sides = [side.samples(condition, ["tokens"]) for side in (first, second)]
-    ids = common_ids([side.ids for side in sides])
-    before, after = (side.of("tokens", ids) for side in sides)
-    places = np.flatnonzero(before != after)[:1]
-    said = (f"{ids[p].as_py()} has {before[p]:.0f} and {after[p]:.0f} tokens to predict" for p in places)
-    return len(ids), "".join(said)
 
 
 _COLUMNS = (
@@ -169,3 +164,39 @@ def card_parts(checkpoint: str, results: Results) -> Iterator[CardPart]:
         entry = results.manifest.checkpoint(checkpoint)
         note = f"In brackets 95 % intervals, n is the number of documents; {_read_as(entry)}."
         yield CardPart("Clean and with changed words", note, [("", HEADINGS[:-1], shown)])
+
+
+_CHANGED = (
+    "the words to predict are changed, too (card {card}): corruption can look like an improvement; card text keeps them"
+)
+
+
+class PerturbationsAggregator(Aggregator):
+    """Records of perturbations into results."""
+
+    words = VOCABULARY
+
+    def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
+        card = reading.manifest.protocol
+        changes = card.parameters.get("scoring", {}).get("targets") == "changed"
+        return [_CHANGED.format(card=card.name)] if changes else []
+
+
+AGGREGATOR = PerturbationsAggregator()
+
+
+class PerturbationsPresenter(Presenter):
+    """Results of perturbations for people."""
+
+    words = VOCABULARY
+
+    def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
+        rows = [row for (text, name), row in cells.items() if name == headline.name and words_of(text) is self.words]
+        if rows:
+            row = max(rows, key=lambda row: -headline.better * float(row["value"]))
+            yield Clause(
+                f"{headline.word} {row['value']:.1f} {name_of(row['condition'], 'sentence', manifest)}", (row,)
+            )
+
+
+PRESENTER = PerturbationsPresenter()

@@ -1,4 +1,4 @@
-"""Language modelling as a task."""
+"""Language modelling as a task, and what its numbers are."""
 
 from __future__ import annotations
 
@@ -6,18 +6,57 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference
+from ...evaluations.metrics import Metric, Term, mean_share
 from ...evaluations.records import Compared, Recorded
+from ...protocol.card import Samples
 from ..task import Task
-from .measures import METRICS, TERMS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ...display.table import CardPart, Section, TextTable
     from ...evaluations.aggregate import Parts, Reading, Results
     from ...evaluations.family import Looks
     from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
+
+METRICS = (
+    Metric(
+        "perplexity",
+        "perplexity",
+        better=-1,
+        drafted=True,
+        hub=("perplexity", "perplexity of a token"),
+        least=1,
+        also=("ppl",),
+    ),
+    Metric("word_perplexity", "word perplexity", better=-1, hub=("word_perplexity", "perplexity of a word"), least=1),
+    Metric("bits_per_byte", "bits a byte", better=-1, hub=("bits_per_byte", "bits a byte"), least=0),
+    Metric("nll", "NLL", better=-1, paired=True, least=0),
+    mean_share("token_accuracy", "top-1 % of tokens", hub=("accuracy", "top-1 accuracy of tokens")),
+)
+TERMS = (
+    Term(
+        "perplexity",
+        "The exponential of the NLL: among how many equally likely tokens a model is as unsure. Of all documents "
+        "together. Models with other tokens cannot be compared by it.",
+    ),
+    Term(
+        "word perplexity",
+        "The same for each word, which is what stands between blanks: the exponential of the NLL of all tokens over "
+        "the number of words.",
+    ),
+    Term(
+        "bits a byte",
+        "The NLL of all tokens in bits, over the bytes of the text: what a text could be compressed to. It does not "
+        "depend on what a token is.",
+    ),
+    Term(
+        "NLL",
+        "Negative log-likelihood: minus the natural logarithm of the probability of the right token, as a mean over "
+        "the tokens of all documents.",
+    ),
+    Term("top-1 % of tokens", "The share of tokens that were the likeliest to come next.", ("top-1 of tokens",)),
+)
+
 
 _COMPARED = ("perplexity", "token_accuracy")
 
@@ -30,6 +69,8 @@ class Text(Task):
     paired: ClassVar[Mapping[str, str]] = {}
     shows_compared = True
     command, card, hub = "text", "text", "text-generation"
+    samples = Samples("document", "documents")
+    truth, differs = ("tokens",), "{} has {:.0f} and {:.0f} tokens to predict"
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         from .results import text_rows
@@ -50,14 +91,6 @@ class Text(Task):
         if metric in FIGURES:
             return recorded_difference(first, second, condition, metric)
         return super().difference(first, second, condition, metric)
-
-    def ids(self, side: Recorded, condition: str) -> pa.Array:
-        return side.samples(condition, ["tokens"]).ids
-
-    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        from .results import other_text
-
-        return other_text(first, second, condition)
 
     def clean_clause(self, row: SummaryRow) -> str:
         return f"perplexity {row['value']:.1f} on {row['n']} clean documents"

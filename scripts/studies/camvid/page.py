@@ -18,8 +18,10 @@ from robustkit.evaluations.presenting import flag_lines
 from robustkit.results.summary import Run
 from robustkit.results.tables import report_tables
 from robustkit.runs.manifest import Manifest
+from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation.pictures import FILE
 from robustkit.tasks.segmentation.tables import scene_tables
+from robustkit.tasks.segmentation.task import TASK
 from scripts.pages.writing import markdown, write_page
 
 
@@ -51,7 +53,8 @@ def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str
         *notes,
         "\n".join(checkpoint_lines(manifest)),
     ]
-    tables: list[HeatTable | TextTable] = [*scene_tables(results, manifest), *report_tables(run, results)]
+    whole = ConditionTable.of(TASK, results, manifest).text_table()
+    tables: list[HeatTable | TextTable] = [whole, *scene_tables(results), *report_tables(run, results)]
     for table in tables:
         texts += [f"## {table.title}", markdown([table.headings, *table.rows])]
         texts += [f"- ⚑ {flag}" for flag in getattr(table, "flags", ())]

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 from robustkit.attention import FORMULAS
-from robustkit.data.documents import UNKNOWN
 from robustkit.errors import RobustkitError
-from robustkit.models.language_model import TASK, WordCheckpoint, load_word_model
 from robustkit.models.specs import embedded, embedded_file
+from robustkit.tasks.text.documents import UNKNOWN
+from robustkit.tasks.text.language_model import TASK, WordCheckpoint, load_word_model
 from scripts.pages.writing import Panel, draw, markdown, write_page
 
 from .run import Row

@@ -15,7 +15,7 @@ import math
 import sys
 from dataclasses import dataclass, replace
 
-from robustkit.models.language_model import Sizes
+from robustkit.tasks.text.language_model import Sizes
 from scripts.studies.language.grid import Trial, main
 from scripts.studies.language.run import Recipe
 

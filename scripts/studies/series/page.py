@@ -28,9 +28,9 @@ from robustkit.common.differences import Difference, holm, of_means
 from robustkit.common.files import write_whole
 from robustkit.display.svg import Figure, draw
 from robustkit.errors import RobustkitError
-from robustkit.pipeline.request import SeriesRequest
 from robustkit.pipeline.scheduler import run
 from robustkit.results.published import read_published
+from robustkit.tasks.series.request import SeriesRequest
 from scripts.pages.writing import markdown, write_page
 
 from .train import FORMULAS, WATCHED

@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 
 from robustkit.common.files import write_whole
 from robustkit.data.dataset import Dataset
-from robustkit.data.series import open_series
 from robustkit.errors import CheckpointError, RobustkitError
-from robustkit.models.series import SeriesTransformer, load_series
+from robustkit.tasks.series.files import open_series
+from robustkit.tasks.series.model import SeriesTransformer, load_series
 from scripts.zoo.train import enter, serialise
 
 from .train import EPOCHS, cases_of, right

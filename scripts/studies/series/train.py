@@ -31,8 +31,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from robustkit.common.files import write_whole
 from robustkit.data.dataset import Dataset
-from robustkit.data.series import SeriesSource, channel_statistics, open_series
-from robustkit.models.series import ARCH, SeriesTransformer
+from robustkit.tasks.series.files import SeriesSource, channel_statistics, open_series
+from robustkit.tasks.series.model import ARCH, SeriesTransformer
 from scripts.zoo.train import serialise
 
 RATE, BATCH, EPOCHS, CLIP, WATCHED = 1e-3, 16, 100, 4.0, 10

@@ -25,9 +25,9 @@ from robustkit.cli.progress import ConsoleProgress
 from robustkit.display.table import TextTable
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.maps.counterfactuals.condition import FLIPPED
-from robustkit.evaluations.maps.counterfactuals.results import CHANGED
-from robustkit.evaluations.maps.regions.results import REGIONS
-from robustkit.evaluations.maps.two_objects.results import TWO_OBJECTS
+from robustkit.evaluations.maps.counterfactuals.results import PRESENTER as CHANGED
+from robustkit.evaluations.maps.regions.results import PRESENTER as REGIONS
+from robustkit.evaluations.maps.two_objects.results import PRESENTER as TWO_OBJECTS
 from robustkit.evaluations.registry import words_of
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.summary import Run

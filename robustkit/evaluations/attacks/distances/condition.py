@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from ....protocol.condition import CLEAN, ConditionPattern, Value
-from ...interface import Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Metric, Term, mean_share
+from ..condition import parts
 
 MEDIAN = Metric("median_distance", "median distance", better=1, least=0)
 AREA = mean_share("distance_area", "area under the curve %")
-RATIO = Metric("ln_distance", "ln distance", better=1, paired=True, noun="distance to the nearest wrong point")
+_NEAREST = "distance to the nearest wrong point"
+RATIO = Metric("ln_distance", "ln distance", better=1, paired=True, by_rank=True, noun=_NEAREST)
 ACCURACY = Metric("accuracy_at(", "accuracy at a radius, %", 100, 1, binary=True, parametric=True)
 OPTIMALITY = Metric("optimality", "optimality %", 100, share=True)
 CORRELATION = Metric("slope_correlation", "slope correlation", least=-1, most=1)
 OF_HEAD = Metric("slope_correlation(", "slope correlation of a head", parametric=True, least=-1, most=1)
 BY_CHANCE = Metric("slope_correlation_by_chance", "slope correlation by chance", least=-1, most=1)
-METRICS = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
+_METRICS = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
 
 RADII = {
     "linf": tuple(f"{levels}/255" for levels in ("0.25", "0.5", "1", "2", "3", "4", "6", "8", "12", "16")),
@@ -85,7 +87,7 @@ class DistanceWords(Vocabulary):
         "engine": "robustkit",
     }
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
-    metrics = METRICS
+    metrics = _METRICS
     terms = TERMS
 
     def distance_norm(self, text: str) -> str:
@@ -94,7 +96,7 @@ class DistanceWords(Vocabulary):
     def is_fixed(self, name: str) -> bool:
         return name.startswith(("fmn(", "ddn("))
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         name, given = parts(text)
         words = [name.upper() + (f"-{given['steps']}" if "steps" in given else ""), norm_of(text)]
         return " ".join(words + [f"{key} {value}" for key, value in given.items() if key not in ("steps", "norm")])
@@ -104,12 +106,6 @@ class DistanceWords(Vocabulary):
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", pattern.text)
-
-
-def parts(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name of an attack and the parameters that its text names."""
-    name, _, inside = text.partition("(")
-    return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
 
 
 def norm_of(text: str) -> str:

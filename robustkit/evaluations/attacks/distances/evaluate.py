@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
 import torch
 
 from attacks.threat import Norm, distance
@@ -14,39 +16,12 @@ from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
 from ...family import Evaluator
 from ...interface import Cost
-from ...subject import Batch, Evaluation, Subject
+from ...subject import Batch, Evaluation, Subject, show_attacked
+from ..evaluate import evaluated
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ....protocol.card import Card
-
-
-def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-    """Return how far the nearest wrong point is, and how the model does there, in full precision."""
-    inputs = subject.inputs(batch.inputs)
-    result = subject.attack(condition, inputs, batch, rng)
-    with torch.inference_mode():
-        change = (result.adversarials - inputs).float()
-        if subject.card.space == "normalised":
-            change = change * subject.classifier.std
-        batches = torch.split(result.adversarials, subject.settings.batch_size)
-        rows = subject.score(torch.cat([subject.scorer(part) for part in batches]), batch)
-        norm = cast(Norm, condition.norm)
-        sizes = distance(norm, change, torch.zeros_like(change)).tolist()
-    rows |= subject.distance(change, len(batch))
-    # A point that is right after all, where the attack found nothing, has no distance.
-    rows["distance"] = [math.nan if right else size for right, size in zip(rows["correct"], sizes, strict=True)]
-    counts = torch.stack([result.broken_at, result.steps, result.forwards, result.backwards])
-    rows["broken_by"] = [None if right else condition.name for right in rows["correct"]]
-    broken_at, rows["steps"], rows["forwards"], rows["backwards"] = counts.tolist()
-    rows["broken_at"] = [at if at >= 0 else None for at in broken_at]
-    images = result.adversarials
-    pictures = {}
-    if batch.keep and subject.card.space == "pixels":
-        pictures = subject.pictures(batch, image=images, delta=change)
-    return Evaluation(rows, notes=result.notes, pictures=pictures)
 
 
 class DistancesEvaluator(Evaluator):
@@ -56,8 +31,6 @@ class DistancesEvaluator(Evaluator):
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        import pyarrow as pa
-
         return {"distance": pa.float32()}
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
@@ -68,7 +41,17 @@ class DistancesEvaluator(Evaluator):
         return Cost(steps + 2, steps)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluate(subject, batch, condition, rng)
+        """Return how far the nearest wrong point is, and how the model does there, in full precision."""
+        inputs = subject.inputs(batch.inputs)
+        shown = show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
+        kept = batch if subject.card.space == "pixels" else replace(batch, keep=())
+        done = evaluated(subject, kept, condition, shown)
+        assert shown.change is not None
+        sizes = distance(cast(Norm, condition.norm), shown.change, torch.zeros_like(shown.change)).tolist()
+        # A point that is right after all, where the attack found nothing, has no distance.
+        right = done.columns["correct"]
+        done.columns["distance"] = [math.nan if each else size for each, size in zip(right, sizes, strict=True)]
+        return replace(done, change=None)
 
 
 EVALUATOR = DistancesEvaluator()

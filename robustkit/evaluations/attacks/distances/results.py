@@ -12,23 +12,23 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import bdtr
 
-from ....common.differences import Difference, of_ranks
-from ....common.intervals import Floats, bootstrap, wilson
-from ....display.grid import Grid, part_of, side_by_side, with_flags
-from ....display.svg import Figure, Point, Style, draw, labels, legend, listed, panels, percent, plain
-from ....display.table import Section, TextTable
+from ....common.intervals import Floats, bootstrap
+from ....display.svg import Figure, Point, draw, labels, legend, listed, panels, percent, plain
+from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import number
 from ....protocol.condition import CLEAN
-from ...aggregate import EXCEEDS, FEWEST, Number, Reading, Result, column_of, mean_of, readable
+from ...aggregate import EXCEEDS, FEWEST, Number, Reading, Result, column_of, mean_of, readable, share_of
 from ...family import Aggregator, Overview, Presenter, Summary
 from ...interface import ShortRow
+from ...metrics import SummaryRow, by_checkpoint
 from ...presenting import flag_lines, of_family
-from ...records import Layer, PerSample, Recorded, decode_layers, head_name, not_paired
+from ...records import Bools, Layer, PerSample, Recorded, Right, decode_layers, head_name, not_paired
 from ...registry import words_of
-from ..ranking import Strengths
+from ..ranking import Strengths, distances_of, evaluated
 from .condition import (
+    ACCURACY,
     AREA,
     BY_CHANCE,
     CORRELATION,
@@ -45,7 +45,6 @@ from .condition import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
-    from numpy.typing import NDArray
 
     from ....runs.manifest import Manifest
     from ...aggregate import Results
@@ -58,18 +57,13 @@ _LEAST = 0.02
 """The share of the samples that may be missed without a flag, and one sample always: random starts differ."""
 
 
-def beside_flags(reading: Reading, condition: str, read: pa.Table) -> list[str]:
+def weak_flags(reading: Reading, condition: str, read: pa.Table) -> list[str]:
     """Return a flag for each attack of a fixed radius that broke samples nearer than this one found.
 
     read: of the attack that looks for the smallest change, with `distance`.
     """
     flags = []
-    for other, eps in _same_norm(reading, condition):
-        try:
-            table = readable(reading.run.table(reading.checkpoint, other, ["sample_id", "error", "correct"]))
-        except RunError:
-            continue  # not evaluated yet
-        distances, right = _paired(read, table)
+    for other, eps, distances, right in _others(reading, condition, read):
         missed = int((~right & (distances > eps * (1 + 1e-4) + EXCEEDS)).sum())
         if missed > max(1.0, _LEAST * len(right)):
             radius = amount(eps, norm_of(condition), reading.manifest.protocol.space)
@@ -83,26 +77,14 @@ def beside_flags(reading: Reading, condition: str, read: pa.Table) -> list[str]:
 class LeftStanding(Overview):
     """Attacks of a fixed radius that left standing what a nearer wrong point was found for."""
 
-    def __init__(self, reading: Reading, minimal: Sequence[str]) -> None:
-        self.reading, self.minimal = reading, minimal
-        self.seen: dict[str, pa.Table] = {}
-
-    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
-        if condition in self.reading.manifest.claims:
-            self.seen[condition] = read.select(["sample_id", "correct"])
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
 
     def flags(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for condition in self.minimal:
-            try:
-                names = ["sample_id", "error", "distance"]
-                table = readable(self.reading.run.table(self.reading.checkpoint, condition, names))
-            except RunError:
-                continue
-            for other, eps in _same_norm(self.reading, condition):
-                if other not in self.seen:
-                    continue
-                distances, right = _paired(table, self.seen[other])
+        for condition in _ours(self.reading.manifest.conditions):
+            table = evaluated(self.reading, condition, ["sample_id", "distance"])
+            for other, eps, distances, right in _others(self.reading, condition, table):
                 left = int((right & (distances <= eps)).sum())
                 if left > max(1.0, _LEAST * len(right)):
                     found.setdefault(other, []).append(
@@ -112,25 +94,19 @@ class LeftStanding(Overview):
         return found
 
 
-def _same_norm(reading: Reading, condition: str) -> list[tuple[str, float]]:
-    """Return the attacks of a fixed radius above 0 in the norm of a condition, each with its radius in the units of
-    records; those on clean samples.
+def _others(reading: Reading, condition: str, read: pa.Table | None) -> Iterator[tuple[str, float, Floats, Bools]]:
+    """Yield the attacks of a fixed radius above 0 in the norm of a condition, on clean samples: their text, the radius
+    in the units of records, and, of the samples that both have, the distances in `read` and what is right under them.
     """
-    if reading.manifest.protocol.space == "normalised":
-        return []
-    claims = reading.manifest.claims
-    norm = norm_of(condition)
-    alike = {text: claim for text, claim in claims.items() if words_of(text).starts_from(text) == CLEAN.text}
-    return [(text, claim.eps) for text, claim in alike.items() if claim.norm == norm and claim.eps > 0]
-
-
-def _paired(first: pa.Table, second: pa.Table) -> tuple[Floats, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Return the distances of the first and whether the second is right, of the samples that both have."""
-    mine, theirs = shared(first["sample_id"].to_pylist(), second["sample_id"].to_pylist())
-    distances = column_of(first, "distance")
-    distances = np.where(np.isnan(distances), np.inf, distances)
-    right = second["correct"].fill_null(False).to_numpy().astype(bool)
-    return distances[mine], right[theirs]
+    manifest, norm = reading.manifest, norm_of(condition)
+    if read is None or manifest.protocol.space == "normalised":
+        return
+    for other, claim in manifest.claims.items():
+        if claim.norm != norm or claim.eps <= 0 or words_of(other).starts_from(other) != CLEAN.text:
+            continue
+        if (table := evaluated(reading, other, ["sample_id", "correct"])) is not None:
+            mine, theirs = shared(read["sample_id"].to_pylist(), table["sample_id"].to_pylist())
+            yield other, claim.eps, distances_of(read)[mine], Right.of(table).right[theirs]
 
 
 def shared(first: Sequence[str], second: Sequence[str]) -> tuple[Places, Places]:
@@ -141,7 +117,7 @@ def shared(first: Sequence[str], second: Sequence[str]) -> tuple[Places, Places]
     return both[:, 0], both[:, 1]
 
 
-_COLUMNS = ("sample_id", "error", "softmax_slope", "softmax_slopes")
+_FIGURES = ("softmax_slope", "softmax_slopes")
 _SHUFFLES = 1000
 _AT_ONCE = 1_000_000  # figures of shuffles that are held together
 
@@ -166,27 +142,26 @@ def slopes_of(reading: Reading) -> Slopes | None:
     ids, means, heads = list[str](), list[Floats](), list[Floats]()
     layers: tuple[Layer, ...] = ()
     try:
-        shards = [(readable(shard), shard.schema.metadata) for shard in reading.shards(WATCHED, _COLUMNS)]
+        every = list(reading.shards(WATCHED, ("sample_id", "error", *_FIGURES)))
     except DamagedRecord:
         raise
     except RunError:
         return None  # not asked for, or not evaluated yet
-    for read, metadata in shards:
-        if not len(read):
+    for shard in every:
+        if not len(read := readable(shard)):
             continue
-        found = decode_layers(metadata, where)
+        found = decode_layers(shard.schema.metadata, where)
         if layers and found != layers:
             raise DamagedRecord(f"{where}: records of other layers than the rest; delete them and run again")
         layers = found
         width = sum(layer.heads for layer in layers)
-        values = np.empty(0)
-        if {"softmax_slope", "softmax_slopes"} <= {*read.column_names}:
-            values = read["softmax_slopes"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        if len(values) != len(read) * width:
+        there = {*_FIGURES} <= {*read.column_names}
+        flat = read["softmax_slopes"].combine_chunks().flatten() if there else None
+        if flat is None or len(flat) != len(read) * width:
             raise DamagedRecord(f"{where}: a record without a figure for each head; delete it and run again")
         ids += read["sample_id"].to_pylist()
         means.append(column_of(read, "softmax_slope"))
-        heads.append(values.reshape(-1, width))
+        heads.append(flat.to_numpy(zero_copy_only=False).reshape(-1, width))
     return Slopes(ids, np.concatenate(means), np.concatenate(heads), layers) if ids else None
 
 
@@ -255,14 +230,11 @@ def by_chance(ranks: Floats, standard: Floats) -> float:
     """
     generator = np.random.Generator(np.random.PCG64(0))
     largest, n = list[Floats](), len(ranks)
-    while sum(map(len, largest)) < _SHUFFLES:
-        rows = min(max(1, _AT_ONCE // n), _SHUFFLES - sum(map(len, largest)))
+    while (left := _SHUFFLES - sum(map(len, largest))) > 0:
+        rows = min(max(1, _AT_ONCE // n), left)
         drawn = generator.permuted(np.broadcast_to(ranks, (rows, n)), axis=1)
         largest.append(np.abs(drawn @ standard).max(axis=1))
     return float(np.quantile(np.concatenate(largest), 0.95))
-
-
-COLUMNS = ("sample_id", "error", "correct", "distance", "nll")
 
 
 class DistanceSummary(Summary):
@@ -272,18 +244,17 @@ class DistanceSummary(Summary):
         self.reading, self.strengths, self.noted = reading, Strengths(reading), dict[str, list[str]]()
 
     def add(self, condition: str) -> list[Result]:
-        table, notes = self.reading.joined(self.reading.shards(condition, COLUMNS))
+        columns = ("sample_id", "error", "correct", "distance", "nll")
+        table, notes = self.reading.joined(self.reading.shards(condition, columns))
         read = readable(table)
         flags = [*self.reading.flags(condition, table), *notes]
         if not len(read):
             return []
-        distances = distances_of(column_of(read, "distance"))
-        lost = int(np.isinf(distances).sum())
-        if lost:
-            flags.append(
-                f"no wrong point was found for {lost} of {len(read)} samples; gradients may mislead the attack"
-            )
-        flags += beside_flags(self.reading, condition, read)
+        distances = distances_of(read)
+        if lost := int(np.isinf(distances).sum()):
+            where = f"{lost} of {len(read)} samples"
+            flags.append(f"no wrong point was found for {where}; gradients may mislead the attack")
+        flags += weak_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags
         figures = list(numbers(distances, norm_of(condition)))
@@ -297,26 +268,19 @@ class DistanceSummary(Summary):
 
     def finish(self) -> Iterator[Result]:
         for condition, flags in self.noted.items():
-            yield from (
-                Result(condition, OPTIMALITY.name, *figure, flags) for figure in self.strengths.optimality(condition)
-            )
-
-
-def distances_of(column: Floats) -> Floats:
-    """Return distances with infinity, not nan, where no wrong point was found."""
-    return np.where(np.isnan(column), np.inf, column)
+            found = self.strengths.optimality(condition)
+            yield from (Result(condition, OPTIMALITY.name, *figure, flags) for figure in found)
 
 
 def numbers(distances: Floats, norm: str) -> Iterator[Number]:
     """Yield metric, value, n and 95 % interval of the distances (n,) of samples."""
     n = len(distances)
     middle, (low, high) = float(np.sort(distances)[(n - 1) // 2]), median_interval(distances)
-    yield "median_distance", _finite(middle), n, _finite(low), _finite(high)
-    shares = np.minimum(distances, FURTHEST[norm]) / FURTHEST[norm]
-    yield "distance_area", *mean_of(shares)
+    middle, low, high = (end if math.isfinite(end) else math.nan for end in (middle, low, high))
+    yield MEDIAN.name, middle, n, low, high
+    yield AREA.name, *mean_of(np.minimum(distances, FURTHEST[norm]) / FURTHEST[norm])
     for text in RADII[norm]:
-        standing = int((distances > float(number(text))).sum())
-        yield f"accuracy_at({text})", standing / n, n, *wilson(standing, n)
+        yield f"{ACCURACY.name}{text})", *share_of(distances > float(number(text)))
 
 
 def median_interval(values: Floats) -> tuple[float, float]:
@@ -332,27 +296,6 @@ def median_interval(values: Floats) -> tuple[float, float]:
     return float(ordered[place - 1]), float(ordered[n - place])
 
 
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else math.nan
-
-
-def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
-    """Return ln distances of the samples that are predicted right, shares of the area, or whether samples stand at a
-    radius. Raises RunError for another metric.
-    """
-    read = side.samples(condition, ["distance"])
-    distances = distances_of(read.columns["distance"])
-    if metric == RATIO.name:
-        right = distances > 0
-        return read.ids.filter(pa.array(right)), np.log(distances[right])
-    if metric == AREA.name:
-        furthest = FURTHEST[norm_of(condition)]
-        return read.ids, np.minimum(distances, furthest) / furthest
-    if metric.startswith("accuracy_at(") and metric.endswith(")"):
-        return read.ids, (distances > float(number(metric[12:-1]))).astype(np.float64)
-    raise not_paired(condition, metric, [RATIO.name, AREA.name, "accuracy_at(RADIUS)"])
-
-
 _TITLE = "Smallest changes"
 _NOTE = (
     "Accuracy at a radius counts the samples whose nearest wrong point found is further away; samples that are wrong "
@@ -364,57 +307,35 @@ _OF_SLOPES = (
     "head is picked from all for the largest, which is large by chance, too: in 95 % of 1000 shuffles of the distances "
     "the largest stays below the figure that is said to be chance's."
 )
-Rows = Sequence[Mapping[str, Any]]
 
 
-def distance_tables(results: Rows, texts: Sequence[str]) -> list[TextTable]:
-    """Return a table for each checkpoint, from the rows of the summary. texts: the conditions of the family."""
-    figures: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
-    for row in results:
-        if row["condition"] in texts:
-            figures.setdefault(row["checkpoint"], {}).setdefault(row["condition"], []).append(row)
-    return [_table(checkpoint, conditions) for checkpoint, conditions in figures.items()]
-
-
-def distance_grids(tables: Sequence[TextTable]) -> list[Grid]:
-    """Return the tables as one grid: a row for each figure, a column for each checkpoint."""
-    parts = [part_of(table) for table in tables]
-    grids = side_by_side(_TITLE, parts, keys=2, headline="value", note=max((t.note for t in tables), key=len))[:1]
-    return [replace(grid, title=_TITLE) for grid in grids]
-
-
-def _table(checkpoint: str, conditions: Mapping[str, Sequence[Mapping[str, Any]]]) -> TextTable:
+def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, SummaryRow]]) -> TextTable:
     lines = []
     for condition, rows in conditions.items():
         norm, name = norm_of(condition), VOCABULARY.label(condition)
-        for row in rows:
-            if str(row["metric"]).startswith(CORRELATION.name):
-                continue
-            metric, percent = str(row["metric"]), row["metric"] != "median_distance"
-            what = {"median_distance": "median distance"}.get(metric, "")
-            if metric == OPTIMALITY.name:
-                what = "optimality among all attacks of this norm, %"
-            elif metric == "distance_area":
-                what = f"area under the curve to {pixels(FURTHEST[norm], norm)}, %"
-            elif not what:
-                radius = metric.removeprefix("accuracy_at(").removesuffix(")")
-                what = f"accuracy at {radius}, %"
-            lines.append((name, what, _cell(row, norm, percent)))
+        called = {
+            MEDIAN.name: "median distance",
+            OPTIMALITY.name: "optimality among all attacks of this norm, %",
+            AREA.name: f"area under the curve to {pixels(FURTHEST[norm], norm)}, %",
+        }
+        for metric, row in rows.items():
+            if not metric.startswith(CORRELATION.name):
+                what = called.get(metric) or f"accuracy at {_radius(metric)}, %"
+                lines.append((name, what, _cell(row, norm, percent=metric != MEDIAN.name)))
         lines += [(name, *line) for line in _correlations(rows)]
-    n = next(iter(conditions.values()))[0]["n"]
-    return TextTable(
-        f"{checkpoint}: smallest changes, n = {n}",
-        ("attack", "figure", "value"),
-        tuple(lines),
-        (),
-        _NOTE + _OF_SLOPES * any(what == CORRELATION.label for _, what, _ in lines),
-        checkpoint=checkpoint,
-    )
+    n = next(iter(next(iter(conditions.values())).values()))["n"]
+    note = _NOTE + _OF_SLOPES * any(what == CORRELATION.label for _, what, _ in lines)
+    title, headings = f"{checkpoint}: smallest changes, n = {n}", ("attack", "figure", "value")
+    return TextTable(title, headings, tuple(lines), note=note, checkpoint=checkpoint)
 
 
-def _correlations(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _radius(metric: str) -> str:
+    return metric.removeprefix(ACCURACY.name).removesuffix(")")
+
+
+def _correlations(rows: Mapping[str, SummaryRow]) -> Iterator[tuple[str, str]]:
     """Yield what the rows say about softmax slopes: of all heads together, and of the one with most."""
-    of = {str(row["metric"]): row for row in rows if row["value"] is not None}
+    of = {metric: row for metric, row in rows.items() if row["value"] is not None}
     if (row := of.get(CORRELATION.name)) is not None:
         ends = [row["ci_low"], row["ci_high"]]
         interval = "" if None in ends else f" [{ends[0]:+.2f}, {ends[1]:+.2f}]"
@@ -426,38 +347,34 @@ def _correlations(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]
             yield f"{CORRELATION.label}, largest of all heads", f"{row['value']:+.2f} ({head}; chance {chance:.2f})"
 
 
-def _cell(row: Mapping[str, Any], norm: str, percent: bool) -> str:
+def _cell(row: SummaryRow, norm: str, percent: bool) -> str:
     """Return `2.74/255 [2.30, 3.49]`, or `43.3 [31.6, 55.9]` of percentages."""
     if row["value"] is None:
         return "none found"
     levels = norm == "linf" and not percent
 
     def shown(value: float | None) -> str:
-        if value is None:
-            return "…"
-        return f"{100 * value:.1f}" if percent else f"{255 * value:.2f}" if levels else f"{value:.3g}"
+        text = "…" if value is None else f"{100 * value:.1f}" if percent else f"{value:.3g}"
+        return f"{255 * value:.2f}" if levels and value is not None else text
 
-    text = shown(row["value"]) + "/255" * levels
-    if row["ci_low"] is None and row["ci_high"] is None:
-        return text
-    return f"{text} [{shown(row['ci_low'])}, {shown(row['ci_high'])}]"
+    ends = row["ci_low"], row["ci_high"]
+    interval = "" if ends == (None, None) else f" [{shown(ends[0])}, {shown(ends[1])}]"
+    return shown(row["value"]) + "/255" * levels + interval
 
 
-def distance_figures(
-    results: Sequence[Mapping[str, Any]], texts: Sequence[str], looks: Mapping[str, Style]
-) -> Iterator[Figure]:
-    """Yield a figure for each condition of the family, `texts`, with a curve for each checkpoint."""
-    for text in texts:
+def distance_figures(results: Sequence[SummaryRow], looks: Looks) -> Iterator[Figure]:
+    """Yield a figure for each condition of the family, with a curve for each checkpoint."""
+    for text in _ours(dict.fromkeys(row["condition"] for row in results)):
         curves: dict[str, list[tuple[float, Point]]] = {}
         for row in results:
-            if row["condition"] == text and row["metric"].startswith("accuracy_at("):
-                radius = float(number(row["metric"].removeprefix("accuracy_at(").removesuffix(")")))
+            if row["condition"] == text and row["metric"].startswith(ACCURACY.name):
+                radius = float(number(_radius(row["metric"])))
                 curves.setdefault(row["checkpoint"], []).append((radius, Point.of(row)))
         if curves:
             yield _figure(text, curves, looks)
 
 
-def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: Mapping[str, Style]) -> Figure:
+def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: Looks) -> Figure:
     norm, names = norm_of(text), labels(curves)
     unit = 255 if norm == "linf" else 1
     axis = {"linf": "radius (linf) in 1/255", "l0": "values that may change (l0)"}.get(norm, f"radius ({norm})")
@@ -466,13 +383,10 @@ def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: M
         (axes,) = panels(canvas, 1)
         for checkpoint, points in curves.items():
             look, radii = looks[checkpoint], [unit * radius for radius, _ in points]
-            low, value, high = (
-                [100 * getattr(point, part) for _, point in points] for part in ("low", "value", "high")
-            )
+            low, value, high = ([100 * getattr(point, end) for _, point in points] for end in ("low", "value", "high"))
             axes.fill_between(radii, low, high, color=look.colour, alpha=0.15, linewidth=0)
-            axes.plot(
-                radii, value, color=look.colour, marker=look.marker, markersize=4, linestyle=look.line, linewidth=1.6
-            )
+            line: dict[str, Any] = {"color": look.colour, "marker": look.marker, "linestyle": look.line}
+            axes.plot(radii, value, markersize=4, linewidth=1.6, **line)
         axes.set_xscale("symlog", linthresh=min(unit * points[0][0] for points in curves.values()))
         ticks = [unit * radius for radius, _ in next(iter(curves.values()))]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -486,16 +400,10 @@ def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: M
     for checkpoint, points in curves.items():
         shown = (f"{percent(point.value)} at {unit * radius:g}" for radius, point in points)
         sentences.append(f"{names[checkpoint]} has {', '.join(shown)}")
-    label = VOCABULARY.label(text)
-    return draw(
-        "distances",
-        f"Accuracy at every radius, {label}",
-        300 + 18 * -(-len(curves) // 2),
-        paint,
-        alt=f"{plain(label, 90)}: {listed(sentences)}.",
-        caption=f"{label}: the share of samples without a wrong point nearer than the radius; bands: 95 %.",
-        name=text,
-    )
+    label, height = VOCABULARY.label(text), 300 + 18 * -(-len(curves) // 2)
+    caption = f"{label}: the share of samples without a wrong point nearer than the radius; bands: 95 %."
+    alt = f"{plain(label, 90)}: {listed(sentences)}."
+    return draw("distances", f"Accuracy at every radius, {label}", height, paint, alt=alt, caption=caption, name=text)
 
 
 def _ours(texts: Iterable[str]) -> list[str]:
@@ -512,7 +420,7 @@ class DistancesAggregator(Aggregator):
         return DistanceSummary(reading)
 
     def overview(self, reading: Reading) -> Overview:
-        return LeftStanding(reading, _ours(reading.manifest.conditions))
+        return LeftStanding(reading)
 
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
@@ -520,10 +428,20 @@ class DistancesAggregator(Aggregator):
         yield from ((text, RATIO.name) for text in common)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
-        return per_sample(side, condition, metric)
-
-    def difference(self, metric: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Difference | None:
-        return of_ranks(before, after) if metric == RATIO.name else None
+        """Return ln distances of the samples that are predicted right, shares of the area, or whether samples stand at
+        a radius. Raises RunError for another metric.
+        """
+        read = side.samples(condition, ["distance"])
+        distances = np.where(np.isnan(read.columns["distance"]), np.inf, read.columns["distance"])
+        if metric == RATIO.name:
+            right = distances > 0
+            return read.ids.filter(pa.array(right)), np.log(distances[right])
+        if metric == AREA.name:
+            furthest = FURTHEST[norm_of(condition)]
+            return read.ids, np.minimum(distances, furthest) / furthest
+        if metric.startswith(ACCURACY.name) and metric.endswith(")"):
+            return read.ids, (distances > float(number(_radius(metric)))).astype(np.float64)
+        raise not_paired(condition, metric, [RATIO.name, AREA.name, f"{ACCURACY.name}RADIUS)"])
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = (
@@ -545,7 +463,9 @@ class DistancesPresenter(Presenter):
         return (key for key in keys if key[1] == AREA.name)
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        return distance_tables(results, _ours(dict.fromkeys(row["condition"] for row in results)))
+        """Return a table for each checkpoint."""
+        ours = by_checkpoint(results, lambda text: text if words_of(text) is VOCABULARY else None)
+        return [_table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         for text in texts:
@@ -555,15 +475,14 @@ class DistancesPresenter(Presenter):
             yield ShortRow("smallest change that misleads, more is better", label, text, metric)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        texts = _ours(dict.fromkeys(row["condition"] for row in results))
-        if texts:
-            lines = flag_lines(results, of_family(self.name))
-            yield Section(
-                "distances",
-                "Smallest changes that mislead",
-                lambda: {"grids": with_flags(distance_grids(self.tables(results)), lines)},
-                tuple(distance_figures(results, texts, looks)),
-            )
+        if tables := self.tables(results):
+            lines, note = flag_lines(results, of_family(self.name)), max((table.note for table in tables), key=len)
+            parts = [part_of(table) for table in tables]
+            # A row for each figure, a column for each checkpoint.
+            grid = replace(side_by_side(_TITLE, parts, keys=2, headline="value", note=note)[0], title=_TITLE)
+            figures = tuple(distance_figures(results, looks))
+            title = "Smallest changes that mislead"
+            yield Section("distances", title, lambda: {"grids": with_flags([grid], lines)}, figures)
 
 
 PRESENTER = DistancesPresenter()

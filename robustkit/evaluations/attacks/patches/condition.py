@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ....protocol.condition import ConditionPattern, Value
-from ...interface import Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Term
-
-if TYPE_CHECKING:
-    pass
+from ..condition import parts
 
 _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
@@ -30,6 +28,7 @@ class PatchWords(Vocabulary):
         "engine": "robustkit",
     }
     defaults: ClassVar[Mapping[str, str]] = {"where": "corner", "loss": "ce", "engine": "robustkit"}
+    in_sentence = "under a {}"
     in_results = True
     terms = (
         Term(
@@ -40,11 +39,11 @@ class PatchWords(Vocabulary):
         ),
     )
 
-    def label(self, text: str) -> str:
-        given = dict(item.split("=", 1) for item in text.partition("(")[2].rstrip(")").split(",") if "=" in item)
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        _, given = parts(text)
         where = given.get("where", "corner")
-        place = "" if where == "corner" else f", {where}"
-        return f"patch of {given.get('size', '16')} pixels{place} ({_LOSSES.get(given.get('loss', 'ce'), '?')})"
+        at = "" if where == "corner" else f", {where}"
+        return f"patch of {given.get('size', '16')} pixels{at} ({_LOSSES.get(given.get('loss', 'ce'), '?')})"
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", pattern.text)

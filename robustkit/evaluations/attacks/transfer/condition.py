@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
-from ...interface import View, Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Metric, Term
-from ...registry import is_attack, kind_of, vocabulary_of
+from ...registry import is_attack, kind_of, vocabulary_of, words_of
 
 _START, _FROM = "transfer(", ",from="  # no attack's text has the second; a checkpoint's name may
 
@@ -45,7 +45,6 @@ def passed_of(text: str) -> Passed | None:
 
 ACCURACY = Metric("transfer_accuracy", "transfer accuracy %", 100, 1, binary=True, share=True)
 KEPT = Metric("verdicts_kept", "verdicts kept %", 100, 1, binary=True, share=True)
-METRICS = (ACCURACY, KEPT)
 TERMS = (
     Term(
         "transfer accuracy",
@@ -65,7 +64,7 @@ class TransferWords(Vocabulary):
     """Adversarial images of one checkpoint, shown to another."""
 
     name = "transfer"
-    metrics = METRICS
+    metrics = (ACCURACY, KEPT)
     terms = TERMS
     telling = ("from",)
 
@@ -73,12 +72,16 @@ class TransferWords(Vocabulary):
         passed = passed_of(text)
         return (checkpoint, text) if passed is None else (passed.source, passed.attack)
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         passed = passed_of(text)
         if passed is None:
             return text
-        of = f" from {passed.source}" if passed.source else ""
-        return f"{vocabulary_of(kind_of(passed.attack)).label(passed.attack)}{of}"
+        words, source = words_of(passed.attack), f" from {passed.source}" if passed.source else ""
+        if place == "badge":
+            return f"{words.label(passed.attack, place, manifest)}, found for {passed.source}"
+        if place == "axis":
+            return words.label(passed.attack) + source
+        return f"transfer of {words.label(passed.attack, 'table', manifest)}" + ("," + source if source else "")
 
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
         passed = passed_of(text)
@@ -110,9 +113,6 @@ class TransferWords(Vocabulary):
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         passed = passed_of(text)
         return [text, *([passed.attack] if passed is not None and metric == KEPT.name else [])]
-
-    def view(self, text: str) -> View | None:
-        return None
 
 
 VOCABULARY = TransferWords()

@@ -8,36 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from ....protocol.condition import Condition
-from ...family import Evaluator, family_of
+from ...family import Evaluator
 from ...inputs import attacked_inputs
-from ...interface import Cost
 from ...subject import Batch, Evaluation, Subject
+from ..evaluate import build_attack, plugins_under, scored
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
     from ....common.plugins import Plugin
     from ....common.randomness import SampleRng
-    from ....protocol.card import Card
-
-
-def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
-    """Return how the model does on the images that are passed on, in full precision.
-
-    A difference in half precision may leave the ball by a rounding, so the sum is drawn back into ball and bounds.
-    """
-    attack = condition.under
-    assert attack is not None and batch.given is not None
-    ball = family_of(attack.name).evaluator.ball(attack, subject.card)
-    assert ball is not None
-    inputs = attacked_inputs(subject, batch, attack)
-    with torch.inference_mode():
-        shown = ball.project(inputs + batch.given.to(inputs.device, inputs.dtype), inputs)
-        change = (shown - inputs).float()
-        if subject.card.space != "pixels":
-            change = change * subject.classifier.std
-        parts = torch.split(shown, subject.settings.batch_size)
-        rows = subject.score(torch.cat([subject.scorer(part) for part in parts]), batch)
-    return Evaluation(rows | subject.distance(change, len(batch)))
 
 
 class TransferEvaluator(Evaluator):
@@ -46,13 +25,24 @@ class TransferEvaluator(Evaluator):
     words = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        return () if condition.under is None else family_of(condition.under.name).evaluator.plugins(condition.under)
-
-    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        return Cost(1)
+        return plugins_under(condition)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluate(subject, batch, condition)
+        """Return how the model does on the images that are passed on, in full precision.
+
+        A difference in half precision may leave the ball by a rounding, so the sum is drawn back into ball and bounds.
+        """
+        attack = condition.under
+        assert attack is not None and batch.given is not None
+        found_by = build_attack(attack, subject.card)
+        assert found_by is not None
+        inputs = attacked_inputs(subject, batch, attack)
+        with torch.inference_mode():
+            shown = found_by.threat.project(inputs + batch.given.to(inputs.device, inputs.dtype), inputs)
+            change = (shown - inputs).float()
+            if subject.card.space != "pixels":
+                change = change * subject.classifier.std
+        return Evaluation(scored(subject, batch, shown) | subject.distance(change, len(batch)))
 
 
 EVALUATOR = TransferEvaluator()

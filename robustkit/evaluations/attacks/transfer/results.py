@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ....common.intervals import wilson
-from ....display.grid import Grid, with_flags
-from ....display.table import Section, TextTable
+from ....display.table import Grid, Section, TextTable, with_flags
 from ....errors import RunError
 from ....runs.binding import PROVENANCE
 from ....runs.kept_images import DIGEST
-from ...aggregate import Reading, Result, Results, readable
-from ...family import Aggregator, Overview, Presenter, Summary, family_of
+from ...aggregate import Reading, Result, Results, readable, share_of
+from ...family import Aggregator, Overview, Presenter, Summary
 from ...interface import ShortRow, percent
-from ...metrics import interval_cell, is_finite
-from ...presenting import flags_of, of_family, short_names
+from ...metrics import SummaryRow, interval_cell, is_finite
+from ...presenting import flag_lines, flags_of, of_family, short_names
 from ...records import Right, aligned_outcomes, chance
-from ...registry import kind_of, words_of
+from ...registry import name_of, words_of
+from ..condition import TOP1
+from ..ranking import evaluated
 from .condition import ACCURACY, KEPT, VOCABULARY, Passed, passed_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ....runs.manifest import Manifest
     from ...family import Looks
     from ...metrics import Metric
-    from ...records import Compared, Recorded
 
 CHANCE = 0.01
 """Probability below which more samples that fall only to another's images are not chance: McNemar's exact test."""
@@ -41,9 +40,8 @@ class Masked(Overview):
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         every = [passed_of(text) for text in reading.manifest.conditions]
-        others = [passed for passed in every if passed is not None and passed.source != reading.checkpoint]
-        self.passed = others
-        attacks = {passed.attack for passed in others}
+        self.passed = [passed for passed in every if passed is not None and passed.source != reading.checkpoint]
+        attacks = {passed.attack for passed in self.passed}
         self.wanted = attacks | {words_of(attack).starts_from(attack) for attack in attacks}
         self.rights = dict[str, Right]()
 
@@ -79,9 +77,6 @@ class Masked(Overview):
         )
 
 
-COLUMNS = ("sample_id", "error", "correct", "linf", "l2", "nll")
-
-
 class TransferSummary(Summary):
     """The rows of each condition; of a checkpoint's own images also what rounding them to half precision changes."""
 
@@ -91,19 +86,17 @@ class TransferSummary(Summary):
     def add(self, condition: str) -> list[Result]:
         passed = passed_of(condition)
         assert passed is not None
-        shards = list(self.reading.shards(condition, COLUMNS))
+        shards = list(self.reading.shards(condition, ("sample_id", "error", "correct", "linf", "l2", "nll")))
         table, notes = self.reading.joined(shards)
         read = readable(table)
         if not len(read):
             return []
         flags = [*self.reading.flags(condition, table, passed.attack), *notes, *self._strangers(passed, shards)]
         here = Right.of(read)
-        hits, n = int(here.right.sum()), len(read)
-        rows: list[Result] = [Result(condition, ACCURACY.name, hits / n, n, *wilson(hits, n), flags)]
+        rows = [Result(condition, ACCURACY.name, *share_of(here.right), flags)]
         if passed.source == self.reading.checkpoint and (own := right_under(self.reading, passed.attack)) is not None:
             before, after = aligned_outcomes([own, here])
-            alike, n = int((before == after).sum()), len(before)
-            rows += [Result(condition, KEPT.name, alike / n, n, *wilson(alike, n), flags)] if n else []
+            rows += [Result(condition, KEPT.name, *share_of(before == after), flags)] if len(before) else []
         return rows
 
     def _strangers(self, passed: Passed, shards: Iterable[pa.Table]) -> list[str]:
@@ -113,21 +106,15 @@ class TransferSummary(Summary):
         except RunError:
             return []  # none are there
         scored = _digests(shards)
-        odd = [shard for shard, digest in scored.items() if theirs.get(shard, digest) != digest]
-        if not odd:
-            return []
-        return [
-            f"{len(odd)} of {len(scored)} shards were scored on other images than the records of {passed.source} are "
-            "about; delete these records and run the same command again"
-        ]
+        odd = sum(theirs.get(shard, digest) != digest for shard, digest in scored.items())
+        flag = f"{odd} of {len(scored)} shards were scored on other images than the records of {passed.source} are "
+        return [f"{flag}about; delete these records and run the same command again"] if odd else []
 
 
 def right_under(reading: Reading, condition: str) -> Right | None:
     """Return which samples a checkpoint predicts right under a condition; None where there are no records."""
-    try:
-        return Right.of(readable(reading.run.table(reading.checkpoint, condition, ["sample_id", "error", "correct"])))
-    except RunError:
-        return None
+    read = evaluated(reading, condition, ["sample_id", "correct"])
+    return None if read is None else Right.of(read)
 
 
 def _digests(shards: Iterable[pa.Table]) -> dict[int, bytes]:
@@ -136,86 +123,64 @@ def _digests(shards: Iterable[pa.Table]) -> dict[int, bytes]:
     return {json.loads(each[PROVENANCE])["shard"]: each[DIGEST] for each in stated if DIGEST in each}
 
 
-_OWN = "top1"
 _NOTE = (
     "Rows: the checkpoint that the adversarial images were found for; columns: the one that is scored. On the diagonal "
     "its own attack. What others see is rounded to 16 bits. Verdicts kept: the share of samples on which a checkpoint "
     "is as right or wrong on its own images, rounded so, as before. 95 % intervals: Wilson's."
 )
-_FIRST, _LAST = "found for", "verdicts kept"
-
-Cell = Mapping[str, Any]
 
 
-@dataclass
 class Matrix:
-    """What one attack found and for whom. accuracy: by the checkpoint it was found for and the one that is scored.
-    kept: by checkpoint.
+    """What an attack found and for whom.
+
+    accuracy: by the checkpoint it was found for and the one that is scored. kept: by checkpoint. sources, scored: the
+    checkpoints in the order of the run.
     """
 
-    attack: str
-    accuracy: dict[tuple[str, str], Cell] = field(default_factory=dict)
-    kept: dict[str, Cell] = field(default_factory=dict)
+    def __init__(self, attack: str, results: Results) -> None:
+        self.attack, self.results = attack, results
+        self.accuracy, self.kept = dict[tuple[str, str], SummaryRow](), dict[str, SummaryRow]()
+        for row in results:
+            passed, name = passed_of(row["condition"]), row["checkpoint"]
+            if passed is None or passed.attack != attack:
+                continue
+            if row["metric"] == KEPT.name:
+                self.kept[name] = row
+            elif row["metric"] == ACCURACY.name:
+                own = results.cells[name].get((attack, TOP1.name)) if passed.source == name else None
+                self.accuracy[passed.source, name] = row if own is None else own
+        names = results.manifest.names
+        self.sources = [name for name in names if any(source == name for source, _ in self.accuracy)]
+        self.scored = [name for name in names if any(scored == name for _, scored in self.accuracy)]
+
+    def table(self) -> TextTable:
+        called, manifest = short_names(self.results.manifest.names), self.results.manifest
+        cells = {source: [self.accuracy.get((source, name)) for name in self.scored] for source in self.sources}
+        rows = [(called[source], *map(interval_cell, some)) for source, some in cells.items()]
+        if self.kept:
+            rows.append(("verdicts kept", *(interval_cell(self.kept.get(name)) for name in self.scored)))
+        attack = name_of(self.attack, "table", manifest)
+        sizes = [cell["n"] for cell in self.accuracy.values()]
+        counted = " to ".join(dict.fromkeys(map(str, (min(sizes), max(sizes)))))
+        title, headings = f"transfer of {attack}: accuracy in %, n = {counted}", [called[name] for name in self.scored]
+        return TextTable(title, ("found for", *headings), tuple(rows), note=_NOTE)
+
+    def grid(self) -> Grid:
+        """Return the table, darker where less is right."""
+        shades = {
+            (row, column): 1 - float(cell["value"])
+            for row, source in enumerate(self.sources)
+            for column, name in enumerate(self.scored, start=1)
+            if (cell := self.accuracy.get((source, name))) is not None and is_finite(cell["value"])
+        }
+        table = self.table()
+        return Grid(table.title[:1].upper() + table.title[1:], table.headings, table.rows, 1, shades)
 
 
 def matrices(results: Results) -> list[Matrix]:
     """Return a matrix for each attack whose images were passed on."""
-    found: dict[str, Matrix] = {}
-    for row in results:
-        passed, name = passed_of(row["condition"]), row["checkpoint"]
-        if passed is None:
-            continue
-        matrix = found.setdefault(passed.attack, Matrix(passed.attack))
-        if row["metric"] == KEPT.name:
-            matrix.kept[name] = row
-        elif row["metric"] == ACCURACY.name:
-            own = results.cells[name].get((passed.attack, _OWN)) if passed.source == name else None
-            matrix.accuracy[passed.source, name] = row if own is None else own
-    return list(found.values())
-
-
-def transfer_tables(results: Results) -> list[TextTable]:
-    """Return each matrix as a table."""
-    return [_table(matrix, results) for matrix in matrices(results)]
-
-
-def transfer_grids(results: Results) -> list[Grid]:
-    """Return each matrix as a grid, darker where less is right."""
-    grids = []
-    for matrix in matrices(results):
-        table = _table(matrix, results)
-        sources, scored = _names(matrix, results)
-        shades = {
-            (row, column): 1 - float(cell["value"])
-            for row, source in enumerate(sources)
-            for column, name in enumerate(scored, start=1)
-            if (cell := matrix.accuracy.get((source, name))) is not None and is_finite(cell["value"])
-        }
-        title = table.title[:1].upper() + table.title[1:]
-        grids.append(Grid(title, table.headings, table.rows, 1, shades))
-    return [*grids[:-1], *(replace(grid, note=_NOTE) for grid in grids[-1:])]
-
-
-def _table(matrix: Matrix, results: Results) -> TextTable:
-    sources, scored = _names(matrix, results)
-    called = short_names(results.manifest.names)
-    rows = [
-        (called[source], *(interval_cell(matrix.accuracy.get((source, name))) for name in scored)) for source in sources
-    ]
-    if matrix.kept:
-        rows.append((_LAST, *(interval_cell(matrix.kept.get(name)) for name in scored)))
-    attack = family_of(kind_of(matrix.attack)).presenter.called(matrix.attack, results.manifest)
-    sizes = sorted({str(cell["n"]) for cell in matrix.accuracy.values()}, key=int)
-    title = f"transfer of {attack}: accuracy in %, n = {' to '.join(dict.fromkeys((sizes[0], sizes[-1])))}"
-    return TextTable(title, (_FIRST, *(called[name] for name in scored)), tuple(rows), (), _NOTE)
-
-
-def _names(matrix: Matrix, results: Results) -> tuple[list[str], list[str]]:
-    """Return for whom images were found, and who is scored, in the order of the run."""
-    names = results.manifest.names
-    sources = {source for source, _ in matrix.accuracy}
-    scored = {name for _, name in matrix.accuracy}
-    return [name for name in names if name in sources], [name for name in names if name in scored]
+    every = (passed_of(text) for text in dict.fromkeys(row["condition"] for row in results))
+    return [Matrix(attack, results) for attack in dict.fromkeys(passed.attack for passed in every if passed)]
 
 
 class TransferAggregator(Aggregator):
@@ -228,11 +193,6 @@ class TransferAggregator(Aggregator):
 
     def overview(self, reading: Reading) -> Overview:
         return Masked(reading)
-
-    def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
-    ) -> Iterator[tuple[str, str]]:
-        yield from ()  # one of two checkpoints may be attacked with its own gradients, the other not
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = "Transfer is not compared here: its matrix is in each report and summary.json."
@@ -247,40 +207,19 @@ class TransferPresenter(Presenter):
 
     words = VOCABULARY
 
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return ()  # a column for each checkpoint would not say whose images were found with whose gradients
-
-    def called(self, text: str, manifest: Manifest) -> str:
-        passed = passed_of(text)
-        if passed is None:
-            return text
-        attack = family_of(kind_of(passed.attack)).presenter.called(passed.attack, manifest)
-        return f"transfer of {attack}" + (f", from {passed.source}" if passed.source else "")
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        passed = passed_of(text)
-        if passed is None:
-            return text
-        return (
-            f"{family_of(kind_of(passed.attack)).presenter.title(passed.attack, manifest)}, found for {passed.source}"
-        )
-
     def tables(self, results: Results) -> Sequence[TextTable]:
-        return transfer_tables(results)
+        return [matrix.table() for matrix in matrices(results)]
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         for text in texts:
-            yield ShortRow(ACCURACY.heading, self.title(text, manifest), text, ACCURACY)
+            yield ShortRow(ACCURACY.heading, name_of(text, "badge", manifest), text, ACCURACY)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        if grids := transfer_grids(results):
-            masked = tuple(flag.line for flag in flags_of(results) if flag.text.startswith(CHECK))
-            own = tuple(flag.line for flag in flags_of(results, of_family(self.name)))
-            yield Section(
-                "transfers",
-                "Transfer between checkpoints",
-                lambda: {"grids": with_flags(grids, tuple(dict.fromkeys((*masked, *own))))},
-            )
+        if grids := [matrix.grid() for matrix in matrices(results)]:
+            masked = (flag.line for flag in flags_of(results) if flag.text.startswith(CHECK))
+            lines = tuple(dict.fromkeys((*masked, *flag_lines(results, of_family(self.name)))))
+            grids[-1] = replace(grids[-1], note=_NOTE)
+            yield Section("transfers", "Transfer between checkpoints", lambda: {"grids": with_flags(grids, lines)})
 
 
 PRESENTER = TransferPresenter()

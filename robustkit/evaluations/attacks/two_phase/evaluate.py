@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import torch
@@ -16,6 +16,7 @@ from ....runs.folder import RunFolder
 from ...aggregate import readable
 from ...family import Evaluator, family_of
 from ...subject import Batch, Evaluation, Subject
+from ..evaluate import plugins_under
 from .condition import VOCABULARY, phases_of
 
 if TYPE_CHECKING:
@@ -24,11 +25,8 @@ if TYPE_CHECKING:
     from ....protocol.card import Card
     from ...interface import Cost
 
-_COLUMNS = ("sample_id", "error", "correct", "broken_by")
 
-
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What the first phase says about samples, by id.
 
     fallen: those that it broke, with the stage. drawn: those that go through the second phase.
@@ -38,51 +36,24 @@ class Choice:
     drawn: frozenset[str]
 
 
-def choose(run: RunFolder, checkpoint: str, condition: Condition, m: int) -> Choice:
+def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
     """Return the choice for a checkpoint: of those that stand m at random, a smaller m part of a larger one.
 
     Raises:
         RunError: records of the first phase are missing: who is drawn follows from all of them.
     """
-    assert condition.after is not None
+    phases = phases_of(condition.text)
+    assert phases is not None and condition.after is not None
     if missing := run.missing_units(checkpoint, condition.after.text):
         raise RunError(
             f"{run.path}: {missing} of {run.shard_count} shards of {checkpoint} under {condition.after.text} are "
             "missing, from which the second phase draws; compute them first"
         )
-    read = readable(run.table(checkpoint, condition.after.text, _COLUMNS))
+    read = readable(run.table(checkpoint, condition.after.text, ("sample_id", "error", "correct", "broken_by")))
     fallen = read.filter(pa.compute.invert(read["correct"]))
     names = zip(fallen["sample_id"].to_pylist(), fallen["broken_by"].to_pylist(), strict=True)
     standing = read.filter(read["correct"])["sample_id"].to_pylist()
-    return Choice(dict(names), drawn(standing, m, seed=run.manifest.seed, purpose="second phase"))
-
-
-def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
-    """Return the columns of a batch: what the first phase said about those that it broke, the second about those
-    that were drawn, and nothing of the others, whose `correct` is null.
-    """
-    choice, rest = batch.choice, condition.under
-    assert isinstance(choice, Choice) and rest is not None
-    ids = [sample.id for sample in batch.samples]
-    rows = [row for row, sample in enumerate(ids) if sample in choice.drawn]
-    columns: dict[str, list[Any]] = {
-        "sample_id": ids,
-        "correct": [False if sample in choice.fallen else None for sample in ids],
-        "broken_by": [choice.fallen.get(sample) for sample in ids],
-        "drawn": [sample in choice.drawn for sample in ids],
-    }
-    if not rows:
-        return Evaluation(columns)
-    some = [batch.samples[row] for row in rows]
-    truths = [batch.truths[row] for row in rows] if batch.truths else ()
-    part = replace(batch, inputs=batch.inputs[torch.tensor(rows)], samples=some, truths=truths, choice=None, keep=())
-    rng = subject.rng(some, rest)
-    done = subject.steadily(rest.text, rng, lambda: family_of(rest.name).evaluator.evaluate(subject, part, rest, rng))
-    for name, values in done.columns.items():
-        column = columns.setdefault(name, [None] * len(ids))
-        for row, value in zip(rows, values, strict=True):
-            column[row] = value
-    return replace(done, columns=columns, pictures={}, change=None)
+    return Choice(dict(names), drawn(standing, phases.m, seed=run.manifest.seed, purpose="second phase"))
 
 
 class TwoPhaseEvaluator(Evaluator):
@@ -92,12 +63,10 @@ class TwoPhaseEvaluator(Evaluator):
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        import pyarrow as pa
-
         return {"drawn": pa.bool_()}
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        return () if condition.under is None else family_of(condition.under.name).evaluator.plugins(condition.under)
+        return plugins_under(condition)
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         return True
@@ -106,13 +75,33 @@ class TwoPhaseEvaluator(Evaluator):
         assert condition.under is not None  # an upper bound: of all samples, not of those that are drawn
         return replace(family_of(condition.under.name).evaluator.cost(condition.under, card, classes), at_most=True)
 
-    def choice(self, run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
-        phases = phases_of(condition.text)
-        assert phases is not None
-        return choose(run, checkpoint, condition, phases.m)
-
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluate(subject, batch, condition)
+        """Return the columns of a batch: what the first phase said about those that it broke, the second about those
+        that were drawn, and nothing of the others, whose `correct` is null.
+        """
+        choice, rest = batch.choice, condition.under
+        assert isinstance(choice, Choice) and rest is not None
+        ids = [sample.id for sample in batch.samples]
+        rows = [row for row, sample in enumerate(ids) if sample in choice.drawn]
+        columns: dict[str, list[Any]] = {
+            "sample_id": ids,
+            "correct": [False if sample in choice.fallen else None for sample in ids],
+            "broken_by": [choice.fallen.get(sample) for sample in ids],
+            "drawn": [sample in choice.drawn for sample in ids],
+        }
+        if not rows:
+            return Evaluation(columns)
+        some = [batch.samples[row] for row in rows]
+        truths = [batch.truths[row] for row in rows] if batch.truths else ()
+        inputs = batch.inputs[torch.tensor(rows)]
+        part = replace(batch, inputs=inputs, samples=some, truths=truths, choice=None, keep=())
+        rng, evaluator = subject.rng(some, rest), family_of(rest.name).evaluator
+        done = subject.steadily(rest.text, rng, lambda: evaluator.evaluate(subject, part, rest, rng))
+        for name, values in done.columns.items():
+            column = columns.setdefault(name, [None] * len(ids))
+            for row, value in zip(rows, values, strict=True):
+                column[row] = value
+        return replace(done, columns=columns, pictures={}, change=None)
 
 
 EVALUATOR = TwoPhaseEvaluator()

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar, cast
+from dataclasses import replace
+from typing import ClassVar
 
 from ....errors import ProtocolError, unknown
 from ....protocol.condition import Condition, ConditionPattern, Value, parse_parameters
-from ...interface import View, Vocabulary
+from ...interface import Named, Place, View
 from ...metrics import Metric, Term, of_samples
-from ..methods import Chosen, check_method, method_text, shown, split_options, with_options
+from ..methods import Chosen, MapWords, chosen_of, method_text, shown, split_options, with_options
 
 FLIPPED = Metric("flipped", "flips %", 100, paired=True, binary=True, noun="predictions that flip")
 FOLLOWED = Metric("followed", "flips to what was put in %", 100, paired=True, binary=True)
-CHANGE = Metric("mass_change", "change of mass on the object, points", 100, paired=True, least=-1, most=1)
+CHANGE = Metric(
+    "mass_change", "change of mass on the object, points", 100, paired=True, least=-1, most=1, short="change, points"
+)
 BEFORE = Metric("mass_before", "mass on the object before %", 100, least=0, most=1)
-RIGHT = of_samples("changed_top1", "top-1 % of changed images")
-METRICS = (RIGHT, FLIPPED, FOLLOWED, BEFORE, CHANGE)
+RIGHT = replace(of_samples("changed_top1", "top-1 % of changed images"), short="top-1 %")
 TERMS = (
     Term(
         "changed images",
@@ -46,12 +48,14 @@ TERMS = (
 KIND, CHANGES = "counterfactual", ("colour", "shape", "background")
 
 
-class CounterfactualWords(Vocabulary):
+class CounterfactualWords(MapWords):
     """One thing of an image is changed. map: whose mass on the object is compared; empty for none."""
 
     name = "counterfactuals"
+    in_sentence = "with the {}"
     parameters: ClassVar[Mapping[str, Value]] = {"change": "", "map": ""}
-    metrics = METRICS
+    usual = ""
+    metrics = (RIGHT, FLIPPED, FOLLOWED, BEFORE, CHANGE)
     terms = TERMS
 
     def parse(self, text: str) -> Condition:
@@ -64,12 +68,7 @@ class CounterfactualWords(Vocabulary):
         named = with_options(f"{kind}({inside})", options)
         return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=True)
 
-    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
-        super().check(pattern, text, other)
-        if "map" in pattern.given:
-            check_method(pattern.given["map"], text)
-
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         condition = self.parse(text)
         given = dict(condition.parameters)
         method = method_text(str(given.get("map", "")), chosen_of(condition))
@@ -83,9 +82,8 @@ class CounterfactualWords(Vocabulary):
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", "none", "--data-dir", "embedded:shapes-counterfactual")
-        if method := pattern.given.get("map", ""):
-            own = ",".join(f"{key}={value}" for key, value in pattern.given.items() if key not in ("map", "change"))
-            yield from ("--cams", f"{method}({own})" if own else method)
+        if named := self.map_of(pattern):
+            yield from ("--cams", named)
 
 
 VOCABULARY = CounterfactualWords()
@@ -95,8 +93,3 @@ def counterfactual_conditions(method: str = "", options: Chosen = ()) -> tuple[C
     """Return a condition for each change. method: of the maps whose mass is compared, with options; empty for none."""
     with_map = "".join([f",map={method}", *(f",{each}" for each in shown(options))]) if method else ""
     return tuple(VOCABULARY.parse(f"{KIND}(change={change}{with_map})") for change in CHANGES)
-
-
-def chosen_of(condition: Condition) -> Chosen:
-    """Return the method's own options."""
-    return cast("Chosen", condition.payload)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,13 @@ from cam.localisation import energy_inside
 
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
-from ...family import Evaluator
 from ...interface import Cost
 from ...subject import Batch, Evaluation, Shown, Subject, show_pixels
-from ..explainers import explainer_of
-from ..methods import EVERY_EXPLAINER, map_with_logits
-from .condition import VOCABULARY, chosen_of
+from ..evaluate import MapEvaluator, explainer_of
+from ..methods import chosen_of, map_with_logits
+from .condition import VOCABULARY
 
 if TYPE_CHECKING:
-    from ....common.plugins import Plugin
     from ....protocol.card import Card
 
 COLUMNS: dict[str, pa.DataType] = {
@@ -42,38 +39,6 @@ image as it is and of the changed one; null without a map, or of one that is con
 """
 
 
-def show(subject: Subject, batch: Batch, condition: Condition) -> Shown:
-    """Return the changed images of a batch."""
-    change = str(dict(condition.parameters)["change"])
-    pixels = torch.stack([truth.changed(change).pixels for truth in batch.truths]).to(subject.settings.device)
-    return show_pixels(subject, batch, pixels)
-
-
-def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-    """Return how the model does on the changed images, and what became of its predictions. Computed in float32."""
-    given = dict(condition.parameters)
-    altered = [truth.changed(str(given["change"])) for truth in batch.truths]
-    shown = show(subject, batch, condition)
-    clean = subject.inputs(batch.inputs)
-    masses: dict[str, list[Any]] = {}
-    if method := str(given.get("map", "")):
-        masks = [truth.mask for truth in batch.truths], [each.mask for each in altered]
-        with explainer_of(subject, method, chosen_of(condition)) as explainer:
-            before, masses["mass_before"] = _explained(explainer, clean, masks[0], rng)
-            after, masses["mass_after"] = _explained(explainer, shown.inputs, masks[1], rng)
-    else:
-        with torch.inference_mode():
-            before, after = subject.exact(clean), subject.exact(shown.inputs)
-    samples = [replace(s, label=each.label, valid=None) for s, each in zip(batch.samples, altered, strict=True)]
-    rows = subject.score(after, replace(batch, samples=samples)) | subject.distance(shown.change, len(batch))
-    there = subject.score(before, batch)
-    flipped = [first != second for first, second in zip(there["prediction"], rows["prediction"], strict=True)]
-    followed = [None if a.other < 0 else p == a.other for p, a in zip(rows["prediction"], altered, strict=True)]
-    said = {"clean_prediction": there["prediction"], "clean_correct": there["correct"]}
-    pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
-    return Evaluation(rows | said | {"flipped": flipped, "followed": followed} | masses, pictures=pictures)
-
-
 def _explained(
     explainer: cam.Explainer, inputs: Tensor, masks: list[Tensor], rng: SampleRng
 ) -> tuple[Tensor, list[float | None]]:
@@ -86,28 +51,45 @@ def _explained(
     return explained.logits, [None if gone else share for share, gone in zip(shares.tolist(), lost, strict=True)]
 
 
-class CounterfactualsEvaluator(Evaluator):
+class CounterfactualsEvaluator(MapEvaluator):
     """What decides a prediction: images of which the colour, the outline or the background alone is another's."""
 
-    words = VOCABULARY
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        return COLUMNS
-
-    def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", "")))
-        return () if plugged is None else (plugged,)
+    words, columns = VOCABULARY, COLUMNS
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         method = str(dict(condition.parameters).get("map", ""))
         return map_with_logits(method, chosen_of(condition)) * 2 if method else Cost(2)
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        return show(subject, batch, condition)
+        change = str(dict(condition.parameters)["change"])
+        pixels = torch.stack([truth.changed(change).pixels for truth in batch.truths]).to(subject.settings.device)
+        return show_pixels(subject, batch, pixels)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluate(subject, batch, condition, rng)
+        """Return how the model does on the changed images, and what became of its predictions. Computed in float32."""
+        given = dict(condition.parameters)
+        altered = [truth.changed(str(given["change"])) for truth in batch.truths]
+        shown, clean = self.show(subject, batch, condition, rng), subject.inputs(batch.inputs)
+        masses: dict[str, list[Any]] = {}
+        if method := str(given.get("map", "")):
+            masks = [truth.mask for truth in batch.truths], [each.mask for each in altered]
+            with explainer_of(subject, method, chosen_of(condition)) as explainer:
+                before, masses["mass_before"] = _explained(explainer, clean, masks[0], rng)
+                after, masses["mass_after"] = _explained(explainer, shown.inputs, masks[1], rng)
+        else:
+            with torch.inference_mode():
+                before, after = subject.exact(clean), subject.exact(shown.inputs)
+        samples = [replace(s, label=each.label, valid=None) for s, each in zip(batch.samples, altered, strict=True)]
+        rows = subject.score(after, replace(batch, samples=samples)) | subject.distance(shown.change, len(batch))
+        there, now = subject.score(before, batch), rows["prediction"]
+        said = {
+            "clean_prediction": there["prediction"],
+            "clean_correct": there["correct"],
+            "flipped": [first != second for first, second in zip(there["prediction"], now, strict=True)],
+            "followed": [None if a.other < 0 else p == a.other for p, a in zip(now, altered, strict=True)],
+        }
+        pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
+        return Evaluation(rows | said | masses, pictures=pictures)
 
 
 EVALUATOR = CounterfactualsEvaluator()

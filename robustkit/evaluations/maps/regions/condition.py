@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from ....errors import ProtocolError, unknown
 from ....protocol.condition import (
@@ -17,19 +17,22 @@ from ....protocol.condition import (
     split_condition,
     split_list,
 )
-from ...interface import View, Vocabulary
+from ...interface import Named, Place, View
 from ...metrics import Metric, Term, of_samples
-from ..methods import Chosen, check_method, split_options, with_options
+from ..methods import MapWords, split_options, with_options
 
 if TYPE_CHECKING:
     import numpy as np
 
-ACCURACY = replace(of_samples("region_top1", "top-1 % without the region"), noun="accuracy without the region")
-KEPT = replace(of_samples("region_kept", "accuracy kept %"), noun="accuracy kept without the region")
-KEPT_RANDOM = replace(of_samples("region_random_kept", "kept without a random region %"), paired=False)
-LEAD = Metric("region_over_random", "kept over random, points", 100, paired=True, least=-1, most=1)
-AREA = Metric("region_area", "drowned area %", 100, least=0, most=1)
-METRICS = (ACCURACY, KEPT, KEPT_RANDOM, LEAD, AREA)
+AREA = Metric("region_area", "drowned area %", 100, least=0, most=1, short="area %")
+ACCURACY = replace(
+    of_samples("region_top1", "top-1 % without the region"), noun="accuracy without the region", short="top-1 %"
+)
+KEPT = replace(of_samples("region_kept", "accuracy kept %"), noun="accuracy kept without the region", short="kept %")
+KEPT_RANDOM = replace(
+    of_samples("region_random_kept", "kept without a random region %"), paired=False, short="random %"
+)
+LEAD = Metric("region_over_random", "kept over random, points", 100, paired=True, least=-1, most=1, short="difference")
 TERMS = (
     Term(
         "region noise",
@@ -62,14 +65,15 @@ REGIONS = (*LOCATED, *OF_MAP, RANDOM)
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
-class RegionWords(Vocabulary):
+class RegionWords(MapWords):
     """A region of each image, and how much noise drowns it. map: the explainer, whose own options may stand with it.
     share: of the pixels of the image, not RISE's.
     """
 
     name = "regions"
+    in_sentence = "with {}"
     parameters: ClassVar[Mapping[str, Value]] = {"region": "", "map": "agcam", "share": Fraction(1, 2), "severity": 5}
-    metrics = METRICS
+    metrics = (AREA, ACCURACY, KEPT, KEPT_RANDOM, LEAD)
     terms = TERMS
 
     def parse(self, text: str) -> Condition:
@@ -87,12 +91,7 @@ class RegionWords(Vocabulary):
             raise ProtocolError(f"{text}: severity {severity}; expected a whole number from 1 to 5")
         if not 0 < share < 1:
             raise ProtocolError(f"{text}: share {show(share)}; expected a part of the image, above 0 and below 1")
-        keys = [
-            "region",
-            *(["map"] if region in OF_MAP else []),
-            *(["share"] if region not in LOCATED else []),
-            "severity",
-        ]
+        keys = ["region", *["map"] * (region in OF_MAP), *["share"] * (region not in LOCATED), "severity"]
         if idle := [key for key in self.parameters if key not in keys and f"{key}=" in plain.replace(" ", "")]:
             raise ProtocolError(f"{text}: {idle[0]} does nothing for the region {region}; leave it out")
         kept = tuple((key, given[key]) for key in keys)
@@ -100,11 +99,9 @@ class RegionWords(Vocabulary):
         named = with_options(f"{KIND}({inside})", options)
         return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=region in LOCATED)
 
-    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
-        super().check(pattern, text, other)
-        check_method(pattern.given.get("map", "agcam"), text)
-
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        if place in ("table", "sentence"):
+            return f"noise on the {self.label(text)}"
         given = given_of(text)
         severity, kind = given["severity"], given["region"]
         percent = f"{100 * float(Fraction(given['share'])):.4g} %" if "share" in given else ""
@@ -132,11 +129,6 @@ class RegionWords(Vocabulary):
 VOCABULARY = RegionWords()
 
 
-def chosen_of(condition: Condition) -> Chosen:
-    """Return the map's own options."""
-    return cast("Chosen", condition.payload)
-
-
 def given_of(text: str) -> dict[str, str]:
     """Return the parameters in a canonical text."""
     return dict(item.split("=", 1) for item in text.partition("(")[2].rstrip(")").split(","))
@@ -156,16 +148,13 @@ def parse_regions(asked: str | Sequence[str]) -> tuple[Condition, ...]:
     Raises:
         ProtocolError: as `parse` does, or nothing is in the list.
     """
-    conditions = tuple(dict.fromkeys(map(_condition, split_list(asked))))
+    conditions = dict[Condition, None]()
+    for part in split_list(asked):
+        name, inside = split_condition(part)
+        if name not in (KIND, *REGIONS):
+            raise ProtocolError(f"--region-noise {part.strip()}: " + unknown("region", name, REGIONS))
+        text = f"{KIND}({','.join(filter(None, (f'region={name}', inside)))})"
+        conditions[VOCABULARY.parse(part if name == KIND else text)] = None
     if not conditions:
         raise ProtocolError(f"--region-noise {asked!r}: no region is named; expected some of {', '.join(REGIONS)}")
-    return conditions
-
-
-def _condition(part: str) -> Condition:
-    name, inside = split_condition(part)
-    if name == KIND:
-        return VOCABULARY.parse(part)
-    if name not in REGIONS:
-        raise ProtocolError(f"--region-noise {part.strip()}: " + unknown("region", name, REGIONS))
-    return VOCABULARY.parse(f"{KIND}({','.join(filter(None, (f'region={name}', inside)))})")
+    return tuple(conditions)

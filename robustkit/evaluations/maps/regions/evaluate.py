@@ -1,11 +1,7 @@
-"""Drown a region of each image in noise, and evaluate the answers, into the columns of a record.
-
-of the same size.
-"""
+"""Drown a region of each image in noise, and evaluate the answers, into the columns of a record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +11,13 @@ from torch import Tensor
 
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
-from ...family import Evaluator
 from ...interface import Cost
 from ...subject import Batch, Evaluation, Shown, Subject, show_pixels
-from ..explainers import control_map, explainer_of
-from ..methods import EVERY_EXPLAINER, map_with_logits
-from .condition import OF_MAP, RANDOM, VOCABULARY, chosen_of
+from ..evaluate import MapEvaluator, control_map, explainer_of
+from ..methods import chosen_of, map_with_logits
+from .condition import OF_MAP, RANDOM, VOCABULARY
 
 if TYPE_CHECKING:
-    from ....common.plugins import Plugin
     from ....protocol.card import Card
 
 SPREAD = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.8}
@@ -74,27 +68,6 @@ image has no such region, and is not counted.
 """
 
 
-def show(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-    """Return the images of a batch with their regions drowned."""
-    return _shown(subject, batch, _regions(subject, batch, condition, rng), condition, rng)
-
-
-def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-    """Return how the model does on images with their regions drowned, on the clean ones, and on those with the region
-    drowned elsewhere. All is computed in float32.
-    """
-    regions = _regions(subject, batch, condition, rng)
-    shown = _shown(subject, batch, regions, condition, rng)
-    rows = _answers(subject, batch, shown) | subject.distance(shown.change, len(batch))
-    rows["clean_correct"] = _answers(subject, batch, show_pixels(subject, batch, batch.inputs))["correct"]
-    if dict(condition.parameters)["region"] != RANDOM:
-        control = _shown(subject, batch, elsewhere(regions, rng), condition, rng)
-        rows["random_correct"] = _answers(subject, batch, control)["correct"]
-    rows["region_area"] = regions.float().mean(dim=(1, 2)).tolist()
-    pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
-    return Evaluation(rows, pictures=pictures)
-
-
 def _answers(subject: Subject, batch: Batch, shown: Shown) -> dict[str, list[Any]]:
     with torch.inference_mode():
         return subject.score(subject.exact(shown.inputs), batch)
@@ -125,18 +98,10 @@ def _regions(subject: Subject, batch: Batch, condition: Condition, rng: SampleRn
     return objects if region == "object" else ~objects & known
 
 
-class RegionsEvaluator(Evaluator):
+class RegionsEvaluator(MapEvaluator):
     """What a model needs of an image: noise drowns the object, the background, or what a map shows."""
 
-    words = VOCABULARY
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        return COLUMNS
-
-    def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", RANDOM)))
-        return () if plugged is None else (plugged,)
+    words, columns = VOCABULARY, COLUMNS
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         given = dict(condition.parameters)
@@ -145,10 +110,21 @@ class RegionsEvaluator(Evaluator):
         return Cost(2 if given["region"] == RANDOM else 3)
 
     def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        return show(subject, batch, condition, rng)
+        return _shown(subject, batch, _regions(subject, batch, condition, rng), condition, rng)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluate(subject, batch, condition, rng)
+        """Return how the model does on images with their regions drowned, on the clean ones, and on those with the
+        region drowned elsewhere. All is computed in float32.
+        """
+        regions = _regions(subject, batch, condition, rng)
+        shown = _shown(subject, batch, regions, condition, rng)
+        rows = _answers(subject, batch, shown) | subject.distance(shown.change, len(batch))
+        rows["clean_correct"] = _answers(subject, batch, show_pixels(subject, batch, batch.inputs))["correct"]
+        if dict(condition.parameters)["region"] != RANDOM:
+            control = _shown(subject, batch, elsewhere(regions, rng), condition, rng)
+            rows["random_correct"] = _answers(subject, batch, control)["correct"]
+        rows["region_area"] = regions.float().mean(dim=(1, 2)).tolist()
+        return Evaluation(rows, pictures=subject.pictures(batch, image=shown.images()) if batch.keep else {})
 
 
 EVALUATOR = RegionsEvaluator()

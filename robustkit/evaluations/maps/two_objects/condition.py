@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from ....protocol.condition import Condition, ConditionPattern, Value
-from ...interface import Vocabulary
+from ...interface import Named, Place
 from ...metrics import Metric, Term, mean_share, of_samples
-from ..methods import Chosen, check_method, shown, split_options, with_options
+from ..methods import Chosen, MapWords, shown, split_options, with_options
 
-SHARE = mean_share("asked_share", "share of the asked object %")
-ASKED = mean_share("asked_mass", "mass in the asked object %")
-OTHER = Metric("other_mass", "mass in the other object %", 100, -1, least=0, most=1)
-FOUND = of_samples("both_found", "both classes found %")
+SHARE = replace(mean_share("asked_share", "share of the asked object %"), short="share of the asked %")
+ASKED = replace(mean_share("asked_mass", "mass in the asked object %"), short="mass in the asked %")
+OTHER = Metric("other_mass", "mass in the other object %", 100, -1, least=0, most=1, short="in the other %")
+FOUND = replace(of_samples("both_found", "both classes found %"), short="both found %")
 LEADS = {
-    "other_mass": Metric("asked_over_other", "lead over the map of the other class, points", 100, least=-1, most=1),
-    "centre_mass": Metric("asked_over_centre", "lead over a centred Gaussian, points", 100, least=-1, most=1),
-    "random_mass": Metric("asked_over_random", "lead over a random map, points", 100, least=-1, most=1),
+    f"{name}_mass": Metric(f"asked_over_{name}", f"lead over {control}, points", 100, least=-1, most=1, short=short)
+    for name, control, short in (
+        ("other", "the map of the other class", "over the other class's map"),
+        ("centre", "a centred Gaussian", "over centre"),
+        ("random", "a random map", "over random"),
+    )
 }
 """By the column of the control's mass in the asked object. What the map of the other class has there is what the map of
 the asked class has in the other object, on average over both classes.
 """
-METRICS = (SHARE, ASKED, OTHER, *LEADS.values(), FOUND)
 TERMS = (
     Term(
         "two objects",
@@ -53,12 +55,13 @@ TERMS = (
 KIND = "two-object"
 
 
-class TwoObjectWords(Vocabulary):
+class TwoObjectWords(MapWords):
     """A map that is asked for each of two classes."""
 
     name = "two objects"
+    in_sentence = "of {}"
     parameters: ClassVar[Mapping[str, Value]] = {"map": "agcam"}
-    metrics = METRICS
+    metrics = (SHARE, ASKED, OTHER, *LEADS.values(), FOUND)
     terms = TERMS
 
     def parse(self, text: str) -> Condition:
@@ -67,20 +70,16 @@ class TwoObjectWords(Vocabulary):
         named = with_options(condition.text, options)
         return replace(condition, text=named, payload=options, draws=KIND, needs_truth=True)
 
-    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
-        super().check(pattern, text, other)
-        check_method(pattern.given.get("map", "agcam"), text)
-
-    def label(self, text: str) -> str:
-        return text.removeprefix(f"{KIND}(map=").removesuffix(")")
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        method = text.removeprefix(f"{KIND}(map=").removesuffix(")")
+        before = {"table": "two objects, maps by ", "sentence": "two objects, in maps by "}
+        return before.get(place, "") + method
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "") for text, name in values if name in (SHARE.name, ASKED.name))
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
-        own = ",".join(f"{key}={value}" for key, value in pattern.given.items() if key != "map")
-        method = pattern.given.get("map", "agcam")
-        yield from ("--attacks", "none", "--cams", f"{method}({own})" if own else method)
+        yield from ("--attacks", "none", "--cams", self.map_of(pattern))
 
 
 VOCABULARY = TwoObjectWords()
@@ -89,8 +88,3 @@ VOCABULARY = TwoObjectWords()
 def two_object_condition(method: str, options: Chosen = ()) -> Condition:
     """Return the condition of one method's maps."""
     return VOCABULARY.parse(f"{KIND}({','.join([f'map={method}', *shown(options)])})")
-
-
-def chosen_of(condition: Condition) -> Chosen:
-    """Return the method's own options."""
-    return cast("Chosen", condition.payload)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import torch
@@ -13,15 +12,13 @@ from cam.registry import CONTROLS
 
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
-from ...family import Evaluator
 from ...interface import Cost
 from ...subject import Batch, Evaluation, Subject
-from ..explainers import control_map, explainer_of
-from ..methods import EVERY_EXPLAINER, map_with_logits
-from .condition import VOCABULARY, chosen_of
+from ..evaluate import MapEvaluator, control_map, explainer_of
+from ..methods import chosen_of, map_with_logits
+from .condition import VOCABULARY
 
 if TYPE_CHECKING:
-    from ....common.plugins import Plugin
     from ....protocol.card import Card
 
 COMPARED = ("centre", "random")
@@ -40,36 +37,6 @@ a map was constant or not finite; its masses are 0 and its share is one half.
 """
 
 
-def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-    """Return how much of the maps lies in the object that was asked for."""
-    inputs, labels = subject.inputs(batch.inputs), subject.accepted(batch.samples).to(subject.settings.device)
-    method = str(dict(condition.parameters)["map"])
-    with explainer_of(subject, method, chosen_of(condition)) as explainer:
-        explained = explainer.explain(inputs, labels, rng=rng)
-    objects = torch.stack([truth.objects for truth in batch.truths]).to(explained.maps)
-    rows = subject.score(explained.logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
-    there = (objects.flatten(2).sum(dim=2) > 0).all(dim=1).tolist()
-    asked, other, shares = masses(explained.maps, objects)
-    controls = {}
-    for name in COMPARED:
-        alike = control_map(name, inputs, rng).maps[:, None].expand(objects.shape)  # the same for every class
-        controls[f"{name}_mass"] = masses(alike, objects)[0].mean(dim=1).tolist()
-    first, second = shares.unbind(dim=1)
-    two = explained.logits.topk(2, dim=1).indices.sort(dim=1).values
-    columns: dict[str, list[Any]] = {
-        "asked_share": shares.mean(dim=1).tolist(),
-        "first_share": first.tolist(),
-        "second_share": second.tolist(),
-        "asked_mass": asked.mean(dim=1).tolist(),
-        "other_mass": other.mean(dim=1).tolist(),
-        **controls,
-        "both_found": (two == labels.sort(dim=1).values).all(dim=1).tolist(),
-        "degenerate": explained.degenerate.any(dim=1).tolist(),
-    }
-    kept = {name: [v if seen else None for v, seen in zip(some, there, strict=True)] for name, some in columns.items()}
-    return Evaluation(rows | kept)
-
-
 def masses(maps: Tensor, objects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the share of each map in its own object, in the other, and its own of both: (B, 2) each.
 
@@ -83,25 +50,40 @@ def masses(maps: Tensor, objects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return own / whole, (both - own) / whole, shares
 
 
-class TwoObjectsEvaluator(Evaluator):
+class TwoObjectsEvaluator(MapEvaluator):
     """Whether a map shows the object that was asked for, where an image has two."""
 
-    words = VOCABULARY
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        return COLUMNS
-
-    def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters)["map"]))
-        return () if plugged is None else (plugged,)
+    words, columns = VOCABULARY, COLUMNS
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         method = str(dict(condition.parameters)["map"])
         return Cost(1) if method in CONTROLS else map_with_logits(method, chosen_of(condition), targets=2)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluate(subject, batch, condition, rng)
+        """Return how much of the maps lies in the object that was asked for."""
+        inputs, labels = subject.inputs(batch.inputs), subject.accepted(batch.samples).to(subject.settings.device)
+        with explainer_of(subject, str(dict(condition.parameters)["map"]), chosen_of(condition)) as explainer:
+            explained = explainer.explain(inputs, labels, rng=rng)
+        objects = torch.stack([truth.objects for truth in batch.truths]).to(explained.maps)
+        rows = subject.score(explained.logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
+        there = (objects.flatten(2).sum(dim=2) > 0).all(dim=1).tolist()
+        asked, other, shares = masses(explained.maps, objects)
+        two = explained.logits.topk(2, dim=1).indices.sort(dim=1).values
+        figures = {
+            "asked_share": shares.mean(dim=1),
+            "first_share": shares[:, 0],
+            "second_share": shares[:, 1],
+            "asked_mass": asked.mean(dim=1),
+            "other_mass": other.mean(dim=1),
+        }
+        for name in COMPARED:
+            alike = control_map(name, inputs, rng).maps[:, None].expand(objects.shape)  # the same for every class
+            figures[f"{name}_mass"] = masses(alike, objects)[0].mean(dim=1)
+        figures["both_found"] = (two == labels.sort(dim=1).values).all(dim=1)
+        figures["degenerate"] = explained.degenerate.any(dim=1)
+        for name, some in figures.items():
+            rows[name] = [value if seen else None for value, seen in zip(some.tolist(), there, strict=True)]
+        return Evaluation(rows)
 
 
 EVALUATOR = TwoObjectsEvaluator()

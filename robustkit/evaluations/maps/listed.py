@@ -1,0 +1,109 @@
+"""Results of the families whose conditions stand in one table, which is listed from their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
+from ..aggregate import Reading, Result, readable
+from ..family import Aggregator, Presenter, Summary
+from ..interface import ShortRow
+from ..metrics import Metric, SummaryRow, by_checkpoint, figure_cell
+from ..presenting import flag_lines, of_family
+from ..records import PerSample, Recorded, not_paired
+
+if TYPE_CHECKING:
+    from ...common.intervals import Floats
+    from ...runs.manifest import Manifest
+    from ..aggregate import Results
+    from ..family import Looks
+
+
+class ListedAggregator(Aggregator):
+    """A family with records of its own. read: the columns that its rows are made of."""
+
+    read: ClassVar[Collection[str]]
+
+    def rows(self, condition: str, read: pa.Table, flags: list[str]) -> Iterator[Result]:
+        """Yield the rows of a condition. read: of the samples that could be read."""
+        raise NotImplementedError
+
+    def of_samples(self, side: Recorded, condition: str, metric: str) -> tuple[pa.Array, Floats]:
+        """Return ids and a figure (n,), nan for samples that do not count. Raises RunError without records."""
+        read = side.samples(condition, [metric])
+        return read.ids, read.columns[metric]
+
+    def summary(self, reading: Reading) -> Summary:
+        return _ListedSummary(self, reading)
+
+    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+        """Return a figure of the samples that count. Raises RunError where there are no records, or no such figure."""
+        if metric not in (known := [number.name for number in self.words.metrics if number.paired]):
+            raise not_paired(condition, metric, known)
+        ids, figures = self.of_samples(side, condition, metric)
+        counted = np.isfinite(figures)
+        return ids.filter(pa.array(counted)), figures[counted]
+
+
+class _ListedSummary(Summary):
+    def __init__(self, family: ListedAggregator, reading: Reading) -> None:
+        self.family, self.reading = family, reading
+
+    def add(self, condition: str) -> Iterator[Result]:
+        table, notes = self.reading.joined(self.reading.shards(condition, self.family.read))
+        flags = [*self.reading.flags(condition, table), *notes]
+        return self.family.rows(condition, readable(table), flags)
+
+
+class ListedPresenter(Presenter):
+    """section_title: of the tables, too, in sentence case. first: the heading of conditions. chief: the metrics of the
+    short table; the first of them is on the first page, and side by side for several checkpoints. counted: the
+    metric whose n stands for a row. signed: of changes. optional: columns that are left out where nothing has them.
+    note: below each table. template: of the section.
+    """
+
+    section_title: ClassVar[str]
+    first: ClassVar[str]
+    chief: ClassVar[tuple[Metric, ...]]
+    counted: ClassVar[Metric]
+    signed: ClassVar[tuple[Metric, ...]] = ()
+    optional: ClassVar[tuple[Metric, ...]] = ()
+    note: ClassVar[str]
+    template: ClassVar[str] = "plain"
+
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return (key for key in keys if key[1] == self.chief[0].name)
+
+    def tables(self, results: Sequence[SummaryRow]) -> Sequence[TextTable]:
+        ours = of_family(self.name)
+        own = {text for text in dict.fromkeys(row["condition"] for row in results) if ours(text)}
+        every = by_checkpoint(results, lambda text: text if text in own else None)
+        return [self._table(checkpoint, conditions) for checkpoint, conditions in every.items()]
+
+    def _table(self, checkpoint: str, conditions: Mapping[str, Mapping[str, SummaryRow]]) -> TextTable:
+        there = {name for figures in conditions.values() for name in figures}
+        shown = [metric for metric in self.words.metrics if metric.name in there or metric not in self.optional]
+        rows = []
+        for text, figures in conditions.items():
+            n = figures.get(self.counted.name, {"n": 0})["n"]
+            cells = (figure_cell(figures.get(m.name), m.scale, sign="+" * (m in self.signed)) for m in shown)
+            rows.append((self.words.label(text), str(n), *cells))
+        headings = (self.first, "n", *(metric.short or metric.label for metric in shown))
+        title = f"{checkpoint}: {self.section_title[0].lower()}{self.section_title[1:]}"
+        return TextTable(title, headings, tuple(rows), (), self.note, checkpoint=checkpoint).said_once("n")
+
+    def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterator[ShortRow]:
+        for metric in self.chief:
+            heading = f"{self.section_title.lower()}: {metric.heading}"
+            yield from (ShortRow(heading, self.words.label(text), text, metric) for text in texts)
+
+    def sections(self, results: Results, looks: Looks) -> Iterator[Section]:
+        if tables := self.tables(results):
+            headline = self.chief[0].short or self.chief[0].label
+            grids = side_by_side(self.section_title, list(map(part_of, tables)), headline=headline, note=self.note)
+            values = {"grids": with_flags(grids, flag_lines(results, of_family(self.name)))}
+            yield Section(self.name.replace(" ", "-"), self.section_title, lambda: values, template=self.template)

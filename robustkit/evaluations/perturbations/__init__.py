@@ -1,1 +1,0 @@
-"""Evaluate a language model on documents with changed words."""

@@ -1,0 +1,32 @@
+"""The command that evaluates features. Heavy imports happen inside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...cli.options import CONTEXT, Command, checkpoints_argument, request_of, run_options
+from ...cli.terminal import run_to_the_end
+from .request import FeatureRequest
+
+
+@click.command(
+    cls=Command, context_settings=CONTEXT, short_help="features without a head: nearest neighbours, probe, few images"
+)
+@checkpoints_argument
+@run_options(FeatureRequest)
+def features(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
+    """Evaluate features: nearest neighbours, few images, a linear probe, retrieval; clean, corrupted and attacked.
+
+    CHECKPOINT is as for audit; a classifier is taken without its head, and one may have none: timm's with
+    num_classes=0, DINOv2 and others of transformers by hf:DIR. Heads learn from --train and are asked about --data-dir.
+    The attack moves features away from those of the clean image, without labels. The same command continues where an
+    interrupted one stopped.
+
+    \b
+    robustkit features hf:dinov2-small --train imagenet/train --data-dir imagenet/val --limit 5000 --out runs/dinov2
+    robustkit features zoo:cifar10-vit-standard zoo:cifar10-vit-quest --train train.zip --data-dir test.zip
+    robustkit features vit.safetensors --train train --data-dir val --neighbours 5,20 --probe 0.001 --attacks none
+    """
+    run_to_the_end(request_of(FeatureRequest, options), skip_bad, details, quiet)

@@ -1,0 +1,354 @@
+"""Plan a run of features: checkpoints without their heads, training images, images, attacks and corruptions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from ...common.files import bytes_of, in_turn
+from ...common.preprocessing import Preprocessing
+from ...data.dataset import Dataset, open_dataset
+from ...errors import DataError, NothingEvaluated, ProtocolError
+from ...evaluations.corruptions.plan import plan_corruptions
+from ...evaluations.subject import Settings
+from ...models.batch_size import best_batch
+from ...models.checkpoint import digest_of
+from ...models.classifier import load
+from ...models.identity import Classifier, distinct_names
+from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
+from ...pipeline.inputs import plan_attacked
+from ...pipeline.manifest import describe
+from ...pipeline.plan import Contender, Plan
+from ...pipeline.units import decoded
+from ...protocol.card import Card
+from ...report.refresh import refresh
+from ...results.summary import Run
+from ...runs.files import folder_name, refuse_link
+from ...runs.manifest import CheckpointEntry
+from ...runs.progress import Progress
+from .heads import CROSS_VALIDATION, Asked, Heads
+from .request import FeatureRequest
+from .subject import FeatureSubject, Pixels
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .keywords import FeaturesOptions
+
+FILE, _KEY = "heads.safetensors", "robustkit"
+_LOG = logging.getLogger("robustkit.progress")
+_AT_ONCE = 1024
+"""Training images that are held decoded."""
+_LARGEST = 64 << 30  # bytes
+
+
+def kept_heads(
+    run: Run,
+    entry: CheckpointEntry,
+    supply: Pixels,
+    asked: Asked,
+    settings: Settings,
+    features: Callable[[Tensor], Tensor],
+) -> Heads:
+    """Return the heads of a checkpoint: those in the run folder where they are what this run made, else new ones.
+
+    Of several processes one makes them, and the others wait. supply: of the training images. features: (B, D) of pixels
+    (B, 3, H, W).
+
+    Raises:
+        DataError: a training image cannot be read. ModelError: features are not finite.
+    """
+    path = run.path / "features" / folder_name(entry.name) / FILE
+    of = _of(run, entry)
+    refuse_link(path, run.path)
+    with in_turn(path.parent):
+        try:
+            kept = _read(bytes_of(path, _LARGEST), of, asked)
+        except OSError:
+            kept, why = None, ""
+        else:
+            why = "" if kept else f"{path} is not what was written for this run; it is made again"
+        if kept is not None:
+            return kept
+        if why:
+            _LOG.info(why)
+        _LOG.info(f"{entry.name}: features of {asked.images} training images")
+        found = _all(supply, settings, features)
+        samples = supply.dataset.samples
+        labels, ids = [sample.label for sample in samples], [sample.id for sample in samples]
+        heads = Heads.fitted(asked, found, labels, ids, settings.seed)
+        _LOG.info(f"{entry.name}: heads fitted; strength of the probe {heads.strength:g}")
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in heads.tensors().items()}
+        said = json.dumps({"of": of, "digest": digest_of(tensors)})  # of several keys the order would be any
+        run.write(path, safetensors.torch.save(tensors, {_KEY: said}))
+        return heads
+
+
+def _of(run: Run, entry: CheckpointEntry) -> str:
+    """Return what heads are of: the checkpoint as run.json has it, and the seed."""
+    return json.dumps({"checkpoint": entry.to_plain(), "seed": run.manifest.deciding.seed}, sort_keys=True)
+
+
+def _read(data: bytes, of: str, asked: Asked) -> Heads | None:
+    """Return the heads that a file holds; None where it is another's, or was altered."""
+    try:
+        tensors = safetensors.torch.load(data)
+        size = int.from_bytes(data[:8], "little")
+        said = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_KEY])
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict) or said.get("of") != of or said.get("digest") != digest_of(tensors):
+        return None
+    return Heads.of(asked, tensors)
+
+
+def _all(supply: Pixels, settings: Settings, features: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the features (N, D) of all training images, in their order. Raises DataError for one without."""
+    found, samples = [], supply.dataset.samples
+    for start in range(0, len(samples), _AT_ONCE):
+        some = samples[start : start + _AT_ONCE]
+        read = decoded(supply.read, some, settings.workers, settings.device)
+        if len(read) < len(some):
+            lost = next(sample.id for sample in some if sample.id not in {each.id for each, _ in read})
+            raise DataError(f"{supply.dataset.root}: training image {lost} cannot be read; repair or remove it")
+        pixels = [each for _, each in read]
+        batches = (pixels[place : place + settings.batch_size] for place in range(0, len(pixels), settings.batch_size))
+        found += [features(torch.stack(batch)) for batch in batches]
+    return torch.cat(found)
+
+
+_MOST_SHARED = 0.01
+"""The share of images that may be training images, too: public data sets hold a few files twice."""
+
+
+def plan(request: FeatureRequest) -> Plan:
+    """Return all that a run of features needs.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request.
+    """
+    card = request.card
+    attacked = request.attack_conditions(request.attack_list)
+    training, dataset = _opened(request)
+    asked = _asked(request, card, training)
+    training, dataset, digest = _apart(training, dataset)
+    asked = replace(asked, training=digest)
+    models = [load(str(spec), **request.model, features=True) for spec in request.checkpoints]
+    distinct_names(models)
+    shown = [card.preprocess(model.identity.preprocessing) for model in models]
+    made = partial(
+        plan_corruptions,
+        dataset=dataset,
+        input_sizes=[preprocessing.input_size for preprocessing, _ in shown],
+        constants=request.constants,
+        variant=request.variant,
+        frost_dir=request.frost,
+    )
+    corruptions, beneath = made(request.corruptions), plan_attacked(attacked, made, request.frost)
+    notes = [f"{model.identity.name}: {note}" for model in models for note in model.identity.notes]
+    notes += (f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line)
+    notes += (f"training images: {note}" for note in training.notes)
+    run = Run(request.folder(models[0].identity.name))
+    pairs = zip(models, shown, strict=True)
+    return Plan(
+        request=request,
+        run=run,
+        contenders=tuple(_contender(model, one, request, run, dataset, training, asked) for model, (one, _) in pairs),
+        conditions=tuple(
+            dict.fromkeys((*beneath.conditions, *corruptions.conditions, *request.evaluation_conditions()))
+        ),
+        dataset=dataset,
+        digest=dataset.digest,
+        finish=partial(refresh, run),
+        inputs=replace(corruptions.inputs, digests=corruptions.inputs.digests | beneath.inputs.digests),
+        lines=tuple(dict.fromkeys((*notes, *dataset.notes, *corruptions.lines, *beneath.lines))),
+    )
+
+
+# Training images, and the images
+
+
+def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
+    """Return the training images and the images, with labels in the order of the training classes.
+
+    Raises:
+        DataError: there are no training images, or an image is of a class that none of them has.
+    """
+    for name, place in (("--train", request.train), ("--data-dir", request.data_dir)):
+        if not str(place):
+            raise DataError(f"{name} is empty; give a folder, a zip, or embedded:shapes")
+    training = open_dataset(request.train, **request.data).select(limit=request.train_limit, seed=request.seed)
+    images = open_dataset(request.data_dir, **request.data)
+    for dataset in (training, images):
+        if any(sample.label < 0 or len(set(sample.valid or ())) > 1 for sample in dataset.samples):
+            raise DataError(
+                f"{dataset.root}: expected one label for each image; give class folders or --labels FILE.csv"
+            )
+    ids = None if request.ids is None else Path(request.ids)
+    images = images.select(limit=request.limit, ids=ids, seed=request.seed)
+    if not images.samples:
+        raise NothingEvaluated(f"{images.root}: no sample is left to evaluate; loosen --limit or --ids")
+    there = {training.class_names[sample.label] for sample in training.samples}
+    strange = sorted({images.class_names[sample.label] for sample in images.samples} - there)
+    if strange:
+        more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+        raise DataError(
+            f"{images.root} has images of {', '.join(strange[:3])}{more}, of which {training.root} has no training "
+            "image; expected the same classes in both"
+        )
+    places = {name: place for place, name in enumerate(training.class_names)}
+    relabelled = tuple(
+        replace(sample, label=places[images.class_names[sample.label]], valid=None) for sample in images.samples
+    )
+    return training, replace(images, samples=relabelled, class_names=training.class_names, valid_labels=None)
+
+
+def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, Dataset, str]:
+    """Return both, with a note where images are among the training images, and the digest of these.
+
+    Raises:
+        DataError: more than one image in a hundred is, so that its nearest neighbour is itself.
+    """
+    contents = list(training.contents())
+    learned = set(contents) - {"unreadable"}
+    shared = [
+        sample.id for sample, content in zip(images.samples, images.contents(), strict=True) if content in learned
+    ]
+    if len(shared) > _MOST_SHARED * len(images.samples):
+        raise DataError(
+            f"{len(shared)} of {len(images.samples)} images of {images.root} are training images, too ({shared[0]} …): "
+            f"each would be its own nearest neighbour; give --train other images than {training.root}"
+        )
+    if shared:
+        note = f"{len(shared)} of {len(images.samples)} images are training images, too ({shared[0]} …)"
+        images = replace(images, notes=(*images.notes, note))
+    return training, images, training.digest_of(contents)
+
+
+# What is asked of the features
+
+
+def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
+    """Return how heads are made, by the options, else the card.
+
+    Raises:
+        ProtocolError: a value is not one, or asks for more training images than there are.
+    """
+    said = card.scoring
+    counts: dict[int, int] = {}
+    for sample in training.samples:
+        counts[sample.label] = counts.get(sample.label, 0) + 1
+    given = said.get("neighbours", [20]) if request.neighbours is None else request.neighbours
+    neighbours = _numbers("--neighbours", given)
+    if max(neighbours) > len(training):
+        raise ProtocolError(
+            f"--neighbours {max(neighbours)}: {training.root} has {len(training)} training images; expected at most as "
+            "many, such as --neighbours 5"
+        )
+    shots = _numbers("--shots", said.get("shots", [1]) if request.shots is None else request.shots)
+    rarest = min(counts, key=lambda label: counts[label])
+    if max(shots) > counts[rarest]:
+        raise ProtocolError(
+            f"--shots {max(shots)}: {training.root} has {counts[rarest]} of class {training.class_names[rarest]}; "
+            f"expected at most as many, such as --shots {counts[rarest]}"
+        )
+    if len(counts) < 2:
+        raise DataError(f"{training.root} has training images of one class; expected two classes or more")
+    usual = int(said.get("k", 20))
+    return Asked(
+        training="",
+        images=len(training),
+        classes=len(counts),
+        neighbours=neighbours,
+        k=usual if usual in neighbours else neighbours[0],
+        temperature=_positive("temperature", said.get("temperature", 0.07)),
+        shots=shots,
+        draws=int(_positive("draws", said.get("draws", 5))),
+        few_shot=_positive("few_shot", said.get("few_shot", 0.01)),
+        probe=_strength(said.get("probe", CROSS_VALIDATION) if request.probe is None else request.probe),
+    )
+
+
+def _numbers(name: str, given: str | Sequence[int]) -> tuple[int, ...]:
+    """Return whole numbers from 1 on, in order, each once."""
+    parts = re.split(r"[\s,]+", given.strip()) if isinstance(given, str) else [str(part) for part in given]
+    if not parts or not all(part.isascii() and part.isdecimal() and 0 < int(part) < 10**9 for part in parts):
+        raise ProtocolError(f"{name} {given!r}: expected whole numbers from 1 on, such as 5,20")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _positive(name: str, given: object) -> float:
+    try:
+        value = float(str(given))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e12:
+        raise ProtocolError(f"{name} {given!r}: expected a number above 0")
+    return value
+
+
+def _strength(given: object) -> float | str:
+    return CROSS_VALIDATION if str(given) == CROSS_VALIDATION else _positive("--probe, cv or", given)
+
+
+def _contender(
+    model: Classifier,
+    preprocessing: Preprocessing,
+    request: FeatureRequest,
+    run: Run,
+    dataset: Dataset,
+    training: Dataset,
+    asked: Asked,
+) -> Contender:
+    card = request.card
+    entry = describe(model.identity, preprocessing, heads=asked.to_dict())
+
+    def subject(settings: Settings) -> FeatureSubject:
+        heads: Callable[[Callable[[Tensor], Tensor]], Heads] = partial(
+            kept_heads, run, entry, Pixels(training, preprocessing), asked, settings
+        )
+        return FeatureSubject(model, card, settings, heads)
+
+    settings = request.settings
+    return Contender(
+        entry,
+        subject,
+        Pixels(dataset, preprocessing),
+        best_batch=partial(best_batch, model, settings.device, settings.dtype),
+    )
+
+
+@takes_options_of(FeatureRequest)
+def features(
+    checkpoints: Checkpoints,
+    *,
+    data_dir: str | Path,
+    progress: Progress | None = None,
+    say: Say = None,
+    **options: Unpack[FeaturesOptions],
+) -> Run:
+    """Evaluate features without a head: neighbours, few images, a probe, retrieval; clean, corrupted and attacked.
+
+    A call on a folder that an earlier call left unfinished continues where that one stopped.
+
+    Args:
+        checkpoints: as in `audit`; a classifier is taken without its head, and one may have none.
+        data_dir: the images that heads are asked about. train: those that heads learn from; required.
+        model: further arguments for `robustkit.load`. All else as in `audit`.
+
+    Raises:
+        RobustkitError: anything that is wrong with the arguments, before a file is written.
+        NothingEvaluated: no sample could be evaluated.
+    """
+    return carried_out(FeatureRequest, checkpoints, data_dir, options, progress, say)

@@ -1,0 +1,30 @@
+"""The command that evaluates classifiers of time series. Heavy imports happen inside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...cli.options import CONTEXT, Command, checkpoints_argument, request_of, run_options
+from ...cli.terminal import run_to_the_end
+from .request import SeriesRequest
+
+
+@click.command(
+    cls=Command, context_settings=CONTEXT, short_help="classifiers of time series: clean, under attack, disturbed"
+)
+@checkpoints_argument
+@run_options(SeriesRequest, shared=False)
+def series(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
+    """Evaluate classifiers of multivariate time series: clean, under attack and disturbed.
+
+    CHECKPOINT is a file, or zoo:NAME, or any file with --arch FILE.py:FUNCTION, which returns a network of standardised
+    series (batch, channels, steps) to logits. Radii and disturbances are in units of each channel's standard deviation
+    in the training data. The same command continues where an interrupted one stopped.
+
+    \b
+    robustkit series model.safetensors --data JapaneseVowels_TEST.ts --eps 0.05,0.1,0.2 --disturbances all
+    robustkit series net.pth --arch net.py:make --mean "0 0 0" --std "1 1 1" --data Handwriting_TEST.ts --attacks none
+    """
+    run_to_the_end(request_of(SeriesRequest, options), skip_bad, details, quiet)

@@ -1,0 +1,104 @@
+"""The words of disturbances of time series: `jitter(sigma=0.5)`, `drop-steps(share=0.2)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import ClassVar
+
+from ...errors import ProtocolError, unknown
+from ...evaluations.family import LazyFamily
+from ...evaluations.interface import Named, Place, Vocabulary
+from ...evaluations.metrics import Term
+from ...protocol.condition import Condition, ConditionPattern, parse_parameters, show, split_condition, split_list
+
+USUAL: Mapping[str, tuple[str, Fraction]] = {
+    "jitter": ("sigma", Fraction(1, 2)),
+    "drop-steps": ("share", Fraction(1, 5)),
+    "drop-channels": ("share", Fraction(1, 5)),
+    "warp": ("sigma", Fraction(1, 2)),
+    "rescale": ("sigma", Fraction(1, 2)),
+}
+"""The parameter of each kind, and its usual value."""
+_WORDS = {
+    "jitter": "noise of {} σ",
+    "drop-steps": "{} of the steps dropped",
+    "drop-channels": "{} of the channels dropped",
+    "warp": "time warped by {}",
+    "rescale": "channels rescaled by {}",
+}
+
+
+class DisturbanceWords(Vocabulary):
+    """Noise, dropped steps and channels, warped time, rescaled channels."""
+
+    name = "disturbances"
+    telling = ("sigma", "share")
+    in_results = True
+    terms: ClassVar[tuple[Term, ...]] = (
+        Term(
+            "jitter",
+            "Normal noise is added to each value; sigma is its standard deviation in units of that of the channel in "
+            "the training data.",
+        ),
+        Term(
+            "drop-steps",
+            "At a random share of its time steps, a series has each channel's mean in place of what was measured.",
+        ),
+        Term("drop-channels", "A random share of the channels of a series has the channel's mean at every step."),
+        Term(
+            "warp",
+            "Time runs faster and slower: the logarithm of its speed is normal with standard deviation sigma at four "
+            "places of a series, and linear between them. Start, end and length stay.",
+        ),
+        Term(
+            "rescale",
+            "How far each channel is from its mean is multiplied by a factor of its own, normal around 1 with standard "
+            "deviation sigma.",
+        ),
+    )
+
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        kind, value = _parsed(text)
+        percent = f"{100 * float(value):.4g} %"
+        return _WORDS[kind].format(percent if USUAL[kind][0] == "share" else f"{float(value):.4g}")
+
+    def parse(self, text: str) -> Condition:
+        """Return the condition. Its draws are those of its kind alone, so that a larger value disturbs more of the
+        same.
+
+        Raises:
+            ProtocolError: an unknown disturbance or parameter, or a value out of its range.
+        """
+        kind, value = _parsed(text)
+        name = USUAL[kind][0]
+        if value < 0 or (name == "share" and value > 1):
+            expected = "a share from 0 to 1" if name == "share" else "0 or more"
+            raise ProtocolError(f"{kind}: {name} {show(value)}: expected {expected}")
+        return Condition(kind, f"{kind}({name}={show(value)})", ((name, value),), draws=kind)
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        yield from ("--attacks", "none", "--disturbances", pattern.text)
+
+
+def _parsed(text: str) -> tuple[str, Fraction]:
+    """Return the kind and the value of its parameter."""
+    kind, _ = split_condition(text)
+    if kind not in USUAL:
+        raise ProtocolError(unknown("disturbance", kind, USUAL))
+    given = parse_parameters(text, dict([USUAL[kind]]))[1]
+    return kind, Fraction(given[USUAL[kind][0]])
+
+
+VOCABULARY = DisturbanceWords()
+FAMILY = LazyFamily(VOCABULARY)
+
+
+def parse_disturbances(asked: str | Sequence[str]) -> tuple[Condition, ...]:
+    """Return the conditions of a list, each once; `all` stands for every kind with its usual value.
+
+    Raises:
+        ProtocolError: an unknown disturbance or parameter, or a value out of its range.
+    """
+    names = [name for part in split_list(asked) for name in (USUAL if part == "all" else [part])]
+    return tuple(dict.fromkeys(map(VOCABULARY.parse, names)))

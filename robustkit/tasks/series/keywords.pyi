@@ -1,0 +1,25 @@
+# Made by `python -m scripts.pages.keywords` from robustkit/tasks/series/request.py.
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+class SeriesOptions(TypedDict, total=False):
+    model: Mapping[str, Any] | None
+    attacks: str | Iterable[str] | None
+    eps: str | float | None
+    norm: str | None
+    disturbances: str | Iterable[str] | None
+    limit: int | None
+    ids: str | Path | None
+    evaluations: str | Iterable[str] | None
+    protocol: str
+    out: str | Path | None
+    batch_size: int | Literal["auto"] | None
+    shard_size: int | None
+    workers: int | None
+    device: str
+    dtype: str
+    compile: bool
+    seed: int
+    part: str | None
+    ray: str | None

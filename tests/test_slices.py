@@ -1,0 +1,113 @@
+"""Text, series and features are slices: deleting the folder of one takes its command, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import ROOT
+from plugin_package import metadata
+
+from robustkit.common import plugins
+
+SLICES = [path.parent for path in sorted((ROOT / "robustkit" / "tasks").glob("*/entry_points.txt"))]
+NAMES = [folder.name for folder in SLICES]
+WITHOUT = """
+import sys
+from click.testing import CliRunner
+import robustkit
+from robustkit.cli.app import cli
+from robustkit.common.plugins import GROUPS, every_plugin
+from robustkit.errors import ProtocolError
+from robustkit.evaluations.family import families
+from robustkit.protocol.card import card_names, load_card
+from robustkit.runs.description import making_commands
+from robustkit.tasks.registry import metrics
+from robustkit.tasks.task import task_named
+
+def said(*words, status=0):
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == status, done.output
+    return done.output
+
+gone, left = (names.split() for names in sys.argv[1:])
+assert not every_plugin()
+for name in gone:
+    assert not hasattr(robustkit, name) and name not in dir(robustkit)
+    assert f"No such command '{name}'" in said(name, status=2)
+    assert f"\\n  {name} " not in said("--help")
+    try:
+        task_named(name)
+    except ProtocolError as fault:
+        assert f"unknown task '{name}'" in str(fault)
+for name in left:
+    assert name in dir(robustkit) and f"\\n  {name} " in said("--help") and name in making_commands()
+    assert "--protocol" in said(name, "--help")
+assert {load_card(name).task for name in card_names()} == {"classification", "segmentation", *left}
+assert families() and "top1" in metrics()
+if left:
+    sys.exit()
+assert '"pgd"' in said("list", "attacks", "--json") and said("list", "plugins", "--json").split() == ["[]"]
+from robustkit import *
+from robustkit.pipeline.plan import plan_of
+from robustkit.pipeline.request import ClassificationRequest
+
+request = ClassificationRequest(checkpoints=["zoo:shapes-vit-quest"], data_dir="embedded:shapes", limit=4)
+assert [condition.name for condition in plan_of(request).conditions] == ["clean", "fgsm", "pgd"]
+"""
+
+
+def copy_of(root: Path) -> Path:
+    """The package without its tests, and with the metadata of an installation that has all slices."""
+    for package in ("attacks", "cam", "corruptions"):
+        (root / package).symlink_to(ROOT / package)
+    left_out = shutil.ignore_patterns("__pycache__", "embedded")
+    shutil.copytree(ROOT / "robustkit", root / "robustkit", ignore=left_out)
+    (root / "robustkit" / "embedded").symlink_to(ROOT / "robustkit" / "embedded")
+    entries = "\n".join((folder / "entry_points.txt").read_text("utf-8") for folder in SLICES)
+    sections: dict[str, list[str]] = {}
+    for line in entries.splitlines():
+        if line.startswith("["):
+            lines = sections.setdefault(line, [])
+        elif line:
+            lines.append(line)
+    metadata(root, plugins.DISTRIBUTION, "0.1.0", "\n".join("\n".join((each, *sections[each])) for each in sections))
+    return root
+
+
+@pytest.mark.parametrize("gone", [*([name] for name in NAMES), NAMES], ids=" ".join)
+def test_deleting_a_slice_takes_its_command_and_nothing_else(gone: list[str], tmp_path: Path) -> None:
+    root = copy_of(tmp_path)
+    for name in gone:
+        shutil.rmtree(root / "robustkit" / "tasks" / name)
+    left = [name for name in NAMES if name not in gone]
+    words = [sys.executable, "-c", WITHOUT, " ".join(gone), " ".join(left)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ROBUSTKIT_")}
+    environment = kept | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_slices_are_found_by_the_metadata_or_in_the_source_tree(
+    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are entry points of our own distribution, and no plug-ins; an older installation names none of them."""
+    named = "[console_scripts]\nrobustkit = robustkit.cli:main\n"
+    if installed:  # this one alone, so that what was read is known
+        named += "[robustkit.tasks]\nmine = robustkit.tasks.task:Task\nno = robustkit.tasks.no.task:TASK\n"
+    metadata(tmp_path, plugins.DISTRIBUTION, "0.1.0", named)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cached = (plugins._own_entries, plugins.built_in, plugins._installed)
+    for function in cached:
+        function.cache_clear()
+    try:
+        assert list(plugins.built_in("tasks")) == (["mine"] if installed else sorted(NAMES))
+        assert not plugins.every_plugin()
+    finally:
+        for function in cached:
+            function.cache_clear()
