@@ -256,9 +256,9 @@ class QueuedAttack(Attack):
         fresh = [(row, made[row]) for row in idle]
         for row in idle:
             made[row] += 1
-        beside = [row for row in open_rows if not young.get(row, True)]
-        while len(fresh) < free and (beside := [row for row in beside if made[row] < totals[row]]):
-            row = min(beside, key=lambda row: (made[row], row))
+        joining = [row for row in open_rows if not young.get(row, True)]
+        while len(fresh) < free and (joining := [row for row in joining if made[row] < totals[row]]):
+            row = min(joining, key=lambda row: (made[row], row))
             fresh.append((row, made[row]))
             made[row] += 1
         return fresh

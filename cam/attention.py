@@ -195,7 +195,7 @@ class LeGrad(AttentionExplainer):
 
     model: a ViT of timm's kind or of transformers, of any attention formula that ends in a softmax, with a class token
         or without.
-    layers: how many blocks count, from the last one back; 0: all. The authors' package takes 2 unless told.
+    layers: how many blocks count, from the last one back; 0: all. The authors' package takes 2 by default.
 
     One forward and a backward for each target: the scores of all blocks go through the head as further rows of one
     batch, and no gradient passes from a block to the one before.

@@ -191,8 +191,11 @@ def read_csv(
         by_image.setdefault(image, []).append((box, row["synset"]))
     if not by_image:
         raise BoxFileError(f"{path}: no boxes; expected a row for each box below the header")
-    both_of = {image: tuple(zip(*rows, strict=True)) for image, rows in by_image.items()}
-    return {name: Annotation(*both, size=(sizes or {}).get(name), columns=corners) for name, both in both_of.items()}
+    found = {}
+    for image, rows in by_image.items():
+        boxes, synsets = zip(*rows, strict=True)
+        found[image] = Annotation(boxes, synsets, (sizes or {}).get(image), corners)
+    return found
 
 
 def read_xml(path: Path) -> Annotation:

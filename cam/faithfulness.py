@@ -44,10 +44,8 @@ def imputed(images: Tensor, removed: Tensor, tolerance: float = 1e-3) -> Tensor:
     Returns: new images, in their dtype. Raises ValueError for shapes that do not fit.
     """
     if images.ndim != 4 or removed.shape != (len(images), *images.shape[2:]):
-        raise ValueError(
-            f"images have the shape {tuple(images.shape)}, removed {tuple(removed.shape)}; expected (B, C, H, W) and "
-            "(B, H, W)"
-        )
+        shapes = f"images have the shape {tuple(images.shape)}, removed {tuple(removed.shape)}"
+        raise ValueError(f"{shapes}; expected (B, C, H, W) and (B, H, W)")
     with torch.no_grad():
         H, W = images.shape[2:]
         grids = _grids(removed[:, None], images.dtype)
@@ -263,10 +261,8 @@ def insertion_deletion(
     at_least(2, steps=steps)
     images, maps, target, back, batch_size = checked(model, images, maps, target, fill, batch_size)
     canvas = blurred(images) if canvas is None else canvas.to(images)
-    if canvas.shape != images.shape:
-        raise ValueError(
-            f"canvas has the shape {tuple(canvas.shape)}, the images {tuple(images.shape)}; expected the same"
-        )
+    if (shape := tuple(canvas.shape)) != images.shape:
+        raise ValueError(f"canvas has the shape {shape}, the images {tuple(images.shape)}; expected the same")
     ends = ends or ends_of(model, images, fill=fill, canvas=canvas, batch_size=batch_size)
     if ends.canvas is None:
         raise ValueError("ends without a canvas; expected those that insertion begins with, ends_of(..., canvas=...)")
@@ -398,14 +394,12 @@ def checked(
     at_least(1, batch_size=batch_size)
     maps = as_maps(maps).to(images.device)
     if images.ndim != 4 or maps.shape != (len(images), *images.shape[2:]):
-        raise ValueError(
-            f"images have the shape {tuple(images.shape)}, maps {tuple(maps.shape)}; expected (B, 3, H, W), (B, H, W)"
-        )
+        shapes = f"images have the shape {tuple(images.shape)}, maps {tuple(maps.shape)}"
+        raise ValueError(f"{shapes}; expected (B, 3, H, W), (B, H, W)")
     target = torch.as_tensor(target, device=images.device)
     if target.is_floating_point() or target.ndim > 1 or (target.ndim and len(target) != len(images)):
-        raise ValueError(
-            f"target is {target.dtype} of the shape {tuple(target.shape)}; expected a class, or {len(images)} of them"
-        )
+        given = f"{target.dtype} of the shape {tuple(target.shape)}"
+        raise ValueError(f"target is {given}; expected a class, or {len(images)} of them")
     if target.numel() and int(target.min()) < 0:
         raise ValueError(f"target {int(target.min())}; expected a class, 0 or more")
     back = colour(fill, images).expand_as(images)

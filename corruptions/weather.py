@@ -67,8 +67,8 @@ def height_map(uniform: Tensor, size: int, decay: float) -> Tensor:
         middles.copy_((sides + sides.roll(-1, 2)).div_(4).add_(middle))
         above = (middles + middles.roll(1, 1)).add_(corners + corners.roll(-1, 2))
         heights[:, ::step, half::step] = above.div_(4).add_(upper)
-        beside = (middles + middles.roll(1, 2)).add_(corners + corners.roll(-1, 1))
-        heights[:, half::step, ::step] = beside.div_(4).add_(left)
+        sideways = (middles + middles.roll(1, 2)).add_(corners + corners.roll(-1, 1))
+        heights[:, half::step, ::step] = sideways.div_(4).add_(left)
         step, roughness, used = half, roughness / decay, used + 3 * count
     heights -= heights.amin((1, 2), keepdim=True)
     return heights.div_(heights.amax((1, 2), keepdim=True))
