@@ -11,6 +11,18 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
+    "attacks.autoattack": "attacks.apgd",
+    "attacks.fab": "attacks.minimal",
+    "attacks.patch": "attacks.pgd",
+    "attacks.rng": "attacks.threat",
+    "attacks.spsa": "attacks.queries",
+    "attacks.square": "attacks.queries",
+    "cam.agcam": "cam.attention",
+    "cam.controls": "cam.agnostic",
+    "cam.gradients": "cam.agnostic",
+    "cam.perturbation": "cam",
+    "cam.rollout": "cam.attention",
+    "robustkit.attention.multihead": "robustkit.attention.layers",
     **{
         f"robustkit.{old}": f"robustkit.tasks.{new}"
         for old, new in {
