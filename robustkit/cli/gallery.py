@@ -31,8 +31,7 @@ from ..data.sources import MAX_FILE_BYTES, is_image_name
 from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ..evaluations.inputs import shown_under
 from ..evaluations.maps.condition import TARGETS, MapSpec, map_condition, parse_cams, parse_named
-from ..evaluations.maps.evaluate import check_explainable
-from ..evaluations.maps.explainers import explainer_of
+from ..evaluations.maps.evaluate import check_explainable, explainer_of
 from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, pick, write_page, write_sheet
 from ..evaluations.maps.methods import shown
 from ..evaluations.maps.truth import Located, open_truth
@@ -339,7 +338,8 @@ class Painter:
         shares = masses(maps[None], objects[None].to(maps))[2][0].tolist() if both and objects is not None else []
         for index, target in enumerate(targets):
             place, plain = int(places[index]), not both and target == own
-            row = scores.get((name, spec.text if under is None else spec.beside(under.text).text), {}) if plain else {}
+            text = spec.text if under is None else spec.compared_under(under.text).text
+            row = scores.get((name, text), {}) if plain else {}
             lines = [f"{_named(subject, place)} {_share(explained.logits, place)}", *_figures(row)]
             lines += [f"{shares[index]:.0%} in it, of both"] if both else []
             truth = objects[index].numpy() if both and objects is not None else _marked(located)
@@ -414,8 +414,9 @@ def make_gallery(
     settings = Settings(seed, batch_size=1, device=pick_device(request.device))
     subjects = [ClassifierSubject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
     first, attacks = choice.shown[0], request.attack_conditions(request.attack_list, request.engine)
-    under = [attack for attack in attacks if attack != CLEAN and first.beside(attack.text).text in manifest.conditions]
-    moved = [spec.beside(attack.text) for attack in under for spec in choice.shown if not spec.is_control]
+    attacked = (attack for attack in attacks if attack != CLEAN)
+    under = [attack for attack in attacked if first.compared_under(attack.text).text in manifest.conditions]
+    moved = [spec.compared_under(attack.text) for attack in under for spec in choice.shown if not spec.is_control]
     painter = Painter(choice.shown, choice.classes(dataset, classifiers[0].identity), under, {})
     truth = open_truth(dataset, request.boxes, request.masks)
     records, rows = {**records, **_records(run, moved, names)}, list[GalleryRow]()
