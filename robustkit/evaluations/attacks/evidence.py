@@ -28,7 +28,6 @@ from .gradient_masking import AFTERWARDS
 SAMPLES = 32
 """The number of samples that the figures are measured on, spread evenly over the data set."""
 _STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
-_NONE_RIGHT = {AFTERWARDS: "no prediction is right"}
 _CLOSELY = 8  # samples in a pass of what is taken again
 _BATCH = 16  # with a graph in float32, next to an attack that may be in bfloat16
 
@@ -86,19 +85,11 @@ def gather_evidence(
     figures = None
     while figures is None:
         try:
-            examined = partial(
-                examine,
-                subject.exact,  # low precision rounds as a defence would
-                attacked_inputs(subject, Batch(torch.stack(images), samples), condition),
-                subject.labels(samples),
-                attack.threat,
-                rng=rng,
-                batch_size=size,
-                attack=attack,
-                surrogates=subject.exact.surrogates,
-                brief=condition.name != "autoattack",
-            )
-            figures = subject.steadily(condition.text, rng, examined)
+            exact, labels = subject.exact, subject.labels(samples)  # low precision rounds as a defence would
+            inputs = attacked_inputs(subject, Batch(torch.stack(images), samples), condition)
+            brief, around = condition.name != "autoattack", exact.surrogates
+            asked = partial(examine, exact, inputs, labels, attack.threat, rng=rng, batch_size=size, brief=brief)
+            figures = subject.steadily(condition.text, rng, partial(asked, attack=attack, surrogates=around))
             figures["unmeasured"][AFTERWARDS] = figures["unasked"].pop(AFTERWARDS)  # a flag until it has ended
         except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
             if not out_of_memory(fault) or size == 1:
@@ -126,7 +117,8 @@ def confirm_evidence(
     again = partial(examine_again, subject.exact, inputs, labels, attack.threat, rng=rng, batch_size=size)
     del figures["unmeasured"][AFTERWARDS]
     try:
-        figures |= subject.steadily(condition.text, rng, again) or {"unasked": {**figures["unasked"], **_NONE_RIGHT}}
+        none_right = {"unasked": {**figures["unasked"], AFTERWARDS: "no prediction is right"}}
+        figures |= subject.steadily(condition.text, rng, again) or none_right
     except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
         figures["unmeasured"][AFTERWARDS] = in_a_line(fault)
     run.write_evidence(name, condition.text, figures)
