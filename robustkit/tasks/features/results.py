@@ -196,15 +196,6 @@ def recorded_difference(first: Recorded, second: Recorded, condition: str, metri
     return of_means(before, after, binary=_is_binary(metric) and len(shares_of(condition)) == 1)
 
 
-def other_label(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-    """Return how many images both have, and which of them has another label; empty if none."""
-    sides = [side.samples(condition, ["label"]) for side in (first, second)]
-    ids = common_ids([side.ids for side in sides])
-    before, after = (side.of("label", ids) for side in sides)
-    places = np.flatnonzero(before != after)[:1]
-    return len(ids), "".join(f"the label of {ids[p].as_py()} is {before[p]:.0f} and {after[p]:.0f}" for p in places)
-
-
 _MAIN = (("knn", "kNN % [95 %]"), ("probe", "linear probe % [95 %]"), ("retrieval", "retrieval mAP % [95 %]"))
 _SWEPT = re.compile(r"knn\((\d+)\)|few_shot\((\d+)\)")
 _HEADLINE = _MAIN[0][1]

@@ -97,16 +97,6 @@ def recorded_difference(first: Recorded, second: Recorded, condition: str, metri
     return of_resamples(before, after, drawn, len(ids), FEWEST)
 
 
-def other_text(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-    """Return how many documents both have, and which of them has other tokens in the second run; empty if none."""
-    sides = [side.samples(condition, ["tokens"]) for side in (first, second)]
-    ids = common_ids([side.ids for side in sides])
-    before, after = (side.of("tokens", ids) for side in sides)
-    places = np.flatnonzero(before != after)[:1]
-    said = (f"{ids[p].as_py()} has {before[p]:.0f} and {after[p]:.0f} tokens to predict" for p in places)
-    return len(ids), "".join(said)
-
-
 _COLUMNS = (
     ("perplexity", "perplexity [95 %]", 1, ".2f"),
     ("word_perplexity", "word perplexity [95 %]", 1, ".2f"),
