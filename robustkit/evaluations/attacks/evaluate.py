@@ -179,9 +179,9 @@ def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
     if eps < 0:
         raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
     if norm == "linf" and card.space == "pixels" and eps > 1:
+        far = format_number(eps)
         raise ProtocolError(
-            f"eps {format_number(eps)}: eps is in pixels of [0, 1], where 1 allows everything; "
-            f"did you mean {format_number(eps)}/255?"
+            f"eps {far}: eps is in pixels of [0, 1], where 1 allows everything; did you mean {far}/255?"
         )
 
 

@@ -134,13 +134,6 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 
 
-def supported(engine: str) -> tuple[str, ...]:
-    """Return the names of RobustKit's attacks that a peer can make; raises ProtocolError for an unknown engine."""
-    if engine not in _SUPPORTED:
-        raise ProtocolError(unknown("engine", engine, ENGINES))
-    return _SUPPORTED[engine]
-
-
 def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, Any]) -> PeerAttack:
     """Return the attack `name` of RobustKit as the library `engine` makes it.
 
@@ -153,9 +146,10 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
     ours = "use --engine robustkit"
     if engine == "robustkit":
         raise ProtocolError(f"engine robustkit is not a peer; expected one of: {', '.join(_SUPPORTED)}")
-    names = supported(engine)
-    if name not in names:
-        listed = ", ".join(names)
+    if engine not in _SUPPORTED:
+        raise ProtocolError(unknown("engine", engine, ENGINES))
+    if name not in _SUPPORTED[engine]:
+        listed = ", ".join(_SUPPORTED[engine])
         raise ProtocolError(f"engine {engine} has no {name} that means the same; expected one of: {listed}; or {ours}")
     known = _defaults(name)
     resolved = known | dict(parameters)
