@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -130,9 +131,7 @@ def _read(dataset: Dataset, preprocessing: Preprocessing) -> tuple[list[Tensor],
     every, count = dataset.samples, min(SAMPLES, len(dataset.samples))
     for place in range(count):
         sample = every[place * len(every) // count]
-        try:
+        with suppress(BadImageError):
             images.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
             samples.append(sample)
-        except BadImageError:
-            continue
     return images, samples

@@ -192,8 +192,7 @@ class _Examiner:
 
     def part(self, images: Tensor, labels: Tensor, rng: Rng) -> Columns:
         """Examine one batch: a row for each sample, for each right one, or for each whose slope can be read."""
-        logits_of = self.asker.logits
-        passes = torch.stack([logits_of(images) for _ in range(3)]).detach()
+        passes = torch.stack([self.asker.logits(images) for _ in range(3)]).detach()
         logits, predictions = passes[0], passes.argmax(dim=2)
         numbers = passes.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         noise = (numbers[1:] - numbers[0]).norm(dim=2).amax(dim=0) / numbers[0].norm(dim=1).clamp_min(1e-30)

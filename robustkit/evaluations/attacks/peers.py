@@ -10,11 +10,11 @@ A peer is loaded on first use.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -72,8 +72,7 @@ def make_perturb(
     given, eps = stage.parameters, threat.eps
     targeted = given.get("loss") == "dlr-targeted"
     kind = f"{stage.attack}{'-t' * targeted}{'-l2' * (stage.attack == 'pgd' and threat.norm == 'l2')}"
-    home, _, name = _MEMBERS[engine][kind].rpartition(".")
-    member = getattr(importlib.import_module(home), name)
+    member = resolve_name(_MEMBERS[engine][kind])
     attack: Perturb
     if stage.attack in ("fgsm", "pgd"):
         size = STEP_SHARES[threat.norm] * eps if given.get("step_size") is None else given["step_size"]
