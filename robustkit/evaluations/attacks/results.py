@@ -219,8 +219,8 @@ def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: st
     counted = f"n = {sizes[0]}" if len(sizes) == 1 else f"n from {sizes[0]} to {sizes[-1]}"
     title, height = f"{title} against eps, {norm}", 40 + 18 * -(-len(names) // 2) + 215 * -(-len(attacks) // 2)
     caption = (
-        f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are drawn a little apart so "
-        "that none hides another."
+        f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are drawn a little apart "
+        "so that none hides another."
     )
     return draw(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption)
 

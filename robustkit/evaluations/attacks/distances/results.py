@@ -252,8 +252,8 @@ class DistanceSummary(Summary):
             return []
         distances = distances_of(read)
         if lost := int(np.isinf(distances).sum()):
-            where = f"{lost} of {len(read)} samples"
-            flags.append(f"no wrong point was found for {where}; gradients may mislead the attack")
+            of = f"{lost} of {len(read)}"
+            flags.append(f"no wrong point was found for {of} samples; gradients may mislead the attack")
         flags += weak_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags

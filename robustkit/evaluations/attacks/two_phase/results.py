@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from ...family import Looks
     from ...metrics import Cells, Metric
 
-_FEW = 5
-_HALVINGS = 60
+_FEW, _HALVINGS = 5, 60
 
 
 def two_phase_share(n: int, standing: int, drawn: int, kept: int) -> tuple[float, Interval]:
