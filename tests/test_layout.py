@@ -24,6 +24,7 @@ _LONG: dict[str, str] = {}
 
 FEWEST_LINES = 120
 _LONELY = {
+    **{f"robustkit.evaluations.{name}.condition": "light: read by its name" for name in ("clean", "attacks.patches")},
     "corruptions.constants": "a table that other implementations are compared with",
     "robustkit.tasks.text.tokenizer_process": "is run, and imports nothing of robustkit",
 }

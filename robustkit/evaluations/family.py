@@ -13,21 +13,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from .interface import ShortRow, Vocabulary
-from .registry import EVERY_FAMILY, OWN_KINDS, kind_of, plugged, vocabulary_of
+from .registry import EVERY_FAMILY, OWN_KINDS, kind_of, name_of, plugged, vocabulary_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
 
-    from ..common.differences import Difference
     from ..common.plugins import Plugin
     from ..common.randomness import SampleRng
-    from ..display.svg import Figure, Style
-    from ..display.table import CardPart, HeatTable, Section, TextTable
+    from ..display.svg import Style
+    from ..display.table import CardPart, Section, TextTable
     from ..protocol.card import Card
     from ..protocol.condition import Condition
-    from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
     from .aggregate import Gatherer, Number, Reading, Result, Results
     from .interface import Clause, Cost
@@ -130,21 +126,9 @@ class Aggregator(Part):
         """Return flags of a condition whose samples, `read`, the task scores."""
         return []
 
-    def wants(self, column: str) -> bool:
-        """Whether `numbers` or `doubts` need a column of records that the task scores."""
-        return False
-
     def numbers(self, read: pa.Table) -> Iterable[Number]:
         """Return what it measures besides the task: metric, value, n and interval. read: samples that could be read."""
         return ()
-
-    def lacks(self, run: RunFolder, checkpoint: str, condition: str) -> list[str]:
-        """Return flags of what a condition lacks besides records."""
-        return []
-
-    def left_out(self, manifest: Manifest) -> list[str]:
-        """Return lines on what was asked for and could not be evaluated."""
-        return []
 
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
@@ -162,16 +146,8 @@ class Aggregator(Part):
         read = side.samples(condition, [metric])
         return read.ids, read.columns[metric]
 
-    def difference(self, metric: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> Difference | None:
-        """Return how figures (n,) of the same samples differ; None where that is the difference of their means."""
-        return None
-
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         """Return sentences to put under a comparison. shown, there: its conditions in rows, and those with records."""
-        return []
-
-    def not_compared(self, common: Sequence[str], shown: Sequence[str]) -> list[str]:
-        """Return lines on its conditions that both sides have, `common`, but no row. shown: conditions of all rows."""
         return []
 
 
@@ -191,18 +167,6 @@ class Presenter(Part):
         shown = self.words.in_short(list(dict.fromkeys(text for text, _ in keys if not self.words.is_control(text))))
         return ((text, name) for text in shown for name in names if (text, name) in keys)
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        """Return what people call a condition of a run, for the row of a table."""
-        return self.words.label(text)
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        """Return where a figure was measured, for a sentence: `under fog`."""
-        return f"under {self.called(text, manifest)}"
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        """Return what people call a condition of a run, for a badge."""
-        return self.words.label(text)
-
     def tables(self, results: Results) -> Sequence[TextTable]:
         """Return the tables of its rows of the summary."""
         return ()
@@ -215,11 +179,11 @@ class Presenter(Part):
         """Return what the short table of a run may show of its conditions, `texts`. headline: the task's metric."""
         for text in self.words.in_short(texts):
             if self.words.in_results:
-                yield ShortRow(headline.heading, self.title(text, manifest), text, headline)
+                yield ShortRow(headline.heading, name_of(text, "badge", manifest), text, headline)
             else:
                 shown = [metric for metric in self.words.metrics if not metric.parametric]
-                name, label = self.name, self.title(text, manifest)
-                yield from (ShortRow(name, f"{label}: {metric.label}", text, metric) for metric in shown)
+                label = name_of(text, "badge", manifest)
+                yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in shown)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Return its parts of the page. looks: how each checkpoint is drawn."""
@@ -228,24 +192,12 @@ class Presenter(Part):
         if tables := self.tables(results):
             yield of_tables(self.name, self.name.capitalize(), tuple(tables))
 
-    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
-        """Return its figures for a task that has one section for all. headline: the task's metric."""
-        return ()
-
-    def heat_tables(self, checkpoint: str, cells: Cells) -> Iterable[HeatTable]:
-        """Return its tables for a task that has one section for all. cells: all cells of a checkpoint."""
-        return ()
-
     def card(self, results: Results) -> Iterable[CardPart]:
         """Return its parts of the model card of one checkpoint: by default, its tables."""
         from ..display.table import CardPart
 
         if tables := self.tables(results):
             yield CardPart(self.name.capitalize(), "", [(table.title, table.headings, table.rows) for table in tables])
-
-    def overlay(self, image: NDArray[np.uint8], heat: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Return a kept map (H, W) in [0, 1] over its image (H, W, 3)."""
-        raise NotImplementedError(f"{self.name} keeps no maps")
 
 
 P = TypeVar("P", bound=Part)
@@ -290,20 +242,11 @@ class Family(Evaluator, Aggregator, Presenter):
     """A family whose parts are one object, as a plug-in brings it."""
 
     @property
-    def evaluator(self) -> Evaluator:
+    def evaluator(self) -> Family:
         """Itself, as are the other parts."""
         return self
 
-    @property
-    def aggregator(self) -> Aggregator:
-        return self
-
-    @property
-    def presenter(self) -> Presenter:
-        return self
-
-    def wants(self, column: str) -> bool:
-        return column in self.columns
+    aggregator = presenter = evaluator
 
 
 AnyFamily: TypeAlias = LazyFamily | Family

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition, ConditionPattern, Value, parse_parameters, show
@@ -53,6 +53,23 @@ class Cost:
     def expected(self) -> float:
         """What is expected of it, in forwards."""
         return self.most * (_REACHED if self.at_most else 1.0)
+
+
+Place: TypeAlias = Literal["table", "sentence", "axis", "badge"]
+"""Where the name of a condition stands."""
+
+
+class Named(Protocol):
+    """What the names of conditions take from the manifest of their run, which lies in a higher room."""
+
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+    @property
+    def claims(self) -> Mapping[str, Any]: ...
+    @property
+    def data(self) -> Any: ...
+    @property
+    def protocol(self) -> Any: ...
 
 
 class ShortRow(NamedTuple):
@@ -111,6 +128,7 @@ class Vocabulary:
     name: of the family, for people. presenter_in: the module next to this one that shows its results.
     parameters: of its conditions, each with its usual value, which tells the type; where `parse` is not its own.
     defaults: what the text of a condition leaves out. telling: parameters without which another condition is meant.
+    in_sentence: how a sentence says that something is so under a condition, `{}` being its name there.
     in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
     over conditions. metrics: its own numbers. benchmark: the kind of mean that is preferred to all its others.
     expected: whether a sentence about a run mentions that none of its conditions was evaluated. published_metrics:
@@ -122,6 +140,7 @@ class Vocabulary:
     parameters: ClassVar[Mapping[str, Value]] = {}
     defaults: ClassVar[Mapping[str, str]] = {}
     telling: ClassVar[tuple[str, ...]] = ()
+    in_sentence: ClassVar[str] = "under {}"
     in_results: ClassVar[bool] = False
     in_means: ClassVar[bool] = False
     metrics: ClassVar[tuple[Metric, ...]] = ()
@@ -150,8 +169,10 @@ class Vocabulary:
         """Return the checkpoint and the condition whose images a condition takes from the process that made them."""
         return checkpoint, text
 
-    def label(self, text: str) -> str:
-        """Return a condition's text in a few words, for a column or an axis."""
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        """Return what people call a condition where it stands: in a row of a table, in a sentence, on an axis or as the
+        heading of a column, or on a badge. manifest: of the run; None with an axis alone.
+        """
         return text
 
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:

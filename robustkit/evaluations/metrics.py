@@ -27,9 +27,10 @@ class Metric:
     where it names none. parametric: the name continues with a parameter, such as a class. drafted: a drafted policy has
     a rule on it. hub: its type and its name in the metadata of a model card; None where it has none. noun: what a
     sentence calls it, where that is not the label. narrowed_by: what makes its interval narrower, where that is not
-    samples alone, so that no number of them can be told. least, most: what no value is below, or above; those
-    of shares are 0 and 1. also: what else people call it. short: what the heading of a column calls it, where that is
-    not the label. bare: whether a column leaves its interval out.
+    samples alone, so that no number of them can be told. by_rank: figures of the same samples are compared by the
+    ranks of their differences, not by their means. least, most: what no value is below, or above; those of shares are
+    0 and 1. also: what else people call it. short: what the heading of a column calls it, where that is not the label.
+    bare: whether a column leaves its interval out.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Metric:
     hub: tuple[str, str] | None = None
     noun: str = ""
     narrowed_by: str = ""
+    by_rank: bool = False
     least: float = -math.inf
     most: float = math.inf
     also: tuple[str, ...] = ()

@@ -15,9 +15,9 @@ from ..runs.description import repeat_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .aggregate import Results
-from .family import families, family_of
+from .family import family_of
 from .metrics import LEFT_OUT, Cells, is_finite
-from .registry import by_words, kind_of, shares_of, words_of
+from .registry import by_words, kind_of, name_of, shares_of, words_of
 
 _NAMED = 3  # conditions and checkpoints that a flag names
 _WIDEST = 28
@@ -138,16 +138,13 @@ def _who(names: Sequence[str], called: Mapping[str, str]) -> str:
 
 def _each(groups: Levels, reached: Levels, manifest: Manifest) -> str:
     """Return what people call the conditions, and which groups have the flag in part."""
-
-    def called(text: str) -> str:
-        return family_of(kind_of(text)).presenter.called(text, manifest)
-
     names = dict[str, None]()
     for group, levels in groups.items():
         if _is_whole(levels, reached[group]):
-            names[called(group)] = None
+            names[name_of(group, "table", manifest)] = None
         else:
-            names[called(*levels) if len(levels) == 1 else f"{called(group)} in part"] = None
+            one, *more = levels
+            names[f"{name_of(group, 'table', manifest)} in part" if more else name_of(one, "table", manifest)] = None
     return _some(list(names), "conditions")
 
 
@@ -200,7 +197,7 @@ def gaps_of(run: RunFolder) -> list[Gap]:
     there: dict[str, list[int]] = {}
     for condition in manifest.conditions:
         group = words_of(condition).group(condition)
-        names.setdefault(group, family_of(kind_of(group)).presenter.called(group, manifest))
+        names.setdefault(group, name_of(group, "table", manifest))
         for checkpoint in manifest.names:
             units[group] += run.shard_count
             missing[group] += run.missing_units(checkpoint, condition)
@@ -248,7 +245,8 @@ def not_evaluated(run: RunFolder) -> list[str]:
     """Return lines on images with unprintable names, and on what could not be evaluated, however often it is tried."""
     manifest = run.manifest
     unnamed = [line for line in manifest.data.notes if "whose names" in line]
-    return [*unnamed, *(line for family in families() for line in family.aggregator.left_out(manifest))]
+    lines = manifest.corrupted.left_out.values()
+    return [*unnamed, *(f"left out: {line}; means that need it are not given" for line in lines)]
 
 
 def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ..common.plugins import Registry, built_in
 from ..errors import ProtocolError
 from ..protocol.card import number
 from ..protocol.condition import ConditionPattern, split_list
-from .interface import Vocabulary
+from .interface import Named, Place, Vocabulary
 
 FOLDERS = {
     "clean": "clean",
@@ -91,6 +91,15 @@ def vocabularies() -> list[Vocabulary]:
 def words_of(text: str) -> Vocabulary:
     """Return the vocabulary of a condition's family."""
     return vocabulary_of(kind_of(text))
+
+
+def name_of(text: str, place: Place, manifest: Named) -> str:
+    """Return what people call a condition of a run, in a place of its own or as the part of a sentence that says where
+    something was measured: `under fog`.
+    """
+    words = words_of(text)
+    name = words.label(text, place, manifest)
+    return words.in_sentence.format(name) if place == "sentence" else name
 
 
 def shows(text: str) -> bool:

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ from ..common.files import check_plain, reason, write_whole
 from ..display.text import Made, code, fenced, plain, table
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
-from ..evaluations.family import family_of
 from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import left_out_lines, unfinished
-from ..evaluations.registry import by_words, kind_of, words_of
+from ..evaluations.registry import by_words, name_of, words_of
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
@@ -56,7 +54,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     chosen = min(reversed(attacked), key=lambda row: row["value"]) if attacked else next(on_clean, None)
     if chosen is None:
         return "robustkit", "–", f"no figure of clean or attacked {task.samples.many} was measured"
-    name = family_of(kind_of(chosen["condition"])).presenter.title(chosen["condition"], manifest)
+    name = name_of(chosen["condition"], "badge", manifest)
     label = f"{name} {task.badge_word(is_clean=not attacked)}".strip()
     what = f"{'estimated ' if _estimated(chosen) else ''}{task.headline_metric.word}"
     value = task.headline_metric.said(chosen["value"])
@@ -78,7 +76,7 @@ def _estimated(row: Mapping[str, Any]) -> str:
 def badge(label: str, value: str, description: str) -> str:
     """Return the SVG's text. description: the tooltip."""
     label, value, description = (_ILLEGAL.sub("\ufffd", text) for text in (label, value, description))
-    lengths = (float(_face().getlength(text)) for text in (label, value))
+    lengths = (float(ImageFont.load_default(SIZE).getlength(text)) for text in (label, value))
     left, right = (math.ceil(1.1 * length) for length in lengths)  # the faces named below are wider than Pillow's
     middle, width = left + 2 * PADDING, left + right + 4 * PADDING
     parts = [
@@ -99,11 +97,6 @@ def badge(label: str, value: str, description: str) -> str:
 def _text(x: int, length: int, text: str) -> str:
     """Return text that keeps the measured width, whatever font is available."""
     return f'<text x="{x}" y="14" textLength="{length}" lengthAdjust="spacingAndGlyphs">{escape(text)}</text>'
-
-
-@lru_cache(maxsize=1)
-def _face() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(SIZE)
 
 
 def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:

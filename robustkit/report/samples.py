@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from ..data.class_names import class_names
 from ..data.picture_files import Refused, open_picture
 from ..display.text import pixels
 from ..errors import RunError
-from ..evaluations.family import family_of
+from ..evaluations.maps.gallery import overlay
 from ..evaluations.metrics import is_finite
-from ..evaluations.registry import kind_of, words_of
+from ..evaluations.registry import name_of, words_of
 from ..protocol.condition import CLEAN
 from ..runs.folder import TAKEN, RunFolder, only_taken
 from ..runs.kept_images import Picture, read_pictures
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 _HELD = 64_000_000  # bytes of pictures in memory; the page, where they are smaller, takes about a fifth of that
 _PICTURE = 1 << 22  # pixels of a kept picture
-
-Overlay = Callable[[NDArray[np.uint8], NDArray[np.float32]], NDArray[np.uint8]]
 
 
 def held_pictures(
@@ -85,8 +82,8 @@ def _webp(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def uri_of_map(image: bytes, heat: bytes, overlay: Overlay) -> str:
-    """Return a map over its image as a URI. overlay: draws the map over the image."""
+def uri_of_map(image: bytes, heat: bytes) -> str:
+    """Return a map over its image as a URI."""
     with _opened(image) as opened, _opened(heat) as levels:
         drawn = overlay(np.array(opened.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
     small = Image.fromarray(drawn)
@@ -187,7 +184,7 @@ class Browser:
         units = {unit for unit in run.units() if unit[1] in views}
         texts = [text for text in views if any((name, text) in units for name in self.checkpoints)]
         self._views = {text: views[text] for text in texts}
-        self.called = {text: family_of(kind_of(text)).presenter.called(text, manifest) for text in texts}
+        self.called = {text: name_of(text, "table", manifest) for text in texts}
         self._lines: dict[str, list[str]] = {}
         for text in texts:
             if views[text].over is None:
@@ -282,7 +279,7 @@ class Browser:
         return Line(heading, tuple(cells), picture, tuple(map(self._place, texts)))
 
     def _map_line(self, sample: str, text: str, rows: Rows) -> Line:
-        cells, view, overlay = [], self._views[text], family_of(kind_of(text)).presenter.overlay
+        cells, view = [], self._views[text]
         under = self._clean if view.over == CLEAN.text else str(view.over)
         for name in self.checkpoints:
             shown = self._picture(name, text, sample)
@@ -291,7 +288,7 @@ class Browser:
             said = [f"{word} {scores[key]:.2f}" for key, word in view.scores.items() if is_finite(scores.get(key))]
             tiles: tuple[Tile, ...] = ()
             if image and shown.heat:
-                drawn = uri_of_map(image, shown.heat, overlay)
+                drawn = uri_of_map(image, shown.heat)
                 tiles = (Tile(drawn, f"map of {text} over {sample}, {name}", self._place(under)),)
             cells.append(Cell(tiles, ", ".join(said) if tiles else ""))
         return Line(self.called[text], tuple(cells), places=(self._place(under),), role="map")

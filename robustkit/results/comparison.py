@@ -23,10 +23,11 @@ from ..common.differences import Difference, holm
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
+from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged, raised, short_names
-from ..evaluations.registry import kind_of, words_of
+from ..evaluations.registry import kind_of, name_of, words_of
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
@@ -171,10 +172,8 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
 
 @plugin_session()
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
-    """Return all differences of these pairs; reference: published figures to compare with.
-
-    Raises:
-        RunError: a pair has other tasks, classes or labels, or no condition or sample in common.
+    """Return all differences of these pairs; reference: published figures to compare with. Raises RunError where a pair
+    has other tasks, classes or labels, or no condition or sample in common.
     """
     resolved = None if reference is None else reference.resolved()
     family, compared = _family(pairs), list[Pair]()
@@ -263,7 +262,7 @@ def corrected(
 
 
 def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
-    common = _common(first, second)
+    common = [condition for condition in first.conditions if condition in second.conditions]
     refuse(first, second, common)
     rows, left_out = list[ComparisonRow](), list[str]()
     for condition, metric in _wanted(first, second, common):
@@ -284,7 +283,8 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
 def _with_flags(pair: Pair, reference: Published | None) -> Pair:
     """Return a pair with what raises a doubt about it, and the flags of what is compared."""
     first, second, rows = pair.first, pair.second, pair.rows
-    flags = [*doubts(first, second, _common(first, second)), *same_file(first, second)]
+    common = [condition for condition in first.conditions if condition in second.conditions]
+    flags = [*doubts(first, second, common), *same_file(first, second)]
     published = [row.condition for row in rows if row.published is not None]
     if reference is not None and published:
         tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
@@ -294,10 +294,6 @@ def _with_flags(pair: Pair, reference: Published | None) -> Pair:
         flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
     own = tuple(flagged(first, second, {(row.condition, row.metric) for row in rows}))
     return replace(pair, flags=tuple(dict.fromkeys(flags)), own=own)
-
-
-def _common(first: Side, second: Side) -> list[str]:
-    return [condition for condition in first.conditions if condition in second.conditions]
 
 
 # Which rows
@@ -338,9 +334,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
         # A group that is lacking at all levels is named as a group.
         if merged := dict.fromkeys(text if groups[text] in partly else groups[text] for text in lacking):
             yield f"{name} has no records under {', '.join(merged)}"
-    rows = list(shown)
-    for family, conditions in by_family(common):
-        yield from family.aggregator.not_compared(conditions, rows)
+    yield from not_compared(common, shown)
 
 
 # The family of a run
@@ -353,8 +347,8 @@ def asked(results: Results) -> list[Asked]:
     found = []
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
         own = [key for key in keys if key[0] in set(conditions)]
-        shown = family.presenter.front(own, headline)
-        found += [Asked(*key, family.presenter.called(key[0], manifest)) for key in shown]
+        front = family.presenter.front(own, headline)
+        found += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
     return found
 
 

@@ -13,11 +13,11 @@ from msgspec import UNSET
 from ..common.differences import Difference
 from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
-from ..evaluations.family import family_of
+from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged
 from ..evaluations.records import Recorded, check_plugins, common_ids, nothing_common
-from ..evaluations.registry import kind_of, words_of
+from ..evaluations.registry import words_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of
@@ -147,7 +147,7 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
         RunError: the records of one of them are missing, they have no sample in common, or there is no such metric.
     """
     difference = task_of(first.manifest).difference(first, second, condition, metric)
-    if difference.value == 0 and is_same_model(first, second):
+    if difference.value == 0 and same_identity(first.described, second.described):
         return replace(difference, ci_low=0.0, ci_high=0.0)
     return difference
 
@@ -161,13 +161,8 @@ def lacking(side: Side, condition: str, metric: str = "") -> str:
     return ""
 
 
-def is_same_model(first: Side, second: Side) -> bool:
-    """Whether both sides are one checkpoint, whose differences are 0 on any samples."""
-    return same_identity(first.described, second.described)
-
-
 def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
-    """Whether two descriptions are of one checkpoint, shown images in one way."""
+    """Whether two descriptions are of one checkpoint, shown images in one way: differences are 0 on any samples."""
     before, after = first.to_plain(), second.to_plain()
     return all(before.get(key) == after.get(key) for key in _IDENTITY)
 
@@ -302,5 +297,6 @@ def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> It
                 flags = (flag for flag in row["flags"] if not flag.startswith("incomplete"))
                 yield Flagged(name, row["condition"], tuple(flags), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
-            more = family_of(kind_of(condition)).aggregator.lacks(side.run, side.checkpoint, condition)
-            yield Flagged(name, condition, tuple(filter(None, [lacking(side, condition), *more])), side.manifest)
+            wanted = condition in side.run.manifest.evidence
+            evidence = NO_EVIDENCE.flag if wanted and side.run.evidence(side.checkpoint, condition) is None else ""
+            yield Flagged(name, condition, tuple(filter(None, [lacking(side, condition), evidence])), side.manifest)

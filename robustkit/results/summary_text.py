@@ -18,7 +18,7 @@ from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import gaps_of
-from ..evaluations.registry import is_over_groups, kind_of
+from ..evaluations.registry import is_over_groups, kind_of, name_of
 from ..protocol.condition import CLEAN
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
@@ -166,7 +166,7 @@ def _said(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, 
     difference under the condition, not that of two drops.
     """
     first, second = names[row.first.checkpoint], names[row.second.checkpoint]
-    where = family_of(kind_of(row.condition)).presenter.where(row.condition, results.manifest)
+    where = name_of(row.condition, "sentence", results.manifest)
     if where.startswith("under ") and points(row.metric) and _alike_when_clean(row, results, tests):
         return f"{second} loses {'more' if row.verdict == 'worse' else 'less'} to {where[6:]} than {first}", True
     how = "higher" if row.difference.value > 0 else "lower"
@@ -236,7 +236,7 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
     sizes = (detectable(row.difference, len(tests.rows), metric_of(row.metric).binary) for row in clean)
     shown = max(sizes, default=math.nan)
     if not some and left == every and largest is not None and largest.difference.value:
-        where = family_of(kind_of(largest.condition)).presenter.where(largest.condition, results.manifest)
+        where = name_of(largest.condition, "sentence", results.manifest)
         first, second = names[largest.first.checkpoint], names[largest.second.checkpoint]
         size = f"{second} has {_size(largest, whole=True)} against {first}, {p_said(largest.p_value)}"
         yield _of(largest, f"The largest is {where}: {size}.")

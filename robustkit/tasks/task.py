@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..common.differences import Difference, of_means
+from ..common.differences import Difference, of_means, of_ranks
 from ..errors import ProtocolError, unknown
 from ..evaluations.family import family_of
 from ..evaluations.metrics import TERMS as OF_SUPPORT
@@ -98,9 +98,9 @@ class Task:
         if not len(ids):
             raise nothing_common(first, second, condition)
         before, after = aligned(first_ids, first_values, ids), aligned(second_ids, second_values, ids)
-        if (own := family_of(kind_of(condition)).aggregator.difference(metric, before, after)) is not None:
-            return own
         definition = named(self.metrics, metric) or words_of(condition).metric(metric)
+        if definition is not None and definition.by_rank:
+            return of_ranks(before, after)
         return of_means(before, after, binary=definition is not None and definition.binary)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:

@@ -20,11 +20,10 @@ from robustkit.common.randomness import SampleRng
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.evaluate import parse_condition, parse_conditions
 from robustkit.evaluations.attacks.evidence import bearing_evidence
-from robustkit.evaluations.attacks.figures import curves
 from robustkit.evaluations.attacks.ranking import order_flag
-from robustkit.evaluations.attacks.results import PRESENTER
+from robustkit.evaluations.attacks.results import curves
 from robustkit.evaluations.records import Right
-from robustkit.evaluations.registry import check_condition, fits, pattern_of
+from robustkit.evaluations.registry import check_condition, fits, name_of, pattern_of
 from robustkit.protocol.card import load_card
 from robustkit.results.summary import Run
 
@@ -162,8 +161,8 @@ def test_attacks_are_compared_on_the_same_images() -> None:
     assert "20 of 40 samples right that were wrong before it" in alone
     others = {"clean": few, "fgsm(eps=8/255)": few, "corruption(fog,severity=2)": few, pgd: many}
     assert order_flag(manifest, pgd, others) == ""
-    assert PRESENTER.called(pgd, manifest) == "PGD, 8/255, 20 steps, on fog, severity 3"
-    assert PRESENTER.title(pgd, manifest) == "PGD-20 8/255 on fog, severity 3"
+    assert name_of(pgd, "table", manifest) == "PGD, 8/255, 20 steps, on fog, severity 3"
+    assert name_of(pgd, "badge", manifest) == "PGD-20 8/255 on fog, severity 3"
 
 
 def test_constants_are_those_of_the_corruption_alone(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import image_size, read_image, read_mask
 from robustkit.errors import BadImageError, DataError, RunError
 from robustkit.evaluations.family import family_of
-from robustkit.evaluations.maps.condition import METRICS
-from robustkit.evaluations.maps.tables import only_boxes, scores
+from robustkit.evaluations.maps.condition import METRICS, only_boxes
+from robustkit.evaluations.maps.tables import scores
 from robustkit.evaluations.maps.truth import Truth, open_truth
+from robustkit.evaluations.registry import name_of
 from robustkit.results.summary import survey
 from robustkit.runs.manifest import BadImage
 
@@ -512,7 +513,7 @@ def test_scores_of_maps_are_called_by_what_they_are_against(place: Path, tmp_pat
     run = audit(place, run.path, **OPTIONS) if given == "boxes" else run  # which says nothing of boxes
     results, condition = survey(run), "cam(grad-cam,faithfulness=none,mode=mask)"
     every = [
-        family_of("cam").presenter.called(condition, run.manifest),
+        name_of(condition, "table", run.manifest),
         *(table.title for table in family_of("cam").presenter.terminal(results)),
     ]
     every += [heading for part in family_of("cam").presenter.card(results) for heading, *_ in part.tables]

@@ -23,13 +23,13 @@ from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.aggregate import Reading, Results
 from robustkit.evaluations.attacks.evaluate import parse_conditions
-from robustkit.evaluations.attacks.results import PRESENTER
 from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, KEPT, phases_of
 from robustkit.evaluations.attacks.two_phase.evaluate import choose
-from robustkit.evaluations.attacks.two_phase.results import TwoPhaseSummary, two_phase_share, two_phase_tables
+from robustkit.evaluations.attacks.two_phase.results import PRESENTER as ESTIMATES
+from robustkit.evaluations.attacks.two_phase.results import TwoPhaseSummary, two_phase_share
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Part
-from robustkit.evaluations.registry import check_condition, fits, pattern_of, words_of
+from robustkit.evaluations.registry import check_condition, fits, name_of, pattern_of, words_of
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
@@ -272,7 +272,7 @@ def test_where_nobody_stands_there_is_no_share_of_those_drawn(run: Run) -> None:
     (row,) = TwoPhaseSummary(Broken(run, run.manifest, "shapes-vit-quest", {})).add(two_phase(4))
     assert row[1:4] == ("estimated_top1", 0, 18) and row[4:6] == wilson(0, 18)
     summary = [dict(each) for each in run.summary() if (each["condition"], each["metric"]) != (two_phase(4), KEPT.name)]
-    cells = {line[1]: line[4:6] for (table,) in [two_phase_tables(Results.of(run, summary))] for line in table.rows}
+    cells = {line[1]: line[4:6] for (table,) in [ESTIMATES.tables(Results.of(run, summary))] for line in table.rows}
     assert cells[phase_label(4)] == ("0", "–") and cells[phase_label(3)][0] == "3"
 
 
@@ -300,7 +300,7 @@ def test_pages_rules_and_commands_know_it(run: Run) -> None:
     page = re.sub(r"<[^>]*>", "", (run.path / "report.html").read_text("utf-8"))  # words lead to the glossary
     assert "Attacks in two phases" in page and "two-phase(m=4)" in page
     assert "AutoAttack, 3/255, APGD on the cross-entropy alone" in page and "only apgd-ce" not in page
-    rest = PRESENTER.called("autoattack(eps=3/255,version=standard,only=apgd-t+fab-t+square)", run.manifest)
+    rest = name_of("autoattack(eps=3/255,version=standard,only=apgd-t+fab-t+square)", "table", run.manifest)
     assert rest == "AutoAttack, 3/255, targeted APGD, targeted FAB and Square alone"
     text = two_phase(4)
     assert phases_of(text) == (WHOLE, "apgd-ce", 4) and phases_of(WHOLE) is None

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, ClassVar
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 
 from ...common.plugins import Registry, subclass_of
+from ...display.text import amount
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, part_of
-from ..interface import Vocabulary
+from ..interface import Named, Place, Vocabulary
 from ..metrics import WEIGHT, Metric, Term, of_samples, plain_name, supported
-from ..registry import ATTACK_NAMES, EVERY_FAMILY, pattern_of, vocabulary_of, words_of
+from ..registry import ATTACK_NAMES, EVERY_FAMILY, name_of, pattern_of, vocabulary_of, words_of
 
 if TYPE_CHECKING:
     import attacks
@@ -136,6 +137,62 @@ def _parse(text: str, card: Card) -> Condition:
     return condition
 
 
+_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
+_STAGES = {
+    "apgd-ce": "APGD on the cross-entropy",
+    "apgd-dlr": "APGD on the DLR loss",
+    "apgd-t": "targeted APGD",
+    "fab-t": "targeted FAB",
+    "square": "Square",
+}
+
+
+def alone(only: str) -> str:
+    """Return which stages of AutoAttack run, in words: `targeted FAB and Square alone`."""
+    *first, last = (_STAGES.get(stage, stage) for stage in only.split("+"))
+    return f"{', '.join(first)} and {last} alone" if first else f"{last} alone"
+
+
+def beneath(text: str, manifest: Named) -> str:
+    """Return ` on fog, severity 3` for an attack on corrupted images; nothing on clean ones."""
+    start = starts_from(text)
+    return "" if start == CLEAN.text else f" on {name_of(start, 'table', manifest)}"
+
+
+def _in_table(text: str, manifest: Named) -> str:
+    """Return `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says."""
+    claim, name, given = manifest.claims.get(text), *parts(text)
+    eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
+    space = manifest.protocol.space
+    radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
+    words = [_NAMES.get(name, name.upper()), f"{norm} {radius}" if norm != "linf" else radius]
+    words += ["normalised units"] if space == "normalised" else []
+    if given.get("version") == "standard":
+        del given["version"]
+    words += [alone(given.pop("only"))] if "only" in given else []
+    for key, value in given.items():
+        counted = value.isdigit() and key.endswith("s")
+        word = key.removesuffix("s") if value == "1" else key
+        words.append(f"{value} {word}" if counted else f"{key} {value}")
+    return ", ".join(filter(None, (*words, beneath(text, manifest).strip())))
+
+
+def _on_badge(text: str, manifest: Named) -> str:
+    """Return `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels."""
+    claim, (name, given) = manifest.claims[text], parts(text)
+    budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
+    version = given.get("version", "standard")
+    # A text names what differs from the card's attack, apart from its radius and budget.
+    modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
+    words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
+    words = ["modified", *words] if modified else words
+    words += [version] if version != "standard" else []
+    words += [] if claim.norm == "linf" else [claim.norm]
+    words += [amount(claim.eps, claim.norm, manifest.protocol.space)]
+    words += ["normalised"] if manifest.protocol.space == "normalised" else []
+    return " ".join(words) + beneath(text, manifest)
+
+
 class AttackWords(Vocabulary):
     """Attacks, by their names in the registry."""
 
@@ -146,6 +203,15 @@ class AttackWords(Vocabulary):
     metrics: ClassVar[tuple[Metric, ...]] = (FOUND, supported(TOP1), WEIGHT)
     terms = TERMS
     expected = True
+
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        if place == "axis" or manifest is None:
+            return text
+        if place == "badge":
+            return _on_badge(text, manifest)
+        whole = _in_table(text, manifest)
+        name, _, rest = whole.partition(", ")
+        return f"{name} ({rest})" if place == "sentence" else whole
 
     def starts_from(self, text: str) -> str:
         return starts_from(text)

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...common.intervals import wilson
-from ...display.grid import Grid, Part, side_by_side
-from ...display.table import Section, TextTable
+from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, percent, plain, spread
+from ...display.table import Grid, Part, Section, TextTable, side_by_side
 from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
 from ...runs.manifest import Manifest
 from ..aggregate import Gatherer, Number, Results, column_of
 from ..estimation import support_grids, support_tables
-from ..family import Aggregator, Overview, Presenter, family_of
+from ..family import Aggregator, Overview, Presenter
 from ..interface import Clause, share
-from ..metrics import Cells, Metric, interval_cell, is_whole
-from ..registry import kind_of, words_of
-from .condition import FOUND, TOP1, VOCABULARY, parts, starts_from
-from .figures import AFTER, curve_figures, curves, stage_figures
+from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
+from ..registry import words_of
+from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, beneath, parts, starts_from
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 from .ranking import OrderOfAttacks, findings_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
-    from ...display.svg import Figure
+    from ...runs.manifest import Claim
     from ..aggregate import Reading
     from ..family import Looks
 
@@ -129,14 +132,173 @@ def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Part]:
     return [Part(checkpoint, headings, tuple(lines)) for checkpoint, lines in of.items()]
 
 
-_NAMES = {"autoattack": "AutoAttack", "square": "Square", "segpgd": "SegPGD", "cospgd": "CosPGD", "sea": "SEA"}
-_STAGES = {
-    "apgd-ce": "APGD on the cross-entropy",
-    "apgd-dlr": "APGD on the DLR loss",
-    "apgd-t": "targeted APGD",
-    "fab-t": "targeted FAB",
-    "square": "Square",
-}
+METRICS = {"top1": "accuracy", "miou": "mIoU"}
+AFTER = "top1_after_"
+"""How the metric of what stands after a stage begins."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A checkpoint under one attack at several radii.
+
+    attack: its name and parameters besides eps, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) in the order
+    of eps, with the figure of the images that it changes at 0, where that is known.
+    """
+
+    checkpoint: str
+    attack: str
+    norm: str
+    points: tuple[tuple[float, Point], ...]
+
+
+def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[Curve]:
+    """Return a curve for each attack (with all parameters but eps alike) and each checkpoint that it attacked."""
+    starts: dict[tuple[str, str], Point] = {}
+    by_curve: dict[tuple[str, str, str], dict[float, Point]] = {}
+    begun = dict[str, str]()
+    for row in results:
+        if row["metric"] not in METRICS or row["value"] is None:
+            continue
+        claim = claims.get(row["condition"])
+        if claim is None:
+            starts[row["checkpoint"], row["condition"]] = Point.of(row)
+        else:
+            name, _, inside = row["condition"].removesuffix(")").partition("(")
+            kept = (item for item in inside.split(",") if item and not item.startswith(("eps=", "norm=")))
+            key = (", ".join([name, *kept]), claim.norm, row["checkpoint"])
+            begun[key[0]] = starts_from(row["condition"])
+            by_curve.setdefault(key, {})[float(claim.eps)] = Point.of(row)
+    order = {key[:2]: place for place, key in reversed(list(enumerate(by_curve)))}
+    lines = []
+    for (attack, norm, checkpoint), points in sorted(by_curve.items(), key=lambda item: order[item[0][:2]]):
+        if (start := starts.get((checkpoint, begun[attack]))) is not None:
+            points.setdefault(0.0, start)
+        lines.append(Curve(checkpoint, attack, norm, tuple(sorted(points.items()))))
+    return lines
+
+
+def curve_figures(
+    lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, space: str
+) -> Iterator[Figure]:
+    """Yield a figure for each norm, with a panel for each attack."""
+    for norm in dict.fromkeys(line.norm for line in lines):
+        yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, space)
+
+
+def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, space: str) -> Figure:
+    norm, names = lines[0].norm, labels(dict.fromkeys(line.checkpoint for line in lines))
+    attacks: dict[str, list[Curve]] = {}
+    for line in lines:
+        attacks.setdefault(line.attack, []).append(line)
+    unit = 255 if norm == "linf" and space != "sigma" else 1
+    axis = "eps (linf) in 1/255" if unit == 255 else f"eps ({norm})"
+    axis += {"sigma": ", in σ of each channel", "normalised": ", normalised units"}.get(space, "")
+
+    def paint(canvas: Canvas) -> None:
+        grid = panels(canvas, len(attacks), sharex=True, sharey=True)
+        for axes, (attack, shown) in zip(grid, attacks.items(), strict=True):
+            for place, line in enumerate(shown):
+                places, shift = [unit * eps for eps, _ in line.points], spread(place, len(shown), 5)
+                dots(axes, places, [point for _, point in line.points], looks[line.checkpoint], shift=shift)
+            axes.set_title(_wrapped(attack))
+            axes.set_ylim(0, 104)
+        for axes in grid[-2:]:
+            axes.set_xlabel(axis)
+        _ticks(grid[0], sorted({unit * eps for line in lines for eps, _ in line.points}))
+        for axes in grid[::2]:
+            axes.set_ylabel(f"{METRICS[metric]} in %")
+        legend(canvas, {names[name]: looks[name] for name in names})
+
+    what, title = ("Accuracy", "Robust accuracy") if metric == "top1" else ("mIoU", "mIoU")
+    said = " ".join(_description(attack, shown, names, space) for attack, shown in attacks.items())
+    sizes = sorted({point.n for line in lines for _, point in line.points})
+    counted = f"n = {sizes[0]}" if len(sizes) == 1 else f"n from {sizes[0]} to {sizes[-1]}"
+    return draw(
+        section,
+        f"{title} against eps, {norm}",
+        40 + 18 * -(-len(names) // 2) + 215 * -(-len(attacks) // 2),
+        paint,
+        alt=f"{what} against eps. {said}",
+        caption=f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are drawn a little "
+        "apart so that none hides another.",
+    )
+
+
+def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], space: str) -> str:
+    sentences = []
+    for line in lines:
+        first, *rest = line.points
+        start = f"{names[line.checkpoint]} has {percent(first[1].value)}"
+        whole = " unattacked" if f"{UNDER}=" in line.attack else " clean"
+        start += whole if first[0] == 0 else f" at {amount(first[0], line.norm, space)}"
+        then = [f"{percent(point.value)} at {amount(eps, line.norm, space)}" for eps, point in rest]
+        sentences.append(", ".join([start, *then]))
+    return f"Under {plain(attack, 80)}: {listed(sentences)}."
+
+
+def _ticks(axes: Axes, places: Sequence[float]) -> None:
+    """Mark the radii themselves, unless they are too close together."""
+    widest = max(places) or 1
+    apart = min((b - a for a, b in pairwise(places)), default=widest)
+    if apart >= 0.12 * widest:
+        axes.set_xticks(places, [f"{place:.4g}" for place in places])
+    axes.set_xlim(-0.09 * widest, 1.09 * widest)
+
+
+def _wrapped(text: str, width: int = 28) -> str:
+    """Return an attack's name, with its parameters on lines below."""
+    lines = [""]
+    for item in plain(text, 90).split(", "):
+        if lines[-1] and len(lines[-1]) + len(item) + 2 > width:
+            lines.append("")
+        lines[-1] += f"{', ' if lines[-1] else ''}{item}"
+    return "\n".join(lines)
+
+
+def _short(condition: str) -> str:
+    """Return `autoattack, eps 4/255` of `autoattack(eps=4/255,version=standard)`."""
+    eps = re.search(r"\beps=([^,)]+)", condition)
+    return plain(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
+
+
+def stage_figures(results: Sequence[SummaryRow], looks: Mapping[str, Style]) -> Iterator[Figure]:
+    """Yield a figure for each attack in stages: how many samples of every checkpoint stand after each."""
+    after: dict[str, dict[str, dict[str, Point]]] = {}  # by condition, checkpoint and stage
+    for row in results:
+        if row["metric"].startswith(AFTER) and row["value"] is not None:
+            checkpoints = after.setdefault(row["condition"], {})
+            checkpoints.setdefault(row["checkpoint"], {})[row["metric"].removeprefix(AFTER)] = Point.of(row)
+    yield from (_stage_figure(condition, checkpoints, looks) for condition, checkpoints in after.items())
+
+
+def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], looks: Mapping[str, Style]) -> Figure:
+    stages, names = list(dict.fromkeys(stage for points in after.values() for stage in points)), labels(after)
+
+    def paint(canvas: Canvas) -> None:
+        (axes,) = panels(canvas, 1)
+        for place, (name, points) in enumerate(after.items()):
+            places, shift = [stages.index(stage) for stage in points], spread(place, len(after), 7, 48)
+            dots(axes, places, list(points.values()), looks[name], shift=shift)
+        axes.set_xticks(range(len(stages)), stages)
+        axes.set_xlim(-0.4, len(stages) - 0.6)
+        axes.set_ylim(0, 104)
+        axes.set_ylabel("samples standing, %")
+        legend(canvas, {names[name]: looks[name] for name in names})
+
+    sentences = []
+    for name, points in after.items():
+        standing = ", ".join(f"{round(point.value * point.n)} after {stage}" for stage, point in points.items())
+        sentences.append(f"of {next(iter(points.values())).n} samples of {names[name]} stand {standing}")
+    shown = plain(condition, 150).replace(",", ", ")  # so that a line can break
+    return draw(
+        "stages",
+        f"Samples standing after each stage of {_short(condition)}",
+        260 + 18 * -(-len(names) // 2),
+        paint,
+        alt=f"{plain(condition, 90)}: {listed(sentences)}.",
+        caption=f"{shown}: each stage attacks the samples that the ones before left standing; 95 % intervals.",
+        name=condition,
+    )
 
 
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
@@ -152,8 +314,8 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     radius += " in normalised units" if space == "normalised" else ""
     on_all = clean is not None and row["n"] == clean["n"]
     name, given = parts(row["condition"])
-    stages = f" with {_alone(given['only'])}" if "only" in given else ""
-    call = f"{name}{stages} at {radius}{_beneath(row['condition'], manifest)}"
+    stages = f" with {alone(given['only'])}" if "only" in given else ""
+    call = f"{name}{stages} at {radius}{beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row['n']} {manifest.protocol.samples.many}")
     missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
     if missing:
@@ -161,18 +323,6 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
         yield Clause(f"the attack{of} {call} {leaves}{so_far}", (row,))
     else:
         yield Clause(f"the {'strongest' if len(attacked) > 1 else 'only'} attack{of}, {call}, {leaves}", (row,))
-
-
-def _alone(only: str) -> str:
-    """Return which stages of AutoAttack run, in words: `targeted FAB and Square alone`."""
-    *first, last = (_STAGES.get(stage, stage) for stage in only.split("+"))
-    return f"{', '.join(first)} and {last} alone" if first else f"{last} alone"
-
-
-def _beneath(text: str, manifest: Manifest) -> str:
-    """Return ` on fog, severity 3` for an attack on corrupted images; nothing on clean ones."""
-    start = starts_from(text)
-    return "" if start == CLEAN.text else f" on {family_of(kind_of(start)).presenter.called(start, manifest)}"
 
 
 def dossier_grids(results: Results) -> list[Grid]:
@@ -212,18 +362,11 @@ class AttacksAggregator(Aggregator):
         found = dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read))
         return [finding.flag for finding in found if finding.flag]
 
-    def wants(self, column: str) -> bool:
-        return is_stage_column(column)
-
     def numbers(self, read: pa.Table) -> Iterable[Number]:
         """Return the share of samples that stands after each stage."""
         n = len(read)
         for stage in stages_of(read):
             yield f"{AFTER}{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
-
-    def lacks(self, run: RunFolder, checkpoint: str, condition: str) -> list[str]:
-        wanted = condition in run.manifest.evidence
-        return [NO_EVIDENCE.flag] if wanted and run.evidence(checkpoint, condition) is None else []
 
 
 AGGREGATOR = AttacksAggregator()
@@ -252,46 +395,6 @@ class AttacksPresenter(Presenter):
         yield from _least(on_clean, cells, manifest, headline)
         yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        """Return `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else is said."""
-        claim, name, given = manifest.claims.get(text), *parts(text)
-        eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
-        space = manifest.protocol.space
-        radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
-        words = [_NAMES.get(name, name.upper()), f"{norm} {radius}" if norm != "linf" else radius]
-        words += ["normalised units"] if space == "normalised" else []
-        if given.get("version") == "standard":
-            del given["version"]
-        words += [_alone(given.pop("only"))] if "only" in given else []
-        for key, value in given.items():
-            counted = value.isdigit() and key.endswith("s")
-            word = key.removesuffix("s") if value == "1" else key
-            words.append(f"{value} {word}" if counted else f"{key} {value}")
-        return ", ".join(filter(None, (*words, _beneath(text, manifest).strip())))
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        name, _, rest = self.called(text, manifest).partition(", ")
-        return f"under {name} ({rest})"
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        """Return `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels."""
-        claim, (name, given) = manifest.claims[text], parts(text)
-        budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
-        version = given.get("version", "standard")
-        # A text names what differs from the card's attack, apart from its radius and budget.
-        modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
-        words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
-        words = ["modified", *words] if modified else words
-        words += [version] if version != "standard" else []
-        words += [] if claim.norm == "linf" else [claim.norm]
-        words += [amount(claim.eps, claim.norm, manifest.protocol.space)]
-        words += ["normalised"] if manifest.protocol.space == "normalised" else []
-        return " ".join(words) + _beneath(text, manifest)
-
-    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
-        manifest = results.manifest
-        return curve_figures(curves(results, manifest.claims), looks, headline.name, section, manifest.protocol.space)
-
     def terminal(self, results: Results) -> Iterable[TextTable]:
         """Yield the stages of all attacks that have any as one table, and how much of what was broken each found."""
         if every := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in stage_rows(results)]:
@@ -308,9 +411,9 @@ class AttacksPresenter(Presenter):
 
         The figures of attacks on a part of the samples, which others support, stand with the strengths.
         """
-        yield Section(
-            "attacks", "Robust accuracy against ε", figures=tuple(self.figures(results, looks, TOP1, "attacks"))
-        )
+        claims, space = results.manifest.claims, results.manifest.protocol.space
+        drawn = tuple(curve_figures(curves(results, claims), looks, TOP1.name, "attacks", space))
+        yield Section("attacks", "Robust accuracy against ε", figures=drawn)
 
         def in_stages() -> dict[str, list[Grid]]:
             stages = _parts_of(stage_rows(results), ("condition", *STAGE_HEADINGS))

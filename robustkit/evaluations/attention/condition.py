@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...errors import ProtocolError
 from ...protocol.condition import Condition, ConditionPattern
-from ..interface import Vocabulary
+from ..interface import Named, Place, Vocabulary
 from ..metrics import Metric, Term
 from ..registry import vocabulary_of
 
@@ -92,7 +92,7 @@ class AttentionWords(Vocabulary):
     def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
         return checkpoint, under_of(text) or text
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         under = under_of(text) or text
         return vocabulary_of(under.partition("(")[0]).label(under)
 

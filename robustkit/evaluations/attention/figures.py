@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...common.intervals import Floats
-from ...display.grid import grid_of, together, with_flags
 from ...display.svg import INK, Figure, Style, draw, labels, legend, plain, roomy, style
-from ...display.table import Section, TextTable
+from ...display.table import Section, TextTable, grid_of, together, with_flags
 from ..aggregate import Results
 from ..family import Presenter
 from ..interface import ShortRow
 from ..presenting import flag_lines, of_family
-from ..registry import words_of
+from ..registry import name_of, words_of
 from .condition import VOCABULARY, under_of
 from .results import COLLAPSE, EXPLOSION, Heads, WatchedHeads, attention_tables, layer_table
 
@@ -251,7 +250,7 @@ class AttentionPresenter(Presenter):
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         for text in texts:
-            label = self.title(text, manifest)
+            label = name_of(text, "badge", manifest)
             shown = [metric for metric in self.words.metrics if not metric.name.endswith("_change")]
             yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in shown)
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ...errors import ProtocolError
 from ...protocol.condition import ConditionPattern
-from ..interface import Vocabulary
-
-if TYPE_CHECKING:
-    pass
+from ..interface import Named, Place, Vocabulary
 
 
 class CleanWords(Vocabulary):
     """`clean`."""
 
     name = "clean"
+    in_sentence = "on {}"
     in_results = True
     in_means = True
+
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        return text if place != "sentence" or manifest is None else f"clean {manifest.protocol.samples.many}"
 
     def published_names(self) -> Sequence[str]:
         return ("clean",)

@@ -16,7 +16,7 @@ from corruptions.registry import CORRUPTIONS as CORRUPTION_CLASSES
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, ConditionPattern, split_list
-from ..interface import View, Vocabulary
+from ..interface import Named, Place, View, Vocabulary
 from ..metrics import Metric, Term, mean_share
 
 BENCHMARK = "in-c"
@@ -418,6 +418,22 @@ _OWN = "texture=own"
 _SEVERAL = re.compile(r"severity=([1-5])(?:\+[1-5])+(?=[,)])")
 
 
+def _in_table(text: str) -> str:
+    """Return `noise`, `all corruptions (in-c)`, `fog`, or `fog, severity 3`, with what is not the benchmark's."""
+    if (parts := set_of(text)) is not None:
+        name, severities, definition = parts
+        words = f"all corruptions ({name})" if name == BENCHMARK else name
+        at = f", severity {'+'.join(map(str, severities))}" if severities else ""
+        return f"{words}{at}{f' {definition}' if definition else ''}"
+    several = _SOME_SEVERITIES.search(text)
+    part = parse_corrupted(text.replace(several[0], "severity=1", 1) if several else text)
+    if part is None:
+        return text
+    at = several[1] if several else str(part.severity or "")
+    severity = f", severity {at}" if at else ""
+    return f"{part.name.replace('_', ' ')}{severity}{f' {part.definition}' if part.definition else ''}"
+
+
 class CorruptionWords(Vocabulary):
     """Single corruptions, and means over severities and over sets."""
 
@@ -500,7 +516,9 @@ class CorruptionWords(Vocabulary):
     def is_fixed(self, name: str) -> bool:
         return name.partition("(")[0] in SETS or parse_corrupted(name) is not None
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        if place in ("table", "sentence"):
+            return _in_table(text)
         part = parse_corrupted(text)
         if part is None or not part.severity:
             return text if part is None else part.label

@@ -7,7 +7,7 @@ averaged over.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from ...common.intervals import Floats, bootstrap, calibration_error
 from ..aggregate import Reading, Result
 from ..family import Aggregator, Overview
 from ..records import Compared, PerSample, Recorded, common_ids
+from ..registry import words_of
 from .condition import (
     CORRUPTIONS,
     SETS,
@@ -278,10 +279,10 @@ def compared_means(common: Sequence[str], of: Compared) -> Iterator[tuple[str, s
                 yield from ((mean, metric) for metric in metrics)
 
 
-def not_compared(common: Sequence[str], shown: Sequence[str]) -> list[str]:
-    """Return a line on the severities that are in no mean."""
+def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
+    """Return a line on the severities in `common` that are in no mean. shown: the conditions of all rows."""
     averaged = {text for condition in dict.fromkeys(shown) for text in shares_of(condition)}
-    single = [text for text in common if text not in averaged]
+    single = [text for text in common if words_of(text) is VOCABULARY and text not in averaged]
     return [f"single severities that make no mean are left out: {', '.join(single)}"] if single else []
 
 
@@ -303,10 +304,6 @@ class CorruptionsAggregator(Aggregator):
     def overview(self, reading: Reading) -> Overview:
         return MeanErrors(reading)
 
-    def left_out(self, manifest: Manifest) -> list[str]:
-        lines = manifest.corrupted.left_out.values()
-        return [f"left out: {line}; means that need it are not given" for line in lines]
-
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
@@ -314,9 +311,6 @@ class CorruptionsAggregator(Aggregator):
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
         return mean_errors(side, condition) if metric == "mean_error" else None
-
-    def not_compared(self, common: Sequence[str], shown: Sequence[str]) -> list[str]:
-        return not_compared(common, shown)
 
 
 AGGREGATOR = CorruptionsAggregator()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from corruptions.registry import CATEGORIES
 
-from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.table import CardPart, HeatTable, Section, TextTable
+from ...display.table import CardPart, Grid, HeatTable, Part, Section, TextTable, side_by_side, with_flags
 from ...runs.manifest import Manifest
 from ..family import Presenter
 from ..interface import Clause, ShortRow, percent, share
@@ -32,10 +31,9 @@ from .condition import (
     shares_of,
     span,
 )
-from .figures import accuracy_bars, bar_figures, retention_bars
+from .figures import accuracy_bars, bar_figures
 
 if TYPE_CHECKING:
-    from ...display.svg import Figure
     from ..aggregate import Results
     from ..family import Looks
 
@@ -54,22 +52,6 @@ def front(keys: Sequence[tuple[str, str]], headline: Metric) -> Iterator[tuple[s
         mean, own = (text, "mean_error"), (text, headline.name)
         yield from [mean] if mean in there else [own] if own in there else []
     yield from (key for key in there if key[1] == "mce")
-
-
-def called(text: str) -> str:
-    """Return `noise`, `all corruptions (in-c)`, `fog`, or `fog, severity 3`, with what is not the benchmark's."""
-    if (parts := set_of(text)) is not None:
-        name, severities, definition = parts
-        words = f"all corruptions ({name})" if name == BENCHMARK else name
-        at = f", severity {'+'.join(map(str, severities))}" if severities else ""
-        return f"{words}{at}{f' {definition}' if definition else ''}"
-    several = _SEVERAL.search(text)
-    part = parse_corrupted(text.replace(several[0], "severity=1", 1) if several else text)
-    if part is None:
-        return text
-    at = several[1] if several else str(part.severity or "")
-    severity = f", severity {at}" if at else ""
-    return f"{part.name.replace('_', ' ')}{severity}{f' {part.definition}' if part.definition else ''}"
 
 
 def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
@@ -419,18 +401,8 @@ class CorruptionsPresenter(Presenter):
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return front(keys, headline)
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        return called(text)
-
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         return clauses(cells, manifest, headline)
-
-    def figures(self, results: Results, looks: Looks, headline: Metric, section: str) -> Iterable[Figure]:
-        title = f"What is left of {headline.word} under corruption"
-        return bar_figures(retention_bars(results), looks, section, title, "retention")
-
-    def heat_tables(self, checkpoint: str, cells: Cells) -> Iterable[HeatTable]:
-        return retention_tables(checkpoint, cells)
 
     def card(self, results: Results) -> Iterable[CardPart]:
         return card_parts(results)

@@ -12,10 +12,10 @@ from cam.registry import CONTROLS, METHODS
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, split_list
-from ..interface import View, Vocabulary
+from ..interface import Named, Place, View, Vocabulary
 from ..metrics import WEIGHT, Metric, Term, mean_share, named, plain_name, supported
-from ..registry import vocabulary_of
-from .methods import Chosen, check_names, method_names, method_text, shown, take_options
+from ..registry import name_of, vocabulary_of
+from .methods import METHOD_NAMES, Chosen, check_names, method_names, method_text, shown, take_options
 
 _SCORES = (
     mean_share("cam_pixel_accuracy", "pixel accuracy %"),
@@ -390,15 +390,39 @@ _KINDS = ("", "-mask", "-faithfulness", "-stability")
 _VIEWED = {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
 
 
+def only_boxes(manifest: Named) -> bool:
+    """Whether the objects of a run are known by boxes alone: what is called a mask then is their union."""
+    given = manifest.arguments.get("boxes") is not None
+    return given or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
+
+
 class MapWords(Vocabulary):
     """Scores of maps, and how they change under another condition."""
 
     name = "maps"
+    in_sentence = "in its maps ({})"
     presenter_in = "tables"
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
     telling = (ON,)
     metrics = (*METRICS, *map(supported, FAITHFUL), WEIGHT)
     terms = TERMS
+
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        parts = parts_of(text)
+        if parts is None or place in ("axis", "badge") or manifest is None:
+            return text
+        explained, mode = parts
+        words = [METHOD_NAMES.get(explained.method, explained.method)]
+        words += [option.replace("=", " ") for option in shown(explained.options)]
+        words += (
+            [{"box": "boxes", "mask": "pixels against boxes" if only_boxes(manifest) else "masks"}[mode]]
+            if mode
+            else []
+        )
+        words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
+        words += ["of the label's class"] if explained.target == "label" else []
+        words += [f"clean against {name_of(explained.under, 'table', manifest)}"] if explained.under else []
+        return ", ".join(words)
 
     def metric(self, name: str) -> Metric | None:
         """Return its metric of this name, including leads over controls."""

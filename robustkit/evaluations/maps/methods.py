@@ -187,3 +187,20 @@ def _turns(method: str, options: Chosen) -> int:
     """Return how often a method asks that has no need of the image's own answer; 0 for others."""
     name = {"rise": "masks", "integrated-gradients": "steps", "smooth-grad": "samples"}.get(method)
     return 0 if name is None else int(value_of(method, name, options))
+
+
+METHOD_NAMES = {
+    "agcam": "AG-CAM",
+    "agcam-full": "AG-CAM (full gradient)",
+    "legrad": "LeGrad",
+    "chefer": "Chefer's rollout",
+    "rollout": "rollout",
+    "grad-cam": "Grad-CAM",
+    "grad-cam-pp": "Grad-CAM++",
+    "layer-cam": "LayerCAM",
+    "score-cam": "Score-CAM",
+    "rise": "RISE",
+    "gradient": "the gradient",
+    "integrated-gradients": "integrated gradients",
+    "smooth-grad": "SmoothGrad",
+}

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
 
-from ...display.grid import Grid, Part, side_by_side, with_flags
 from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, spread
-from ...display.table import CardPart, Section, TextTable
+from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ..estimation import support_grids, support_tables
-from ..family import Presenter, family_of
+from ..family import Presenter
 from ..interface import Clause, ShortRow
 from ..metrics import Cells, SummaryRow, is_finite
 from ..presenting import flag_lines, of_family
-from ..registry import kind_of
-from .condition import BEST, BOXES_GIVEN, MODES, VOCABULARY, MapSpec, parts_of
-from .gallery import gallery_uri, overlay
-from .methods import method_names, shown
+from .condition import BEST, MODES, VOCABULARY, MapSpec, only_boxes, parts_of
+from .gallery import gallery_uri
+from .methods import METHOD_NAMES, method_names, shown
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure as Canvas
-    from numpy.typing import NDArray
 
     from ...runs.manifest import Manifest
     from ..aggregate import Results
@@ -345,21 +341,6 @@ def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
             yield (name, n, "", *cells)
 
 
-METHODS = {
-    "agcam": "AG-CAM",
-    "agcam-full": "AG-CAM (full gradient)",
-    "legrad": "LeGrad",
-    "chefer": "Chefer's rollout",
-    "rollout": "rollout",
-    "grad-cam": "Grad-CAM",
-    "grad-cam-pp": "Grad-CAM++",
-    "layer-cam": "LayerCAM",
-    "score-cam": "Score-CAM",
-    "rise": "RISE",
-    "gradient": "the gradient",
-    "integrated-gradients": "integrated gradients",
-    "smooth-grad": "SmoothGrad",
-}
 CONTROLS_IN_WORDS = {
     "random": "a random map",
     "centre": "a centred Gaussian",
@@ -381,7 +362,7 @@ def clauses(cells: Cells, only_boxes: bool = False) -> Iterator[Clause]:
             if parts is None or parts[1] != mode:
                 continue
             control = next(flag[len(BEST) :] for flag in row["flags"] if flag.startswith(BEST))
-            method = METHODS.get(parts[0].method, parts[0].method)
+            method = METHOD_NAMES.get(parts[0].method, parts[0].method)
             if parts[0].options:
                 method += f" ({', '.join(shown(parts[0].options))})"
             if parts[0].target == "label":
@@ -437,29 +418,6 @@ def front(keys: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
             yield text, metric
 
 
-def only_boxes(manifest: Manifest) -> bool:
-    """Whether the objects of a run are known by boxes alone: what is called a mask then is their union."""
-    given = manifest.arguments.get("boxes") is not None
-    return given or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
-
-
-def called(text: str, of_other: Callable[[str], str], only_boxes: bool = False) -> str:
-    """Return `AG-CAM`, `AG-CAM, boxes`, or `AG-CAM, clean against PGD, 4/255`. of_other: what a condition is called.
-    only_boxes: whether there are no masks.
-    """
-    parts = parts_of(text)
-    if parts is None:
-        return text
-    explained, mode = parts
-    words = [METHODS.get(explained.method, explained.method)]
-    words += [text.replace("=", " ") for text in shown(explained.options)]
-    words += [{"box": "boxes", "mask": "pixels against boxes" if only_boxes else "masks"}[mode]] if mode else []
-    words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
-    words += ["of the label's class"] if explained.target == "label" else []
-    words += [f"clean against {of_other(explained.under)}"] if explained.under else []
-    return ", ".join(words)
-
-
 class MapsPresenter(Presenter):
     """Results of maps for people."""
 
@@ -468,22 +426,11 @@ class MapsPresenter(Presenter):
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return front(keys)
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        return called(
-            text, lambda under: family_of(kind_of(under)).presenter.called(under, manifest), only_boxes(manifest)
-        )
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"in its maps ({self.called(text, manifest)})"
-
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
         return clauses(cells, only_boxes(manifest))
 
     def card(self, results: Results) -> Iterable[CardPart]:
         return card_parts(results, only_boxes(results.manifest))
-
-    def overlay(self, image: NDArray[np.uint8], heat: NDArray[np.float32]) -> NDArray[np.uint8]:
-        return overlay(image, heat)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         tables = map_tables(results, only_boxes(results.manifest))

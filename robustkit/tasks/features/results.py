@@ -11,8 +11,7 @@ import numpy as np
 
 from ...common.differences import Difference, of_draws, of_means
 from ...common.intervals import Floats, bootstrap, draws_interval, wilson
-from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.table import CardPart, TextTable
+from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, amount, code
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
 from ...evaluations.metrics import Cells, finite, interval_cell, is_finite, named

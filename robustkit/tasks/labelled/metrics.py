@@ -15,7 +15,8 @@ from ...common.intervals import Floats, bootstrap, calibration_error, calibratio
 from ...display.table import TextTable
 from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Number, Parts, Reading, Result, Results, column_of, readable
-from ...evaluations.family import AnyFamily, Summary, families_of, family_of
+from ...evaluations.attacks.results import is_stage_column
+from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
 from ...evaluations.metrics import named
 from ...evaluations.registry import kind_of, plugged
 from ...protocol.condition import CLEAN
@@ -81,7 +82,8 @@ def checked_numbers(family: AnyFamily, condition: str, read: pa.Table) -> Iterat
 
 def _is_wanted(family: AnyFamily, takers: Sequence[Gatherer], column: str) -> bool:
     """Whether results of a condition whose images the task scores, or a gatherer of its records, need a column."""
-    return column in _READ or family.aggregator.wants(column) or any(taker.needs(column) for taker in takers)
+    own = isinstance(family, Family) and column in family.columns
+    return column in _READ or is_stage_column(column) or own or any(taker.needs(column) for taker in takers)
 
 
 def _classification(read: pa.Table, early: bool) -> list[Number]:

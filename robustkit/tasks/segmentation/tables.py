@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...display.svg import Figure, Point, dots, draw, labels, legend, listed, panels, percent, plain, style
 from ...display.table import CardPart, HeatTable, TextTable
 from ...display.text import code
-from ...evaluations.family import families_of
+from ...evaluations.corruptions.tables import retention_tables
 from ...evaluations.metrics import Cells, SummaryRow, finite, percent_cell
 from ...evaluations.registry import is_over_groups, kind_of, words_of
 from ...protocol.condition import CLEAN
@@ -34,8 +34,7 @@ def scene_tables(results: Sequence[SummaryRow], manifest: Manifest) -> list[Heat
         by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
     for checkpoint, cells in by_checkpoint.items():
         if any(metric == "miou" for _, metric in cells):
-            for family in families_of(manifest, results):
-                tables += family.presenter.heat_tables(checkpoint, cells)
+            tables += retention_tables(checkpoint, cells)
             tables += _classes(checkpoint, cells)
     return tables
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
-from ...evaluations.family import families_by_place, families_of
+from ...evaluations.family import families_of
 from ...evaluations.metrics import Metric, Term, mean_share
 from ...evaluations.records import Compared, Recorded
 from ...evaluations.registry import words_of
@@ -143,22 +143,21 @@ class Segmentation(Task):
                 yield from family.presenter.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.grid import together, with_flags
-        from ...display.table import Section, of_tables
+        from ...display.table import Section, of_tables, together, with_flags
+        from ...evaluations.attacks.results import curve_figures, curves
+        from ...evaluations.corruptions.figures import bar_figures, retention_bars
         from ...evaluations.presenting import flag_lines, left_out_lines, of_family
         from ..condition_table import ConditionTable
         from .pictures import sheet_uri
         from .tables import class_figures, class_ious, scene_tables
 
         run, manifest = results.run, results.manifest
-        figures = {
-            family: family.presenter.figures(results, looks, self.headline_metric, self.name)
-            for family in families_by_place()
-        }
+        headline, every = self.headline_metric, curves(results, manifest.claims)
+        left = f"What is left of {headline.word} under corruption"
         drawn = [
-            *(figure for family, shown in figures.items() if family.words.in_results for figure in shown),
+            *curve_figures(every, looks, headline.name, self.name, manifest.protocol.space),
             *class_figures(class_ious(results, manifest.claims)),
-            *(figure for family, shown in figures.items() if not family.words.in_results for figure in shown),
+            *bar_figures(retention_bars(results), looks, self.name, left, "retention"),
         ]
 
         def values() -> dict[str, Any]:

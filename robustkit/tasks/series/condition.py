@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
 from ...evaluations.family import LazyFamily
-from ...evaluations.interface import Vocabulary
+from ...evaluations.interface import Named, Place, Vocabulary
 from ...evaluations.metrics import Term
 from ...protocol.condition import Condition, ConditionPattern, parse_parameters, show, split_condition, split_list
 
@@ -58,7 +58,7 @@ class DisturbanceWords(Vocabulary):
         ),
     )
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         kind, value = _parsed(text)
         percent = f"{100 * float(value):.4g} %"
         return _WORDS[kind].format(percent if USUAL[kind][0] == "share" else f"{float(value):.4g}")

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ...errors import ProtocolError
 from ...evaluations.family import LazyFamily
-from ...evaluations.interface import Vocabulary
+from ...evaluations.interface import Named, Place, Vocabulary
 from ...evaluations.metrics import Term
 from ...protocol.condition import Condition, ConditionPattern, Value
 
@@ -25,6 +25,7 @@ class PerturbationWords(Vocabulary):
     kinds = tuple(_CALLED)
 
     parameters: ClassVar[dict[str, Value]] = {"rate": Fraction(5)}
+    in_sentence = "with {}"
     in_results = True
     terms = (
         Term(
@@ -53,7 +54,7 @@ class PerturbationWords(Vocabulary):
     def is_fixed(self, name: str) -> bool:
         return name.partition("(")[0] in self.kinds and bool(self.parse(name))
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         kind, _, inside = text.partition("(")
         return f"{inside.removeprefix('rate=').removesuffix(')')} % {_CALLED[kind]}"
 

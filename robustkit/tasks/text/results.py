@@ -10,16 +10,15 @@ import numpy as np
 
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats, intervals, resampled_figures
-from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.table import CardPart, TextTable
+from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, code
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
-from ...evaluations.family import Aggregator, Presenter, family_of
+from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter, family_of
 from ...evaluations.interface import Clause
 from ...evaluations.metrics import Cells, is_finite
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import Recorded, common_ids, nothing_common
-from ...evaluations.registry import kind_of, words_of
+from ...evaluations.registry import kind_of, name_of, words_of
 from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry
 from .condition import VOCABULARY
@@ -57,7 +56,7 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     rows: list[dict[str, Any]] = []
     for condition in conditions:
         family = family_of(kind_of(condition))
-        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family.aggregator.wants)))
+        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family)))
         read = readable(table)
         if not len(read):
             continue
@@ -75,8 +74,9 @@ def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     return rows, [], []
 
 
-def _is_wanted(wants: Any, column: str) -> bool:
-    return column in (*SUMS, "unknown", "sample_id", "error") or wants(column)
+def _is_wanted(family: AnyFamily, column: str) -> bool:
+    own = family.columns if isinstance(family, Family) else ()
+    return column in (*SUMS, "unknown", "sample_id", "error", *own)
 
 
 def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
@@ -194,10 +194,9 @@ class PerturbationsPresenter(Presenter):
         rows = [row for (text, name), row in cells.items() if name == headline.name and words_of(text) is self.words]
         if rows:
             row = max(rows, key=lambda row: -headline.better * float(row["value"]))
-            yield Clause(f"{headline.word} {row['value']:.1f} {self.where(row['condition'], manifest)}", (row,))
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"with {self.called(text, manifest)}"
+            yield Clause(
+                f"{headline.word} {row['value']:.1f} {name_of(row['condition'], 'sentence', manifest)}", (row,)
+            )
 
 
 PRESENTER = PerturbationsPresenter()

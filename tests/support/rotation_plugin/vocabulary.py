@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robustkit.evaluations.interface import View, Vocabulary
+from robustkit.evaluations.interface import Named, Place, View, Vocabulary
 from robustkit.evaluations.metrics import mean_share
 
 
@@ -13,7 +13,7 @@ class RotationWords(Vocabulary):
     parameters = {"degrees": 30}  # noqa: RUF012
     metrics = (mean_share("agreement", "agreement %", drafted=True, hub=("agreement", "agreement with clean")),)
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         return f"turned by {degrees_of(text)}°"
 
     def view(self, text: str) -> View:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from ....protocol.condition import CLEAN, ConditionPattern, Value
-from ...interface import Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Metric, Term, mean_share
 from ..condition import parts
 
 MEDIAN = Metric("median_distance", "median distance", better=1, least=0)
 AREA = mean_share("distance_area", "area under the curve %")
-RATIO = Metric("ln_distance", "ln distance", better=1, paired=True, noun="distance to the nearest wrong point")
+_NEAREST = "distance to the nearest wrong point"
+RATIO = Metric("ln_distance", "ln distance", better=1, paired=True, by_rank=True, noun=_NEAREST)
 ACCURACY = Metric("accuracy_at(", "accuracy at a radius, %", 100, 1, binary=True, parametric=True)
 OPTIMALITY = Metric("optimality", "optimality %", 100, share=True)
 CORRELATION = Metric("slope_correlation", "slope correlation", least=-1, most=1)
@@ -95,7 +96,7 @@ class DistanceWords(Vocabulary):
     def is_fixed(self, name: str) -> bool:
         return name.startswith(("fmn(", "ddn("))
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         name, given = parts(text)
         words = [name.upper() + (f"-{given['steps']}" if "steps" in given else ""), norm_of(text)]
         return " ".join(words + [f"{key} {value}" for key, value in given.items() if key not in ("steps", "norm")])

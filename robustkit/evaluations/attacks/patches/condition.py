@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 from ....protocol.condition import ConditionPattern, Value
-from ...interface import Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Term
 from ..condition import parts
 
@@ -28,6 +28,7 @@ class PatchWords(Vocabulary):
         "engine": "robustkit",
     }
     defaults: ClassVar[Mapping[str, str]] = {"where": "corner", "loss": "ce", "engine": "robustkit"}
+    in_sentence = "under a {}"
     in_results = True
     terms = (
         Term(
@@ -38,11 +39,11 @@ class PatchWords(Vocabulary):
         ),
     )
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         _, given = parts(text)
         where = given.get("where", "corner")
-        place = "" if where == "corner" else f", {where}"
-        return f"patch of {given.get('size', '16')} pixels{place} ({_LOSSES.get(given.get('loss', 'ce'), '?')})"
+        at = "" if where == "corner" else f", {where}"
+        return f"patch of {given.get('size', '16')} pixels{at} ({_LOSSES.get(given.get('loss', 'ce'), '?')})"
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", pattern.text)

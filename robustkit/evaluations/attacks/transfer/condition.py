@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
-from ...interface import View, Vocabulary
+from ...interface import Named, Place, View, Vocabulary
 from ...metrics import Metric, Term
-from ...registry import is_attack, kind_of, vocabulary_of
+from ...registry import is_attack, kind_of, vocabulary_of, words_of
 
 _START, _FROM = "transfer(", ",from="  # no attack's text has the second; a checkpoint's name may
 
@@ -73,12 +73,18 @@ class TransferWords(Vocabulary):
         passed = passed_of(text)
         return (checkpoint, text) if passed is None else (passed.source, passed.attack)
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         passed = passed_of(text)
         if passed is None:
             return text
-        of = f" from {passed.source}" if passed.source else ""
-        return f"{vocabulary_of(kind_of(passed.attack)).label(passed.attack)}{of}"
+        attack, source = passed
+        if place == "badge":
+            return f"{words_of(attack).label(attack, place, manifest)}, found for {source}"
+        if place == "axis":
+            return words_of(attack).label(attack) + (f" from {source}" if source else "")
+        return f"transfer of {words_of(attack).label(attack, 'table', manifest)}" + (
+            f", from {source}" if source else ""
+        )
 
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
         passed = passed_of(text)

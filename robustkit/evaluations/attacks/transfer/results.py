@@ -7,18 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ....display.grid import Grid, with_flags
-from ....display.table import Section, TextTable
+from ....display.table import Grid, Section, TextTable, with_flags
 from ....errors import RunError
 from ....runs.binding import PROVENANCE
 from ....runs.kept_images import DIGEST
 from ...aggregate import Reading, Result, Results, readable, share_of
-from ...family import Aggregator, Overview, Presenter, Summary, family_of
+from ...family import Aggregator, Overview, Presenter, Summary
 from ...interface import ShortRow, percent
 from ...metrics import SummaryRow, interval_cell, is_finite
 from ...presenting import flag_lines, flags_of, of_family, short_names
 from ...records import Right, aligned_outcomes, chance
-from ...registry import kind_of, words_of
+from ...registry import name_of, words_of
 from ..ranking import evaluated
 from .condition import ACCURACY, KEPT, VOCABULARY, Passed, passed_of
 
@@ -162,7 +161,7 @@ class Matrix:
         rows = [(called[source], *map(interval_cell, some)) for source, some in cells.items()]
         if self.kept:
             rows.append((_LAST, *(interval_cell(self.kept.get(name)) for name in self.scored)))
-        attack = family_of(kind_of(self.attack)).presenter.called(self.attack, manifest)
+        attack = name_of(self.attack, "table", manifest)
         sizes = [cell["n"] for cell in self.accuracy.values()]
         counted = " to ".join(dict.fromkeys(map(str, (min(sizes), max(sizes)))))
         title, headings = f"transfer of {attack}: accuracy in %, n = {counted}", [called[name] for name in self.scored]
@@ -218,26 +217,12 @@ class TransferPresenter(Presenter):
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
         return ()  # a column for each checkpoint would not say whose images were found with whose gradients
 
-    def called(self, text: str, manifest: Manifest) -> str:
-        passed = passed_of(text)
-        if passed is None:
-            return text
-        attack = family_of(kind_of(passed.attack)).presenter.called(passed.attack, manifest)
-        return f"transfer of {attack}" + (f", from {passed.source}" if passed.source else "")
-
-    def title(self, text: str, manifest: Manifest) -> str:
-        passed = passed_of(text)
-        if passed is None:
-            return text
-        attack = family_of(kind_of(passed.attack)).presenter.title(passed.attack, manifest)
-        return f"{attack}, found for {passed.source}"
-
     def tables(self, results: Results) -> Sequence[TextTable]:
         return [matrix.table() for matrix in matrices(results)]
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         for text in texts:
-            yield ShortRow(ACCURACY.heading, self.title(text, manifest), text, ACCURACY)
+            yield ShortRow(ACCURACY.heading, name_of(text, "badge", manifest), text, ACCURACY)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if grids := [matrix.grid() for matrix in matrices(results)]:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
-from ...interface import View, Vocabulary
+from ...interface import Named, Place, View, Vocabulary
 from ...metrics import Metric, Term
-from ...registry import kind_of, vocabulary_of
+from ...registry import words_of
 
 _START = "two-phase("
 
@@ -83,11 +83,12 @@ class TwoPhaseWords(Vocabulary):
     terms = TERMS
     telling = ("m", "first")
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         phases = phases_of(text)
         if phases is None:
             return text
-        return f"{vocabulary_of(kind_of(phases.attack)).label(phases.attack)}, two-phase(m={phases.m})"
+        attack = words_of(phases.attack).label(phases.attack, "axis" if place == "axis" else "table", manifest)
+        return f"{attack}, two-phase(m={phases.m})"
 
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
         phases = phases_of(text)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ....errors import ProtocolError, unknown
 from ....protocol.condition import Condition, ConditionPattern, Value, parse_parameters
-from ...interface import View
+from ...interface import Named, Place, View
 from ...metrics import Metric, Term, of_samples
 from ..methods import Chosen, MapWords, chosen_of, method_text, shown, split_options, with_options
 
@@ -52,6 +52,7 @@ class CounterfactualWords(MapWords):
     """One thing of an image is changed. map: whose mass on the object is compared; empty for none."""
 
     name = "counterfactuals"
+    in_sentence = "with the {}"
     parameters: ClassVar[Mapping[str, Value]] = {"change": "", "map": ""}
     usual = ""
     metrics = (RIGHT, FLIPPED, FOLLOWED, BEFORE, CHANGE)
@@ -67,7 +68,7 @@ class CounterfactualWords(MapWords):
         named = with_options(f"{kind}({inside})", options)
         return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=True)
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         condition = self.parse(text)
         given = dict(condition.parameters)
         method = method_text(str(given.get("map", "")), chosen_of(condition))

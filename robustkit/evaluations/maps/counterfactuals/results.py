@@ -15,7 +15,6 @@ from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
 
 if TYPE_CHECKING:
     from ....common.intervals import Floats
-    from ....runs.manifest import Manifest
     from ...records import Compared
 
 _MASSES = ("mass_before", "mass_after")
@@ -82,9 +81,6 @@ class CounterfactualsPresenter(ListedPresenter):
         "are of the n images that are predicted right as they are: predictions that change, and those that become the "
         "class whose colour or outline was put in. In brackets 95 % intervals."
     )
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"with the {self.called(text, manifest)}"
 
 
 PRESENTER = CounterfactualsPresenter()

@@ -17,7 +17,7 @@ from ....protocol.condition import (
     split_condition,
     split_list,
 )
-from ...interface import View
+from ...interface import Named, Place, View
 from ...metrics import Metric, Term, of_samples
 from ..methods import MapWords, split_options, with_options
 
@@ -71,6 +71,7 @@ class RegionWords(MapWords):
     """
 
     name = "regions"
+    in_sentence = "with {}"
     parameters: ClassVar[Mapping[str, Value]] = {"region": "", "map": "agcam", "share": Fraction(1, 2), "severity": 5}
     metrics = (AREA, ACCURACY, KEPT, KEPT_RANDOM, LEAD)
     terms = TERMS
@@ -98,7 +99,9 @@ class RegionWords(MapWords):
         named = with_options(f"{KIND}({inside})", options)
         return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=region in LOCATED)
 
-    def label(self, text: str) -> str:
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        if place in ("table", "sentence"):
+            return f"noise on the {self.label(text)}"
         given = given_of(text)
         severity, kind = given["severity"], given["region"]
         percent = f"{100 * float(Fraction(given['share'])):.4g} %" if "share" in given else ""

@@ -16,7 +16,6 @@ from .condition import ACCURACY, AREA, KEPT, KEPT_RANDOM, LEAD, VOCABULARY, give
 
 if TYPE_CHECKING:
     from ....common.intervals import Floats
-    from ....runs.manifest import Manifest
 
 _WHY = {"object": "have no object that is known", "background": "have no background, or no object that is known"}
 """Why an image may lack a region; of any other it is the map."""
@@ -78,12 +77,6 @@ class RegionsPresenter(ListedPresenter):
         "noise; random: with the same region drowned at a random place. Difference: kept minus random in points, "
         "paired by image. In brackets 95 % intervals."
     )
-
-    def called(self, text: str, manifest: Manifest) -> str:
-        return f"noise on the {self.words.label(text)}"
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"with {self.called(text, manifest)}"
 
 
 PRESENTER = RegionsPresenter()

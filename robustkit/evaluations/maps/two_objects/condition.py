@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ....protocol.condition import Condition, ConditionPattern, Value
+from ...interface import Named, Place
 from ...metrics import Metric, Term, mean_share, of_samples
 from ..methods import Chosen, MapWords, shown, split_options, with_options
 
@@ -58,6 +59,7 @@ class TwoObjectWords(MapWords):
     """A map that is asked for each of two classes."""
 
     name = "two objects"
+    in_sentence = "of {}"
     parameters: ClassVar[Mapping[str, Value]] = {"map": "agcam"}
     metrics = (SHARE, ASKED, OTHER, *LEADS.values(), FOUND)
     terms = TERMS
@@ -68,8 +70,10 @@ class TwoObjectWords(MapWords):
         named = with_options(condition.text, options)
         return replace(condition, text=named, payload=options, draws=KIND, needs_truth=True)
 
-    def label(self, text: str) -> str:
-        return text.removeprefix(f"{KIND}(map=").removesuffix(")")
+    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
+        method = text.removeprefix(f"{KIND}(map=").removesuffix(")")
+        before = {"table": "two objects, maps by ", "sentence": "two objects, in maps by "}
+        return before.get(place, "") + method
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "") for text, name in values if name in (SHARE.name, ASKED.name))

@@ -12,7 +12,7 @@ from ..listed import ListedAggregator, ListedPresenter
 from .condition import ASKED, FOUND, LEADS, OTHER, SHARE, VOCABULARY
 
 if TYPE_CHECKING:
-    from ....runs.manifest import Manifest
+    pass
 
 
 class TwoObjectsAggregator(ListedAggregator):
@@ -53,12 +53,6 @@ class TwoObjectsPresenter(ListedPresenter):
         "asked object is ahead, in points, of the map of the other class, a centred Gaussian, and a random map. Both "
         "found: the two most probable classes are those of the objects. In brackets 95 % intervals."
     )
-
-    def called(self, text: str, manifest: Manifest) -> str:
-        return f"two objects, maps by {self.words.label(text)}"
-
-    def where(self, text: str, manifest: Manifest) -> str:
-        return f"of two objects, in maps by {self.words.label(text)}"
 
 
 PRESENTER = TwoObjectsPresenter()
