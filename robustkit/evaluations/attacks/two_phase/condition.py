@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
-from ...interface import Named, Place, View, Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Metric, Term
 from ...registry import words_of
 
@@ -57,7 +57,6 @@ ESTIMATE = Metric(
     narrowed_by=_MORE,
 )
 KEPT = Metric("kept_in_second", "of those drawn, still standing %", 100, 1, binary=True, share=True, narrowed_by=_MORE)
-METRICS = (ESTIMATE, KEPT)
 TERMS = (
     Term(
         "two-phase",
@@ -79,7 +78,7 @@ class TwoPhaseWords(Vocabulary):
     """An attack in stages, whose last stages some samples alone go through."""
 
     name = "two phases"
-    metrics = METRICS
+    metrics = (ESTIMATE, KEPT)
     terms = TERMS
     telling = ("m", "first")
 
@@ -119,12 +118,6 @@ class TwoPhaseWords(Vocabulary):
     def estimated(self, text: str, metric: str) -> str:
         phases = phases_of(text)
         return phases.attack if phases is not None and metric == ESTIMATE.name else ""
-
-    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
-        return [text]
-
-    def view(self, text: str) -> View | None:
-        return None
 
 
 VOCABULARY = TwoPhaseWords()
