@@ -112,7 +112,7 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
     assert [each["places"] for each in said["among"]] == [[2, 2], [3, 3]] and said["pairs"] == []
     assert among_tables([side], read_published("quest"))[0].flags == ("published under quest-paper, here standard",)
     own.write_text(PAPER + '[standard]\n"corruption(fog)" = { mean_error = 0.5 }\n')
-    with pytest.raises(RunError, match="has no figure that .* has; audit a condition of it, or give another"):
+    with pytest.raises(RunError, match=r"has no figure that .* has; audit a condition of it, or give another"):
         compare_runs([run.path], reference=str(own), console=console)
     with pytest.raises(RunError, match="holds one checkpoint"):
         compare_runs([run.path], console=console)
