@@ -26,6 +26,7 @@ from .condition import FOUND, TOP1, VOCABULARY, alone, beneath, parts, starts_fr
 from .figures import AFTER, curve_figures, curves, stage_figures
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 from .ranking import OrderOfAttacks, findings_of
+from .two_phase.condition import phases_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -212,9 +213,8 @@ class AttacksPresenter(Presenter):
         samples count only where there are no others, and stages of an attack that is estimated as a whole, which has
         its own clause, do not.
         """
-        named = ((text, metric.name) for text in manifest.conditions for metric in words_of(text).metrics)
-        estimated = (words_of(text).estimated(text, name) for text, name in named)
-        stages = tuple({f"{attack.removesuffix(')')},only=" for attack in estimated if attack})
+        estimated = filter(None, map(phases_of, manifest.conditions))
+        stages = tuple({f"{phases.attack.removesuffix(')')},only=" for phases in estimated})
         whole = [text for text in manifest.claims if not text.startswith(stages)]
         every = [text for text in whole if not part_of(text)] or whole
         on_clean = [text for text in every if starts_from(text) == CLEAN.text]

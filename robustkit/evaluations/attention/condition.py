@@ -9,7 +9,7 @@ from ...errors import ProtocolError
 from ...protocol.condition import Condition, ConditionPattern
 from ..interface import Named, Place, Vocabulary
 from ..metrics import Metric, Term
-from ..registry import vocabulary_of
+from ..registry import shows, vocabulary_of
 
 COLUMN_NAMES = (
     *("largest_logit", "query_norm", "key_norm"),
@@ -88,9 +88,7 @@ class AttentionWords(Vocabulary):
     presenter_in = "figures"
     metrics = METRICS
     terms = TERMS
-
-    def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
-        return checkpoint, under_of(text) or text
+    images_of_under = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         under = under_of(text) or text
@@ -108,9 +106,7 @@ class AttentionWords(Vocabulary):
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         under = pattern.given.get("under") or "attention"
-        inner = under.partition("(")[0]
-        words = vocabulary_of(inner)
-        if not words.shows(inner):
+        if not shows(under):
             raise ProtocolError(f"condition {text!r}: expected such as attention(clean)")
         other(under)
 

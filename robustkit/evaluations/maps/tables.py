@@ -17,6 +17,7 @@ from ..family import Presenter
 from ..interface import Clause, ShortRow
 from ..metrics import Cells, SummaryRow, is_finite
 from ..presenting import flag_lines, of_family
+from ..registry import metric_in
 from .condition import BEST, MODES, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri
 from .methods import METHOD_NAMES, method_names, shown
@@ -383,7 +384,7 @@ def short(texts: Sequence[str], only_boxes: bool = False) -> Iterator[ShortRow]:
             continue
         for name, mode in LEADS:
             score = score_called(name, mode, only_boxes)
-            metric, lead = VOCABULARY.metric(name), VOCABULARY.metric(f"{name}_over_control")
+            metric, lead = metric_in(VOCABULARY, name), metric_in(VOCABULARY, f"{name}_over_control")
             if mode == parts[1] and metric is not None and lead is not None:
                 yield ShortRow(HEADING, f"{_called(text)}: {score}", text, metric)
                 yield ShortRow(HEADING, "  – best control", text, lead)

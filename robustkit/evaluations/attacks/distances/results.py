@@ -27,6 +27,7 @@ from ...metrics import SummaryRow, by_checkpoint
 from ...presenting import flag_lines, of_family
 from ...records import Bools, Layer, PerSample, Recorded, Right, decode_layers, head_name, not_paired
 from ...registry import words_of
+from ..condition import starts_from
 from ..ranking import Strengths, distances_of, evaluated
 from .condition import (
     ACCURACY,
@@ -113,7 +114,7 @@ def _same_norm(reading: Reading, condition: str) -> list[tuple[str, float]]:
     manifest, norm = reading.manifest, norm_of(condition)
     claims = manifest.claims if manifest.protocol.space != "normalised" else {}
     alike = [(text, claim.eps) for text, claim in claims.items() if claim.norm == norm and claim.eps > 0]
-    return [(text, eps) for text, eps in alike if words_of(text).starts_from(text) == CLEAN.text]
+    return [(text, eps) for text, eps in alike if starts_from(text) == CLEAN.text]
 
 
 def _paired(first: pa.Table, second: pa.Table) -> tuple[Floats, Bools]:

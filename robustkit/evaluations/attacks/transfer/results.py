@@ -18,7 +18,8 @@ from ...interface import ShortRow, percent
 from ...metrics import SummaryRow, interval_cell, is_finite
 from ...presenting import flag_lines, flags_of, of_family, short_names
 from ...records import Right, aligned_outcomes, chance
-from ...registry import name_of, words_of
+from ...registry import name_of
+from ..condition import starts_from
 from ..ranking import evaluated
 from .condition import ACCURACY, KEPT, VOCABULARY, Passed, passed_of
 
@@ -43,7 +44,7 @@ class Masked(Overview):
         every = [passed_of(text) for text in reading.manifest.conditions]
         self.passed = [passed for passed in every if passed is not None and passed.source != reading.checkpoint]
         attacks = {passed.attack for passed in self.passed}
-        self.wanted = attacks | {words_of(attack).starts_from(attack) for attack in attacks}
+        self.wanted = attacks | {starts_from(attack) for attack in attacks}
         self.rights = dict[str, Right]()
 
     def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
@@ -62,7 +63,7 @@ class Masked(Overview):
         theirs = right_under(self.reading, f"transfer({passed.attack},from={passed.source})")
         if own is None or theirs is None:
             return ""
-        start = self.rights.get(words_of(passed.attack).starts_from(passed.attack))
+        start = self.rights.get(starts_from(passed.attack))
         mine, other, *before = aligned_outcomes([own, theirs, *([start] if start is not None else [])])
         if not len(mine):
             return ""

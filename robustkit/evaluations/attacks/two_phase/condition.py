@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from ....errors import ProtocolError
@@ -75,6 +75,12 @@ TERMS = (
 )
 
 
+def estimated(text: str, metric: str) -> str:
+    """Return the text of the attack whose headline figure a figure estimates; empty where it estimates none."""
+    phases = phases_of(text)
+    return phases.attack if phases is not None and metric == ESTIMATE.name else ""
+
+
 class TwoPhaseWords(Vocabulary):
     """An attack in stages, whose last stages some samples alone go through."""
 
@@ -115,13 +121,6 @@ class TwoPhaseWords(Vocabulary):
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "the whole attack, estimated") for text, name in values if name == ESTIMATE.name)
-
-    def estimated(self, text: str, metric: str) -> str:
-        phases = phases_of(text)
-        return phases.attack if phases is not None and metric == ESTIMATE.name else ""
-
-    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
-        return [text]
 
     def view(self, text: str) -> View | None:
         return None

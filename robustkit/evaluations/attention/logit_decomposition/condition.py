@@ -8,7 +8,7 @@ from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
 from ...interface import Named, Place, Vocabulary
 from ...metrics import Metric, Term
-from ...registry import vocabulary_of
+from ...registry import kind_of, shows, vocabulary_of
 
 
 def ledger_condition(under: Condition) -> Condition:
@@ -69,9 +69,7 @@ class LedgerWords(Vocabulary):
     name = "ledger"
     metrics = METRICS
     terms = TERMS
-
-    def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
-        return checkpoint, under_of(text) or text
+    images_of_under = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         under = under_of(text) or text
@@ -86,8 +84,7 @@ class LedgerWords(Vocabulary):
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         under = pattern.given.get("under") or "ledger"
-        inner = under.partition("(")[0]
-        if inner == "clean" or not vocabulary_of(inner).shows(inner):
+        if kind_of(under) == "clean" or not shows(under):
             raise ProtocolError(f"condition {text!r}: expected such as ledger(pgd(eps=1/255,steps=20))")
         other(under)
 
