@@ -26,7 +26,7 @@ OF_A_FAMILY = {
 }
 """Modules outside a family's folder that may import it, and why."""
 NAMES_A_KIND = {
-    "cli/arguments.py": "names an option",
+    "cli/options.py": "names an option",
     "cli/corrupt": "the command that writes corrupted trees",
     "cli/doctor.py": "compares an attack with its known answers; names of packages",
     "cli/terminal.py": "what the demo evaluates",

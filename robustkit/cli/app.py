@@ -98,7 +98,10 @@ def main() -> None:
         click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
         sys.exit(2)
     finally:
-        _withdraw(status)
+        if status not in (0, 1) and _command(words := sys.argv[1:]) == "check":  # it came to no verdict
+            from .check import withdraw_named
+
+            withdraw_named(words)
 
 
 def _command(words: list[str]) -> str:
@@ -115,15 +118,6 @@ def _refused(said: str) -> None:
     for word, following in pairs if _command(words) in making_commands() else ():
         if word == "--out" or word.startswith("--out="):
             RunFiles(word.partition("=")[2] or following).note_refusal(said)
-
-
-def _withdraw(status: int) -> None:
-    """Delete the files of an earlier check where this one came to no verdict."""
-    words = sys.argv[1:]
-    if status not in (0, 1) and _command(words) == "check":
-        from .check import withdraw_named
-
-        withdraw_named(words)
 
 
 @plugin_session()

@@ -17,19 +17,19 @@ import click
 from ..common.files import check_plain, reason, write_whole
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import CheckpointError, GateFailed, ProtocolError, RunError
-from ..gate.attestation import FAILED, FILE, SHARDS, STATEMENT, WARNED, as_statement, read_attestation
-from ..gate.output import as_json, by_urgency, counts, github_lines, junit, markdown, table
+from ..gate import output
+from ..gate.output import FAILED, FILE, SHARDS, WARNED
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
 from ..runs.description import repeat_of, without_option
 from ..runs.files import OWN
 from ..runs.folder import RunFolder
-from .arguments import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
+from .options import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .terminal import audit_request, console, refuse_bad, usable
 
 DEFAULT = Path("policy.toml")
 _HEAD = 4096  # bytes of a file that tell whether a check wrote it
-_OWN = (b"<testsuites ", b'"policy": ', STATEMENT.encode())
+_OWN = (b"<testsuites ", b'"policy": ', output.STATEMENT.encode())
 _STYLES = {PASS: "green", FAIL: "bold red", UNDECIDED: "yellow"}
 
 
@@ -171,36 +171,34 @@ def withdraw_named(words: Sequence[str]) -> None:
 
 
 def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
-    """Print the verdicts on a run, and write what was asked for.
-
-    Raises:
-        GateFailed: some rule fails or is undecided. RunError: a file cannot be written.
+    """Print the verdicts on a run, and write what was asked for. Raises GateFailed where some rule fails or is
+    undecided, RunError where a file cannot be written.
     """
     screen = console()
     _show(outcome, screen, gate.details)
     if gate.junit is not None:
-        _put(gate.junit, junit(outcome, run.path.resolve().name), "--junit")
+        _put(gate.junit, output.junit(outcome, run.path.resolve().name), "--junit")
     if gate.json_file is not None:
-        _put(gate.json_file, as_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
+        _put(gate.json_file, output.as_json(outcome, str(run.path), str(baseline.path) if baseline else None), "--json")
     if gate.attestation is not None:
         released = baseline.manifest if baseline else None
-        statement = as_statement(outcome, run.manifest, released, gate.predicate or "test-result")
+        statement = output.as_statement(outcome, run.manifest, released, gate.predicate or "test-result")
         _put(gate.attestation, statement, "--attestation")
     _tell_github(outcome, run, screen)
     if not outcome.passed:
-        raise GateFailed(f"{run.path} does not meet {gate.place}: {counts(outcome)}")
+        raise GateFailed(f"{run.path} does not meet {gate.place}: {output.counts(outcome)}")
     idle = all(rule.severity == "warning" for rule in outcome.policy.rules)
     more = "; every rule is of severity warning, so that none could fail it" if idle else ""
-    print_line(screen, f"{run.path} meets {gate.place}: {counts(outcome)}{more}")
+    print_line(screen, f"{run.path} meets {gate.place}: {output.counts(outcome)}{more}")
 
 
 def _show(outcome: Outcome, screen: Any, details: bool) -> None:
     """Print what does not pass, worst first, each with what to do; then, with `details`, what passes, else how many;
     and the commands that evaluate what is missing.
     """
-    urgent, passed = by_urgency(outcome)
+    urgent, passed = output.by_urgency(outcome)
     if shown := (*urgent, *(passed if details else ())):
-        print_tables(screen, [table(shown)], "the file of --json", _STYLES)
+        print_tables(screen, [output.table(shown)], "the file of --json", _STYLES)
     if passed and not details:
         print_line(screen, f"{PASS}: {len(passed)} of {len(outcome.verdicts)}; --details lists them")
     wanted = [*filter(None, (verdict.command or verdict.completes for verdict in urgent))]
@@ -232,12 +230,12 @@ def _put(path: Path, content: bytes, option: str) -> None:
 def _tell_github(outcome: Outcome, run: RunFolder, screen: Any) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         stream = getattr(screen.file, "obeyed", screen.file)
-        for line in github_lines(outcome):
+        for line in output.github_lines(outcome):
             stream.write(line + "\n")  # as it is: no wrapping, no colours
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(markdown(outcome, run.path.resolve().name))
+                file.write(output.markdown(outcome, run.path.resolve().name))
         except OSError as fault:
             print_line(screen, f"note: the step summary {summary} cannot be written: {fault.strerror}")
 
@@ -254,10 +252,8 @@ class FileDigests:
 
 
 def file_digests(spec: str) -> FileDigests:
-    """Return the digests of what is behind a spec.
-
-    Raises:
-        CheckpointError: a file is missing or cannot be read. ModelError: there is no such checkpoint.
+    """Return the digests of what is behind a spec. Raises CheckpointError where a file is missing or cannot be read,
+    ModelError where there is no such checkpoint.
     """
     from ..models.checkpoint import sha256
     from ..models.specs import find
@@ -294,7 +290,7 @@ def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> No
     """
     if others:
         raise ProtocolError(f"{', '.join(others)}: --verify-attestation checks no run; leave out one of them")
-    attested, found = read_attestation(file), file_digests(spec)
+    attested, found = output.read_attestation(file), file_digests(spec)
     kind = SHARDS if found.sharded else FILE
     names = attested.names_of({kind: found.weights})
     if not names:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import RunError
+from ..evaluations.metrics import is_finite
 from ..evaluations.records import check_plugins
 from ..results.comparison import Comparison, ComparisonRow, compare, own_flags
 from ..results.pairing import Side, pairs, unpaired
@@ -64,12 +64,9 @@ def compare_runs(
 
 def _among(side: Side, each: Among) -> dict[str, Any]:
     named = {name: each.row[name] for name in ("condition", "metric", "n")}
+    finite = each.row["value"] if is_finite(each.row["value"]) else None
     published = {"published": each.levels, "spread": each.spreads, "places": each.places}
-    return {"checkpoint": side.checkpoint, **named, "value": _finite(each.row["value"]), **published}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    return {"checkpoint": side.checkpoint, **named, "value": finite, **published}
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -118,7 +115,7 @@ def _row(row: ComparisonRow) -> dict[str, Any]:
         "published": row.published,
     }
     named = {"condition": row.condition, "metric": row.metric, "n": difference.n}
-    finite = {key: _finite(value) for key, value in figures.items()}
+    finite = {key: value if is_finite(value) else None for key, value in figures.items()}
     return named | finite | {"significant": row.significant, "verdict": row.verdict}
 
 

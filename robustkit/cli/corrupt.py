@@ -130,11 +130,7 @@ def _is_sheet(path: Path) -> bool:
 
 
 def save(sheet: Sheet, path: Path) -> None:
-    """Draw the sheet into a PNG.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Draw the sheet into a PNG. Raises RunError where the file cannot be written."""
     mark = PngInfo()
     mark.add_text("Software", _MARK)
     buffer = io.BytesIO()

@@ -65,10 +65,8 @@ class Recipe:
     def corrupt(
         self, pixels: Tensor, ids: Sequence[str], name: str, severity: int, *, seed: int | None = None
     ) -> Tensor:
-        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's.
-
-        Raises:
-            DataError: a photograph of frost cannot be read.
+        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's. Raises DataError
+        where a photograph of frost cannot be read.
         """
         part = Corrupted(name, severity, self.preset, self.variant, texture=self.texture)
         seed = self.seed if seed is None else seed
@@ -233,7 +231,11 @@ def prepare(
     source = Path(dataset.root)
     if source.is_dir() and (out.resolve() == source.resolve() or source.resolve() in out.resolve().parents):
         raise DataError(f"{out} lies in the data set {source}, and would become part of it; choose another folder")
-    _check_distinct(dataset, image_format)
+    first: dict[str, str] = {}
+    for sample in dataset.samples:
+        name = file_name(sample.id, image_format)
+        if (other := first.setdefault(name, sample.id)) != sample.id:
+            raise DataError(f"{dataset.name}: {other!r} and {sample.id!r} would become one file, {name!r}; rename one")
     path = out / MANIFEST
     deciding = {  # the settings that two commands must share to write into one tree
         "seed": recipe.seed,
@@ -301,14 +303,6 @@ def _existing(out: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or not isinstance(manifest.get("deciding"), dict):
         raise RunError(f"{path}: not a whole {MANIFEST}; restore it or choose another folder")
     return manifest
-
-
-def _check_distinct(dataset: Dataset, image_format: str) -> None:
-    first: dict[str, str] = {}
-    for sample in dataset.samples:
-        name = file_name(sample.id, image_format)
-        if (other := first.setdefault(name, sample.id)) != sample.id:
-            raise DataError(f"{dataset.name}: {other!r} and {sample.id!r} would become one file, {name!r}; rename one")
 
 
 def file_name(sample_id: str, image_format: str) -> str:
@@ -466,17 +460,13 @@ def _compare(
     ours, other = (recipe.corrupt(batch, ids, name, severity, seed=recipe.seed + more) for more in (0, 1))
     distances = {}
     for (sample, pixels, theirs, image_format), first, second in zip(released, ours, other, strict=True):
-        mine, again = (_saved(picture, image_format) for picture in (first, second))
+        mine, again = first, second
+        if image_format == "jpeg":  # after saving them likewise
+            saved = (read_image(encode(picture, image_format), "our own") for picture in (first, second))
+            mine, again = (torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in saved)
         pairs = ((theirs, mine), (mine, again), (theirs, pixels), (mine, pixels))
         distances[sample.id] = Distance(*(float((a.int() - b.int()).abs().double().mean()) for a, b in pairs))
     return distances
-
-
-def _saved(pixels: Tensor, image_format: str) -> Tensor:
-    """Return the pixels after saving them in this format."""
-    if image_format != "jpeg":
-        return pixels
-    return torch.from_numpy(np.array(read_image(encode(pixels, image_format), "our own"))).permute(2, 0, 1)
 
 
 def _mean(distances: Sequence[Distance]) -> Distance:
@@ -505,13 +495,10 @@ def verdict(images: Sequence[Distance]) -> str:
         return "too few images"
     excess = [image.apart - image.own for image in images]
     strength = [image.released - image.ours for image in images]
-    drawn = mean.apart - mean.own - 2 * _standard_error(excess) <= max(SHARE * mean.own, LEVELS / 2)
-    strong = abs(mean.released - mean.ours) - 2 * _standard_error(strength) <= max(SHARE * mean.ours, LEVELS / 2)
+    errors = [float(np.std(values, ddof=1)) / math.sqrt(len(values)) for values in (excess, strength)]
+    drawn = mean.apart - mean.own - 2 * errors[0] <= max(SHARE * mean.own, LEVELS / 2)
+    strong = abs(mean.released - mean.ours) - 2 * errors[1] <= max(SHARE * mean.ours, LEVELS / 2)
     return "same" if drawn and strong else "differs"
-
-
-def _standard_error(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def drift_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:

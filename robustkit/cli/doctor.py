@@ -58,10 +58,8 @@ PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
 
 
 def owners() -> str:
-    """Say whether another distribution has files under one of our names.
-
-    Raises:
-        UnexpectedAnswer: what is imported under such a name is not ours.
+    """Say whether another distribution has files under one of our names. Raises UnexpectedAnswer where what is imported
+    under such a name is not ours.
     """
     house, claims = Path(__file__).parents[2], metadata.packages_distributions()
     shared, foreign = list[str](), list[str]()

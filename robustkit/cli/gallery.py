@@ -151,10 +151,8 @@ class Choice:
         return cls(tuple(maps.values()), how, count, tuple(ids), tuple(dict.fromkeys(targets)))
 
     def classes(self, dataset: Dataset, identity: ModelIdentity) -> list[Target]:
-        """Return the classes that are asked for.
-
-        Raises:
-            ModelError: no class is called so. DataError: it does not compete, or no class is known to be the true one.
+        """Return the classes that are asked for. Raises ModelError where no class is called so, DataError where it does
+        not compete, or no class is known to be the true one.
         """
         names = class_names(identity.class_names or dataset.class_names, identity.num_classes)
         found = [Target.of(text, names) for text in self.targets]
@@ -162,10 +160,8 @@ class Choice:
             if target == LABEL and any(sample.label < 0 for sample in dataset.samples):
                 raise DataError(f"--target label: {dataset.name} has no labels; name a class, or give predicted")
             if target.index is not None and dataset.valid_labels and target.index not in dataset.valid_labels:
-                raise DataError(
-                    f"--target {target.heading}: not among the {len(dataset.valid_labels)} classes of {dataset.name}, "
-                    "which alone compete; name one of those"
-                )
+                among = f"not among the {len(dataset.valid_labels)} classes of {dataset.name}, which alone compete"
+                raise DataError(f"--target {target.heading}: {among}; name one of those")
         return found
 
     def samples(self, dataset: Dataset) -> list[Sample]:
@@ -186,9 +182,8 @@ class Choice:
             raise ProtocolError(f"--choose {self.how}: {fault}") from None
         members = [sample for sample in dataset.samples if sample.label == target]
         if not members:
-            raise DataError(
-                f"--choose {self.how}: none of the {len(dataset)} samples is of that class; loosen --limit or --ids"
-            )
+            why = f"none of the {len(dataset)} samples is of that class"
+            raise DataError(f"--choose {self.how}: {why}; loosen --limit or --ids")
         return members
 
     def check(self, request: ClassificationRequest) -> None:
@@ -223,10 +218,8 @@ def _sample(dataset: Dataset, name: str) -> Sample:
     try:
         return dataset.select(ids=[name]).samples[0]
     except DataError:
-        raise DataError(
-            f"--show {name}: no single one of the {len(dataset)} samples of {dataset.name} is named so; an id looks "
-            f"like {dataset.samples[0].id!r}"
-        ) from None
+        why = f"no single one of the {len(dataset)} samples of {dataset.name} is named so"
+        raise DataError(f"--show {name}: {why}; an id looks like {dataset.samples[0].id!r}") from None
 
 
 def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, seed: int) -> tuple[list[Sample], str]:
@@ -464,10 +457,8 @@ def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
 
 
 def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
-    """Return the classifiers with the names and preprocessing that they have in the run.
-
-    Raises:
-        RunError: the run lacks one of them.
+    """Return the classifiers with the names and preprocessing that they have in the run. Raises RunError where the run
+    lacks one of them.
     """
     taken: set[str] = set()
     entries = run.manifest.checkpoints
@@ -539,9 +530,7 @@ def explain_pictures(
 
 def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
     """Return where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
-
-    Raises:
-        ProtocolError: it would not be a PNG, or would replace a picture.
+    Raises ProtocolError where it would not be a PNG, or would replace a picture.
     """
     name = f"{Path(pictures[0]).stem}-cam.png"
     path = Path(name) if out is None else out / name if out.is_dir() else out
@@ -562,9 +551,8 @@ def _plain(methods: str) -> list[MapSpec]:
                 "and the class with --target"
             )
     if not specs:
-        raise ProtocolError(
-            f"--cams {methods}: controls only, which do not look at the image; give a method such as agcam"
-        )
+        why = "controls only, which do not look at the image"
+        raise ProtocolError(f"--cams {methods}: {why}; give a method such as agcam")
     return specs
 
 

@@ -36,7 +36,7 @@ from ..models.setups import Setup, numberings
 from ..pipeline.inputs import labelled_data
 from ..pipeline.manifest import describe
 from ..pipeline.request import LabelOptions
-from .arguments import names_of, refuse_idle
+from .options import names_of, refuse_idle
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -158,12 +158,6 @@ class _Found:
         identity = opened.identity
         return cls(identity.attention, identity.preprocessing, describe(identity, identity.preprocessing).assumed)
 
-    def take_formula(self, fingerprint: Fingerprint) -> None:
-        if fingerprint.verdict != "cannot-tell":
-            self.unsure = [part for part in self.unsure if part != "attention"]
-        if fingerprint.verdict == "another-fits-better":
-            self.formula = fingerprint.best
-
     @contextmanager
     def under_formula(self, opened: Classifier) -> Iterator[None]:
         """Look at the rest of the set-up under the formula that fits."""
@@ -253,7 +247,10 @@ def inspect_checkpoint(
             print_line(console, f"{len(bad)} images could not be read, the first: {bad[0]}")
         print_tables(console, [fingerprint_table(fingerprint, fingerprint.n, isinstance(opened, Segmenter))])
         print_line(console, fingerprint.text)
-        found.take_formula(fingerprint)
+        if fingerprint.verdict != "cannot-tell":
+            found.unsure = [part for part in found.unsure if part != "attention"]
+        if fingerprint.verdict == "another-fits-better":
+            found.formula = fingerprint.best
     if isinstance(opened, Segmenter):
         print_line(console, "set-up: which preprocessing fits is looked at for classifiers only")
     else:

@@ -39,15 +39,13 @@ HEADS, DEPTH, GRID, PATCH = 2, 3, (2, 3), 8
 
 
 def _unit(row: Floats) -> Floats:
-    unit: Floats = row / math.sqrt(sum(value * value for value in row))
-    return unit
+    return np.asarray(row / math.sqrt(sum(value * value for value in row)))
 
 
 def _norm(row: Floats, weight: Floats, bias: Floats, eps: float = 1e-6) -> Floats:
     """Apply LayerNorm to one row."""
     spread = math.sqrt(sum((value - row.mean()) ** 2 for value in row) / len(row) + eps)
-    normed: Floats = (row - row.mean()) / spread * weight + bias
-    return normed
+    return np.asarray((row - row.mean()) / spread * weight + bias)
 
 
 def _metric(values: Floats, before: Floats | None) -> Floats:
@@ -57,8 +55,7 @@ def _metric(values: Floats, before: Floats | None) -> Floats:
     if before is None:
         return np.ones(values.shape[1])
     change = [sum(abs(values[n, j] - before[n, j]) for n in range(len(values))) for j in range(values.shape[1])]
-    metric: Floats = np.array(change) / max(change)
-    return metric
+    return np.asarray(np.array(change) / max(change))
 
 
 def slow_score(name: str, q: Floats, k: Floats, metric: Floats, head: int, p: Mapping[str, Floats]) -> float:
@@ -145,13 +142,13 @@ def slow_vit(
     return w["head.weight"] @ last + w["head.bias"], np.array(seen).reshape(DEPTH, HEADS, -1)
 
 
-def slow_agcam(w: Mapping[str, Floats], image: Floats, target: int, full: bool = False, step: float = 1e-5) -> Floats:
+def slow_agcam(w: Mapping[str, Floats], image: Floats, target: int, full: bool) -> Floats:
     """Return the sum over blocks and heads of relu(gradient) * sigmoid(score) on the patches, upsampled, brought to [0,
     1].
 
     full: later attention sees what a nudge has changed. Otherwise it stays as it was, as published.
     """
-    mixtures: dict[int, Floats] | None = None if full else {}
+    step, mixtures = 1e-5, None if full else dict[int, Floats]()
     _, scores = slow_vit(w, image, "standard", mixtures=mixtures)
     total = np.zeros(scores.shape[2])
     for block, head, key in np.ndindex(*scores.shape):

@@ -38,14 +38,13 @@ def table_of(title: str, entries: Sequence[Entry]) -> TextTable:
     from ..display.table import TextTable
 
     headings = tuple(entries[0])
-    rows = tuple(tuple(_cell(entry[heading]) for heading in headings) for entry in entries)
+
+    def cell(value: Any) -> str:
+        named = [f"{key}={part}" for key, part in value.items()] if isinstance(value, Mapping) else value
+        return ", ".join(map(str, named)) if isinstance(named, list | tuple) else str(named)
+
+    rows = tuple(tuple(cell(entry[heading]) for heading in headings) for entry in entries)
     return TextTable(title, headings, rows, spare=("seed", "epochs", "licence", "file", "test data", "input"))
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}={part}" for key, part in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def listing(kind: str) -> list[Entry]:
@@ -79,11 +78,12 @@ def _models() -> list[Entry]:
         with safe_open(path, framework="numpy") as file:
             said: dict[str, str] = file.metadata()
             parameters = sum(math.prod(file.get_slice(tensor).get_shape()) for tensor in file.offset_keys())
+        scores = (text.format(times * float(said[key])) for key, (text, times) in _SCORES.items() if key in said)
         rows.append(
             {
                 "name": f"zoo:{name}",
                 "attention": said["attention"],
-                "clean": _score(said),
+                "clean": next(scores),
                 "test data": said["test_data"],
                 "parameters": f"{parameters / 1e6:.2f} M",
                 "input": _input(said),
@@ -103,13 +103,6 @@ def _input(said: dict[str, str]) -> str:
     if "input_size" in said:
         return "x".join(map(str, json.loads(said["input_size"])))
     return f"{len(json.loads(said['mean']))} channels"
-
-
-def _score(said: dict[str, str]) -> str:
-    """Return `top-1 75.0 %`: what a checkpoint says that it scores."""
-    key = next(key for key in _SCORES if key in said)
-    text, times = _SCORES[key]
-    return text.format(times * float(said[key]))
 
 
 def _attacks() -> list[Entry]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.progress import Progress, Task, TaskID
@@ -127,9 +126,7 @@ class ConsoleProgress:
         self.bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bars.stop()
         for logger, level in zip(self.loggers, self.levels, strict=True):
             logger.removeHandler(self.handler)

@@ -70,9 +70,8 @@ def broken() -> None:
 
 
 def finish(status: int) -> int:
-    """Flush standard output; return the exit status, SIGPIPE's where nothing read it and all else was fine.
-
-    Raises OSError where it cannot be written for another reason.
+    """Flush standard output; return the exit status, SIGPIPE's where nothing read it and all else was fine. Raises
+    OSError where it cannot be written for another reason.
     """
     try:
         sys.stdout.flush()

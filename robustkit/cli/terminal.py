@@ -21,7 +21,7 @@ from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from ..pipeline.presets import preset_of
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
 from . import streams
-from .arguments import refuse_for_pictures, refuse_idle_parts, request_of, taken
+from .options import refuse_for_pictures, refuse_idle_parts, request_of, taken
 
 if TYPE_CHECKING:
     from ..evaluations.records import Part

@@ -63,14 +63,14 @@ def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line
     """
     if not table.headings:
         return
-    columns = _columns(table)
-    if _repeats(table):
+    columns, firsts = _columns(table), [row[0] for row in table.rows]
+    if not table.heads and len(table.headings) > 2 and any(a == b for a, b in pairwise(firsts)):
         if _fits(columns, table, width):
             cells = columns[0].cells  # without those that say the same as the one above
             once = ("" if place and cell == cells[place - 1] else cell for place, cell in enumerate(cells))
             columns[0] = replace(columns[0], cells=tuple(once))
         else:
-            table = table.under_heads([row[0] for row in table.rows])
+            table = table.under_heads(firsts)  # headings above rows stand for the first column
             columns = _columns(table)
     left_out, needed = list[str](), _indent(table) + sum(column.full + GAP for column in columns) - GAP
     for heading in table.spare:
@@ -147,12 +147,6 @@ def _indent(table: TextTable) -> int:
 def _fits(columns: Sequence[_Column], table: TextTable, width: int, least: bool = False) -> bool:
     widths = [column.least if least else column.full for column in columns]
     return _indent(table) + sum(widths) + GAP * (len(widths) - 1) <= width
-
-
-def _repeats(table: TextTable) -> bool:
-    """Whether headings above rows can stand for the first column: it says the same of neighbours."""
-    firsts = [row[0] for row in table.rows]
-    return not table.heads and len(table.headings) > 2 and any(a == b for a, b in pairwise(firsts))
 
 
 def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:

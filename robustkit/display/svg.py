@@ -187,7 +187,7 @@ def draw(
         settings: Any = matplotlib.rcParams
         settings.update(_SETTINGS | {"svg.hashsalt": digest})
         canvas = Canvas(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
-        page: Any = FigureCanvasSVG(canvas)
+        page = FigureCanvasSVG(canvas)
         paint(canvas)
         save(canvas, page, buffer)
     return Figure(section, title, _tidy(buffer.getvalue(), f"f{digest}", alt), alt, caption)

@@ -1,11 +1,14 @@
-"""A table of texts, as report and terminal show it, and a part of a page."""
+"""A table of texts, as report and terminal show it, and a part of a page; of several checkpoints, what is alike stands
+side by side in one table.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .svg import Figure
 
@@ -109,3 +112,163 @@ class CardPart(NamedTuple):
 def of_tables(name: str, title: str, tables: tuple[TextTable, ...], figures: tuple[Figure, ...] = ()) -> Section:
     """Return a section of text tables under their titles, after its figures."""
     return Section(name, title, lambda: {"tables": tables}, figures, template="tables")
+
+
+Texts = tuple[str, ...]
+Shades = Mapping[tuple[int, int], float]
+Lines = Mapping[tuple[Texts, int], int]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table as the page shows it.
+
+    headings: of the columns; rows of as many texts. keys: how many columns, from the first on, say what a row is of.
+    shades: by row and column, how dark a cell is, in [0, 1]. folded: whether it is shown only when asked for.
+    """
+
+    title: str
+    headings: Texts
+    rows: tuple[Texts, ...]
+    keys: int = 1
+    shades: Shades | None = None
+    note: str = ""
+    flags: Texts = ()
+    folded: bool = False
+
+    @property
+    def numeric(self) -> set[int]:
+        """The columns that hold only figures."""
+        return numeric_columns(TextTable("", self.headings, self.rows)) - set(range(self.keys))
+
+    @property
+    def repeats(self) -> set[int]:
+        """The rows whose first cell is that of the row above."""
+        return {place for place in range(1, len(self.rows)) if self.rows[place][0] == self.rows[place - 1][0]}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a grid has of one checkpoint. headings, rows: as of a grid. values: fractions behind cells, by row and
+    column.
+    """
+
+    checkpoint: str
+    headings: Texts
+    rows: tuple[Texts, ...]
+    values: Mapping[tuple[int, int], float] | None = None
+    flags: Texts = ()
+
+
+def side_by_side(
+    title: str, parts: Sequence[Part], *, keys: int = 1, headline: str = "", lower: bool = True, note: str = ""
+) -> list[Grid]:
+    """Return the parts of several checkpoints as grids.
+
+    With one checkpoint that is its table. With more, a row names its checkpoint after its keys, and the same rows of
+    all stand together; before it, if there is a `headline`, the column of that heading with a checkpoint per column.
+    lower: whether the darker cells are those of lower fractions.
+    """
+    if not parts:
+        return []
+    flags = tuple(dict.fromkeys(flag for part in parts for flag in part.flags))
+    several = len(parts) > 1
+    columns = list(dict.fromkeys(column for part in parts for column in _counted(part.headings)[keys:]))
+    named = [{key: row for row, key in enumerate(_counted(row[:keys] for row in part.rows))} for part in parts]
+    rows, shades = list[Texts](), dict[tuple[int, int], float]()
+    for key in dict.fromkeys(key for lines in named for key in lines):
+        for part, lines in zip(parts, named, strict=True):
+            if key not in lines:
+                continue
+            row = lines[key]
+            places = {column: place for place, column in enumerate(_counted(part.headings))}
+            start = keys + several
+            for offset, column in enumerate(columns):
+                value = (part.values or {}).get((row, places.get(column, -1)))
+                if value is not None:
+                    shades[len(rows), start + offset] = _shade(value, lower)
+            cells = (part.rows[row][places[column]] if column in places else "–" for column in columns)
+            rows.append((*part.rows[row][:keys], *([part.checkpoint] if several else []), *cells))
+    first = parts[0].headings[:keys]
+    names = tuple(heading for heading, _ in columns)
+    whole = Grid(title, (*first, *(["checkpoint"] if several else []), *names), tuple(rows), keys + several, shades)
+    if not several or not headline:
+        return [replace(whole, note=note, flags=flags)]
+    short = _pivot(title, parts, named, keys, headline, lower)
+    return [replace(short, note=note, flags=flags), replace(whole, title=f"{title}: all figures", folded=True)]
+
+
+def _pivot(title: str, parts: Sequence[Part], named: Sequence[Lines], keys: int, headline: str, lower: bool) -> Grid:
+    """Return a grid of one figure: a row for each key, a column for each checkpoint."""
+    rows, shades = list[Texts](), dict[tuple[int, int], float]()
+    for key in dict.fromkeys(key for lines in named for key in lines):
+        cells = []
+        for which, (part, lines) in enumerate(zip(parts, named, strict=True)):
+            row, column = lines.get(key), part.headings.index(headline) if headline in part.headings else -1
+            cells.append("–" if row is None or column < 0 else part.rows[row][column])
+            value = None if row is None else (part.values or {}).get((row, column))
+            if value is not None:
+                shades[len(rows), keys + which] = _shade(value, lower)
+        rows.append((*key[0], *cells))
+    headings = (*parts[0].headings[:keys], *(part.checkpoint for part in parts))
+    return Grid(f"{title}: {headline}", headings, tuple(rows), keys, shades)
+
+
+def _counted(things: Iterable[T]) -> list[tuple[T, int]]:
+    """Return each heading, or keys of each row, with the number of those before it that are the same."""
+    seen, counted = Counter[T](), []
+    for thing in things:
+        counted.append((thing, seen[thing]))
+        seen[thing] += 1
+    return counted
+
+
+def _shade(value: float, lower: bool) -> float:
+    return min(max(1 - value if lower else value, 0.0), 1.0)
+
+
+def grid_of(table: TextTable | HeatTable, *, keys: int = 1, folded: bool = False) -> Grid:
+    """Return a table as a grid."""
+    part = part_of(table)
+    shades = {place: _shade(value, True) for place, value in (part.values or {}).items()}
+    return Grid(table.title, table.headings, table.rows, keys, shades, _note(table), part.flags, folded)
+
+
+def with_flags(grids: Sequence[Grid], flags: Texts) -> list[Grid]:
+    """Return grids with further flags, which stand with the first of them."""
+    return [replace(grids[0], flags=(*grids[0].flags, *flags)), *grids[1:]] if grids else []
+
+
+def part_of(table: TextTable | HeatTable, checkpoint: str = "") -> Part:
+    """Return a table of one checkpoint as a part."""
+    values = {
+        (row, column): value
+        for row, line in enumerate(table.values if isinstance(table, HeatTable) else ())
+        for column, value in enumerate(line, start=1)
+        if value is not None
+    }
+    flags = table.flags if isinstance(table, TextTable) else ()
+    return Part(checkpoint or table.checkpoint, table.headings, table.rows, values, flags)
+
+
+def _note(table: TextTable | HeatTable) -> str:
+    return table.note if isinstance(table, TextTable) else ""
+
+
+def together(tables: Iterable[TextTable | HeatTable], *, folded: bool = False) -> list[Grid]:
+    """Return tables as grids: those of several checkpoints whose titles are alike except for the name become one."""
+    groups: dict[tuple[str, str], list[TextTable | HeatTable]] = {}
+    for place, table in enumerate(tables):
+        alone = "" if table.checkpoint else str(place)
+        groups.setdefault((alone, table.title.removeprefix(f"{table.checkpoint}: ")), []).append(table)
+    grids = list[Grid]()
+    for (alone, title), some in groups.items():
+        if alone or len(some) == 1:
+            grids.append(grid_of(some[0], folded=folded))
+            continue
+        notes = dict.fromkeys(_note(table) for table in some)
+        capital = title if title[1:2].isupper() else title[:1].upper() + title[1:]
+        of_all = side_by_side(capital, [part_of(table) for table in some], note=" ".join(filter(None, notes)))
+        grids += [replace(grid, folded=folded) for grid in of_all]
+    return grids

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..common.intervals import Floats, Z
-from ..display.grid import Grid, Part, side_by_side
-from ..display.table import TextTable
+from ..display.table import Grid, Part, TextTable, side_by_side
 from .aggregate import Result, Results, column_of
 from .metrics import PREFIX, WEIGHT, Metric, interval_cell, is_finite, weight_of
 from .presenting import short_names

@@ -217,7 +217,11 @@ def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Itera
     every = dict.fromkeys(flag for name in names for row in subject.cells[name].values() for flag in row["flags"])
     for flag in filter(is_of_setup, every):
         yield f"\n# to be settled, since no rule here allows it: {plain(flag)}\n"
-    essences = dict.fromkeys(_essence(flag) for flag in every if not (is_of_missing(flag) or is_of_setup(flag)))
+    essences = dict[str, None]()
+    for flag in (flag for flag in every if not (is_of_missing(flag) or is_of_setup(flag))):
+        # The longest part without numbers, which differ from run to run; all of it if that is short.
+        part = max(re.split(r"\d[\d.,/x%]*", flag), key=len).strip(" ;,:")
+        essences[part if sum(map(str.isalnum, part)) >= FEWEST else flag] = None
     if subject.manifest.corrupted.left_out:
         essences["left out: "] = None
     if not essences:
@@ -227,12 +231,6 @@ def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Itera
     else:
         why = "these flags were raised, and are allowed here: look at each in the report, and delete what must not be"
         yield from _rule(why, f"no flags except {', '.join(map(quoted, essences))}", checkpoint)
-
-
-def _essence(flag: str) -> str:
-    """Return the longest part of a flag without numbers, which differ from run to run; all of it if that is short."""
-    part = max(re.split(r"\d[\d.,/x%]*", flag), key=len).strip(" ;,:")
-    return part if sum(map(str.isalnum, part)) >= FEWEST else flag
 
 
 def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:

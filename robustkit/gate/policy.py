@@ -106,12 +106,8 @@ _SUGGESTED = 5  # metrics that a message names
 
 
 def parse_statement(text: str, at: Callable[[int], str] = lambda offset: f"column {offset + 1}") -> Statement:
-    """Return what a rule requires.
-
-    at: the place of a character of the text, for messages.
-
-    Raises:
-        ProtocolError: it is not understood.
+    """Return what a rule requires. at: the place of a character of the text, for messages. Raises ProtocolError where
+    it is not understood.
     """
     try:
         return _Reader(text).statement()
@@ -400,10 +396,8 @@ class Policy:
 
 
 def read_policy(path: Path) -> Policy:
-    """Return the rules of a TOML file.
-
-    Raises:
-        ProtocolError: there is no such file, or something in it is not understood; with line and column.
+    """Return the rules of a TOML file. Raises ProtocolError where there is no such file, or something in it is not
+    understood; with line and column.
     """
     try:
         content = bytes_of(path, TEXT)

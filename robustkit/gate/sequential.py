@@ -31,23 +31,9 @@ from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from ..tasks.registry import find_metric
 from ..tasks.task import Task, task_of
+from . import verdicts
 from .policy import OF_RUN, Change, Identity, NoFlags, Policy, Rule, Statement, Value
-from .verdicts import (
-    FAIL,
-    PASS,
-    SAME,
-    UNDECIDED,
-    CannotTell,
-    Measured,
-    MeasuredRun,
-    Outcome,
-    Verdict,
-    apart,
-    check_card,
-    matching,
-    of_identity,
-    out_of_reach,
-)
+from .verdicts import FAIL, PASS, UNDECIDED, CannotTell, Measured, MeasuredRun, Outcome, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,10 +140,7 @@ class Question:
 
     def take(self, run: RunFolder, task: Task, shard: int, ids: Sequence[str]) -> None:
         """Take samples of a shard, by their ids in the order in which they come; those that could not be read are left
-        out.
-
-        Raises:
-            RunError: a record cannot be read, or a figure is not between 0 and 1.
+        out. Raises RunError where a record cannot be read, or a figure is not between 0 and 1.
         """
         read, figures = task.per_sample(_OfShard(run, self.checkpoint, shard), self.condition, self.metric)
         after = dict(zip(read.to_pylist(), figures.tolist(), strict=True))
@@ -191,14 +174,14 @@ class Trial:
     def outcome(self, run: RunFolder, baseline: RunFolder | None = None) -> Outcome:
         """Return the verdicts, in the order of the rules. baseline: whose figures the changes are from."""
         subject = MeasuredRun(run)
-        verdicts = list[Verdict]()
+        every = list[Verdict]()
         for rule in self.policy.rules:
             if isinstance(rule.statement, Identity):
                 of_run = rule.statement.subject in OF_RUN
-                names = [""] if of_run else matching(rule.checkpoint, [*subject.checkpoints])
-                verdicts += (of_identity(rule, name, rule.statement, subject) for name in names)
-            verdicts += (_verdict(each, subject, baseline) for each in self.questions if each.rule is rule)
-        return Outcome(self.policy, tuple(verdicts), subject.results)
+                names = [""] if of_run else verdicts.matching(rule.checkpoint, [*subject.checkpoints])
+                every += (verdicts.of_identity(rule, name, rule.statement, subject) for name in names)
+            every += (_verdict(each, subject, baseline) for each in self.questions if each.rule is rule)
+        return Outcome(self.policy, tuple(every), subject.results)
 
 
 def bounded(rule: Rule) -> Value | Change:
@@ -215,7 +198,7 @@ def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | Non
     if baseline is not None and isinstance(rule.statement, Change):
         before = baseline.manifest
         there = before.checkpoint(name if name in before.names else before.names[0])
-        flags += apart((before, there), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted)
+        flags += verdicts.apart((before, there), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted)
     figure = Measured(question.value, taken, flags=tuple(flags)) if taken else None
     reason = f"{word} {taken} of {every} samples"
     return Verdict(rule, name, question.state, reason, figure, question.condition, of=every)
@@ -237,10 +220,8 @@ _DEFINITIONS = ("--constants", "--variant")
 
 
 def options_asked(policy: Policy) -> dict[str, str]:
-    """Return the options of an audit that evaluates what the rules of a policy are about, each with its value.
-
-    Raises:
-        ProtocolError: a rule cannot be decided while samples come, or none needs samples.
+    """Return the options of an audit that evaluates what the rules of a policy are about, each with its value. Raises
+    ProtocolError where a rule cannot be decided while samples come, or none needs samples.
     """
     asked = dict.fromkeys(_OPTIONS, "")
     wanted = False
@@ -305,7 +286,7 @@ def trial_of(
     """
     found = list[tuple[Rule, str, str, tuple[str, ...], str]]()
     for rule in policy.rules:
-        chosen = matching(rule.checkpoint, names)
+        chosen = verdicts.matching(rule.checkpoint, names)
         if not chosen:
             raise _refused(policy, rule, f"no checkpoint is called {rule.checkpoint}; there are {', '.join(names)}")
         if isinstance(rule.statement, Value | Change):
@@ -320,7 +301,7 @@ def trial_of(
         if isinstance(rule.statement, Change) and baseline is not None:
             bound, before = (bound + 1) / 2, baseline(name, text, metric, rule.statement.excepted)
             mean = sum(before.values()) / max(len(before), 1)
-            if why := out_of_reach(rule.statement, mean, metric):
+            if why := verdicts.out_of_reach(rule.statement, mean, metric):
                 raise _refused(policy, rule, why)
         questions.append(Question(rule, name, text, metric, needs, before, SequentialTest(bound, error)))
     return Trial(policy, tuple(questions))
@@ -370,13 +351,13 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
         side, subject = Side(run, other), planned.checkpoint(name)
         needs = words_of(condition).needs(condition, metric, manifest.conditions)
         try:
-            apart((manifest, side.described), (planned, subject), excepted)
+            verdicts.apart((manifest, side.described), (planned, subject), excepted)
             for text in needs:
-                check_card(manifest, planned, text)
+                verdicts.check_card(manifest, planned, text)
         except CannotTell as why:
             raise RunError(f"{run.path}: {why}") from None
         if same_identity(side.described, subject):
-            raise RunError(f"{run.path}: {SAME}")
+            raise RunError(f"{run.path}: {verdicts.SAME}")
         for text in needs:
             if text not in manifest.conditions:
                 raise RunError(f"{run.path}: the baseline has no {text}; audit it under that, too")

@@ -209,10 +209,8 @@ def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
 
 
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
-    """Return how much the second is below the first, or above it where not `falls`; paired by sample.
-
-    Raises:
-        CannotTell: the two cannot be paired, or records of one are missing.
+    """Return how much the second is below the first, or above it where not `falls`; paired by sample. Raises CannotTell
+    where the two cannot be paired, or records of one are missing.
     """
     for side, which in ((first, "the baseline"), (second, "the run")):
         if gone := lacking(side, condition, metric):
@@ -227,7 +225,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
         difference = pairing.paired_difference(first, second, condition, metric)
     except RunError as fault:
         raise CannotTell(str(fault)) from None
-    same = difference.value == 0 and pairing.is_same_model(first, second)
+    same = difference.value == 0 and pairing.same_identity(first.described, second.described)
     figure = difference.value, difference.ci_low, difference.ci_high
     value, low, high = (0.0 - figure[0], 0.0 - figure[2], 0.0 - figure[1]) if falls else figure
     return Measured(value, difference.n, low, high, (), difference.first, same)

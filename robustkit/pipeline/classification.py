@@ -36,8 +36,7 @@ from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
 from ..results.summary import Run
 from ..runs.binding import OF_CHECKPOINT
-from ..runs.digests import digest_of
-from ..runs.manifest import CheckpointEntry
+from ..runs.manifest import CheckpointEntry, digest_of
 from ..tasks.classification.subject import ClassifierSubject, Images
 from .inputs import labelled_data, plan_attacked
 from .manifest import describe

@@ -33,7 +33,6 @@ from ..models.identity import ModelIdentity
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.description import whole_card_line, without_option
-from ..runs.digests import digests_of_shards
 from ..runs.manifest import (
     CardEntry,
     CheckpointEntry,
@@ -43,6 +42,7 @@ from ..runs.manifest import (
     Deciding,
     Manifest,
     PluginEntry,
+    digests_of_shards,
 )
 from ..runs.merging import disagreements, joined
 from ..tasks.registry import EVERY_TASK

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -80,7 +79,7 @@ def _estimated(row: Mapping[str, Any]) -> str:
 def badge(label: str, value: str, description: str) -> str:
     """Return the SVG's text. description: the tooltip."""
     label, value, description = (_ILLEGAL.sub("\ufffd", text) for text in (label, value, description))
-    lengths = (float(_face().getlength(text)) for text in (label, value))
+    lengths = (float(ImageFont.load_default(SIZE).getlength(text)) for text in (label, value))
     left, right = (math.ceil(1.1 * length) for length in lengths)  # the faces named below are wider than Pillow's
     middle, width = left + 2 * PADDING, left + right + 4 * PADDING
     parts = [
@@ -101,11 +100,6 @@ def badge(label: str, value: str, description: str) -> str:
 def _text(x: int, length: int, text: str) -> str:
     """Return text that keeps the measured width, whatever font is available."""
     return f'<text x="{x}" y="14" textLength="{length}" lengthAdjust="spacingAndGlyphs">{escape(text)}</text>'
-
-
-@lru_cache(maxsize=1)
-def _face() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(SIZE)
 
 
 def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:

@@ -36,7 +36,10 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     points = {name: [_point(results, name, entry) for entry in drawn] for name in names}
     if len(drawn) < 2 or not any(math.isfinite(point.value) for some in points.values() for point in some):
         return None
-    short, titles = labels(names, 24), _titles(drawn)
+    short = labels(names, 24)
+    brief = [", ".join(entry.called.split(", ")[:2]) for entry in drawn]  # without what distinguishes none of them
+    called = [entry.called if brief.count(text) > 1 else text for entry, text in zip(drawn, brief, strict=True)]
+    titles = [plain(text, 30) for text in called]
     word = headline.noun or headline.word
     heading = word if word[1:2].isupper() else word[:1].upper() + word[1:]  # mIoU
     height = max(_HEIGHT, 7 * len(names) + 8)
@@ -54,7 +57,9 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
         if len(names) > 1:
             legend(canvas, {short[name]: looks[name] for name in names}, lines=False)
 
-    said = [f"{short[name]}: {_spoken(titles, points[name])}" for name in names]
+    shown = {name: [percent(point.value) for point in points[name]] for name in names}
+    spoken = {name: ", ".join(map(" ".join, zip(titles, shown[name], strict=True))) for name in names}
+    said = [f"{short[name]}: {spoken[name]}" for name in names]
     every = len(results.manifest.names)
     more = f" The first {_MOST} of {every} checkpoints." if every > _MOST else ""
     error = "; under corruption, one minus the mean error" if any(_is_error(entry.metric) for entry in drawn) else ""
@@ -68,10 +73,6 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     )
 
 
-def _spoken(titles: Sequence[str], points: Sequence[Point]) -> str:
-    return ", ".join(f"{title} {percent(point.value)}" for title, point in zip(titles, points, strict=True))
-
-
 def _is_error(name: str) -> bool:
     metric = metric_of(name)
     return metric.better < 0 and metric.share
@@ -83,13 +84,6 @@ def _point(results: Results, name: str, entry: Asked) -> Point:
         return Point(math.nan, math.nan, math.nan, 0)
     point = Point.of(row)
     return point.complement if _is_error(entry.metric) else point
-
-
-def _titles(rows: Sequence[Asked]) -> list[str]:
-    """Return what conditions are called, without what distinguishes none of them."""
-    short = [", ".join(entry.called.split(", ")[:2]) for entry in rows]
-    count = Counter(short)
-    return [plain(entry.called if count[text] > 1 else text, 30) for entry, text in zip(rows, short, strict=True)]
 
 
 WIDE = 4
@@ -135,8 +129,7 @@ class Line:
 @dataclass(frozen=True)
 class Front:
     """What the template shows. groups: the lines of each family of conditions. setups: checkpoints, and their set-up in
-    words. stops: what the samples are called of a
-    run that looks at them until rules are decided; None of others.
+    words. stops: what the samples are called of a run that looks at them until rules are decided; None of others.
     """
 
     findings: Sequence[Finding]
@@ -187,24 +180,17 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> Front:
 def _line(title: str, entry: Asked, results: Results, tests: Tested) -> Line:
     metric, names = metric_of(entry.metric), results.manifest.names
     rows = [results.cells[name].get(entry.key) for name in names]
-    told = tests.of(entry.key)
-    marks = _marks(names, told, tests.all_pairs)
+    marks = _marks(names, tests.of(entry.key), tests.all_pairs)
     cells = tuple(_cell(row, metric.scale, marks.get(name, "")) for name, row in zip(names, rows, strict=True))
-    verdict, detail = _verdict(told, metric.scale, len(names))
-    unit = metric.label or metric.name
-    return Line(title, unit, metric.better < 0, _n(rows, results), cells, verdict, detail)
-
-
-def _n(rows: Sequence[SummaryRow | None], results: Results) -> str:
     counts = sorted({int(row["n"]) for row in rows if row is not None})
-    if not counts or counts == [results.manifest.data.n]:
-        return ""
-    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    n = f"n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))}" if counts else ""
+    n = "" if counts == [results.manifest.data.n] else n
+    said = _verdict(tests.of(entry.key), metric.scale, len(names))
+    return Line(title, metric.label or metric.name, metric.better < 0, n, cells, *said)
 
 
 def _figure(value: float, scale: float, sign: str = "") -> str:
-    text = f"{scale * value:{sign}.{1 if scale == 100 else 3}f}"
-    return text.replace("-", "−")
+    return f"{scale * value:{sign}.{1 if scale == 100 else 3}f}".replace("-", "−")
 
 
 def _cell(row: SummaryRow | None, scale: float, mark: str) -> Cell:
@@ -215,14 +201,14 @@ def _cell(row: SummaryRow | None, scale: float, mark: str) -> Cell:
     return Cell(_figure(row["value"], scale), f"[{between}]" if between else "", mark)
 
 
-def _marks(names: Sequence[str], told: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:
+def _marks(names: Sequence[str], tested: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:
     """Return who is best, which means that no other is better beyond chance and some are worse; and who is worst.
 
     Where each was tested against the first alone, who is better or worse than that one.
     """
     above: dict[str, set[str]] = {name: set() for name in names}  # whom each is better than
     below: dict[str, set[str]] = {name: set() for name in names}
-    for row in told:
+    for row in tested:
         if row.verdict in ("better", "worse"):
             ends = row.second.checkpoint, row.first.checkpoint
             high, low = ends if row.verdict == "better" else ends[::-1]
@@ -236,19 +222,18 @@ def _marks(names: Sequence[str], told: Sequence[ComparisonRow], all_pairs: bool)
     return best | {name: "worst" for name in names if below[name] and not above[name]}
 
 
-def _verdict(told: Sequence[ComparisonRow], scale: float, count: int) -> tuple[str, str]:
+def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple[str, str]:
     """Return what the tests of a row say, and the difference of two checkpoints, or how many pairs differ."""
     if count < 2:
         return "", ""
-    known = [row for row in told if math.isfinite(row.p_value)]
+    known = [row for row in tested if math.isfinite(row.p_value)]
     if not known:
         return "not tested", ""
     beyond = [row for row in known if row.significant]
     if count == 2:
         difference = known[0].difference
-        text = f"{_figure(difference.value, scale, '+')}"
-        if is_finite(difference.ci_low):
-            text += f" [{_figure(difference.ci_low, scale, '+')}, {_figure(difference.ci_high, scale, '+')}]"
+        text, *ends = (_figure(end, scale, "+") for end in (difference.value, difference.ci_low, difference.ci_high))
+        text += f" [{', '.join(ends)}]" if is_finite(difference.ci_low) else ""
         return p_said(known[0].p_value) if beyond else "cannot tell", text
     if not beyond:
         return "cannot tell", ""
@@ -258,21 +243,15 @@ def _verdict(told: Sequence[ComparisonRow], scale: float, count: int) -> tuple[s
 
 def _note(rows: Sequence[Asked], tests: Tested, count: int, called: Samples) -> str:
     """Say what the table means."""
-    notes = ["In brackets 95 % intervals; ↓: lower is better."]
-    if count > 1:
-        if tests.all_pairs:
-            notes.append(
-                "Best: no other checkpoint is better beyond chance, and at least one is worse. Worst: the reverse."
-            )
-        else:
-            notes.append("Better, worse: than the first checkpoint, beyond chance.")
-        notes.append(
-            f"Cannot tell: the difference may be chance. Tests are paired by {called.one}; p is Holm's over all "
-            f"{len(tests.rows)} tests of the run, below .05 beyond chance."
-        )
-        if any(not tests.of(entry.key) for entry in rows):
-            notes.append(
-                f"Not tested: figures that are no means over {called.many}, single severities, and what one has no "
-                "records of."
-            )
-    return " ".join(notes)
+    note = "In brackets 95 % intervals; ↓: lower is better."
+    if count < 2:
+        return note
+    best = "Best: no other checkpoint is better beyond chance, and at least one is worse. Worst: the reverse."
+    marks = best if tests.all_pairs else "Better, worse: than the first checkpoint, beyond chance."
+    chance = (
+        f"Cannot tell: the difference may be chance. Tests are paired by {called.one}; p is Holm's over all "
+        f"{len(tests.rows)} tests of the run, below .05 beyond chance."
+    )
+    gaps = f"figures that are no means over {called.many}, single severities, and what one has no records of"
+    untested = f" Not tested: {gaps}." if any(not tests.of(entry.key) for entry in rows) else ""
+    return f"{note} {marks} {chance}{untested}"

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 from ..errors import ProtocolError, RunError, unknown
 from ..runs.folder import RunFolder
 
+_LONGEST = 250  # characters of a name
+
 
 class Logger(Protocol):
     """One logging library. Names come as (checkpoint, condition, metric), and are made legal here.
@@ -58,11 +60,7 @@ def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
 
 
 def log_run(run: RunFolder, results: Sequence[Mapping[str, Any]], wanted: Sequence[Logger]) -> None:
-    """Log the rows of a run's summary, what they depend on, and report.html.
-
-    Raises:
-        RunError: a library refuses.
-    """
+    """Log a run's rows of results, what they depend on, and report.html. Raises RunError where a library refuses."""
     for logger in wanted:
         try:
             logger.start(entry_name(run), run.path)
@@ -105,7 +103,7 @@ def parameters(run: RunFolder) -> dict[str, str]:
     return entries | {f"sha256/{checkpoint.name}": str(checkpoint.sha256) for checkpoint in manifest.checkpoints}
 
 
-def legal_names(names: Sequence[tuple[str, ...]], allowed: str, longest: int = 250) -> list[str]:
+def legal_names(names: Sequence[tuple[str, ...]], allowed: str) -> list[str]:
     """Join parts by slashes, with other characters replaced; add a digest where two names would be equal, or one too
     long.
 
@@ -114,9 +112,9 @@ def legal_names(names: Sequence[tuple[str, ...]], allowed: str, longest: int = 2
     legal: dict[str, tuple[str, ...]] = {}
     for parts in names:
         short = "/".join(re.sub(f"[^{allowed}]+", "_", part, flags=re.ASCII).strip("_. ") or "_" for part in parts)
-        if len(short) > longest or short in legal:
+        if len(short) > _LONGEST or short in legal:
             digest = hashlib.sha256("/".join(parts).encode("utf-8", "replace")).hexdigest()[:8]
-            short = f"{short[: longest - 9]}_{digest}"
+            short = f"{short[: _LONGEST - 9]}_{digest}"
         legal[short] = parts
     return list(legal)
 

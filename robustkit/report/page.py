@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from ..common.preprocessing import spelled
-from ..display.grid import together
 from ..display.svg import Figure, Style, style
-from ..display.table import Section
+from ..display.table import Section, together
 from ..display.text import no_formula
 from ..display.web import ENLARGE
 from ..evaluations.aggregate import Results

@@ -26,10 +26,8 @@ from ..runs.merging import gather, refuse_damaged
 
 @plugin_session()
 def refresh(run: RunFolder) -> Results:
-    """Rebuild summary.json, summary.csv and report.html from the records; return the results.
-
-    Raises:
-        NothingEvaluated: there is no row, because every image was unreadable or nothing was computed yet.
+    """Rebuild summary.json, summary.csv and report.html from the records; return the results. Raises NothingEvaluated
+    where there is no row, because every image was unreadable or nothing was computed yet.
     """
     results = summarised(run)
     write_page(run, results)

@@ -173,10 +173,8 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
 
 @plugin_session()
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
-    """Return all differences of these pairs; reference: published figures to compare with.
-
-    Raises:
-        RunError: a pair has other tasks, classes or labels, or no condition or sample in common.
+    """Return all differences of these pairs; reference: published figures to compare with. Raises RunError where a pair
+    has other tasks, classes or labels, or no condition or sample in common.
     """
     resolved = None if reference is None else reference.resolved()
     family, compared = _family(pairs), list[Pair]()
@@ -265,7 +263,7 @@ def corrected(
 
 
 def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
-    common = _common(first, second)
+    common = [condition for condition in first.conditions if condition in second.conditions]
     refuse(first, second, common)
     rows, left_out = list[ComparisonRow](), list[str]()
     for condition, metric in _wanted(first, second, common):
@@ -286,7 +284,8 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
 def _with_flags(pair: Pair, reference: Published | None) -> Pair:
     """Return a pair with what raises a doubt about it, and the flags of what is compared."""
     first, second, rows = pair.first, pair.second, pair.rows
-    flags = [*doubts(first, second, _common(first, second)), *same_file(first, second)]
+    common = [condition for condition in first.conditions if condition in second.conditions]
+    flags = [*doubts(first, second, common), *same_file(first, second)]
     published = [row.condition for row in rows if row.published is not None]
     if reference is not None and published:
         tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
@@ -296,10 +295,6 @@ def _with_flags(pair: Pair, reference: Published | None) -> Pair:
         flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
     own = tuple(flagged(first, second, {(row.condition, row.metric) for row in rows}))
     return replace(pair, flags=tuple(dict.fromkeys(flags)), own=own)
-
-
-def _common(first: Side, second: Side) -> list[str]:
-    return [condition for condition in first.conditions if condition in second.conditions]
 
 
 # Which rows

@@ -147,7 +147,7 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
         RunError: the records of one of them are missing, they have no sample in common, or there is no such metric.
     """
     difference = task_of(first.manifest).difference(first, second, condition, metric)
-    if difference.value == 0 and is_same_model(first, second):
+    if difference.value == 0 and same_identity(first.described, second.described):
         return replace(difference, ci_low=0.0, ci_high=0.0)
     return difference
 
@@ -161,13 +161,8 @@ def lacking(side: Side, condition: str, metric: str = "") -> str:
     return ""
 
 
-def is_same_model(first: Side, second: Side) -> bool:
-    """Whether both sides are one checkpoint, whose differences are 0 on any samples."""
-    return same_identity(first.described, second.described)
-
-
 def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
-    """Whether two descriptions are of one checkpoint, shown images in one way."""
+    """Whether two descriptions are of one checkpoint, shown images in one way: differences are 0 on any samples."""
     before, after = first.to_plain(), second.to_plain()
     return all(before.get(key) == after.get(key) for key in _IDENTITY)
 

@@ -55,10 +55,8 @@ class Published:
     spreads: Mapping[str, Figures] = field(default_factory=dict)
 
     def resolved(self) -> Published:
-        """Return the same with the texts of conditions as runs have them, as far as the card determines them.
-
-        Raises:
-            RunError: the card is not known here and an attack is not named in full, or an attack is not understood.
+        """Return the same with the texts of conditions as runs have them, as far as the card determines them. Raises
+        RunError where the card is not known here and an attack is not named in full, or an attack is not understood.
         """
 
         def with_texts(by_attention: Mapping[str, Figures]) -> dict[str, Figures]:
@@ -105,10 +103,8 @@ def reference_names() -> list[str]:
 
 
 def read_published(spec: str) -> Published:
-    """Return figures that come with the package, by their name, or those of a file.
-
-    Raises:
-        RunError: there is no such file, or it holds what is not understood.
+    """Return figures that come with the package, by their name, or those of a file. Raises RunError where there is no
+    such file, or it holds what is not understood.
     """
     names = reference_names()
     if spec in names:

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..display.grid import Grid, Part, side_by_side
-from ..display.table import TextTable
+from ..display.table import Grid, Part, TextTable, side_by_side
 from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family
 from ..evaluations.interface import ShortRow
@@ -70,15 +69,10 @@ def _cell(cells: Mapping[tuple[str, str], SummaryRow], condition: str, metric: M
     if row is None:
         return "–"
     sign, digits = "+" if metric.name.endswith("_over_control") else "", 1 if metric.scale == 100 else 2
-    value = _number(row["value"], metric.scale, digits, sign)
-    low, high = (_number(row[key], metric.scale, digits) for key in ("ci_low", "ci_high"))
-    return f"{value} [{low}, {high}]" if is_finite(row["ci_low"]) and is_finite(row["ci_high"]) else value
-
-
-def _number(value: float | None, scale: float, digits: int, sign: str = "") -> str:
-    if value is None or not math.isfinite(value):
-        return "nan"
-    return f"{round(scale * value, digits) + 0.0:{sign}.{digits}f}"  # no -0.0
+    signs = {"value": sign, "ci_low": "", "ci_high": ""}
+    known = {key: round(metric.scale * row[key], digits) + 0.0 for key in signs if is_finite(row[key])}  # no -0.0
+    value, *ends = (f"{known[key]:{signs[key]}.{digits}f}" if key in known else "nan" for key in signs)
+    return f"{value} [{', '.join(ends)}]" if "nan" not in ends else value
 
 
 SMALL = 0.1
@@ -169,10 +163,8 @@ def _among_cells(each: Among, names: Sequence[str]) -> tuple[str, ...]:
         return f"{metric.scale * value:.{digits}f}" if value is not None and math.isfinite(value) else "–"
 
     bounds = f" [{cell(row['ci_low'])}, {cell(row['ci_high'])}]" if is_finite(row["ci_low"]) else ""
-    place = ""
-    if each.places:
-        best, worst = each.places
-        place = f"{best}{f' to {worst}' if worst > best else ''} of {len(each.levels) + 1}"
+    place = " to ".join(map(str, sorted(set(each.places or ()))))
+    place += f" of {len(each.levels) + 1}" if place else ""
     spreads = {name: f" ± {cell(value)}" for name, value in each.spreads.items()}
     levels = (cell(each.levels.get(name)) + spreads.get(name, "") for name in names)
     return (row["condition"], metric.label, str(row["n"]), cell(row["value"]) + bounds, *levels, place)
@@ -195,11 +187,11 @@ def tables(comparison: Comparison) -> list[TextTable]:
         own = own_flags(comparison.pairs) if place == len(comparison.pairs) else []
         flags = (*pair.flags, *pair.left_out, *own)
         title = "; ".join([f"{pair.names[1]} against {pair.names[0]}, paired by {comparison.sample}", *pair.changed])
-        beside = comparison.reference is not None
-        headings = (*HEADINGS, *(["published, not paired"] if beside else []))
-        rows = tuple(_cells(row, beside) for row in pair.rows)
-        spare = ("p", "n", "p (Holm)")
-        result.append(TextTable(title, headings, rows, flags, _note(comparison), pair.names[1], spare))
+        published = comparison.reference is not None
+        headings = (*HEADINGS, *(["published, not paired"] if published else []))
+        rows = tuple(_cells(row, published) for row in pair.rows)
+        note, spare = _note(comparison), ("p", "n", "p (Holm)")
+        result.append(TextTable(title, headings, rows, flags, note, pair.names[1], spare))
     return result
 
 
@@ -226,7 +218,7 @@ def _note(comparison: Comparison) -> str:
     return " ".join(notes)
 
 
-def _cells(row: ComparisonRow, beside: bool) -> tuple[str, ...]:
+def _cells(row: ComparisonRow, with_published: bool) -> tuple[str, ...]:
     metric, difference = metric_of(row.metric), row.difference
     digits = 2 if metric.scale == 100 else 3
 
@@ -239,7 +231,7 @@ def _cells(row: ComparisonRow, beside: bool) -> tuple[str, ...]:
     same = row.first.described.attention == row.second.described.attention
     published = "–" if row.published is None else cell(row.published, "" if same else "+")
     figures = (cell(difference.value, "+") + bounds, p_text(difference.p_value), p_text(row.p_value), row.verdict)
-    return (*cells, *figures, *([published] if beside else []))
+    return (*cells, *figures, *([published] if with_published else []))
 
 
 def p_text(value: float) -> str:
@@ -272,5 +264,5 @@ def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
     parts = [Part(table.checkpoint, table.headings, table.rows) for table in tables]
     title = f"Differences from {baseline}, with p-values"
     grids += (replace(grid, folded=True) for grid in side_by_side(title, parts, keys=2))
-    titles = " ".join(f"{table.title}." for table in tables)
-    return [replace(grids[0], note=f"{titles} {tables[0].note}", flags=flags), *grids[1:]]
+    every = " ".join(f"{table.title}." for table in tables)
+    return [replace(grids[0], note=f"{every} {tables[0].note}", flags=flags), *grids[1:]]

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RunError
-from .digests import digest_of, digest_of_ids, digest_of_pages
-from .manifest import CheckpointEntry, Manifest
+from .manifest import CheckpointEntry, Manifest, digest_of, digest_of_ids, digest_of_pages
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -84,11 +84,7 @@ class RunFiles:
 
     @classmethod
     def existing(cls: type[Folder], path: str | Path) -> Folder:
-        """Return the run in this folder.
-
-        Raises:
-            RunError: there is none, or something of it is a link.
-        """
+        """Return the run in this folder. Raises RunError where there is none, or something of it is a link."""
         run = cls(path)
         refuse_links(run.path)
         if not run.manifest_path.is_file():
@@ -101,10 +97,8 @@ class RunFiles:
 
     @property
     def manifest(self) -> Manifest:
-        """What run.json holds. It is read and checked once, and again after it was written.
-
-        Raises:
-            RunError: there is none, or it is not as an audit wrote it.
+        """What run.json holds. It is read and checked once, and again after it was written. Raises RunError where there
+        is none, or it is not as an audit wrote it.
         """
         if (manifest := self.read_manifest()) is None:
             raise self._none()

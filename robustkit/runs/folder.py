@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any
 from ..common.files import json_in
 from ..errors import DamagedRecord, RunError
 from .binding import PROVENANCE, Unit, digest_of_run, misfit, parquet_bytes, shard_number
-from .digests import digest_of
 from .files import RunFiles, folder_name, refuse_link
-from .manifest import made_with
+from .manifest import digest_of, made_with
 from .untrusted import metadata_of, read_rows
 
 if TYPE_CHECKING:
@@ -83,10 +82,8 @@ class RunFolder(RunFiles):
         return self.shard_count - len(self._shards(checkpoint, condition))
 
     def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
-        """Return the shards that have no record under a condition. Only names of files are read.
-
-        Raises:
-            RunError: run.json claims other shards than it describes: it may be someone else's, and claim any number.
+        """Return the shards that have no record under a condition. Only names of files are read. Raises RunError where
+        run.json claims other shards than it describes: it may be someone else's, and claim any number.
         """
         self.unit(checkpoint, condition)
         there = self._shards(checkpoint, condition)
@@ -139,9 +136,7 @@ class RunFolder(RunFiles):
 
     def damaged(self, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
         """Return the records of a checkpoint under some conditions that are not what was written for this run, and why.
-
-        Raises:
-            RunError: one of them cannot be read at the moment, or is a link.
+        Raises RunError where one of them cannot be read at the moment, or is a link.
         """
         damaged = []
         for condition in conditions:
@@ -285,10 +280,8 @@ class RunFolder(RunFiles):
         self.write(self.path / "summary.json", (text + "\n").encode())
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the rows of summary.json as last written; values that are not finite are None.
-
-        Raises:
-            RunError: it cannot be read, or is not what was written for this run.
+        """Return the rows of summary.json as last written; values that are not finite are None. Raises RunError where
+        it cannot be read, or is not what was written for this run.
         """
         path = self.path / "summary.json"
         try:

@@ -101,10 +101,8 @@ def write_pictures(
 
 
 def read_pictures(run: RunFolder, checkpoint: str, condition: str) -> dict[str, Picture]:
-    """Return the pictures of a checkpoint under a condition by sample id; empty where none were kept.
-
-    Raises:
-        RunError: a file of them is not readable, or belongs to something else.
+    """Return the pictures of a checkpoint under a condition by sample id; empty where none were kept. Raises RunError
+    where a file of them is not readable, or belongs to something else.
     """
     pictures: dict[str, Picture] = {}
     for path, data in _files(run, PICTURES, checkpoint, condition):

@@ -1,13 +1,14 @@
-"""run.json as a typed value: its parts, and a check that a file has the shape that an audit writes.
+"""run.json as a typed value: its parts, a check that a file has the shape that an audit writes, and digests.
 
 msgspec names neither the value nor the key of a table, nor the type in plain words; so what it refuses is looked up.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -17,7 +18,6 @@ from msgspec import UNSET, Meta, UnsetType
 from ..common.preprocessing import UNPROVEN
 from ..errors import RunError, unknown
 from ..protocol.card import Samples, digest_of_part, samples_of
-from .digests import digest_of
 
 
 def fault_of(value: Any, kind: Any, where: str = "") -> str:
@@ -360,6 +360,29 @@ class Manifest(Part, frozen=True, kw_only=True):
         raise RunError(unknown("checkpoint", name, self.names))
 
 
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 (hex) of a value of JSON types, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def digest_of_ids(ids: Sequence[str]) -> str:
+    """Return 16 hex digits for sample ids in their order."""
+    texts = [name.encode("utf-8", "surrogatepass") for name in ids]
+    lengths = ",".join(str(len(text)) for text in texts)  # so that no two lists are joined alike
+    return hashlib.sha256(lengths.encode() + b"\0" + b"".join(texts)).hexdigest()[:16]
+
+
+def digests_of_shards(ids: Sequence[str], size: int) -> list[str]:
+    """Return `digest_of_ids` of each shard of `size` samples, whose rows are in the order of their ids."""
+    return [digest_of_ids(sorted(ids[start : start + size])) for start in range(0, len(ids), size)]
+
+
+def digest_of_pages(data: bytes) -> str:
+    """Return the SHA-256 (hex) of a Parquet file up to its footer."""
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    return hashlib.sha256(memoryview(data)[: max(end, 0)]).hexdigest()
+
+
 def encoded(plain: Mapping[str, Any]) -> bytes:
     """Return the bytes of run.json for its contents, in JSON types, with a digest of them."""
     held = {key: value for key, value in plain.items() if key != "digest"}
@@ -367,10 +390,8 @@ def encoded(plain: Mapping[str, Any]) -> bytes:
 
 
 def manifest_of(data: Any, path: Path) -> Manifest:
-    """Return the contents of a run.json. data: its JSON, as read from `path`.
-
-    Raises:
-        RunError: a part has another type than an audit writes, or the file was altered after it was written.
+    """Return the contents of a run.json. data: its JSON, as read from `path`. Raises RunError where a part has another
+    type than an audit writes, or the file was altered after it was written.
     """
     if not isinstance(data, dict):
         raise RunError(f"{path}: not a whole run.json; restore it or use another --out")

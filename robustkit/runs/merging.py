@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from ..errors import DamagedRecord, RunError
 from .binding import OF_CHECKPOINT, digest_of_run
-from .digests import digest_of_pages
 from .files import folder_name
 from .folder import RunFolder
 from .kept_images import ADVERSARIALS, PICTURES, strange_images
-from .manifest import CorruptedEntry, Manifest, PluginEntry
+from .manifest import CorruptedEntry, Manifest, PluginEntry, digest_of_pages
 
 _MAP = "cam("  # how the text of a map that is scored begins
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..display.grid import Grid, Part, side_by_side, with_flags
-from ..display.table import TextTable
+from ..display.table import Grid, Part, TextTable, side_by_side, with_flags
 from ..display.text import amount
 from ..evaluations.metrics import Metric, SummaryRow, is_finite
 from ..evaluations.registry import words_of

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from ..common.differences import Difference, of_means, of_ranks
 from ..errors import ProtocolError, unknown
@@ -32,9 +35,10 @@ class Task:
 
     name: as in cards and run.json. headline: the metric that a gate means where a rule names none. metrics: its
     numbers. compared: those by which checkpoints are compared; paired: those whose difference is a mean over samples,
-    with their columns. shows_compared: whether the terminal shows checkpoints compared. browsed: whether the page shows
-    its samples. command, card: of the command line that audits it. hub: what a model hub calls it. terms: what the
-    words of its tables mean.
+    with their columns. truth: the column of what is true of a sample, and others to read with it; differs: what is said
+    where two runs have another one, of a sample and both values. shows_compared: whether the terminal shows checkpoints
+    compared. browsed: whether the page shows its samples. command, card: of the command line that audits it. hub: what
+    a model hub calls it. terms: what the words of its tables mean.
     """
 
     name: ClassVar[str]
@@ -43,6 +47,8 @@ class Task:
     terms: ClassVar[tuple[Term, ...]] = ()
     compared: ClassVar[Compared]
     paired: ClassVar[Mapping[str, str]]
+    truth: ClassVar[Sequence[str]] = ("label",)
+    differs: ClassVar[str] = "the label of {} is {:.0f} and {:.0f}"
     shows_compared: ClassVar[bool] = False
     browsed: ClassVar[bool] = False
     command: ClassVar[str]
@@ -50,8 +56,8 @@ class Task:
     hub: ClassVar[str]
 
     def plan(self, request: Any) -> Any:
-        """Return the `pipeline.plan.Plan` of a `pipeline.request.Request`; for a slice's and a plug-in's task."""
-        raise NotImplementedError
+        """Return the `pipeline.plan.Plan` of a `pipeline.request.Request`: what the module `plan` next to it makes."""
+        return import_module(f"{type(self).__module__.rpartition('.')[0]}.plan").plan(request)
 
     @property
     def headline_metric(self) -> Metric:
@@ -110,11 +116,15 @@ class Task:
 
     def ids(self, side: Recorded, condition: str) -> pa.Array:
         """Return the samples that could be read under a condition. Raises RunError without records."""
-        raise NotImplementedError
+        return side.samples(condition, self.truth[:1]).ids
 
     def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
         """Return how many samples both have, and which of them has another truth in the second run (empty if none)."""
-        raise NotImplementedError
+        sides = [side.samples(condition, self.truth) for side in (first, second)]
+        ids = common_ids([side.ids for side in sides])
+        before, after = (side.of(self.truth[0], ids) for side in sides)
+        places = np.flatnonzero(before != after)[:1]
+        return len(ids), "".join(self.differs.format(ids[p].as_py(), before[p], after[p]) for p in places)
 
     def read_ahead(self, side: Recorded, condition: str) -> None:
         """Read what is compared under a condition of the task's table at once, where that spares opening files."""

@@ -42,9 +42,8 @@ from robustkit.results import comparison, pairing
 from robustkit.results.summary import Run
 from robustkit.results.tables import tables
 from robustkit.runs.binding import provenance_metadata, provenance_of
-from robustkit.runs.digests import digests_of_shards
 from robustkit.runs.kept_images import Picture, write_pictures
-from robustkit.runs.manifest import Manifest
+from robustkit.runs.manifest import Manifest, digests_of_shards
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4

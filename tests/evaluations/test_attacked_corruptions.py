@@ -20,8 +20,8 @@ from robustkit.common.randomness import SampleRng
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.evaluate import parse_condition, parse_conditions
 from robustkit.evaluations.attacks.evidence import bearing_evidence
-from robustkit.evaluations.attacks.figures import curves
 from robustkit.evaluations.attacks.ranking import order_flag
+from robustkit.evaluations.attacks.results import curves
 from robustkit.evaluations.records import Right
 from robustkit.evaluations.registry import check_condition, fits, name_of, pattern_of
 from robustkit.protocol.card import load_card

@@ -14,7 +14,7 @@ from places import ROOT
 
 from robustkit.cli import app as cli
 from robustkit.cli.check import file_digests
-from robustkit.gate.attestation import as_statement
+from robustkit.gate.output import as_statement
 from robustkit.gate.policy import parse_policy, read_policy
 from robustkit.gate.verdicts import judge
 from robustkit.results.summary import Run

@@ -22,8 +22,8 @@ from robustkit.pipeline.units import run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.runs.binding import Unit, provenance_of
-from robustkit.runs.digests import digests_of_shards
 from robustkit.runs.folder import RunFolder
+from robustkit.runs.manifest import digests_of_shards
 
 CLASSES = 3
 

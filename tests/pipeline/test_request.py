@@ -16,7 +16,7 @@ from small_audit import audit, command, furnish
 
 import robustkit
 from robustkit.cli.app import cli
-from robustkit.cli.arguments import request_of as request_of_command
+from robustkit.cli.options import request_of as request_of_command
 from robustkit.common.options import option, options_of
 from robustkit.common.plugins import built_in
 from robustkit.data.scenes import IGNORE

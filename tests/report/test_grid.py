@@ -1,7 +1,6 @@
 """Tables of the page: what of several checkpoints becomes one table, and which cells stand where."""
 
-from robustkit.display.grid import Part, side_by_side, together
-from robustkit.display.table import HeatTable, TextTable
+from robustkit.display.table import HeatTable, Part, TextTable, side_by_side, together
 
 HEADINGS = ("condition", "n", "top-1")
 FIRST = Part("one", HEADINGS, (("clean", "8", "90.0"), ("fog", "8", "50.0")), {(0, 2): 0.9, (1, 2): 0.5})

@@ -26,10 +26,8 @@ from robustkit.errors import RunError
 from robustkit.evaluations.maps.gallery import Gallery, write_page
 from robustkit.report.index import page as index_page
 from robustkit.report.index import scan as index_runs
-from robustkit.report.index import serve
-from robustkit.report.index.page import compared, write_index
+from robustkit.report.index.page import Site, compared, server_of, write_index
 from robustkit.report.index.scan import CACHE_MARK, MARK, find_runs, list_runs
-from robustkit.report.index.serve import Site, server_of
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import pairs
@@ -342,9 +340,9 @@ def test_every_link_on_a_served_page_leads_to_a_page(tmp_path: Path) -> None:
 
 def test_few_comparisons_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[tuple[str, str]]()
-    monkeypatch.setattr(serve, "compared", lambda _, *pair: made.append(pair) or "page")
-    monkeypatch.setattr(serve, "KEPT", 2)
-    site = serve.Site(folder)
+    monkeypatch.setattr(index_page, "compared", lambda _, *pair: made.append(pair) or "page")
+    monkeypatch.setattr(index_page, "KEPT", 2)
+    site = Site(folder)
     one, two, three = ("vit/a", "vit/b"), ("vit/b", "vit/a"), ("half", "early")
     for pair in (one, two, one, three, one, two):
         assert site.comparison(*pair) == "page"

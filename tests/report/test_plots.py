@@ -18,7 +18,7 @@ from sealing import put, seal
 from robustkit.common.intervals import calibration_error, wilson
 from robustkit.display.svg import INK, PALETTE, Figure, Point, dots, draw, labels, listed, panels, plain, style
 from robustkit.evaluations.aggregate import Results, readable
-from robustkit.evaluations.attacks.figures import Curve, curves
+from robustkit.evaluations.attacks.results import Curve, curves
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
 from robustkit.evaluations.maps.tables import scores
 from robustkit.report.page import figures

@@ -18,7 +18,7 @@ from robustkit.display.text import code, plain, table
 from robustkit.errors import NothingEvaluated, RunError
 from robustkit.report.card import HEIGHT, PADDING, badge, facts, headline, model_index, write_cards
 from robustkit.results.summary import Run
-from robustkit.runs.digests import digest_of
+from robustkit.runs.manifest import digest_of
 
 HOSTILE = [
     *(

@@ -12,8 +12,6 @@ import pytest
 from places import ROOT
 
 from scripts.pages.writing import write_page
-from scripts.studies.qana import page as qana
-from scripts.studies.quack import page as quack
 from scripts.studies.quest_tables import figures, variants
 from scripts.studies.quest_tables import page as quest
 from scripts.studies.quest_tables.differences import compared
@@ -90,8 +88,8 @@ def main_of(study: str) -> Callable[[list[str]], int]:
 @pytest.mark.parametrize(
     ("main", "arguments", "page"),
     [
-        (qana.main, [], "scripts/studies/qana/README.md"),
-        pytest.param(quack.main, [], "scripts/studies/quack/README.md", marks=pytest.mark.slow),
+        (main_of("qana"), [], "scripts/studies/qana/README.md"),
+        pytest.param(main_of("quack"), [], "scripts/studies/quack/README.md", marks=pytest.mark.slow),
         (main_of("language"), [], "scripts/studies/language/README.md"),
         (main_of("series"), [], "scripts/studies/series/README.md"),
         pytest.param(quest.main, [], "scripts/studies/quest_tables/README.md", marks=pytest.mark.slow),

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from robustkit.results.summary import Run
 from robustkit.runs.binding import PROVENANCE, parquet_bytes, provenance_metadata, provenance_of
-from robustkit.runs.digests import digest_of_ids
 from robustkit.runs.files import folder_name
-from robustkit.runs.manifest import Manifest
+from robustkit.runs.manifest import Manifest, digest_of_ids
 
 
 def put(run: Run, checkpoint: str, condition: str, table: pa.Table, shard: int = 0) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 import robustkit
 from robustkit.results.summary import Run
-from robustkit.runs.digests import digest_of_pages
+from robustkit.runs.manifest import digest_of_pages
 
 FACTORY = """
 import torch

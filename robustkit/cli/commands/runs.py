@@ -10,11 +10,11 @@ import click
 from ...display.console import print_as_it_is
 from ...errors import ProtocolError
 from ...pipeline.request import ClassificationRequest
-from ..arguments import GATE, refuse_audit
 from ..options import (
     AT_LEAST_0,
     AT_LEAST_1,
     CONTEXT,
+    GATE,
     Command,
     Place,
     Text,
@@ -23,6 +23,7 @@ from ..options import (
     images_option,
     option,
     quiet_option,
+    refuse_audit,
     request_options,
     skip_bad_option,
 )
@@ -159,9 +160,8 @@ def check(runs: tuple[str, ...], until_decided: bool, **options: Any) -> None:
     run, options = Path(runs[0]), {name: value for name, value in options.items() if name in GATE}
     statement, warned = options.pop("verify_attestation"), options.pop("allow_warned")
     if warned and statement is None:
-        raise ProtocolError(
-            "--allow-warned: says which results --verify-attestation accepts; give both, or leave it out"
-        )
+        idle = "--allow-warned: says which results --verify-attestation accepts"
+        raise ProtocolError(f"{idle}; give both, or leave it out")
     if statement is not None:
         parameters = click.get_current_context().command.params
         others = [parameter.opts[0] for parameter in parameters if options.get(parameter.name or "")]

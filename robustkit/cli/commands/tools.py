@@ -13,7 +13,6 @@ from ...common.options import read_labels
 from ...display.console import print_line, print_tables
 from ...errors import ProtocolError, RobustkitError, unknown
 from ...pipeline.request import ClassificationRequest, LabelOptions, SegmentationRequest
-from ..arguments import names_of, refuse_idle, taken
 from ..completion import checkpoints as known_checkpoints
 from ..completion import completion_script, kinds
 from ..options import (
@@ -25,8 +24,11 @@ from ..options import (
     common,
     constants_instead,
     images_option,
+    names_of,
     option,
+    refuse_idle,
     request_options,
+    taken,
 )
 from ..terminal import console
 

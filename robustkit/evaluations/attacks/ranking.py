@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...common.intervals import Floats, bootstrap, wilson
+from ...common.intervals import Floats, bootstrap
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
-from ..aggregate import EXCEEDS, FEWEST, Reading, Result, column_of, readable
+from ..aggregate import EXCEEDS, FEWEST, Estimate, Reading, Result, column_of, readable, share_of
 from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Right, aligned_outcomes, chance
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...runs.manifest import Manifest
-
-Figure = tuple[float, int, float, float]
-"""A value, n, and the ends of its interval."""
 
 
 def evaluated(reading: Reading, condition: str, columns: Sequence[str]) -> pa.Table | None:
@@ -67,7 +64,7 @@ class Strengths:
         elif condition in self._starts or condition in self.manifest.claims:
             self._tables[condition] = read.select(["sample_id", "correct", self.manifest.norm(condition)])
 
-    def optimality(self, condition: str) -> Iterator[Figure]:
+    def optimality(self, condition: str) -> Iterator[Estimate]:
         """Yield the optimality of an attack that looks for the smallest change; nothing where there is none.
 
         n: the samples that are right when clean. The interval is of resampled samples, up to the same radius.
@@ -89,9 +86,9 @@ class Strengths:
             return share
 
         bounds = bootstrap(resampled, n, [value])[0] if n >= FEWEST else (np.nan, np.nan)
-        yield value, n, *bounds
+        yield Estimate(value, n, *bounds)
 
-    def found(self, condition: str) -> Iterator[Figure]:
+    def found(self, condition: str) -> Iterator[Estimate]:
         """Yield the share of all that was broken within the radius of an attack that it broke; nothing where no other
         attack of that radius, nor one without a radius, is in the run.
 
@@ -105,8 +102,8 @@ class Strengths:
             return
         broke = np.isfinite(sizes[condition])
         every = broke | np.logical_or.reduce([size <= claim.eps + EXCEEDS for size in sizes.values()])
-        if n := int(every.sum()):
-            yield int(broke.sum()) / n, n, *wilson(int(broke.sum()), n)
+        if every.any():
+            yield share_of(broke[every])
 
     def _sizes(self, norm: str, start: str) -> Mapping[str, Floats]:
         """Return the size of the smallest change (n,) that each attack in a norm found, infinity where it found none,

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...common.intervals import Floats
-from ...display.grid import grid_of, together, with_flags
 from ...display.svg import INK, Figure, Style, draw, labels, legend, plain, roomy, style
-from ...display.table import Section, TextTable
+from ...display.table import Section, TextTable, grid_of, together, with_flags
 from ..aggregate import Results
 from ..family import Presenter
 from ..interface import ShortRow

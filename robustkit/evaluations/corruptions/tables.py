@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from corruptions.registry import CATEGORIES
 
-from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.table import CardPart, HeatTable, Section, TextTable
+from ...display.table import CardPart, Grid, HeatTable, Part, Section, TextTable, side_by_side, with_flags
 from ...runs.manifest import Manifest
 from ..family import Presenter
 from ..interface import Clause, ShortRow, percent, share

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from ...display.grid import part_of, side_by_side, with_flags
-from ...display.table import Section, TextTable
+from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ..aggregate import Reading, Result, readable
 from ..family import Aggregator, Presenter, Summary
 from ..interface import ShortRow

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
 
-from ...display.grid import Grid, Part, side_by_side, with_flags
 from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, spread
-from ...display.table import CardPart, Section, TextTable
+from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
 from ..interface import Clause, ShortRow

@@ -72,10 +72,8 @@ CACHE_MARK = '{"written_by":"robustkit view"'
 
 
 def put(folder: Path, name: str, text: str) -> Path:
-    """Write a page or the cache of an index, whole; return where.
-
-    Raises:
-        RunError: a link is on its way, another program's file is in its place, or the folder cannot be written.
+    """Write a page or the cache of an index, whole; return where. Raises RunError where a link is on its way, another
+    program's file is in its place, or the folder cannot be written.
     """
     path, remedy = place_of(folder, name), "view a folder that you may write"
     write_whole(path, text.encode("utf-8", "replace"), durable=False, remedy=remedy)
@@ -173,10 +171,8 @@ class IndexRun(msgspec.Struct, frozen=True):
 
 
 def read_run(path: Path) -> IndexRun:
-    """Return what an index shows of the run in a folder.
-
-    Raises:
-        RunError: run.json cannot be read, or something of the run is a link.
+    """Return what an index shows of the run in a folder. Raises RunError where run.json cannot be read, or something of
+    the run is a link.
     """
     run = RunFolder(path)
     manifest = run.manifest

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from ...cli.arguments import request_of
-from ...cli.options import CONTEXT, Command, checkpoints_argument, run_options
+from ...cli.options import CONTEXT, Command, checkpoints_argument, request_of, run_options
 from ...cli.terminal import run_to_the_end
 from .request import FeatureRequest
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from ...common.differences import Difference, of_draws, of_means
 from ...common.intervals import Floats, bootstrap, draws_interval, wilson
-from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.table import CardPart, TextTable
+from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, amount, code
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
 from ...evaluations.corruptions.condition import possible_means
@@ -193,15 +192,6 @@ def recorded_difference(first: Recorded, second: Recorded, condition: str, metri
     if before.ndim > 1:
         return of_draws(before, after)
     return of_means(before, after, binary=_is_binary(metric) and len(shares_of(condition)) == 1)
-
-
-def other_label(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-    """Return how many images both have, and which of them has another label; empty if none."""
-    sides = [side.samples(condition, ["label"]) for side in (first, second)]
-    ids = common_ids([side.ids for side in sides])
-    before, after = (side.of("label", ids) for side in sides)
-    places = np.flatnonzero(before != after)[:1]
-    return len(ids), "".join(f"the label of {ids[p].as_py()} is {before[p]:.0f} and {after[p]:.0f}" for p in places)
 
 
 _MAIN = (("knn", "kNN % [95 %]"), ("probe", "linear probe % [95 %]"), ("retrieval", "retrieval mAP % [95 %]"))

@@ -25,20 +25,13 @@ from ...protocol.condition import CLEAN, Condition
 from .heads import Heads
 
 FEATURES = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("label", pa.int32()),
-        ("knn", pa.int32()),
-        ("probe", pa.int32()),
-        ("precision", pa.float32()),
-        ("moved", pa.float32()),
-        ("linf", pa.float32()),
-        ("l2", pa.float32()),
-        ("steps", pa.int32()),
-        ("forwards", pa.int32()),
-        ("backwards", pa.int32()),
-        ("error", pa.string()),
-    ]
+    {
+        "sample_id": pa.string(),
+        **dict.fromkeys(("label", "knn", "probe"), pa.int32()),
+        **dict.fromkeys(("precision", "moved", "linf", "l2"), pa.float32()),
+        **dict.fromkeys(("steps", "forwards", "backwards"), pa.int32()),
+        "error": pa.string(),
+    }
 )
 """One row per image.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference
 from ...evaluations.records import Compared, PerSample, Recorded
@@ -13,8 +13,6 @@ from .measures import METRICS, TERMS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from ...display.table import CardPart, Section, TextTable
     from ...evaluations.aggregate import Parts, Reading, Results
@@ -36,11 +34,6 @@ class Features(Task):
     command, card, hub = "features", "features", "image-feature-extraction"
     samples = Samples("image", "images")
 
-    def plan(self, request: Any) -> Any:
-        from .plan import plan
-
-        return plan(request)
-
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         from .results import feature_rows
 
@@ -61,14 +54,6 @@ class Features(Task):
         from .results import per_sample
 
         return per_sample(side, condition, metric)
-
-    def ids(self, side: Recorded, condition: str) -> pa.Array:
-        return side.samples(condition, ["label"]).ids
-
-    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        from .results import other_label
-
-        return other_label(first, second, condition)
 
     def clean_clause(self, row: SummaryRow) -> str:
         from ...evaluations.interface import share

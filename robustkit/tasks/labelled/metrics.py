@@ -18,7 +18,6 @@ from ...evaluations.aggregate import Gatherer, Number, Parts, Reading, Result, R
 from ...evaluations.attacks.results import is_stage_column
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
 from ...evaluations.metrics import named
-from ...evaluations.records import Recorded, common_ids
 from ...evaluations.registry import kind_of, plugged
 from ...protocol.condition import CLEAN
 from .measures import METRICS
@@ -120,15 +119,6 @@ def _losses(read: pa.Table, correct: Floats) -> list[Number]:
         ("nll", loss, n, *bootstrap(resampled, n, [loss])[0]),
         ("ece", calibration_error(sure, right), n, *calibration_interval(sure, right)),
     ]
-
-
-def other_label(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-    """Return how many samples both have, and which of them has another label; empty if none."""
-    sides = [side.samples(condition, ["label", "correct", "nll"]) for side in (first, second)]
-    ids = common_ids([side.ids for side in sides])
-    before, after = (side.of("label", ids) for side in sides)
-    places = np.flatnonzero(before != after)[:1]
-    return len(ids), "".join(f"the label of {ids[p].as_py()} is {before[p]:.0f} and {after[p]:.0f}" for p in places)
 
 
 MOST = 8

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import calibration_error, calibration_gaps, wilson
-from ...display.grid import Grid
 from ...display.svg import INK, Figure, Point, Style, dots, draw, percent, plain, roomy
-from ...display.table import CardPart, TextTable
+from ...display.table import CardPart, Grid, TextTable
 from ...display.text import Made, code
 from ...evaluations.aggregate import Gatherer, Results
 from ...protocol.condition import CLEAN

@@ -14,8 +14,6 @@ from ..task import Task
 from .measures import METRICS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ...display.table import CardPart, Section, TextTable
     from ...evaluations.aggregate import Gatherer, Parts, Reading, Results
     from ...evaluations.family import Looks
@@ -30,6 +28,7 @@ class Labelled(Task):
     headline, metrics = "top1", METRICS
     compared = Compared(shown=("top1", "nll"), ended=("top1",))
     paired: ClassVar[Mapping[str, str]] = {"top1": "correct", "top5": "top5", "nll": "nll"}
+    truth = ("label", "correct", "nll")
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         from .metrics import classification_rows
@@ -51,14 +50,6 @@ class Labelled(Task):
             WeakClasses,
             *(kind for family in families_of(manifest) for kind in family.aggregator.gatherers()),
         )
-
-    def ids(self, side: Recorded, condition: str) -> pa.Array:
-        return side.samples(condition, ["label"]).ids
-
-    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        from .metrics import other_label
-
-        return other_label(first, second, condition)
 
     def read_ahead(self, side: Recorded, condition: str) -> None:
         with contextlib.suppress(RunError):  # a missing column is reported later

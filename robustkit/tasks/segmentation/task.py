@@ -143,9 +143,8 @@ class Segmentation(Task):
                 yield from family.presenter.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.grid import together, with_flags
-        from ...display.table import Section, of_tables
-        from ...evaluations.attacks.figures import curve_figures, curves
+        from ...display.table import Section, of_tables, together, with_flags
+        from ...evaluations.attacks.results import curve_figures, curves
         from ...evaluations.corruptions.figures import bar_figures, retention_bars
         from ...evaluations.presenting import flag_lines, left_out_lines, of_family
         from ..condition_table import ConditionTable

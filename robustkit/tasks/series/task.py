@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...evaluations.metrics import Term
 from ...protocol.card import Samples
 from ..labelled.measures import terms
@@ -40,11 +38,6 @@ class SeriesClassification(Labelled):
     name, terms = "series", TERMS
     command, card, hub = "series", "series", "time-series-classification"
     samples = SAMPLES
-
-    def plan(self, request: Any) -> Any:
-        from .plan import plan
-
-        return plan(request)
 
 
 TASK = SeriesClassification()

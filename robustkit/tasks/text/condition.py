@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ...errors import ProtocolError
 from ...evaluations.family import LazyFamily
 from ...evaluations.interface import Named, Place, PublishedNames, Vocabulary
 from ...evaluations.metrics import Term
 from ...protocol.condition import Condition, ConditionPattern, Value
-
-if TYPE_CHECKING:
-    pass
 
 USUAL = "word-swap(rate=1.5),word-swap(rate=2.5),word-swap(rate=5)"
 """The rates of published tables."""

@@ -10,8 +10,7 @@ import numpy as np
 
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats, intervals, resampled_figures
-from ...display.grid import Grid, Part, side_by_side, with_flags
-from ...display.table import CardPart, TextTable
+from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, code
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
 from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter, family_of
@@ -96,16 +95,6 @@ def recorded_difference(first: Recorded, second: Recorded, condition: str, metri
     with np.errstate(invalid="ignore"):
         drawn = (resampled(sums[1]) - resampled(sums[0]))[:, place]
     return of_resamples(before, after, drawn, len(ids), FEWEST)
-
-
-def other_text(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-    """Return how many documents both have, and which of them has other tokens in the second run; empty if none."""
-    sides = [side.samples(condition, ["tokens"]) for side in (first, second)]
-    ids = common_ids([side.ids for side in sides])
-    before, after = (side.of("tokens", ids) for side in sides)
-    places = np.flatnonzero(before != after)[:1]
-    said = (f"{ids[p].as_py()} has {before[p]:.0f} and {after[p]:.0f} tokens to predict" for p in places)
-    return len(ids), "".join(said)
 
 
 _COLUMNS = (

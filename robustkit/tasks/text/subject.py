@@ -29,17 +29,13 @@ from .language_model import LanguageModel
 from .tokenizers import Tokenizer
 
 TEXTS = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("tokens", pa.int64()),
-        ("words", pa.int64()),
-        ("bytes", pa.int64()),
-        ("nll", pa.float64()),
-        ("right", pa.int64()),
-        ("unknown", pa.int64()),
-        ("changed", pa.int64()),
-        ("error", pa.string()),
-    ]
+    {
+        "sample_id": pa.string(),
+        **dict.fromkeys(("tokens", "words", "bytes"), pa.int64()),
+        "nll": pa.float64(),
+        **dict.fromkeys(("right", "unknown", "changed"), pa.int64()),
+        "error": pa.string(),
+    }
 )
 """One row per document.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference
 from ...evaluations.metrics import Metric, Term, mean_share
@@ -12,8 +12,6 @@ from ...protocol.card import Samples
 from ..task import Task
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ...display.table import CardPart, Section, TextTable
     from ...evaluations.aggregate import Parts, Reading, Results
     from ...evaluations.family import Looks
@@ -72,11 +70,7 @@ class Text(Task):
     shows_compared = True
     command, card, hub = "text", "text", "text-generation"
     samples = Samples("document", "documents")
-
-    def plan(self, request: Any) -> Any:
-        from .plan import plan
-
-        return plan(request)
+    truth, differs = ("tokens",), "{} has {:.0f} and {:.0f} tokens to predict"
 
     def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
         from .results import text_rows
@@ -97,14 +91,6 @@ class Text(Task):
         if metric in FIGURES:
             return recorded_difference(first, second, condition, metric)
         return super().difference(first, second, condition, metric)
-
-    def ids(self, side: Recorded, condition: str) -> pa.Array:
-        return side.samples(condition, ["tokens"]).ids
-
-    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
-        from .results import other_text
-
-        return other_text(first, second, condition)
 
     def clean_clause(self, row: SummaryRow) -> str:
         return f"perplexity {row['value']:.1f} on {row['n']} clean documents"

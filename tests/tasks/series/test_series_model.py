@@ -119,7 +119,5 @@ def test_a_factory_of_the_users_own(tmp_path: Path) -> None:
 
 
 def test_commands_for_images_name_the_other_one(tmp_path: Path) -> None:
-    with pytest.raises(
-        CheckpointError, match="is a model of time series; evaluate it with robustkit series, or load_s"
-    ):
+    with pytest.raises(CheckpointError, match="is a checkpoint of task series; evaluate it with robustkit series"):
         load(saved(tmp_path / "m.safetensors"))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
 import torch
 
 from attacks.threat import Norm, distance
@@ -20,8 +21,6 @@ from ..evaluate import evaluated
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ....protocol.card import Card
 
 
@@ -32,8 +31,6 @@ class DistancesEvaluator(Evaluator):
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        import pyarrow as pa
-
         return {"distance": pa.float32()}
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:

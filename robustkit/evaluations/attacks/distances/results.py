@@ -13,9 +13,8 @@ import pyarrow as pa
 from scipy.special import bdtr
 
 from ....common.intervals import Floats, bootstrap
-from ....display.grid import part_of, side_by_side, with_flags
 from ....display.svg import Figure, Point, draw, labels, legend, listed, panels, percent, plain
-from ....display.table import Section, TextTable
+from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import number
@@ -65,10 +64,7 @@ def weak_flags(reading: Reading, condition: str, read: pa.Table) -> list[str]:
     read: of the attack that looks for the smallest change, with `distance`.
     """
     flags = []
-    for other, eps in _same_norm(reading, condition):
-        if (table := evaluated(reading, other, ["sample_id", "correct"])) is None:
-            continue
-        distances, right = _paired(read, table)
+    for other, eps, distances, right in _others(reading, condition, read):
         missed = int((~right & (distances > eps * (1 + 1e-4) + EXCEEDS)).sum())
         if missed > max(1.0, _LEAST * len(right)):
             radius = amount(eps, norm_of(condition), reading.manifest.protocol.space)
@@ -83,21 +79,13 @@ class LeftStanding(Overview):
     """Attacks of a fixed radius that left standing what a nearer wrong point was found for."""
 
     def __init__(self, reading: Reading) -> None:
-        self.reading, self.seen = reading, dict[str, pa.Table]()
-
-    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
-        if condition in self.reading.manifest.claims:
-            self.seen[condition] = read.select(["sample_id", "correct"])
+        self.reading = reading
 
     def flags(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for condition in _ours(self.reading.manifest.conditions):
-            if (table := evaluated(self.reading, condition, ["sample_id", "distance"])) is None:
-                continue
-            for other, eps in _same_norm(self.reading, condition):
-                if other not in self.seen:
-                    continue
-                distances, right = _paired(table, self.seen[other])
+            table = evaluated(self.reading, condition, ["sample_id", "distance"])
+            for other, eps, distances, right in _others(self.reading, condition, table):
                 left = int((right & (distances <= eps)).sum())
                 if left > max(1.0, _LEAST * len(right)):
                     found.setdefault(other, []).append(
@@ -107,20 +95,19 @@ class LeftStanding(Overview):
         return found
 
 
-def _same_norm(reading: Reading, condition: str) -> list[tuple[str, float]]:
-    """Return the attacks of a fixed radius above 0 in the norm of a condition, each with its radius in the units of
-    records; those on clean samples.
+def _others(reading: Reading, condition: str, read: pa.Table | None) -> Iterator[tuple[str, float, Floats, Bools]]:
+    """Yield the attacks of a fixed radius above 0 in the norm of a condition, on clean samples: their text, the radius
+    in the units of records, and, of the samples that both have, the distances in `read` and what is right under them.
     """
     manifest, norm = reading.manifest, norm_of(condition)
-    claims = manifest.claims if manifest.protocol.space != "normalised" else {}
-    alike = [(text, claim.eps) for text, claim in claims.items() if claim.norm == norm and claim.eps > 0]
-    return [(text, eps) for text, eps in alike if starts_from(text) == CLEAN.text]
-
-
-def _paired(first: pa.Table, second: pa.Table) -> tuple[Floats, Bools]:
-    """Return the distances of the first and whether the second is right, of the samples that both have."""
-    mine, theirs = shared(first["sample_id"].to_pylist(), second["sample_id"].to_pylist())
-    return distances_of(first)[mine], Right.of(second).right[theirs]
+    if read is None or manifest.protocol.space == "normalised":
+        return
+    for other, claim in manifest.claims.items():
+        if claim.norm != norm or claim.eps <= 0 or starts_from(other) != CLEAN.text:
+            continue
+        if (table := evaluated(reading, other, ["sample_id", "correct"])) is not None:
+            mine, theirs = shared(read["sample_id"].to_pylist(), table["sample_id"].to_pylist())
+            yield other, claim.eps, distances_of(read)[mine], Right.of(table).right[theirs]
 
 
 def shared(first: Sequence[str], second: Sequence[str]) -> tuple[Places, Places]:
@@ -266,9 +253,8 @@ class DistanceSummary(Summary):
             return []
         distances = distances_of(read)
         if lost := int(np.isinf(distances).sum()):
-            flags.append(
-                f"no wrong point was found for {lost} of {len(read)} samples; gradients may mislead the attack"
-            )
+            where = f"{lost} of {len(read)} samples"
+            flags.append(f"no wrong point was found for {where}; gradients may mislead the attack")
         flags += weak_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags
@@ -322,12 +308,6 @@ _OF_SLOPES = (
     "head is picked from all for the largest, which is large by chance, too: in 95 % of 1000 shuffles of the distances "
     "the largest stays below the figure that is said to be chance's."
 )
-
-
-def distance_tables(results: Sequence[SummaryRow]) -> list[TextTable]:
-    """Return a table for each checkpoint, from the rows of the summary."""
-    ours = by_checkpoint(results, lambda text: text if words_of(text) is VOCABULARY else None)
-    return [_table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
 
 
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, SummaryRow]]) -> TextTable:
@@ -484,7 +464,9 @@ class DistancesPresenter(Presenter):
         return (key for key in keys if key[1] == AREA.name)
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        return distance_tables(results)
+        """Return a table for each checkpoint."""
+        ours = by_checkpoint(results, lambda text: text if words_of(text) is VOCABULARY else None)
+        return [_table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         for text in texts:

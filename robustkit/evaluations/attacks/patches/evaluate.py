@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from attacks.patch import PatchResult
 
 from ....common.randomness import SampleRng
@@ -17,8 +19,6 @@ from ..evaluate import AttacksEvaluator, evaluated
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ....protocol.card import Card
 
 
@@ -29,8 +29,6 @@ class PatchesEvaluator(AttacksEvaluator):
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        import pyarrow as pa
-
         return {"patch_top": pa.int32(), "patch_left": pa.int32(), "patch_share": pa.float32()}
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:

@@ -10,7 +10,6 @@ import torch
 from ....protocol.condition import Condition
 from ...family import Evaluator
 from ...inputs import attacked_inputs
-from ...interface import Cost
 from ...subject import Batch, Evaluation, Subject
 from ..evaluate import build_attack, plugins_under, scored
 from .condition import VOCABULARY
@@ -18,7 +17,6 @@ from .condition import VOCABULARY
 if TYPE_CHECKING:
     from ....common.plugins import Plugin
     from ....common.randomness import SampleRng
-    from ....protocol.card import Card
 
 
 class TransferEvaluator(Evaluator):
@@ -28,9 +26,6 @@ class TransferEvaluator(Evaluator):
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         return plugins_under(condition)
-
-    def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        return Cost(1)
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return how the model does on the images that are passed on, in full precision.

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ....display.grid import Grid, with_flags
-from ....display.table import Section, TextTable
+from ....display.table import Grid, Section, TextTable, with_flags
 from ....errors import RunError
 from ....runs.binding import PROVENANCE
 from ....runs.kept_images import DIGEST

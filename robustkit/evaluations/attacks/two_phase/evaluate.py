@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ....protocol.card import Card
     from ...interface import Cost
 
-_COLUMNS = ("sample_id", "error", "correct", "broken_by")
-
 
 class Choice(NamedTuple):
     """What the first phase says about samples, by id.
@@ -51,7 +49,7 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
             f"{run.path}: {missing} of {run.shard_count} shards of {checkpoint} under {condition.after.text} are "
             "missing, from which the second phase draws; compute them first"
         )
-    read = readable(run.table(checkpoint, condition.after.text, _COLUMNS))
+    read = readable(run.table(checkpoint, condition.after.text, ("sample_id", "error", "correct", "broken_by")))
     fallen = read.filter(pa.compute.invert(read["correct"]))
     names = zip(fallen["sample_id"].to_pylist(), fallen["broken_by"].to_pylist(), strict=True)
     standing = read.filter(read["correct"])["sample_id"].to_pylist()
@@ -65,8 +63,6 @@ class TwoPhaseEvaluator(Evaluator):
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        import pyarrow as pa
-
         return {"drawn": pa.bool_()}
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
@@ -97,13 +93,10 @@ class TwoPhaseEvaluator(Evaluator):
             return Evaluation(columns)
         some = [batch.samples[row] for row in rows]
         truths = [batch.truths[row] for row in rows] if batch.truths else ()
-        part = replace(
-            batch, inputs=batch.inputs[torch.tensor(rows)], samples=some, truths=truths, choice=None, keep=()
-        )
-        rng = subject.rng(some, rest)
-        done = subject.steadily(
-            rest.text, rng, lambda: family_of(rest.name).evaluator.evaluate(subject, part, rest, rng)
-        )
+        inputs = batch.inputs[torch.tensor(rows)]
+        part = replace(batch, inputs=inputs, samples=some, truths=truths, choice=None, keep=())
+        rng, evaluator = subject.rng(some, rest), family_of(rest.name).evaluator
+        done = subject.steadily(rest.text, rng, lambda: evaluator.evaluate(subject, part, rest, rng))
         for name, values in done.columns.items():
             column = columns.setdefault(name, [None] * len(ids))
             for row, value in zip(rows, values, strict=True):

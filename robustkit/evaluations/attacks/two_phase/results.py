@@ -42,9 +42,12 @@ def two_phase_share(n: int, standing: int, drawn: int, kept: int) -> tuple[float
     """
     if drawn == standing:
         return kept / n, wilson(kept, n)
-    share = standing / n * (kept / drawn)
+    first, second = standing / n, kept / drawn
+    share = first * second
     if min(kept, drawn - kept) < _FEW:
-        return share, _recovered(standing / n, wilson(standing, n), kept / drawn, clopper_pearson(kept, drawn))
+        ends = zip(wilson(standing, n), clopper_pearson(kept, drawn), strict=True)
+        low, high = (math.hypot(second * (first - one), first * (second - other)) for one, other in ends)
+        return share, (max(share - low, 0.0), min(share + high, 1.0))
 
     def end(bound: float) -> float:
         """Return the share that is just not refuted between the estimate and a bound."""
@@ -56,15 +59,6 @@ def two_phase_share(n: int, standing: int, drawn: int, kept: int) -> tuple[float
         return inside
 
     return share, (end(0.0), end(1.0))
-
-
-def _recovered(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
-    """Return the interval of the product of two independent shares from the intervals of each."""
-    low, high = (
-        math.hypot(second * (first - one), first * (second - other))
-        for one, other in zip(of_first, of_second, strict=True)
-    )
-    return max(first * second - low, 0.0), min(first * second + high, 1.0)
 
 
 def _score(share: float, n: int, standing: int, drawn: int, kept: int) -> float:
@@ -91,9 +85,6 @@ def clopper_pearson(successes: int, n: int) -> Interval:
     return low, 1.0 if successes == n else float(betaincinv(successes + 1, n - successes, 0.975))
 
 
-_COLUMNS = ("sample_id", "error", "correct", "drawn", "linf", "l2")
-
-
 class TwoPhaseSummary(Summary):
     """The rows of each condition."""
 
@@ -104,7 +95,8 @@ class TwoPhaseSummary(Summary):
         phases = phases_of(condition)
         assert phases is not None
         attack = family_of(kind_of(phases.attack)).aggregator
-        found = self.reading.shards(condition, lambda name: name in _COLUMNS or is_stage_column(name))
+        columns = ("sample_id", "error", "correct", "drawn", "linf", "l2")
+        found = self.reading.shards(condition, lambda name: name in columns or is_stage_column(name))
         table, notes = self.reading.joined(found)
         read = readable(table)
         if not len(read):
@@ -116,58 +108,22 @@ class TwoPhaseSummary(Summary):
             return []  # the shards of those that were drawn are still to come
         known = table.drop_columns("correct")  # losses are of those drawn
         claimed, whole = phases.all_go_through, self.reading.flags(condition, known, phases.all_go_through)
-        flags = [*whole, *notes, *attack.doubts(self.reading, claimed, second), *self._first(claimed)]
-        flags = list(dict.fromkeys(flags))
+        flags = [*whole, *notes, *attack.doubts(self.reading, claimed, second)]
+        # Those of the phase that all samples go through count, too.
+        table, notes = self.reading.joined(self.reading.shards(claimed, ("sample_id", "error", "linf", "l2")))
+        flags = list(dict.fromkeys([*flags, *self.reading.flags(claimed, table), *notes]))
         kept = int(column_of(second, "correct").sum()) if drawn else 0
         share, (low, high) = two_phase_share(n, n - fallen, drawn, kept)
-        rows: list[Result] = [Result(condition, ESTIMATE.name, share, n, low, high, flags)]
-        if drawn:
-            rows.append(Result(condition, KEPT.name, kept / drawn, drawn, *wilson(kept, drawn), flags))
-        return rows
-
-    def _first(self, condition: str) -> list[str]:
-        """Return the flags of the phase that all samples go through."""
-        table, notes = self.reading.joined(self.reading.shards(condition, ("sample_id", "error", "linf", "l2")))
-        return [*self.reading.flags(condition, table), *notes]
+        rows = [Result(condition, ESTIMATE.name, share, n, low, high, flags)]
+        return (
+            [*rows, Result(condition, KEPT.name, kept / drawn, drawn, *wilson(kept, drawn), flags)] if drawn else rows
+        )
 
 
-_HEADINGS = (
-    "checkpoint",
-    "attack",
-    "n",
-    "first phase",
-    "drawn",
-    f"{KEPT.label} [95 %]",
-    f"{ESTIMATE.label} [95 %]",
-)
 _NOTE = (
     "Two-phase: all n samples go through the first phase; of those that stand after it at most m, drawn at random, go "
     "through the rest of the attack. The interval of the estimate holds what both phases leave to chance."
 )
-
-
-def two_phase_tables(results: Results) -> list[TextTable]:
-    """Return one table of all estimates, a row for each checkpoint and attack; none where there are none."""
-    called = short_names(results.manifest.names)
-    rows = []
-    for row in results:
-        phases = phases_of(row["condition"])
-        if phases is None or row["metric"] != ESTIMATE.name:
-            continue
-        kept = results.cells[row["checkpoint"]].get((row["condition"], KEPT.name))  # none where nobody was drawn
-        attack = name_of(row["condition"], "table", results.manifest)
-        rows.append(
-            (
-                called[row["checkpoint"]],
-                attack,
-                str(row["n"]),
-                phases.first,
-                "0" if kept is None else str(kept["n"]),
-                interval_cell(kept),
-                interval_cell(row),
-            )
-        )
-    return [TextTable("attacks in two phases", _HEADINGS, tuple(rows), (), _NOTE)] if rows else []
 
 
 class TwoPhaseAggregator(Aggregator):
@@ -200,14 +156,32 @@ class TwoPhasePresenter(Presenter):
     words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        rows = [row for (_, name), row in cells.items() if name == ESTIMATE.name]
-        if rows:
+        if rows := [row for (_, name), row in cells.items() if name == ESTIMATE.name]:
             row = min(rows, key=lambda row: float(row["value"]))
             text = f"{name_of(row['condition'], 'table', manifest)}, leaves an estimated {share(row)}"
             yield Clause(text, (row,))
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        return two_phase_tables(results)
+        """Return one table of all estimates, a row for each checkpoint and attack; none where there are none."""
+        names, rows = short_names(results.manifest.names), []
+        for row in results:
+            phases = phases_of(row["condition"])
+            if phases is None or row["metric"] != ESTIMATE.name:
+                continue
+            kept = results.cells[row["checkpoint"]].get((row["condition"], KEPT.name))  # none where nobody was drawn
+            rows.append(
+                {
+                    "checkpoint": names[row["checkpoint"]],
+                    "attack": name_of(row["condition"], "table", results.manifest),
+                    "n": str(row["n"]),
+                    "first phase": phases.first,
+                    "drawn": "0" if kept is None else str(kept["n"]),
+                    f"{KEPT.label} [95 %]": interval_cell(kept),
+                    f"{ESTIMATE.label} [95 %]": interval_cell(row),
+                }
+            )
+        lines = tuple(tuple(row.values()) for row in rows)
+        return [TextTable("attacks in two phases", tuple(rows[0]), lines, note=_NOTE)] if rows else []
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):

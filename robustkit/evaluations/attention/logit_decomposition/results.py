@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from ....common.intervals import Floats
-from ....display.grid import grid_of, together, with_flags
 from ....display.svg import Figure, draw, labels, legend, plain, roomy, style
-from ....display.table import Section, TextTable
+from ....display.table import Section, TextTable, grid_of, together, with_flags
 from ....errors import DamagedRecord
 from ...aggregate import Gatherer, Number, Reading, Result, column_of, mean_of, readable, share_of
 from ...family import Aggregator, Presenter, Summary
