@@ -31,8 +31,7 @@ from ..data.sources import MAX_FILE_BYTES, is_image_name
 from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
 from ..evaluations.inputs import shown_under
 from ..evaluations.maps.condition import TARGETS, MapSpec, map_condition, parse_cams, parse_named
-from ..evaluations.maps.evaluate import check_explainable
-from ..evaluations.maps.explainers import explainer_of
+from ..evaluations.maps.evaluate import check_explainable, explainer_of
 from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, pick, write_page, write_sheet
 from ..evaluations.maps.methods import shown
 from ..evaluations.maps.truth import Located, open_truth
@@ -232,9 +231,7 @@ def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, s
                 raise RunError(f"{run.path}: no map of {sample.id} ({why}); show another sample")
     if choice.ids:
         return among, "chosen by id"
-    sound = [
-        rows.keys() - {name for name, row in rows.items() if row["error"] is not None} for rows in records.values()
-    ]
+    sound = [{name for name, row in rows.items() if row["error"] is None} for rows in records.values()]
     read = {sample.id: sample for sample in among if all(sample.id in names for names in sound)}
     draws = SampleRng.of(list(read), seed=seed, condition="gallery", device=torch.device("cpu")).uniform((), "order")
     order = [list(read)[index] for index in draws.argsort().tolist()] if read else []
@@ -244,8 +241,8 @@ def chosen(choice: Choice, run: RunFolder, dataset: Dataset, records: Records, s
         found = {name: [rows[name].get(column) for rows in tables] for name in order}
         scores = {name: [math.nan if value is None else value for value in some] for name, some in found.items()}
         order = pick(scores, choice.how, choice.count, order)
-        mean = ", mean of the checkpoints" if len(tables) > 1 else ""
-        words = f"{'lowest' if choice.how == 'worst' else 'highest'} {said}{mean}"
+        of_all = ", mean of the checkpoints" if len(tables) > 1 else ""
+        words = f"{'lowest' if choice.how == 'worst' else 'highest'} {said}{of_all}"
         words = f"where the checkpoints differ most in {said}" if choice.how == "disagreement" else words
     else:
         words = "chosen at random" if choice.how == "random" else f"of class {choice.how[6:]}, chosen at random"
@@ -341,7 +338,8 @@ class Painter:
         shares = masses(maps[None], objects[None].to(maps))[2][0].tolist() if both and objects is not None else []
         for index, target in enumerate(targets):
             place, plain = int(places[index]), not both and target == own
-            row = scores.get((name, spec.text if under is None else spec.beside(under.text).text), {}) if plain else {}
+            text = spec.text if under is None else spec.compared_under(under.text).text
+            row = scores.get((name, text), {}) if plain else {}
             lines = [f"{_named(subject, place)} {_share(explained.logits, place)}", *_figures(row)]
             lines += [f"{shares[index]:.0%} in it, of both"] if both else []
             truth = objects[index].numpy() if both and objects is not None else _marked(located)
@@ -416,8 +414,9 @@ def make_gallery(
     settings = Settings(seed, batch_size=1, device=pick_device(request.device))
     subjects = [ClassifierSubject(classifier, card, settings, dataset.valid_labels) for classifier in classifiers]
     first, attacks = choice.shown[0], request.attack_conditions(request.attack_list, request.engine)
-    under = [attack for attack in attacks if attack != CLEAN and first.beside(attack.text).text in manifest.conditions]
-    moved = [spec.beside(attack.text) for attack in under for spec in choice.shown if not spec.is_control]
+    attacked = (attack for attack in attacks if attack != CLEAN)
+    under = [attack for attack in attacked if first.compared_under(attack.text).text in manifest.conditions]
+    moved = [spec.compared_under(attack.text) for attack in under for spec in choice.shown if not spec.is_control]
     painter = Painter(choice.shown, choice.classes(dataset, classifiers[0].identity), under, {})
     truth = open_truth(dataset, request.boxes, request.masks)
     records, rows = {**records, **_records(run, moved, names)}, list[GalleryRow]()

@@ -211,20 +211,18 @@ def inspect_checkpoint(
     if data_dir is None:
         _print_command(console, checkpoint, "DIR", {}, model, opened, found)
         return
+    unranked, called = _unranked(opened), opened.identity.name
     if isinstance(opened, Segmenter):
         refuse_idle(names_of(LabelOptions), "only for a classifier's images, and this is a segmenter; leave it out")
+        if stability:
+            raise ModelError(f"{called}: --stability watches classifiers, and this is a segmenter; leave it out")
+        if unranked:
+            raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
     else:
         names = ("masks", "classes", "ignore")
         refuse_idle(names, "only for a segmenter's images, and this is a classifier; leave it out")
-    if stability and isinstance(opened, Segmenter):
-        raise ModelError(
-            f"{opened.identity.name}: --stability watches classifiers, and this is a segmenter; leave it out"
-        )
-    if stability:
-        check_watchable(opened.network, opened.identity.name, "--stability")
-    unranked = _unranked(opened)
-    if unranked and isinstance(opened, Segmenter):
-        raise ModelError(f"--data-dir ranks attention formulas, and {unranked}; leave it out")
+        if stability:
+            check_watchable(opened.network, called, "--stability")
     bad: list[str] = []
     images: Iterable[tuple[Tensor, Tensor]]
     if isinstance(opened, Segmenter):

@@ -182,11 +182,10 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
     path = context.meta.get(_CONFIG)
     if path is None or trusted:
         return
-    here = Path.cwd().resolve()
+    here, parameters = Path.cwd().resolve(), {part.name: part for part in context.command.params}
     for key, value in (context.default_map or {}).items():
-        values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
-        parameter_type = next(part.type for part in context.command.params if part.name == key)
-        written = isinstance(parameter_type, Place) and parameter_type.writes
+        values, kind = list(map(str, value)) if isinstance(value, list) else [str(value)], parameters[key].type
+        written = isinstance(kind, Place) and kind.writes
         written = written and (key != "policy" or bool(context.params.get("init")))  # which is read, else
         if written and any(not (here / part).resolve().is_relative_to(here) for part in values):
             what = "writes outside the folder where you are"
@@ -198,13 +197,11 @@ def check_trust(context: click.Context, parameter: click.Parameter, trusted: boo
             what = "sends results away"
         else:
             continue
-        name = max(next(part.opts for part in context.command.params if part.name == key), key=len)
-        given = context.get_parameter_source(key)
-        if given not in (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.ENVIRONMENT):
-            raise ProtocolError(
-                f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); give {name} yourself, or --trust-config "
-                "where you know who wrote the file"
-            )
+        source, given = click.core.ParameterSource, context.get_parameter_source(key)
+        if given not in (source.COMMANDLINE, source.ENVIRONMENT):
+            remedy = f"give {max(parameters[key].opts, key=len)} yourself"
+            said = f"--config {path} {what} ({key} = {', '.join(values)[:80]!r}); {remedy}"
+            raise ProtocolError(f"{said}, or --trust-config where you know who wrote the file")
 
 
 def load_plugins(context: click.Context, _: click.Parameter, files: tuple[Path, ...]) -> None:

@@ -65,15 +65,13 @@ class HeatTable:
     """A table whose cells are shaded by their values.
 
     rows: texts under `headings`. values: of each row the fraction behind each cell but the first, None where there is
-    none; empty where no cell is a fraction on its own. ends: places of rows below which a group ends. checkpoint: as
-    of a `TextTable`.
+    none; empty where no cell is a fraction on its own. checkpoint: as of a `TextTable`.
     """
 
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     values: tuple[tuple[float | None, ...], ...] = ()
-    ends: tuple[int, ...] = ()
     checkpoint: str = ""
 
 

@@ -199,14 +199,16 @@ def percent_cell(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
-def figure_cell(row: SummaryRow | None, scale: float = 100, interval: bool = True, sign: str = "") -> str:
+def figure_cell(
+    row: SummaryRow | None, scale: float = 100, interval: bool = True, sign: str = "", digits: int = 3
+) -> str:
     """Return `93.3 [84.1, 97.4]`, or `0.436 [0.410, 0.461]` if the scale is not 100; a dash where there is no row.
 
-    sign: `+` for a change.
+    sign: `+` for a change. digits: after the point, of what is not in percent.
     """
     if row is None or not is_finite(row["value"]):
         return "–" if row is None else "nan"
-    digits = 1 if scale == 100 else 3
+    digits = 1 if scale == 100 else digits
     value, low, high = (
         f"{round(scale * row[key], digits) + 0.0:{sign}.{digits}f}" if is_finite(row[key]) else ""  # no -0.0
         for key in ("value", "ci_low", "ci_high")

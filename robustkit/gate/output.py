@@ -342,7 +342,13 @@ def as_statement(outcome: Outcome, run: Manifest, baseline: Manifest | None, pre
             f"{outcome.policy.path}: no rule is about a checkpoint, so nothing can be attested; expected one such as "
             "'top1 under clean >= 0.7'"
         )
-    more = _tests(outcome) if predicate == "test-result" else _figures(outcome, run, {entry.name for entry in entries})
+    if predicate == "test-result":
+        more: dict[str, Any] = _tests(outcome)
+    else:
+        names = {entry.name for entry in entries}
+        figures = [_figure(row) for row in outcome.rows if row["checkpoint"] in names]
+        version = metadata.version("robustkit-audit")
+        more = {"robustkit": version, "seed": run.seed, "dtype": run.deciding.dtype, "figures": figures}
     configuration = [*_configuration(outcome, run, entries, baseline)]
     result = max(map(_state, outcome.verdicts), key=(PASSED, WARNED, FAILED).index)  # the worst of the rules
     contents = {
@@ -370,16 +376,6 @@ def _tests(outcome: Outcome) -> dict[str, list[str]]:
             plain(f"{verdict.checkpoint}: {name}" if several and verdict.checkpoint else name)
         )
     return {f"{state.lower()}Tests": names for state, names in tests.items()}
-
-
-def _figures(outcome: Outcome, run: Manifest, names: set[str]) -> dict[str, Any]:
-    """Return all results of these checkpoints, with what decides them besides the configuration."""
-    return {
-        "robustkit": metadata.version("robustkit-audit"),
-        "seed": run.seed,
-        "dtype": run.deciding.dtype,
-        "figures": [_figure(row) for row in outcome.rows if row["checkpoint"] in names],
-    }
 
 
 def _figure(row: SummaryRow) -> dict[str, Any]:

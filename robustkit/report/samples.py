@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,13 +43,8 @@ def held_pictures(
             by_unit[checkpoint, text] = pictures = read_pictures(run, checkpoint, text)
             for name in sizes.keys() & pictures.keys():
                 sizes[name] += sum(len(part or b"") for part in (pictures[name].image, pictures[name].difference))
-            total, fit = 0, dict[str, int]()
-            for name, size in sizes.items():
-                total += size
-                if total > _HELD and fit:
-                    break
-                fit[name] = size
-            sizes = fit
+            totals = enumerate(zip(sizes.items(), accumulate(sizes.values()), strict=True))
+            sizes = dict(item for place, (item, total) in totals if total <= _HELD or not place)
             for other in by_unit.values():
                 for name in other.keys() - sizes.keys():
                     del other[name]
@@ -72,11 +68,11 @@ def shrunk(image: bytes, side: int) -> bytes:
     """Return a picture whose longest side is at most `side`, as WebP."""
     with _opened(image) as opened:
         small = opened.convert("RGB")
-    small.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return _webp(small)
+    return _webp(small, side)
 
 
-def _webp(image: Image.Image) -> bytes:
+def _webp(image: Image.Image, side: int) -> bytes:
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     image.save(buffer, "WEBP", quality=75, method=2)
     return buffer.getvalue()
@@ -86,9 +82,7 @@ def uri_of_map(image: bytes, heat: bytes) -> str:
     """Return a map over its image as a URI."""
     with _opened(image) as opened, _opened(heat) as levels:
         drawn = overlay(np.array(opened.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
-    small = Image.fromarray(drawn)
-    small.thumbnail((160, 160), Image.Resampling.LANCZOS)
-    return uri_of(_webp(small))
+    return uri_of(_webp(Image.fromarray(drawn), 160))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from robustkit.errors import DamagedRecord, ModelError, ProtocolError, RunError
 from robustkit.evaluations.attention import evaluate as attention_watch
 from robustkit.evaluations.attention.condition import COLUMN_NAMES, LISTS, under_of
 from robustkit.evaluations.attention.evaluate import watch
-from robustkit.evaluations.attention.figures import LINES, Watched, attention_figures
+from robustkit.evaluations.attention.figures import LINES, attention_figures
 from robustkit.evaluations.attention.logit_decomposition.condition import LISTS as OF_LEDGER
 from robustkit.evaluations.attention.results import (
     COLLAPSE,
@@ -384,17 +384,17 @@ def test_many_conditions_are_drawn_by_how_much_they_change() -> None:
     layers = (Layer("a", 1, 50),)
     shown = {"clean": 2.0} | {f"fgsm(eps={k}/255,steps=1)": 2.0 + 0.1 * k for k in range(1, 9)}
     every = {text: heads({"attention_entropies": [[value]] * 2}, layers) for text, value in shown.items()}
-    (figure,) = attention_figures([Watched("one", every)])
+    (figure,) = attention_figures({"one": every})
     drawn = re.findall(r"<text[^>]*>(clean|fgsm[^<]*)</text>", figure.svg)
     assert drawn == ["clean", *(f"fgsm(eps={k}/255,steps=1)" for k in range(4, 9))] and len(drawn) == LINES
     assert "Under the other 3 conditions the entropy changes less" in figure.caption and "Dotted" not in figure.caption
-    assert list(attention_figures([])) == []
+    assert list(attention_figures({})) == []
 
 
 def test_a_range_of_decades_is_drawn_in_powers_with_the_bound() -> None:
     layers = (Layer("a", 2, 50),)
     wide = heads({"largest_logits": [[3, 20000]], "attention_entropies": [[math.nan, 0.001]]}, layers)
-    figures = list(attention_figures([Watched(name, {"clean": wide}) for name in ("a", "b", "c")]))
+    figures = list(attention_figures({name: {"clean": wide} for name in ("a", "b", "c")}))
     assert len(figures) == 2 and "Dotted" in figures[0].caption
     assert ">10000</text>" in figures[0].svg and "mathdefault" not in figures[0].svg
 

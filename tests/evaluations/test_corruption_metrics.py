@@ -316,3 +316,10 @@ def test_a_corruption_that_is_added_enters_no_published_set(monkeypatch: pytest.
     exec(compile(Path(condition.__file__).read_text("utf-8"), condition.__file__, "exec"), module)
     assert "salt" in module["CATEGORIES"]["noise"] and module["SETS"] == condition.SETS
     assert list(condition.SETS["in-c"])[-1] == "jpeg_compression" and len(condition.SETS["fan-19"]) == 19
+
+
+def test_a_mean_over_some_severities_has_a_name() -> None:
+    text = "corruption(snow,severity=1+2+3,variant=bethgelab)"
+    assert condition.VOCABULARY.label(text) == "snow, severity 1+2+3"
+    assert condition.VOCABULARY.label("corruption(frost,severity=2,texture=own)") == "frost(texture=own), severity 2"
+    assert [condition.VOCABULARY.label(each) for each in ("corruption(fog)", "in-c")] == ["fog", "in-c"]

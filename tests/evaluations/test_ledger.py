@@ -20,7 +20,7 @@ from robustkit.common.intervals import wilson
 from robustkit.errors import DamagedRecord, ProtocolError, RunError
 from robustkit.evaluations.attention.logit_decomposition.condition import LISTS, METRICS
 from robustkit.evaluations.attention.logit_decomposition.evaluate import columns_of
-from robustkit.evaluations.attention.logit_decomposition.results import books_of
+from robustkit.evaluations.attention.results import heads_of
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Compared
 from robustkit.evaluations.registry import check_condition, pattern_of
@@ -99,7 +99,7 @@ def test_results_are_means_over_the_samples_that_have_a_figure(run: Run) -> None
                 assert (found["ci_low"], found["ci_high"]) == pytest.approx(bounds)
     changed = rows[NAMES[0], "back_with_norms"]["n"]
     assert 0 < changed < 24
-    books = books_of(run, NAMES[1], LEDGER)
+    books = heads_of(run, NAMES[1], LEDGER, LISTS)
     assert books is not None and books.n == 24
     lists = [row["angle_shares"] for row in run.table(NAMES[1], LEDGER).to_pylist()]
     assert books.values["angle_shares"].tolist() == pytest.approx(np.mean(lists, axis=0).tolist())
@@ -167,5 +167,5 @@ def test_names_of_conditions_and_damage(run: Run, tmp_path: Path) -> None:
     table = pq.read_table(copy.shard_path(NAMES[0], LEDGER, 0))
     put(copy, NAMES[0], LEDGER, table.drop_columns(["angle_shares"]))
     seal(copy)
-    with pytest.raises(DamagedRecord, match="a figure for each head"):
-        books_of(copy, NAMES[0], LEDGER)
+    with pytest.raises(DamagedRecord, match="a record without angle_shares"):
+        heads_of(copy, NAMES[0], LEDGER, LISTS)

@@ -25,7 +25,7 @@ from robustkit.report.page import figures
 from robustkit.results.summary import Run
 from robustkit.runs.manifest import Claim
 from robustkit.tasks.labelled.subject import CLASSIFICATION
-from robustkit.tasks.labelled.tables import reliabilities, reliability
+from robustkit.tasks.labelled.tables import Reliabilities, reliability
 from robustkit.tasks.segmentation.tables import MOST, class_ious
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
@@ -261,9 +261,9 @@ def test_reliability_is_of_clean_and_the_first_attack_whose_losses_mean_somethin
     run = make_run(tmp_path, conditions=conditions, claims=CLAIMS | {aa: claim(1 / 255, early_stop=True)})
     for condition in conditions:
         write(run, condition, {"confidence": [0.9], "correct": [True]})
-    assert [one.condition for one in reliabilities(Results(run, []))] == ["clean", PGD]
+    assert [one.condition for one in Results(run, []).gathered(Reliabilities).entries] == ["clean", PGD]
     write(run, "clean", {"confidence": [0.9], "correct": [None]})  # without a label
-    assert [one.condition for one in reliabilities(Results(run, []))] == [PGD]
+    assert [one.condition for one in Results(run, []).gathered(Reliabilities).entries] == [PGD]
 
 
 def test_scores_of_maps_stand_beside_their_controls(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from robustkit.common.intervals import wilson
 from robustkit.evaluations.aggregate import Results
 from robustkit.report.page import Headline, verdicts
 from robustkit.results.summary import Run
-from robustkit.tasks.labelled.metrics import weak_spots
+from robustkit.tasks.labelled.metrics import WeakClasses
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 PGD, FGSM = "pgd(eps=4/255,steps=20)", "fgsm(eps=1/255)"
@@ -208,7 +208,7 @@ CLEANLY = [0] * 5 + [2] + [1, 1, 2, 2, 0] + [2] * 5 + [0] * 4 + [4] * 5
 def test_weak_classes_clean(tmp_path: Path) -> None:
     run = make_run(tmp_path, data={"n": 25, "class_names": ["ant", "bee", "cat", "dog", "eel"]})
     write(run, "clean", LABELS, CLEANLY)
-    (table,) = weak_spots(Results(run, []))
+    (table,) = Results(run, []).gathered(WeakClasses).tables
     assert table.title == "a: classes with the lowest accuracy, clean"
     assert table.headings == ("class", "n", "right % [95 %]", "mistaken most for")
     low, high = wilson(2, 5)
@@ -225,7 +225,7 @@ def test_weak_classes_clean(tmp_path: Path) -> None:
 def test_a_last_class_of_which_none_is_right_counts(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write(run, "clean", [0] * 5 + [1] * 5, [0] * 10)
-    (table,) = weak_spots(Results(run, []))
+    (table,) = Results(run, []).gathered(WeakClasses).tables
     assert [row[:2] + row[3:] for row in table.rows] == [("1", "5", "0 (5 of 5)")]
 
 
@@ -236,7 +236,7 @@ def test_largest_drops_are_of_the_samples_that_both_have(tmp_path: Path) -> None
     # 4 loses one of 5.
     after = np.array([0, 0, 3, 3, 4, 4, 1, 1, 1, 1, 1, 2, 0, 0, 3, 4, 3, 3, 3, 3, 4, 4, 4, 4, 1])
     write(run, PGD, LABELS, after, error=[("broken" if i == 11 else None) for i in range(25)])
-    clean, attacked = weak_spots(Results(run, []))
+    clean, attacked = Results(run, []).gathered(WeakClasses).tables
     assert [clean.rows[0][0], attacked.title] == ["1", f"a: classes with the largest drop under {PGD}"]
     assert attacked.headings == ("class", "n", "clean %", "right % [95 %]", "points", "mistaken most for")
     assert attacked.rows == (
@@ -249,11 +249,11 @@ def test_largest_drops_are_of_the_samples_that_both_have(tmp_path: Path) -> None
 def test_what_has_no_label_or_was_not_read_does_not_count(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write(run, "clean", [-1] * 9, [0] * 9, correct=[None] * 9)
-    assert weak_spots(Results(run, [])) == []
+    assert Results(run, []).gathered(WeakClasses).tables == []
     write(run, "clean", [0] * 6, [1] * 6, error=["broken"] * 6)
-    assert weak_spots(Results(run, [])) == []
+    assert Results(run, []).gathered(WeakClasses).tables == []
     write(run, "clean", [0] * 6, [0] * 6)
-    assert weak_spots(Results(run, [])) == []  # nothing is wrong
+    assert Results(run, []).gathered(WeakClasses).tables == []  # nothing is wrong
 
 
 def test_only_the_eight_weakest_in_time_for_many_samples(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_only_the_eight_weakest_in_time_for_many_samples(tmp_path: Path) -> None
     for condition, share in shares_wrong.items():
         write(run, condition, label, np.where(draws < share, (label + 1) % classes, label))
     before = time.process_time()
-    tables = weak_spots(Results(run, []))
+    tables = Results(run, []).gathered(WeakClasses).tables
     assert time.process_time() - before < 2
     assert [len(table.rows) for table in tables] == [8, 8, 8]
     assert tables[0].note.startswith("The 8 lowest of ") and tables[1].note.startswith("The 8 largest of 1000 classes")

@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The measures of classification with one more metric, and its values in the results."""
 
     def with_toy(read: Any, early: bool) -> Iterator[Any]:
@@ -44,10 +44,11 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
         yield TOY.name, 0.25, len(read), 0.125, 0.5
 
     _classification = metrics._classification
-    every = (*measures.METRICS, TOY)
     monkeypatch.setattr(metrics, "_classification", with_toy)
-    monkeypatch.setattr(Labelled, "metrics", every)
-    monkeypatch.setattr(registry, "_OF_TASKS", every)
+    monkeypatch.setattr(Labelled, "metrics", (*measures.METRICS, TOY))
+    registry._of_tasks.cache_clear()
+    yield
+    registry._of_tasks.cache_clear()
 
 
 def shown(run: Run, rows: Any) -> str:

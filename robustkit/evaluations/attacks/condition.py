@@ -26,16 +26,13 @@ from ..registry import ATTACK_NAMES, EVERY_FAMILY, is_attack, kind_of, name_of, 
 if TYPE_CHECKING:
     import attacks
 
+_TAKEN = (*EVERY_FAMILY.own, *ATTACK_NAMES)
 EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
-    "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), (*EVERY_FAMILY.own, *ATTACK_NAMES), same_name=False
+    "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), _TAKEN, same_name=False
 )
 """Of classifiers."""
 EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
-    "attacks",
-    DENSE_ATTACKS,
-    subclass_of("attacks.dense:DenseAttack"),
-    (*EVERY_FAMILY.own, *ATTACK_NAMES),
-    same_name=False,
+    "attacks", DENSE_ATTACKS, subclass_of("attacks.dense:DenseAttack"), _TAKEN, same_name=False
 )
 """Of models that predict a class for each pixel."""
 ENGINES: tuple[str, ...] = ("robustkit", "pyautoattack", "torchattacks")
@@ -159,40 +156,6 @@ def beneath(text: str, manifest: Named) -> str:
     return "" if start == CLEAN.text else f" on {name_of(start, 'table', manifest)}"
 
 
-def _in_table(text: str, manifest: Named) -> str:
-    """Return `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says."""
-    claim, name, given = manifest.claims.get(text), *parts(text)
-    eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
-    space = manifest.protocol.space
-    radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
-    words = [_NAMES.get(name, name.upper()), f"{norm} {radius}" if norm != "linf" else radius]
-    words += ["normalised units"] if space == "normalised" else []
-    if given.get("version") == "standard":
-        del given["version"]
-    words += [alone(given.pop("only"))] if "only" in given else []
-    for key, value in given.items():
-        counted = value.isdigit() and key.endswith("s")
-        word = key.removesuffix("s") if value == "1" else key
-        words.append(f"{value} {word}" if counted else f"{key} {value}")
-    return ", ".join(filter(None, (*words, beneath(text, manifest).strip())))
-
-
-def _on_badge(text: str, manifest: Named) -> str:
-    """Return `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels."""
-    claim, (name, given) = manifest.claims[text], parts(text)
-    budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
-    version = given.get("version", "standard")
-    # A text names what differs from the card's attack, apart from its radius and budget.
-    modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
-    words = [_NAMES.get(name, name.upper()) + (f"-{budget}" if budget else "")]
-    words = ["modified", *words] if modified else words
-    words += [version] if version != "standard" else []
-    words += [] if claim.norm == "linf" else [claim.norm]
-    words += [amount(claim.eps, claim.norm, manifest.protocol.space)]
-    words += ["normalised"] if manifest.protocol.space == "normalised" else []
-    return " ".join(words) + beneath(text, manifest)
-
-
 def text_under(name: str, card: Card) -> str:
     """Return the text of the condition that the name of an attack means under a card. Raises ProtocolError."""
     return _parse(name, card).text
@@ -213,11 +176,33 @@ class AttackWords(Vocabulary):
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         if place == "axis" or manifest is None:
             return text
-        if place == "badge":
-            return _on_badge(text, manifest)
-        whole = _in_table(text, manifest)
-        name, _, rest = whole.partition(", ")
-        return f"{name} ({rest})" if place == "sentence" else whole
+        claim, (name, given), space = manifest.claims.get(text), parts(text), manifest.protocol.space
+        called, version = _NAMES.get(name, name.upper()), given.get("version", "standard")
+        if (
+            place == "badge"
+        ):  # `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels
+            claim = manifest.claims[text]
+            budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
+            # A text names what differs from the card's attack, apart from its radius and budget.
+            modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
+            words = ["modified"] if modified else []
+            words += [called + (f"-{budget}" if budget else ""), version if version != "standard" else ""]
+            words += ["" if claim.norm == "linf" else claim.norm, amount(claim.eps, claim.norm, space)]
+            words += ["normalised"] if space == "normalised" else []
+            return " ".join(filter(None, words)) + beneath(text, manifest)
+        # `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says.
+        eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
+        radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)
+        words = [f"{norm} {radius}" if norm != "linf" else radius]
+        words += ["normalised units"] if space == "normalised" else []
+        words += [alone(given.pop("only"))] if "only" in given else []
+        for key, value in given.items():
+            counted = value.isdigit() and key.endswith("s")
+            word = key.removesuffix("s") if value == "1" else key
+            if (key, value) != ("version", "standard"):
+                words.append(f"{value} {word}" if counted else f"{key} {value}")
+        rest = ", ".join(filter(None, (*words, beneath(text, manifest).strip())))
+        return f"{called} ({rest})" if place == "sentence" else ", ".join(filter(None, (called, rest)))
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         """Yield the strongest attack with results at each radius, on clean images and on those of each corruption; of

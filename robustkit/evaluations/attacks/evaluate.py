@@ -53,10 +53,6 @@ class Options(TypedDict):
     engine: str | None
 
 
-Several = Callable[[str, Card, Options], Iterable[Condition]]
-"""From an item of a list, a card and what counts besides, to its conditions."""
-
-
 def attacks_of(card: Card) -> Mapping[str, type[Any]]:
     """Return the attacks that a card can have, by name."""
     if card.task == "features":
@@ -118,20 +114,18 @@ def parse_conditions(
     eps: tuple[Fraction, ...] = (),
     norm: str | None = None,
     engine: str | None = None,
-    several: Several | None = None,
+    several: Callable[[str, Card, Options], Iterable[Condition]] | None = None,
 ) -> tuple[Condition, ...]:
     """Return the conditions of a comma-separated list, `clean` first, each once; several eps give one of each.
 
     several: reads an item that stands for more than one condition, as `parse_condition` does; nothing of another item.
     """
-    conditions = [CLEAN]
+    conditions = {CLEAN: None}
     for item in split_list(text):
         for radius in eps or (None,):
             options: Options = {"eps": radius, "norm": norm, "engine": engine}
             parts = [*several(item, card, options)] if several else []
-            for condition in parts or [parse_condition(item, card, **options)]:
-                if condition not in conditions:
-                    conditions.append(condition)
+            conditions |= dict.fromkeys(parts or [parse_condition(item, card, **options)])
     return tuple(conditions)
 
 
@@ -169,8 +163,7 @@ def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
 
 def _norms(name: str, card: Card) -> tuple[str, ...]:
     """Return the norms in which an attack measures."""
-    norms: tuple[str, ...] = getattr(attacks_of(card)[name], "norms", ("linf", "l2"))
-    return norms
+    return tuple(getattr(attacks_of(card)[name], "norms", ("linf", "l2")))
 
 
 def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -99,7 +99,7 @@ def examine(
         images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
         asker = Asker(model, images.dtype, labels, threat, batch_size)
         asker.look(images[:1])
-        examiner = _Examiner(asker, images, brief, surrogates or {}, _losses(attack))
+        examiner = _Examiner(asker, images, brief, surrogates or {}, attack)
         batches = torch.split(torch.arange(len(images), device=images.device), batch_size)
         parts = [examiner.part(images[rows], labels[rows], rng.take(rows)) for rows in batches]
         # A batch without right samples lacks columns that another may have.
@@ -109,7 +109,7 @@ def examine(
         explained = examiner.noise > RANDOM or any(columns[name].any() for name in _EXPLAIN_SLOPE if name in columns)
         if not explained and not len(columns.get("slope", [0])):
             examiner.unmeasured["slope"] = "the outputs are too coarse to follow at every sample"
-        columns |= examiner.probe(images, labels, ends, columns["right"], rng, attack, "zero_ce" in names)
+        columns |= examiner.probe(images, labels, ends, columns["right"], rng, "zero_ce" in names)
     figures = probes.reduced(columns) | _worst_aside(columns)
     if figures["aside"] is None and len(columns.get("slope", ())):
         examiner.unasked["slope aside"] = "rounding or noise drowns slopes in random directions"
@@ -147,40 +147,36 @@ def examine_again(
             return {}
         images, labels, rng = images[rows], labels[rows], rng.take(rows)
         ends, after, _ = asker.pgd(images, labels, rng, threat=threat, steps=_KNOWN_STEPS)
-        errors = _Examiner(asker, images, True, {}, _LOSSES[:1]).aside(images, labels, ends, rng)  # PGD asks the other
+        examiner = _Examiner(asker, images, True, {})
+        examiner.losses = _LOSSES[:1]  # PGD asks the other
+        errors = examiner.aside(images, labels, ends, rng)
     rise = margin(after, labels) - margin(logits[rows], labels)
     return probes.plain({"rise_after": float(rise.median()), "aside_after": _worst_aside(errors)["aside"] or 0.0})
 
 
-def _losses(attack: Attack | None) -> list[str]:
-    """Return the names of the losses whose slopes are looked at: those that attacks use, and the attack's own."""
-    more = isinstance(attack, AutoAttack) or "dlr" in str(getattr(attack, "loss", ""))
-    return [*_LOSSES, *(["dlr"] if more else [])]
-
-
 def _worst_aside(columns: Columns) -> dict[str, Any]:
     """Return the worst of the errors in random directions, over places and losses."""
-    found: dict[str, Any] = {"aside": None, "aside_off": None, "aside_at": "", "aside_samples": 0}
-    groups = {name: column[column.isfinite()] for name, column in columns.items() if name.startswith(_ASIDE)}
-    for name, errors in groups.items():
-        if not len(errors):
-            continue
-        middle, off = float(errors.median()), int((errors > _AGREES).sum())
-        place, loss = name.removeprefix(_ASIDE).split(" ")
-        if found["aside"] is None or (off, middle) > (found["aside_off"], found["aside"]):
-            at = _PLACES[place] + (f", loss {loss}" if loss != "own" else "")
-            found = {"aside": middle, "aside_off": off, "aside_at": at, "aside_samples": len(errors)}
-    return found
+    named = {name: column[column.isfinite()] for name, column in columns.items() if name.startswith(_ASIDE)}
+    every = [(int((each > _AGREES).sum()), float(each.median()), name) for name, each in named.items() if len(each)]
+    if not every:
+        return {"aside": None, "aside_off": None, "aside_at": "", "aside_samples": 0}
+    off, middle, name = max(every, key=lambda each: each[:2])
+    place, loss = name.removeprefix(_ASIDE).split(" ")
+    at = _PLACES[place] + (f", loss {loss}" if loss != "own" else "")
+    return {"aside": middle, "aside_off": off, "aside_at": at, "aside_samples": len(named[name])}
 
 
 class _Examiner:
     """The probes. Its methods return columns of figures, and note what could not be measured."""
 
     def __init__(
-        self, asker: Asker, images: Tensor, brief: bool, surrogates: Mapping[str, Model], losses: Sequence[str]
+        self, asker: Asker, images: Tensor, brief: bool, surrogates: Mapping[str, Model], attack: Attack | None = None
     ) -> None:
         self.asker, self.threat, self.brief, self.surrogates = asker, asker.threat, brief, surrogates
-        self.losses, self.noise = losses, 0.0
+        self.attack, self.noise = attack, 0.0
+        # The losses whose slopes are looked at: those that attacks use, and the attack's own.
+        more = isinstance(attack, AutoAttack) or "dlr" in str(getattr(attack, "loss", ""))
+        self.losses: tuple[str, ...] = (*_LOSSES, "dlr") if more else _LOSSES
         self.unasked = {"accuracy by radius": "only for AutoAttack"} if brief else {}
         self.unasked[AFTERWARDS] = "no attack has ended"
         if not surrogates:
@@ -280,24 +276,18 @@ class _Examiner:
         return columns
 
     def probe(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        ends: Tensor,
-        right: Tensor,
-        rng: Rng,
-        attack: Attack | None,
-        has_gradient: bool,
+        self, images: Tensor, labels: Tensor, ends: Tensor, right: Tensor, rng: Rng, has_gradient: bool
     ) -> Columns:
         """Probe all samples at once, and the `right` ones on the way to another image, saved in 8 bits, and shifted."""
-        asker = self.asker
+        asker, attack = self.asker, self.attack
         # Where PGD does not move, a random point in place of the image.
         still = per_sample((ends == images).flatten(1).all(dim=1), images)
         moved = torch.where(still, self.threat.random_start(images, rng, "evidence/moved"), ends)
         points = torch.stack([images, moved], dim=1).flatten(0, 1)
         first = asker.plain(points)
         clean, after = first[::2], first[1::2]
-        columns = {"noise": probes.difference(asker.plain(points), first).clamp_min(asker.rounding)}
+        rounding = 0.0 if asker.half is None else float(torch.finfo(asker.half).eps)
+        columns = {"noise": probes.difference(asker.plain(points), first).clamp_min(rounding)}
 
         def from_elsewhere() -> Tensor:
             with asker.elsewhere() as ask:

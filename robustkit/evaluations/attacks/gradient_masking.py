@@ -47,7 +47,6 @@ class Doubt:
     instead: str = ""  # what to run in place of the attack, "" where all is well
 
 
-_Figures = Mapping[str, Any]
 _Verdict = tuple[str, bool, str]  # the figure in words; whether it is bad; "what that means; what to run instead"
 _KNOWS = "the model knows who asks"
 _AGAIN = "the same command again"
@@ -56,7 +55,7 @@ _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a sur
 
 
 def findings(
-    figures: _Figures, stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
+    figures: Mapping[str, Any], stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
 ) -> list[Doubt]:
     """Return one finding for each check, always all of them and in the same order.
 
@@ -65,8 +64,8 @@ def findings(
     averaged: the attack averaged passes (EOT), as random outputs ask for.
     """
     samples = n if n is not None else next(iter((stages or {}).values()), None)
-    before = figures.get("aside") or 0.0
-    available = {**figures, "averaged": averaged, "stages": stages, "n": samples, "aside_before": before}
+    available = {**figures, "averaged": averaged, "stages": stages, "n": samples}
+    available["aside_before"] = figures.get("aside") or 0.0
     doubts = []
     if failed := figures.get("failed"):
         doubts.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
@@ -96,7 +95,7 @@ NO_EVIDENCE = Doubt("evidence", "not there", "evidence is missing: the same audi
 """Where an attack's result needs evidence, and there is none."""
 
 
-def _why_missing(names: tuple[str, ...], available: _Figures) -> str:
+def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:
     """Return why a figure that a check needs could not be measured; empty where another finding says so, or the check
     does not apply.
     """

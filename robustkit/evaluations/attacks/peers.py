@@ -331,21 +331,13 @@ class _PeerTally(Tally):
 
     def result(self, adversarials: Tensor) -> AttackResult:
         self.forwards, self.backwards = self.stage_forwards.sum(dim=0), self.stage_backwards.sum(dim=0)
+        found = super().result(adversarials)
         if not self.staged:
-            return super().result(adversarials)
-        return StagedResult(
-            adversarials,
-            self.steps,
-            self.forwards,
-            self.backwards,
-            self.broken_at,
-            stages=("clean", *(stage.name for stage in self.attack.stages)),
-            broken_by=self.broken_by,
-            stage_forwards=self.stage_forwards,
-            stage_backwards=self.stage_backwards,
-            seconds=tuple(self.seconds),
-            notes=tuple(self.notes),
-        )
+            return found
+        names = ("clean", *(stage.name for stage in self.attack.stages))
+        passes = {"stage_forwards": self.stage_forwards, "stage_backwards": self.stage_backwards}
+        seconds = tuple(self.seconds)
+        return StagedResult(**vars(found), stages=names, broken_by=self.broken_by, **passes, seconds=seconds)
 
 
 class _Counter(nn.Module):

@@ -33,11 +33,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 _OFFSET = 0.1  # of eps, at most, by which the probes' PGD begins away from each value of the image
 _REACH = 16  # median distances below the median logit: lower ones count as so low
 _WATCHED = 8  # gradients of the short attack that are compared with what the outputs do
-_SIDES = (
-    0.003,
-    0.015,
-    0.08,
-)  # of eps for each value, at least of a grey level: the first that rounding leaves readable
+# Of eps for each value, at least of a grey level: the first that rounding leaves readable.
+_SIDES = 0.003, 0.015, 0.08
 _SIDEWAYS = 2  # random directions
 _CLEAR = 64  # times the rounding of the logits: it then costs a slope in a random direction a few per cent
 
@@ -79,20 +76,21 @@ def _wide(value: Any) -> Any:
     return torch.float32 if isinstance(value, torch.dtype) and value in _HALVES else value
 
 
+def _widely(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    args, kwargs = tree_map(_wide, (args, kwargs or {}))
+    return func(*args, **kwargs)
+
+
 class _WideOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes in float32 what would be computed in half precision, also what autocast casts."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(_wide, (args, kwargs or {}))
-        return func(*args, **kwargs)
+    __torch_dispatch__ = _widely
 
 
 class _WideFunctions(TorchFunctionMode):
     """The same for whole functions, which compare the dtypes of their arguments before an operation is computed."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(_wide, (args, kwargs or {}))
-        return func(*args, **kwargs)
+    __torch_function__ = _widely
 
 
 class Asker:
@@ -124,16 +122,11 @@ class Asker:
             with _WideOperations(), _WideFunctions():  # type: ignore[no-untyped-call]
                 yield
 
-    @property
-    def rounding(self) -> float:
-        """How far rounding may move a logit, relative to the largest."""
-        return 0.0 if self.half is None else float(torch.finfo(self.half).eps)
-
     def logits(self, points: Tensor) -> Tensor:
         """Return (B, K) float32 logits, with a graph where the points ask for one."""
-        return self._count(self.oracle(points))
+        return self.count(self.oracle(points))
 
-    def _count(self, logits: Tensor) -> Tensor:
+    def count(self, logits: Tensor) -> Tensor:
         self.forwards += len(logits)
         self.infinite += int((~logits.isfinite().all(dim=1)).sum())
         return logits
@@ -152,10 +145,6 @@ class Asker:
         """Return the points inside the bounds."""
         return points.clamp(*(self.threat.bounds or (-math.inf, math.inf)))
 
-    def counted(self, model: Model) -> Model:
-        """Return another model whose answers count as this one's."""
-        return lambda points: self._count(model(points))
-
     def plain(self, points: Tensor, size: int | None = None) -> Tensor:
         """Return (B, K) logits without a graph, `size` points at a time."""
         with torch.inference_mode():
@@ -172,7 +161,7 @@ class Asker:
                 asked = [thread.submit(quietly, part) for part in torch.split(points.detach(), self.batch_size)]
                 logits = torch.cat([each.result() for each in asked])
                 wide = with_all_classes(logits.to(torch.promote_types(logits.dtype, torch.float32)))
-                return self._count(wide.clone())
+                return self.count(wide.clone())
 
             yield ask
 
@@ -426,17 +415,19 @@ def hidden_by_attention(
         rows, left = standing.nonzero().flatten(), standing.clone()
         for part in torch.split(rows, asker.batch_size) if len(rows) else ():
             attack = PGD(asker.threat, _STEPS, _SHARE * asker.threat.eps, restarts=restarts, early_stop=True, loss="ce")
-            result = attack.run(model, images[part], labels[part], rng=rng.take(part))
+            result = attack.run(
+                lambda points: asker.count(model(points)), images[part], labels[part], rng=rng.take(part)
+            )
             asker.backwards += int(result.backwards.sum())
             left[part] = asker.logits(result.adversarials).argmax(dim=1) == labels[part]
         return left
 
-    plain = around = after(asker.logits, whole)
+    plain = around = after(asker.oracle, whole)
     for surrogate in surrogates.values():
-        around = after(asker.counted(surrogate), around)
+        around = after(surrogate, around)
     none = torch.zeros_like(whole)
     figures = [plain, around, none, none]
     if chance_of(int((plain & ~around).sum()), 0) < HIDES:
-        again = after(asker.logits, plain, _RESTARTS)
+        again = after(asker.oracle, plain, _RESTARTS)
         figures[2:] = again & ~around, around & ~again
     return dict(zip(AROUND, figures, strict=True))

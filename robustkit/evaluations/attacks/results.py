@@ -31,7 +31,6 @@ from .two_phase.condition import phases_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
     from ...runs.manifest import Claim
@@ -155,7 +154,7 @@ class Curve:
 def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[Curve]:
     """Return a curve for each attack (with all parameters but eps alike) and each checkpoint that it attacked."""
     starts: dict[tuple[str, str], Point] = {}
-    by_curve: dict[tuple[str, str, str], dict[float, Point]] = {}
+    by_curve: dict[tuple[str, str], dict[str, dict[float, Point]]] = {}
     begun = dict[str, str]()
     for row in results:
         if row["metric"] not in METRICS or row["value"] is None:
@@ -166,22 +165,22 @@ def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[C
         else:
             name, _, inside = row["condition"].removesuffix(")").partition("(")
             kept = (item for item in inside.split(",") if item and not item.startswith(("eps=", "norm=")))
-            key = (", ".join([name, *kept]), claim.norm, row["checkpoint"])
-            begun[key[0]] = starts_from(row["condition"])
-            by_curve.setdefault(key, {})[float(claim.eps)] = Point.of(row)
-    order = {key[:2]: place for place, key in reversed(list(enumerate(by_curve)))}
+            attack = ", ".join([name, *kept])
+            begun[attack] = starts_from(row["condition"])
+            of_attack = by_curve.setdefault((attack, claim.norm), {})
+            of_attack.setdefault(row["checkpoint"], {})[float(claim.eps)] = Point.of(row)
     lines = []
-    for (attack, norm, checkpoint), points in sorted(by_curve.items(), key=lambda item: order[item[0][:2]]):
-        if (start := starts.get((checkpoint, begun[attack]))) is not None:
-            points.setdefault(0.0, start)
-        lines.append(Curve(checkpoint, attack, norm, tuple(sorted(points.items()))))
+    for (attack, norm), checkpoints in by_curve.items():
+        for checkpoint, points in checkpoints.items():
+            if (start := starts.get((checkpoint, begun[attack]))) is not None:
+                points.setdefault(0.0, start)
+            lines.append(Curve(checkpoint, attack, norm, tuple(sorted(points.items()))))
     return lines
 
 
-def curve_figures(
-    lines: Sequence[Curve], looks: Mapping[str, Style], metric: str, section: str, space: str
-) -> Iterator[Figure]:
+def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> Iterator[Figure]:
     """Yield a figure for each norm, with a panel for each attack."""
+    lines, space = curves(results, results.manifest.claims), results.manifest.protocol.space
     for norm in dict.fromkeys(line.norm for line in lines):
         yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, space)
 
@@ -205,7 +204,11 @@ def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: st
             axes.set_ylim(0, 104)
         for axes in grid[-2:]:
             axes.set_xlabel(axis)
-        _ticks(grid[0], sorted({unit * eps for line in lines for eps, _ in line.points}))
+        places = sorted({unit * eps for line in lines for eps, _ in line.points})
+        widest = max(places) or 1
+        if min((b - a for a, b in pairwise(places)), default=widest) >= 0.12 * widest:  # else they stand too close
+            grid[0].set_xticks(places, [f"{place:.4g}" for place in places])
+        grid[0].set_xlim(-0.09 * widest, 1.09 * widest)
         for axes in grid[::2]:
             axes.set_ylabel(f"{METRICS[metric]} in %")
         legend(canvas, {names[name]: looks[name] for name in names})
@@ -237,15 +240,6 @@ def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], 
     return f"Under {plain(attack, 80)}: {listed(sentences)}."
 
 
-def _ticks(axes: Axes, places: Sequence[float]) -> None:
-    """Mark the radii themselves, unless they are too close together."""
-    widest = max(places) or 1
-    apart = min((b - a for a, b in pairwise(places)), default=widest)
-    if apart >= 0.12 * widest:
-        axes.set_xticks(places, [f"{place:.4g}" for place in places])
-    axes.set_xlim(-0.09 * widest, 1.09 * widest)
-
-
 def _wrapped(text: str, width: int = 28) -> str:
     """Return an attack's name, with its parameters on lines below."""
     lines = [""]
@@ -254,12 +248,6 @@ def _wrapped(text: str, width: int = 28) -> str:
             lines.append("")
         lines[-1] += f"{', ' if lines[-1] else ''}{item}"
     return "\n".join(lines)
-
-
-def _short(condition: str) -> str:
-    """Return `autoattack, eps 4/255` of `autoattack(eps=4/255,version=standard)`."""
-    eps = re.search(r"\beps=([^,)]+)", condition)
-    return plain(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
 
 
 def stage_figures(results: Sequence[SummaryRow], looks: Mapping[str, Style]) -> Iterator[Figure]:
@@ -290,10 +278,12 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], look
     for name, points in after.items():
         standing = ", ".join(f"{round(point.value * point.n)} after {stage}" for stage, point in points.items())
         sentences.append(f"of {next(iter(points.values())).n} samples of {names[name]} stand {standing}")
+    eps = re.search(r"\beps=([^,)]+)", condition)
+    short = plain(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
     shown = plain(condition, 150).replace(",", ", ")  # so that a line can break
     return draw(
         "stages",
-        f"Samples standing after each stage of {_short(condition)}",
+        f"Samples standing after each stage of {short}",
         260 + 18 * -(-len(names) // 2),
         paint,
         alt=f"{plain(condition, 90)}: {listed(sentences)}.",
@@ -411,8 +401,7 @@ class AttacksPresenter(Presenter):
 
         The figures of attacks on a part of the samples, which others support, stand with the strengths.
         """
-        claims, space = results.manifest.claims, results.manifest.protocol.space
-        drawn = tuple(curve_figures(curves(results, claims), looks, TOP1.name, "attacks", space))
+        drawn = tuple(curve_figures(results, looks, TOP1.name, "attacks"))
         yield Section("attacks", "Robust accuracy against ε", figures=drawn)
 
         def in_stages() -> dict[str, list[Grid]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 from ...errors import ProtocolError
 from ...protocol.condition import Condition, ConditionPattern
@@ -26,20 +27,15 @@ LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "s
 
 def attention_condition(under: Condition) -> Condition:
     """The condition of what the model's attention does on the images of another condition."""
-    return Condition("attention", attention_text(under.text), under=under, released=under.released)
+    return Condition("attention", f"attention({under.text})", under=under, released=under.released)
 
 
-def attention_text(under: str) -> str:
-    """Return the text of what the attention does on the images of another condition."""
-    return f"attention({under})"
-
-
-def under_of(condition: str) -> str | None:
+def under_of(condition: str, kind: str = "attention") -> str | None:
     """Return the condition whose images the attention is watched on; None for other conditions."""
-    return condition[10:-1] if condition.startswith("attention(") and condition.endswith(")") else None
+    return condition[len(kind) + 1 : -1] if condition.startswith(f"{kind}(") and condition.endswith(")") else None
 
 
-_MEANS = (
+MEANS = (
     Metric("largest_logit", "largest |logit|", least=0, better=-1, paired=True),
     Metric("query_norm", "query norm", least=0, better=-1, paired=True),
     Metric("key_norm", "key norm", least=0, better=-1, paired=True),
@@ -49,10 +45,10 @@ _MEANS = (
     Metric("softmax_slope", "softmax slope", least=0, paired=True),
 )
 METRICS = (
-    *_MEANS,
+    *MEANS,
     *(
         replace(metric, name=f"{metric.name}_change", paired=False, least=low, most=high)
-        for metric in _MEANS
+        for metric in MEANS
         for low, high in [metric.difference_ends]
     ),
 )
@@ -81,39 +77,50 @@ TERMS = (
 )
 
 
-class AttentionWords(Vocabulary):
-    """What heads do on the images of another condition."""
+class UnderWords(Vocabulary):
+    """Conditions of one word on the images of another condition. kind: the word. usual: the text that messages name."""
 
-    name = "attention"
-    presenter_in = "figures"
-    metrics = METRICS
-    terms = TERMS
+    kind: ClassVar[str]
+    usual: ClassVar[str]
     images_of_under = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
-        under = under_of(text) or text
+        under = under_of(text, self.kind) or text
         return vocabulary_of(under.partition("(")[0]).label(under)
 
-    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
-        return [text, *([attention_text("clean")] if metric.endswith("_change") else [])]
-
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
-        under = under_of(text)
-        if under is None:
+        if (under := under_of(text, self.kind)) is None:
             return None
-        inner = read(under)
-        return ConditionPattern(f"attention({inner.text})", "attention", "", (("under", inner.text),))
+        inner = read(under).text
+        return ConditionPattern(f"{self.kind}({inner})", self.kind, "", (("under", inner),))
+
+    def takes(self, under: str) -> bool:
+        """Whether a condition may stand inside."""
+        return shows(under)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
-        under = pattern.given.get("under") or "attention"
-        if not shows(under):
-            raise ProtocolError(f"condition {text!r}: expected such as attention(clean)")
+        under = pattern.given.get("under") or self.kind
+        if not self.takes(under):
+            raise ProtocolError(f"condition {text!r}: expected such as {self.kind}({self.usual})")
         other(under)
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
-        under = other(pattern.given.get("under", "clean"))
+        under = other(pattern.given.get("under", self.usual.partition("(")[0]))
         yield from vocabulary_of(under.name).command(under, other)
         yield "--watch-attention"
+
+
+class AttentionWords(UnderWords):
+    """What heads do on the images of another condition."""
+
+    name = kind = "attention"
+    usual = "clean"
+    presenter_in = "figures"
+    metrics = METRICS
+    terms = TERMS
+
+    def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
+        return [text, *(["attention(clean)"] if metric.endswith("_change") else [])]
 
 
 VOCABULARY = AttentionWords()

@@ -5,7 +5,7 @@ Only a few figures per head are kept of each layer: its maps are dropped before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from ...common.randomness import SampleRng
     from ...protocol.card import Card
 
-_HEADS = pa.list_(pa.float32())
-
+Columns = dict[str, list[Any]]
+Looked = tuple[Tensor, Columns, tuple[Layer, ...]]
+"""The logits of samples, their columns, and the layers that were watched."""
 ATTENTION: dict[str, pa.DataType] = {
     **dict.fromkeys(COLUMN_NAMES, pa.float32()),
-    **dict.fromkeys(LISTS, _HEADS),
+    **dict.fromkeys(LISTS, pa.list_(pa.float32())),
 }
 """Columns that watched attention adds to a record: figures of all heads together, and of each head of each layer, one
 layer after the other, as the record's metadata name them. What is not finite stays as it is."""
@@ -54,34 +55,11 @@ class Seen:
         seen = self.values
         keys = torch.tensor([layer.keys for layer in self.layers for _ in range(layer.heads)], dtype=torch.float32)
         shares = seen["attention_entropies"] / keys.log()
-        means = {
-            "query_norm": seen["query_norms"],
-            "key_norm": seen["key_norms"],
-            "attention_entropy": seen["attention_entropies"],
-            "entropy_share": torch.where(keys > 1, shares, 1.0),  # over one key there is only one way to attend
-            "strongest_key": seen["strongest_keys"],
-            "softmax_slope": seen["softmax_slopes"],
-        }
-        return {
-            "largest_logit": seen["largest_logits"].amax(dim=1).tolist(),
-            **{name: values.mean(dim=1).tolist() for name, values in means.items()},
-            **{name: seen[name].tolist() for name in LISTS},
-        }
-
-
-def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
-    """Return what the attention did on the images that another condition shows, in float32."""
-    assert condition.under is not None
-    shown = inputs_under(subject, batch, condition.under)
-    columns: dict[str, list[Any]] = {}
-    layers: tuple[Layer, ...] = ()
-    for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
-        logits, seen = watch(subject.classifier.network, shown[place], subject.exact)
-        layers = seen.layers
-        rows = subject.score(logits, part) | subject.distance(None, len(part)) | seen.columns()
-        for name, values in rows.items():
-            columns.setdefault(name, []).extend(values)
-    return Evaluation(columns, metadata={b"attention": encode_layers(layers)} if layers else {})
+        shares = torch.where(keys > 1, shares, 1.0)  # over one key there is only one way to attend
+        means = [*(seen[name] for name in LISTS[1:4]), shares, *(seen[name] for name in LISTS[4:])]
+        figures = [seen["largest_logits"].amax(dim=1), *(values.mean(dim=1) for values in means)]
+        whole = {name: values.tolist() for name, values in zip(COLUMN_NAMES, figures, strict=True)}
+        return whole | {name: seen[name].tolist() for name in LISTS}
 
 
 def check_watchable(network: nn.Module, name: str, option: str) -> None:
@@ -155,24 +133,42 @@ def _joined(parts: Sequence[Tensor], samples: int) -> Tensor:
     return torch.cat(list(parts), dim=1).cpu()
 
 
-class AttentionEvaluator(Evaluator):
-    """What each head of each layer does on the images that another condition shows."""
-
-    words = VOCABULARY
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        return ATTENTION
+class UnderEvaluator(Evaluator):
+    """A family that watches heads on the images that another condition shows."""
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         under = condition.under
         return () if under is None else family_of(under.name).evaluator.plugins(under)
 
+    def watched(self, subject: Subject, batch: Batch, size: int, watch: Callable[[slice], Looked]) -> Evaluation:
+        """Return the columns of a batch. watch: returns logits, columns and layers of at most `size` samples."""
+        columns: Columns = {}
+        layers: tuple[Layer, ...] = ()
+        for place, part in batch.parts(size):  # an attack may have had the whole shard
+            logits, own, layers = watch(place)
+            for name, values in (subject.score(logits, part) | subject.distance(None, len(part)) | own).items():
+                columns.setdefault(name, []).extend(values)
+        return Evaluation(columns, metadata={b"attention": encode_layers(layers)} if layers else {})
+
+
+class AttentionEvaluator(UnderEvaluator):
+    """What each head of each layer does on the images that another condition shows."""
+
+    words, columns = VOCABULARY, ATTENTION
+
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         return Cost(1, extra=0.6)  # the images are those of the condition before
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluate(subject, batch, condition)
+        """Return what the attention did on the images that another condition shows, in float32."""
+        assert condition.under is not None
+        shown = inputs_under(subject, batch, condition.under)
+
+        def of_part(place: slice) -> Looked:
+            logits, seen = watch(subject.classifier.network, shown[place], subject.exact)
+            return logits, seen.columns(), seen.layers
+
+        return self.watched(subject, batch, subject.settings.batch_size, of_part)
 
 
 EVALUATOR = AttentionEvaluator()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,63 +45,57 @@ LINES = 6
 _WIDE_RANGE = 30  # ratio of the highest to the lowest figure above which an axis is logarithmic; not for shares
 
 
-@dataclass(frozen=True)
-class Watched:
-    """The heads of a checkpoint under each condition, clean first if present."""
-
-    checkpoint: str
-    heads: Mapping[str, Heads]
+Watched = Mapping[str, Mapping[str, Heads]]
+"""The heads by checkpoint, under each condition, clean first if present."""
 
 
-def watched(results: Results) -> list[Watched]:
+def watched(results: Results) -> Watched:
     """Return the heads of all checkpoints whose attention was watched."""
-    by_checkpoint: dict[str, dict[str, Heads]] = {}
+    found: dict[str, dict[str, Heads]] = {}
     for (checkpoint, condition), heads in results.gathered(WatchedHeads).by_unit.items():
-        by_checkpoint.setdefault(checkpoint, {})[under_of(condition) or ""] = heads
-    return [
-        Watched(name, dict(sorted(conditions.items(), key=lambda item: item[0] != "clean")))
-        for name, conditions in by_checkpoint.items()
-    ]
+        found.setdefault(checkpoint, {})[under_of(condition) or ""] = heads
+    return {name: dict(sorted(some.items(), key=lambda item: item[0] != "clean")) for name, some in found.items()}
 
 
-def attention_figures(entries: Sequence[Watched]) -> Iterator[Figure]:
+def attention_figures(entries: Watched) -> Iterator[Figure]:
     """Yield figures of at most `COLUMNS` checkpoints, all with the same axes."""
     if not entries:
         return
     shown = _shown(entries)
     looks = {condition: style(place) for place, condition in enumerate(shown)}
-    limits = {name: _limits(_every(entries, shown, name), factor) for name, _, factor in PANELS}
-    names, said = labels((entry.checkpoint for entry in entries), 30), _legend(shown)
-    lost = max(len(entry.heads) for entry in entries) - len(shown)
+    drawn = [heads[condition] for heads in entries.values() for condition in shown if condition in heads]
+    limits = {name: _limits([heads.figures(name) for heads in drawn], factor) for name, _, factor in PANELS}
+    names, said = labels(entries, 30), _legend(shown)
+    lost = max(map(len, entries.values())) - len(shown)
     for start in range(0, len(entries), COLUMNS):
-        group = entries[start : start + COLUMNS]
+        group = dict([*entries.items()][start : start + COLUMNS])
 
-        def paint(canvas: Canvas, group: Sequence[Watched] = group) -> None:
+        def paint(canvas: Canvas, group: Watched = group) -> None:
             roomy(canvas)
             grid = canvas.subplots(len(PANELS), len(group), squeeze=False, sharey="row", sharex="col")
-            for column, entry in enumerate(group):
+            for column, (checkpoint, heads) in enumerate(group.items()):
                 for row, (name, title, factor) in enumerate(PANELS):
                     axes = grid[row, column]
                     for condition in shown:
-                        if condition in entry.heads:
-                            _curve(axes, entry.heads[condition].by_layer(name), factor, looks[condition].colour)
+                        if condition in heads:
+                            _curve(axes, heads[condition].by_layer(name), factor, looks[condition].colour)
                     for condition in shown:
-                        if condition in entry.heads:
-                            _line(axes, entry.heads[condition].by_layer(name), factor, looks[condition])
+                        if condition in heads:
+                            _line(axes, heads[condition].by_layer(name), factor, looks[condition])
                     _finish(axes, name, limits[name])
-                    axes.set_xlim(-0.25, max(len(heads.layers) for heads in entry.heads.values()) - 0.75)
-                    axes.set_title(f"{names[entry.checkpoint]}\n{title}" if row == 0 else title)
+                    axes.set_xlim(-0.25, max(len(each.layers) for each in heads.values()) - 0.75)
+                    axes.set_title(f"{names[checkpoint]}\n{title}" if row == 0 else title)
                 grid[-1, column].set_xlabel("layer")
                 grid[-1, column].xaxis.get_major_locator().set_params(integer=True)
             legend(canvas, {said[condition]: looks[condition] for condition in shown}, columns=2)
 
-        several = ", ".join(names[entry.checkpoint] for entry in group)
+        several = ", ".join(names[checkpoint] for checkpoint in group)
         yield draw(
             "attention",
             f"Attention over the layers of {several}",
             50 + 17 * -(-len(shown) // 2) + 118 * len(PANELS),
             paint,
-            alt=" ".join(_description(entry, names[entry.checkpoint]) for entry in group),
+            alt=" ".join(_description(heads, names[checkpoint]) for checkpoint, heads in group.items()),
             caption="Lines are means over the heads of a layer, bands reach from the lowest head to the highest. A "
             "head's logit is its largest over all samples, all else a mean over samples and tokens."
             + (" Dotted: where a head is flagged." if any(map(_bound, limits, limits.values())) else "")
@@ -120,26 +113,20 @@ def _legend(conditions: Sequence[str]) -> dict[str, str]:
     return {text: cut[name] for text, name in names.items()}
 
 
-def _shown(entries: Sequence[Watched]) -> list[str]:
+def _shown(entries: Watched) -> list[str]:
     """Return clean, and the conditions with the largest change of entropy in any layer of any checkpoint, in their
     order.
     """
-    every = dict.fromkeys(condition for entry in entries for condition in entry.heads)
+    every = dict.fromkeys(condition for heads in entries.values() for condition in heads)
     moved = dict.fromkeys(every, 0.0)
-    for entry in entries:
-        clean = entry.heads.get("clean")
-        for condition, heads in entry.heads.items():
+    for by_condition in entries.values():
+        clean = by_condition.get("clean")
+        for condition, heads in by_condition.items():
             if clean is not None and clean.layers == heads.layers:
                 change = np.abs(heads.shares - clean.shares)
                 moved[condition] = max(moved[condition], float(np.nanmax(np.nan_to_num(change), initial=0.0)))
     ranked = sorted(every, key=lambda condition: (condition != "clean", -moved[condition]))[:LINES]
     return [condition for condition in every if condition in ranked]
-
-
-def _every(entries: Sequence[Watched], shown: Sequence[str], name: str) -> list[Floats]:
-    return [
-        entry.heads[condition].figures(name) for entry in entries for condition in shown if condition in entry.heads
-    ]
 
 
 def _limits(values: Sequence[Floats], factor: int) -> tuple[float, float, bool]:
@@ -172,15 +159,7 @@ def _line(axes: Axes, layers: Sequence[Floats], factor: int, look: Style) -> Non
         factor * float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else math.nan
         for values in layers
     ]
-    axes.plot(
-        range(len(means)),
-        means,
-        color=look.colour,
-        marker=look.marker,
-        linestyle=look.line,
-        markersize=4,
-        linewidth=1.4,
-    )
+    axes.plot(means, color=look.colour, marker=look.marker, linestyle=look.line, markersize=4, linewidth=1.4)
 
 
 def _finish(axes: Axes, name: str, limits: tuple[float, float, bool]) -> None:
@@ -201,9 +180,9 @@ def _bound(name: str, limits: tuple[float, float, bool]) -> float:
     return bound if limits[0] < bound < limits[1] else 0.0
 
 
-def _description(entry: Watched, name: str) -> str:
+def _description(by_condition: Mapping[str, Heads], name: str) -> str:
     said = []
-    for condition, heads in list(entry.heads.items())[:LINES]:
+    for condition, heads in list(by_condition.items())[:LINES]:
         logits, shares = heads.figures("largest_logits"), heads.shares
         parts = []
         if np.isfinite(logits).any():
@@ -235,13 +214,10 @@ class AttentionPresenter(Presenter):
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         heads = watched(results)
-        first = [(entry, under) for entry in heads for under in list(entry.heads)[:1]]
+        first = [(name, *each) for name, some in heads.items() for each in list(some.items())[:1]]
 
         def values() -> dict[str, Any]:
-            titles = [f"{entry.checkpoint}: {under}, layer by layer" for entry, under in first]
-            layers = [
-                layer_table(entry.heads[under], title) for (entry, under), title in zip(first, titles, strict=True)
-            ]
+            layers = (layer_table(some, f"{name}: {under}, layer by layer") for name, under, some in first)
             by_layer = [grid_of(table, folded=True) for table in layers]
             lines = flag_lines(results, of_family(self.name))
             return {"grids": [*with_flags(together(self.tables(results)), lines), *by_layer]}

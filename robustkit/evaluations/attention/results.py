@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..aggregate import FEWEST, Gatherer, Reading, Result, readable
 from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
 from ..records import Layer, decode_layers, head_name, not_paired
-from .condition import COLUMN_NAMES, LISTS, VOCABULARY, under_of
+from .condition import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ keys, e^0.053 = 1.05 of them are attended to."""
 class Heads:
     """The figures of the T heads of all layers on n samples.
 
-    values: by name of `LISTS` (T,), over the samples that are finite: the largest of logits, means of the others; nan
+    values: by name of a column (T,), over the samples that are finite: the largest of logits, means of the others; nan
     where there is none. broken: (T,) the number of samples with a figure that is not finite. lost: samples with one in
     any head.
     """
@@ -106,35 +106,38 @@ def _more(places: Any) -> str:
 
 
 class HeadSums:
-    """Sums over samples of what each head did, shard by shard. where: the place of the records, for messages."""
+    """Sums over samples of what each head did, shard by shard. where: the place of the records, for messages. lists:
+    the columns with a figure for each head; those of watched attention may all be missing.
+    """
 
-    def __init__(self, where: Path) -> None:
-        self.where = where
+    def __init__(self, where: Path, lists: Sequence[str] = LISTS) -> None:
+        self.where, self.lists = where, lists
         self.layers: tuple[Layer, ...] = ()
         self.n = self.lost = 0
+        self._largest = np.array([name == "largest_logits" for name in lists])  # a head's largest, all else a mean
 
     def taken(self, shard: pa.Table) -> pa.Table:
         """Take the columns per head from a shard; return the rest."""
-        here = [name for name in LISTS if name in shard.column_names]
-        read = shard.filter(shard["error"].is_null()) if here else shard
-        if here and len(read):
+        here = [name for name in self.lists if name in shard.column_names]
+        read = readable(shard)
+        if len(read) and (here or self.lists is not LISTS):
             layers = decode_layers(shard.schema.metadata, self.where)
-            if lacking := [name for name in LISTS if name not in here]:
+            if lacking := [name for name in self.lists if name not in here]:
                 raise DamagedRecord(f"{self.where}: a record without {lacking[0]}; delete it and run again")
             width = sum(layer.heads for layer in layers)
-            self.add(layers, {name: self._matrix(read[name], width) for name in LISTS})
+            self.add(layers, {name: self._matrix(read[name], width) for name in self.lists})
         return shard.drop_columns(here)
 
     def add(self, layers: tuple[Layer, ...], figures: Mapping[str, Floats]) -> None:
-        """Add more samples: (n, T) by name of `LISTS`."""
+        """Add more samples: (n, T) by name of `lists`."""
         if not self.layers:
             width = sum(layer.heads for layer in layers)
             self.layers, self._broken = layers, np.zeros(width)
-            self._counts, self._sums = np.zeros((len(LISTS), width)), np.zeros((len(LISTS), width))
-            self._sums[0] = -math.inf
+            self._counts, self._sums = np.zeros((len(self.lists), width)), np.zeros((len(self.lists), width))
+            self._sums[self._largest] = -math.inf
         if layers != self.layers:
             raise DamagedRecord(f"{self.where}: records of other layers than the rest; delete them and run again")
-        values = np.stack([figures[name] for name in LISTS])
+        values = np.stack([figures[name] for name in self.lists])
         finite = np.isfinite(values)
         kept = np.where(finite, values, 0)
         odd = np.logical_not(finite.all(axis=0))
@@ -142,8 +145,8 @@ class HeadSums:
         self.lost += int(odd.any(axis=1).sum())
         self._broken += odd.sum(axis=0)
         self._counts += finite.sum(axis=1)
-        self._sums[1:] += kept[1:].sum(axis=1)
-        self._sums[0] = np.maximum(self._sums[0], np.where(finite[0], values[0], -math.inf).max(axis=0))
+        highest = np.where(finite, values, -math.inf).max(axis=1)
+        self._sums = np.where(self._largest[:, None], np.maximum(self._sums, highest), self._sums + kept.sum(axis=1))
 
     def _matrix(self, column: pa.ChunkedArray, width: int) -> Floats:
         import pyarrow.compute as pc
@@ -160,13 +163,15 @@ class HeadSums:
         if not self.n:
             return None
         with np.errstate(invalid="ignore"):
-            figures = self._sums / self._counts
-        figures[0] = np.where(self._counts[0] > 0, self._sums[0], math.nan)
-        return Heads(self.layers, self.n, dict(zip(LISTS, figures, strict=True)), self._broken, self.lost)
+            figures = self._sums / np.where(self._largest[:, None], self._counts > 0, self._counts)
+        return Heads(self.layers, self.n, dict(zip(self.lists, figures, strict=True)), self._broken, self.lost)
 
 
 class WatchedHeads(Gatherer):
-    """The heads by checkpoint and condition, for each condition whose records have them."""
+    """The heads by checkpoint and condition, for each condition whose records have them. kind: of these conditions."""
+
+    kind: ClassVar[str] = "attention"
+    lists: ClassVar[Sequence[str]] = LISTS
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest)
@@ -182,25 +187,20 @@ class WatchedHeads(Gatherer):
 
     def read(self, run: RunFolder) -> None:
         for checkpoint, condition in run.units():
-            if under_of(condition) is not None:
-                self.put(checkpoint, condition, heads_of(run, checkpoint, condition))
+            if under_of(condition, self.kind) is not None:
+                self.put(checkpoint, condition, heads_of(run, checkpoint, condition, self.lists))
 
 
-def heads_of(run: RunFolder, checkpoint: str, condition: str) -> Heads | None:
+def heads_of(run: RunFolder, checkpoint: str, condition: str, lists: Sequence[str] = LISTS) -> Heads | None:
     """Return the heads from the records; None where no sample could be read.
 
     Raises:
         RunError: there are no records, or they are damaged.
     """
-    sums = HeadSums(run.shard_path(checkpoint, condition, 0).parent)
-    for shard in run.shards(checkpoint, condition, (*LISTS, "error", "sample_id")):
+    sums = HeadSums(run.shard_path(checkpoint, condition, 0).parent, lists)
+    for shard in run.shards(checkpoint, condition, (*lists, "error", "sample_id")):
         sums.taken(shard)
     return sums.heads()
-
-
-def is_wanted_of_attention(column: str) -> bool:
-    """Whether results of watched attention need a column."""
-    return column in (*COLUMN_NAMES, *LISTS, "sample_id", "error")
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,9 @@ class AttentionSummary(Summary):
     def add(self, condition: str) -> list[Result]:
         reading = self.reading
         sums = HeadSums(reading.run.shard_path(reading.checkpoint, condition, 0).parent)
-        table, _ = reading.joined(map(sums.taken, reading.shards(condition, is_wanted_of_attention)))
+        table, _ = reading.joined(
+            map(sums.taken, reading.shards(condition, (*COLUMN_NAMES, *LISTS, "sample_id", "error")))
+        )
         sampled = Sampled.of(readable(table))
         heads, flags = sums.heads(), reading.flags(condition, table)
         if isinstance(kept := reading.gatherers.get(WatchedHeads), WatchedHeads):
@@ -283,14 +285,13 @@ class AttentionSummary(Summary):
         return rows
 
 
-HEADINGS = {
+_FORMS = {
     "largest_logit": ("largest |logit|", 1, 1),
-    "query_norm": ("query norm", 1, 2),
-    "key_norm": ("key norm", 1, 2),
     "entropy_share": ("entropy, % of log N", 100, 1),
     "strongest_key": ("strongest key, %", 100, 1),
     "softmax_slope": ("softmax slope", 1, 3),
 }
+HEADINGS = {m.name: _FORMS.get(m.name, (m.label, 1, 2)) for m in MEANS if m.name != "attention_entropy"}
 """Name, factor and decimals of each figure. Entropy in nats is in the summary and in the tables of layers."""
 _LAYERS = (
     ("largest_logits", "largest |logit|", 1, 1),
@@ -398,8 +399,7 @@ class AttentionAggregator(Aggregator):
         yield from ()  # its figures are so closely related that they would only weaken a correction
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
-        figures = super().per_sample(side, condition, metric)
-        if figures is None:
+        if (figures := super().per_sample(side, condition, metric)) is None:
             raise not_paired(condition, metric, [number.name for number in self.words.metrics if number.paired])
         return figures
 

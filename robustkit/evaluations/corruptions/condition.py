@@ -30,9 +30,10 @@ METRICS = (
         under=BENCHMARK,
         noun="error",
         also=("error_rate",),
+        short="error %",
     ),
     Metric("mce", "mCE %", 100, -1, under=BENCHMARK, drafted=True, hub=("mce", "mCE"), least=0, most=MOST_CE),
-    Metric("relative_mce", "relative mCE %", 100, -1, under=BENCHMARK, hub=("relative_mce", "relative mCE")),
+    Metric("relative_mce", "relative mCE %", 100, -1, under=BENCHMARK, hub=("relative_mce", "relative mCE"), bare=True),
     Metric("ce", "CE %", 100, -1, least=0, most=MOST_CE, also=("corruption_error",)),
 )
 TERMS = (
@@ -270,7 +271,8 @@ class Corrupted:
         """The canonical text, which names what is not the benchmark's default."""
         severity = f",severity={self.severity}" if self.severity else ""
         texture = f",{self.of_frost}" if self.of_frost and self.name == FROST else ""
-        return f"corruption({self.name}{severity}{self._definition}{texture})"
+        definition = f",{self.definition[1:-1]}" if self.definition else ""
+        return f"corruption({self.name}{severity}{definition}{texture})"
 
     @property
     def of_frost(self) -> str:
@@ -283,17 +285,13 @@ class Corrupted:
         return f"{self.name}({self.of_frost})" if self.of_frost and self.name == FROST else self.name
 
     @property
-    def _definition(self) -> str:
-        default = Corrupted(self.name)
-        odd = (key for key in ("preset", "variant", "source") if getattr(self, key) != getattr(default, key))
-        return "".join(f",{key}={getattr(self, key)}" for key in odd)
-
-    @property
     def definition(self) -> str:
         """What distinguishes two tables of corruptions: `(preset=cifar)`; empty for the default. Without the texture,
         which is of one corruption alone.
         """
-        return f"({self._definition[1:]})" if self._definition else ""
+        default = Corrupted(self.name)
+        odd = [key for key in ("preset", "variant", "source") if getattr(self, key) != getattr(default, key)]
+        return f"({','.join(f'{key}={getattr(self, key)}' for key in odd)})" if odd else ""
 
     @property
     def mean(self) -> Corrupted:
@@ -305,9 +303,16 @@ class Corrupted:
         return self.source == "released"
 
     def make(self, frost_dir: str | None = None) -> corruptions.Corruption:
-        """Return the corruption to be computed here."""
+        """Return the corruption to be computed here; see `corruptions.corruption`.
 
-        return make(self.name, self.preset, self.variant, frost_dir, self.texture)
+        Raises:
+            ValueError: preset and variant have no definition together.
+            PluginError: a plug-in cannot be used.
+        """
+        if self.name not in corruptions.CORRUPTIONS:
+            return EVERY_CORRUPTION[self.name](self.preset, self.variant)
+        given = {"preset": self.preset, "variant": self.variant, "texture": self.texture}
+        return corruptions.corruption(self.name, frost_dir=frost_dir, **given)
 
 
 def parse_corrupted(text: str) -> Corrupted | None:
@@ -361,6 +366,13 @@ def corrupted_of(condition: Condition) -> Corrupted | None:
 
 
 _SOME_SEVERITIES = re.compile(r"severity=([1-5](?:\+[1-5])+)")
+
+
+def split_severities(text: str) -> tuple[Corrupted | None, str]:
+    """Return a corruption and its severities, `3`, `1+2+3` or empty; neither of any other condition."""
+    several = _SOME_SEVERITIES.search(text)
+    part = parse_corrupted(text.replace(several[0], "severity=1", 1) if several else text)
+    return part, "" if part is None else several[1] if several else str(part.severity or "")
 
 
 def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[str, int]]]]:
@@ -426,13 +438,11 @@ def _in_table(text: str) -> str:
         words = f"all corruptions ({name})" if name == BENCHMARK else name
         at = f", severity {'+'.join(map(str, severities))}" if severities else ""
         return f"{words}{at}{f' {definition}' if definition else ''}"
-    several = _SOME_SEVERITIES.search(text)
-    part = parse_corrupted(text.replace(several[0], "severity=1", 1) if several else text)
+    part, at = split_severities(text)
     if part is None:
         return text
-    at = several[1] if several else str(part.severity or "")
-    severity = f", severity {at}" if at else ""
-    return f"{part.name.replace('_', ' ')}{severity}{f' {part.definition}' if part.definition else ''}"
+    definition = f" {part.definition}" if part.definition else ""
+    return f"{part.name.replace('_', ' ')}{f', severity {at}' if at else ''}{definition}"
 
 
 def possible_means(texts: Iterable[str]) -> Iterator[str]:
@@ -515,10 +525,8 @@ class CorruptionWords(Vocabulary):
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         if place in ("table", "sentence"):
             return _in_table(text)
-        part = parse_corrupted(text)
-        if part is None or not part.severity:
-            return text if part is None else part.label
-        return f"{part.label}, severity {part.severity}"
+        part, at = split_severities(text)
+        return text if part is None else f"{part.label}, severity {at}" if at else part.label
 
     def parse(self, text: str) -> Condition:
         """Return the condition of a corruption at a severity. Raises ProtocolError where the text is of none."""
@@ -552,17 +560,3 @@ def asked(pattern: ConditionPattern) -> str:
 
 
 VOCABULARY = CorruptionWords()
-
-
-def make(
-    name: str, preset: str, variant: str, frost_dir: str | None, texture: str = "photographs"
-) -> corruptions.Corruption:
-    """Return the corruption of this name; see `corruptions.corruption`.
-
-    Raises:
-        ValueError: unknown preset, variant or texture, or the pair has no definition.
-        PluginError: a plug-in cannot be used.
-    """
-    if name in corruptions.CORRUPTIONS:
-        return corruptions.corruption(name, preset=preset, variant=variant, frost_dir=frost_dir, texture=texture)
-    return EVERY_CORRUPTION[name](preset, variant)

@@ -95,9 +95,10 @@ def bar_figures(
 def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str) -> Figure:
     rows = list(_rows(group))
     names = labels((bars.checkpoint for bars in group), 22)
-    highest = max(1.0, *(point.high if math.isfinite(point.high) else point.value for point in _points(group)))
+    points = [point for bars in group for point, _ in bars.bars.values()]
+    highest = max(1.0, *(point.high if math.isfinite(point.high) else point.value for point in points))
 
-    beside = "the dashed line is the clean one" if any(bars.clean for bars in group) else "100 % is the clean mIoU"
+    reference = "the dashed line is the clean one" if any(bars.clean for bars in group) else "100 % is the clean mIoU"
 
     def paint(canvas: Canvas) -> None:
         grid = panels(canvas, len(group), sharex=True, sharey=True)
@@ -120,13 +121,9 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
         20 + (66 + 17 * len(rows)) * -(-len(group) // 2),
         paint,
         alt=f"{what.capitalize()} by corruption. {listed([_words(bars, names[bars.checkpoint]) for bars in group])}.",
-        caption=f"{what.capitalize()}, mean over severities, with 95 % intervals; {beside}.",
+        caption=f"{what.capitalize()}, mean over severities, with 95 % intervals; {reference}.",
         name=" ".join(bars.checkpoint for bars in group),
     )
-
-
-def _points(group: Sequence[Bars]) -> list[Point]:
-    return [point for bars in group for point, _ in bars.bars.values()]
 
 
 def _rows(group: Sequence[Bars]) -> Iterator[tuple[str, str]]:

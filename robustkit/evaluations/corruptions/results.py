@@ -7,7 +7,7 @@ averaged over.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +160,7 @@ def _means(
     n = len(conditions[0].wrong)
     if n == 0:
         return
-    flags = _merged(conditions)
+    flags = merged_flags(conditions)
     if n < expected:
         flags.append(f"{expected - n} of {expected} samples lack some of its conditions; left out")
     for metric, weighting in weights.items():
@@ -169,7 +169,7 @@ def _means(
         for weight, condition in zip(weighting, conditions, strict=True):
             share += weight * condition.wrong
         value = float(share.mean())
-        ((low, high),) = bootstrap(_mean_of(share), n, [value])
+        ((low, high),) = bootstrap(lambda counts, share=share: counts @ share / n, n, [value])  # type: ignore[misc]
         yield Result(text, metric, value, n, low, high, [*flags, *filter(None, [reason])])
     if losses:
         shares = next(iter(weights.values()))
@@ -179,17 +179,13 @@ def _means(
         yield Result(text, "ece", ece, n, math.nan, math.nan, flags)
 
 
-def _mean_of(values: Floats) -> Callable[[Floats], Floats]:
-    return lambda counts: counts @ values / len(values)
-
-
 def _calibration(outcome: CorruptionSample) -> float:
     finite = np.isfinite(outcome.confidence)
     sure, right = outcome.confidence[finite].astype(np.float64), 1.0 - outcome.wrong[finite]
     return calibration_error(sure, right)
 
 
-def _merged(conditions: Sequence[CorruptionSample]) -> list[str]:
+def merged_flags(conditions: Iterable[Any]) -> list[str]:
     """Return the flags of conditions, each once; missing samples are counted over all conditions."""
     every = dict.fromkeys(flag for condition in conditions for flag in condition.flags)
     return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
@@ -265,35 +261,11 @@ class MeanErrors(Overview):
             yield Result(condition, metric, value, n, low, high, [*flags, *doubts(condition, size, released)])
 
 
-def compared_means(common: Sequence[str], of: Compared) -> Iterator[tuple[str, str]]:
-    """Yield condition and metric of the means over sets, and over severities, that `common` allows.
-
-    Single severities are left out: they follow these means so closely that they would only weaken the correction for
-    multiple rows.
-    """
-    for example, members in by_definition(common):
-        means = dict.fromkeys(sets_at(members, example.definition, example.of_frost), of.sets)
-        means |= {replace(example, name=name).mean.text: of.groups for name in CORRUPTIONS if of.groups}
-        for mean, metrics in means.items():
-            if set(conditions_of(mean)) <= set(common):
-                yield from ((mean, metric) for metric in metrics)
-
-
 def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
     """Return a line on the severities in `common` that are in no mean. shown: the conditions of all rows."""
     averaged = {text for condition in dict.fromkeys(shown) for text in shares_of(condition)}
     single = [text for text in common if words_of(text) is VOCABULARY and text not in averaged]
     return [f"single severities that make no mean are left out: {', '.join(single)}"] if single else []
-
-
-def mean_errors(side: Recorded, condition: str) -> PerSample:
-    """Return the mean error of each sample that could be read under all conditions of a mean."""
-    shares = shares_of(condition)
-    ids = common_ids([side.samples(text, ["correct"]).ids for text in shares])
-    errors = np.zeros(len(ids))
-    for text, part in shares.items():
-        errors += part * (1 - side.samples(text, ["correct"]).of("correct", ids))
-    return ids, errors
 
 
 class CorruptionsAggregator(Aggregator):
@@ -307,10 +279,28 @@ class CorruptionsAggregator(Aggregator):
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        return compared_means(common, compared)
+        """Yield condition and metric of the means over sets, and over severities, that `common` allows.
+
+        Single severities are left out: they follow these means so closely that they would only weaken the correction
+        for multiple rows.
+        """
+        for example, members in by_definition(common):
+            means = dict.fromkeys(sets_at(members, example.definition, example.of_frost), compared.sets)
+            means |= {replace(example, name=name).mean.text: compared.groups for name in CORRUPTIONS if compared.groups}
+            for mean, metrics in means.items():
+                if set(conditions_of(mean)) <= set(common):
+                    yield from ((mean, metric) for metric in metrics)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
-        return mean_errors(side, condition) if metric == "mean_error" else None
+        """Return the mean error of each sample that could be read under all conditions of a mean."""
+        if metric != "mean_error":
+            return None
+        shares = shares_of(condition)
+        ids = common_ids([side.samples(text, ["correct"]).ids for text in shares])
+        errors = np.zeros(len(ids))
+        for text, part in shares.items():
+            errors += part * (1 - side.samples(text, ["correct"]).of("correct", ids))
+        return ids, errors
 
 
 AGGREGATOR = CorruptionsAggregator()

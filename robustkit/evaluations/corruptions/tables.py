@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,7 +13,18 @@ from ...display.table import CardPart, Grid, HeatTable, Part, Section, TextTable
 from ...runs.manifest import Manifest
 from ..family import Presenter
 from ..interface import Clause, ShortRow, percent, share
-from ..metrics import Cells, Metric, SummaryRow, finite, interval_cell, is_whole, loss_cell, named, percent_cell
+from ..metrics import (
+    Cells,
+    Metric,
+    SummaryRow,
+    finite,
+    interval_cell,
+    is_finite,
+    is_whole,
+    loss_cell,
+    named,
+    percent_cell,
+)
 from ..presenting import flag_lines, left_out_lines, of_family
 from .condition import (
     BENCHMARK,
@@ -38,44 +48,6 @@ if TYPE_CHECKING:
     from ..aggregate import Results
     from ..family import Looks
 
-_SEVERAL = re.compile(r"severity=([1-5](?:\+[1-5])+)")
-
-
-def front(keys: Sequence[tuple[str, str]], headline: Metric) -> Iterator[tuple[str, str]]:
-    """Yield condition and metric of the means over sets, else of each corruption; then of the benchmark's mCE.
-
-    Of single samples the mean error, of any other metric the figure itself; of single severities the task's metric.
-    """
-    there = dict.fromkeys(keys)
-    texts = in_short(text for text, _ in keys)
-    texts.sort(key=lambda text: text.partition("(")[0] != BENCHMARK)
-    for text in texts:
-        mean, own = (text, "mean_error"), (text, headline.name)
-        yield from [mean] if mean in there else [own] if own in there else []
-    yield from (key for key in there if key[1] == "mce")
-
-
-def clauses(cells: Cells, manifest: Manifest, headline: Metric) -> Iterator[Clause]:
-    """Yield the mean over the benchmark's set where there is one, else over the worst set, and the worst corruption.
-
-    A metric of single samples gives errors, any other what is left of it. While records of some corruption are missing,
-    the worst is that so far.
-    """
-    asked = [condition for condition in manifest.conditions if _is_single(condition)]
-    so_far = "" if all(is_whole(cells.get((condition, headline.name))) for condition in asked) else " so far"
-    worst = _worst_severity(cells, headline.name)
-    if headline.binary:
-        if (mean := _worst_mean(cells, "mean_error", 1)) is not None:
-            most = _at(worst, headline, f",{so_far} most under")
-            yield Clause(f"its error under corruption is {share(mean)} ({_of(mean, so_far)}){most}", (mean,))
-        elif worst is not None:
-            yield Clause(f"its error under corruption{_at(worst, headline, f' is{so_far} largest under')}")
-    elif (kept := _worst_mean(cells, "retention", -1)) is not None:
-        most = _at(worst, headline, f",{so_far} worst")
-        yield Clause(f"corruption leaves {share(kept)} of it ({kept['condition']}){most}", (kept,))
-    elif worst is not None:
-        yield Clause(f"under corruption{_at(worst, headline, f' it is{so_far} lowest under')}")
-
 
 def _worst_mean(cells: Cells, metric: str, sign: int) -> SummaryRow | None:
     """Return the mean over the benchmark's set if there is one, else the highest (sign 1) or lowest mean over a set."""
@@ -83,22 +55,10 @@ def _worst_mean(cells: Cells, metric: str, sign: int) -> SummaryRow | None:
     return max(means, key=lambda row: (_set(row["condition"]) == BENCHMARK, sign * row["value"]), default=None)
 
 
-def _of(mean: SummaryRow, so_far: str) -> str:
-    """Return `in-c`, or which of the sets has the highest mean."""
-    name: str = mean["condition"]
-    return name if _set(name) == BENCHMARK else f"mean over {name}, the worst set{so_far}"
-
-
 def _set(condition: str) -> str:
     """Return the set of corruptions that a mean is over; empty for other conditions."""
     name = condition.partition("(")[0]
     return name if name in SETS else ""
-
-
-def _worst_severity(cells: Cells, metric: str) -> SummaryRow | None:
-    """Return the row of the corruption and severity with the worst result."""
-    single = [row for (condition, name), row in cells.items() if name == metric and _is_single(condition)]
-    return min(single, key=lambda row: float(row["value"]), default=None)
 
 
 def _is_single(condition: str) -> bool:
@@ -116,10 +76,7 @@ def _at(row: SummaryRow | None, headline: Metric, start: str) -> str:
 
 
 ERROR_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "CE %", "NLL", "ECE %")
-MEAN_HEADINGS = ("mean over", "n", "error % [95 %]", "mCE % [95 %]", "relative mCE %", "NLL", "ECE %")
-_OF_ALEXNET = {"CE %", "mCE % [95 %]", "relative mCE %"}
-
-Figures = Mapping[tuple[str, str], Mapping[str, Any]]
+_LOSSES = (Metric("nll", "NLL", bare=True), Metric("ece", "ECE %", 100, bare=True))
 
 
 @dataclass(frozen=True)
@@ -134,8 +91,8 @@ class CorruptionTable:
     definition: str
     error_headings: tuple[str, ...]
     mean_headings: tuple[str, ...]
-    errors: tuple[tuple[str, tuple[str, ...], tuple[float | None, ...]], ...]
     means: tuple[tuple[str, ...], ...]
+    errors: tuple[tuple[str, tuple[str, ...], tuple[float | None, ...]], ...]
 
     @property
     def title(self) -> str:
@@ -153,56 +110,43 @@ class CorruptionTable:
 
 def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTable]:
     """Return the tables of all checkpoints, from the rows of the summary."""
-    figures: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
+    cells_of: dict[str, dict[tuple[str, str], SummaryRow]] = {}
     for row in results:
-        figures.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+        cells_of.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
     tables = []
-    for checkpoint, rows_of in figures.items():
-        parts = [part for condition, _ in rows_of if (part := parse_corrupted(condition)) is not None]
+    for checkpoint, cells in cells_of.items():
+        parts = [part for condition, _ in cells if (part := parse_corrupted(condition)) is not None]
         for definition in dict.fromkeys(part.definition for part in parts):
             examples = {part.label: part.mean for part in parts if part.definition == definition}
             found = sorted(examples.values(), key=lambda part: corruption_names().index(part.name))
-            by_name = [_errors(part, rows_of) for part in found]
-            error_headings, cells = _used(ERROR_HEADINGS, [row for row, _ in by_name])
-            mean_headings, means = _used(MEAN_HEADINGS, list(_means(definition, rows_of)))
-            values = (errors for _, errors in by_name)
-            errors = tuple(zip((category_of(part.name) for part in found), cells, values, strict=True))
-            tables.append(CorruptionTable(checkpoint, definition, error_headings, mean_headings, errors, means))
+            lines = [_errors(part, cells) for part in found]
+            ce = ERROR_HEADINGS.index("CE %")
+            with_ce = any(row[ce] != "–" for row, _ in lines)  # AlexNet is a yardstick
+            headings, *rows = (
+                row if with_ce else row[:ce] + row[ce + 1 :] for row in (ERROR_HEADINGS, *(row for row, _ in lines))
+            )
+            kinds, values = (category_of(part.name) for part in found), (each for _, each in lines)
+            errors, means = tuple(zip(kinds, rows, values, strict=True)), _means(definition, cells)
+            tables.append(CorruptionTable(checkpoint, definition, headings, *means, errors))
     return tables
 
 
-def _used(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Return the table without AlexNet's columns if all their cells are dashes."""
-    kept = [
-        place
-        for place, heading in enumerate(headings)
-        if heading not in _OF_ALEXNET or any(row[place] != "–" for row in rows)
-    ]
-    return tuple(headings[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)
-
-
-def _errors(part: Corrupted, results_of: Figures) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
-    mean, texts = part.text, [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
-    values = [1 - results_of[text, "top1"]["value"] if (text, "top1") in results_of else None for text in texts]
-    some = [severity for severity, value in enumerate(values, start=1) if value is not None]
-    whole, only = (mean, "mean_error") in results_of, f" ({span(some)})" if some else ""
-    means = {metric: _value(results_of, mean, metric) for metric in ("mean_error", "nll", "ece")}
-    if not whole:  # over the severities that were evaluated, which the cells name
-        by_metric = {
-            metric: [_value(results_of, texts[severity - 1], metric) for severity in some] for metric in ("nll", "ece")
-        }
-        by_metric["mean_error"] = [values[severity - 1] for severity in some]
-        means = {metric: _mean(figures) for metric, figures in by_metric.items()}
-    values.append(means["mean_error"])
-    nll = "–" if means["nll"] is None else f"{means['nll']:.3f}"
-    ends = [
-        percent_cell(means["mean_error"]),
-        percent_cell(_value(results_of, mean, "ce")),
-        nll,
-        percent_cell(means["ece"]),
-    ]
-    cells = [cell if whole or cell == "–" else cell + only for cell in ends]
-    return (part.label, *(percent_cell(value) for value in values[:5]), *cells), tuple(values)
+def _errors(part: Corrupted, cells: Cells) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    """Return the row of a corruption, and the fractions behind its errors."""
+    texts = [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
+    values = [None if (right := finite(cells, text, "top1")) is None else 1 - right for text in texts]
+    there = [text for text, value in zip(texts, values, strict=True) if value is not None]
+    whole = (part.text, "mean_error") in cells
+    if whole:
+        mean, nll, ece = (finite(cells, part.text, metric) for metric in ("mean_error", "nll", "ece"))
+    else:  # over the severities that were evaluated, which the cells name
+        mean = _mean([value for value in values if value is not None])
+        nll, ece = (_mean([finite(cells, text, metric) for text in there]) for metric in ("nll", "ece"))
+    loss = "–" if nll is None else f"{nll:.3f}"
+    ends = [percent_cell(mean), percent_cell(finite(cells, part.text, "ce")), loss, percent_cell(ece)]
+    only = "" if whole or not there else f" ({span(texts.index(text) + 1 for text in there)})"
+    ends = [cell + only if cell != "–" else cell for cell in ends]
+    return (part.label, *map(percent_cell, values), *ends), (*values, mean)
 
 
 def _mean(figures: Sequence[float | None]) -> float | None:
@@ -210,64 +154,21 @@ def _mean(figures: Sequence[float | None]) -> float | None:
     return sum(present) / len(present) if present and len(present) == len(figures) else None
 
 
-def _means(definition: str, figures: Figures) -> Iterator[tuple[str, ...]]:
-    for text in [condition for condition, metric in figures if metric == "mean_error"]:
-        name, some, of = set_of(text) or ("", (), "")
-        if not name or definition_of(of) != definition:
-            continue
-        error, mce = figures[text, "mean_error"], figures.get((text, "mce"))
-        nll, relative = _value(figures, text, "nll"), _value(figures, text, "relative_mce")
-        yield (
-            name + (f", severity {span(some)} only" if some else "") + _of_frost(of),
-            str(error["n"]),
-            _with_interval(error),
-            _with_interval(mce) if mce else "–",
-            percent_cell(relative),
-            "–" if nll is None else f"{nll:.3f}",
-            percent_cell(_value(figures, text, "ece")),
-        )
-
-
-def _of_frost(rest: str) -> str:
-    return " (frost: texture=own)" if "texture=own" in rest else ""
-
-
-def _value(figures: Figures, condition: str, metric: str) -> float | None:
-    row = figures.get((condition, metric))
-    return None if row is None or row["value"] is None else float(row["value"])
-
-
-def _with_interval(row: Mapping[str, Any]) -> str:
-    return f"{100 * row['value']:.1f} [{100 * row['ci_low']:.1f}, {100 * row['ci_high']:.1f}]"
-
-
-def card_parts(results: Sequence[Mapping[str, Any]]) -> Iterator[CardPart]:
-    """Yield the tables for a model card."""
-    for part in corruption_tables(results):
-        by_error = ("By severity", part.error_headings, [cells for _, cells, _ in part.errors])
-        means = [("Means over sets", part.mean_headings, part.means)] if part.means else []
-        yield CardPart("Corruptions", f"Error in %, {part.source}.", [*means, by_error])
-
-
-def short(texts: Sequence[str], headline: Metric) -> Iterator[ShortRow]:
-    """Yield what the short table of a run may show: of a metric of single samples the mean errors, else the means."""
-    means = [named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
-    for metric in (*filter(None, means), headline):
-        for text in in_short(texts):
-            yield ShortRow(f"under corruption: {metric.heading}", VOCABULARY.label(text), text, metric)
-
-
-def terminal_corruptions(tables: Sequence[CorruptionTable]) -> Iterator[TextTable]:
-    """Yield the tables for a terminal: by corruption and severity, and the means over sets."""
-    for table in tables:
-        kinds = [f"{kind}:" for kind, _, _ in table.errors]
-        rows = tuple((kind, *cells) for kind, cells, _ in table.errors)
-        shown = TextTable(table.title, ("", *table.error_headings), rows, spare=("ECE %", "NLL", "CE %"))
-        yield shown.under_heads(kinds)
-        if table.means:
-            title = f"{table.checkpoint}: means over sets of corruptions"
-            spare = ("ECE %", "NLL", "n", "relative mCE %")
-            yield TextTable(title, table.mean_headings, table.means, spare=spare).said_once("n")
+def _means(definition: str, figures: Cells) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Return headings and rows of the means over sets: a column for each metric that one has, and for losses."""
+    texts = {text: set_of(text) for text, metric in figures if metric == "mean_error"}
+    sets = {text: parts for text, parts in texts.items() if parts and definition_of(parts[2]) == definition}
+    there = {metric for text, metric in figures if text in sets}
+    metrics = [*(metric for metric in METRICS if metric.name in there), *_LOSSES]
+    rows = []
+    for text, (name, some, of) in sets.items():
+        only = f", severity {span(some)} only" if some else ""
+        own = (figures.get((text, metric.name)) for metric in metrics)
+        known = (row if row and is_finite(row["value"]) else None for row in own)
+        cells = (metric.cell(row) for metric, row in zip(metrics, known, strict=True))
+        frost = " (frost: texture=own)" if "texture=own" in of else ""
+        rows.append((f"{name}{only}{frost}", str(figures[text, "mean_error"]["n"]), *cells))
+    return ("mean over", "n", *(metric.column for metric in metrics)), tuple(rows)
 
 
 SEVERITY_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
@@ -297,17 +198,18 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[HeatTabl
     labels = {part.label: part.mean for part in parts if part is not None}
     found = sorted(labels.values(), key=lambda part: CORRUPTIONS.index(part.name))
     lines = [_by_severity(part, mine, finite(cells, "clean", "miou")) for part in found]
-    order = [part.name for part in found]
-    rows, values, ends = _with_categories(order, lines)
+    rows, values = _with_categories([part.name for part in found], lines)
     source = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
-    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), tuple(ends), checkpoint)
-    means = tuple(
-        _retention_mean(condition, mine) for condition, metric in mine if metric == "miou" and set_of(condition)
-    )
+    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), checkpoint)
+    means = []
+    for text in [condition for condition, metric in mine if metric == "miou" and set_of(condition)]:
+        shares = (percent_cell(finite(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
+        whole = (interval_cell(mine.get((text, metric))) for metric in ("miou", "retention"))
+        means.append((text, str(mine[text, "miou"]["n"]), *whole, *shares, loss_cell(mine.get((text, "nll")))))
     if means:
         title = f"{checkpoint}: means over sets of corruptions, {source}"
-        yield HeatTable(title, RETENTION_HEADINGS, means, checkpoint=checkpoint)
+        yield HeatTable(title, RETENTION_HEADINGS, tuple(means), checkpoint=checkpoint)
 
 
 def _by_severity(part: Corrupted, cells: Cells, clean: float | None) -> tuple[tuple[str, ...], Values]:
@@ -338,35 +240,19 @@ def _of_those(mious: Sequence[float | None], clean: float | None) -> tuple[list[
 
 def _with_categories(
     order: Sequence[str], lines: Sequence[tuple[tuple[str, ...], Values]]
-) -> tuple[list[tuple[str, ...]], list[Values], list[int]]:
-    """Return the rows of corruptions, with a mean below each category that has several, and where categories end."""
-    texts, figures, ends = list[tuple[str, ...]](), list[Values](), list[int]()
+) -> tuple[list[tuple[str, ...]], list[Values]]:
+    """Return the rows of corruptions, with a mean below each category that has several."""
+    texts, figures = list[tuple[str, ...]](), list[Values]()
     for kind in dict.fromkeys(_KIND[name] for name in order):
         places = [place for place, name in enumerate(order) if _KIND[name] == kind]
         texts += (lines[place][0] for place in places)
         figures += (lines[place][1] for place in places)
         if len(places) > 1:
-            columns = zip(*(lines[place][1] for place in places), strict=True)
-            means = [
-                sum(present) / len(places)
-                if len(present := [v for v in column if v is not None]) == len(places)
-                else None
-                for column in columns
-            ]
+            means = [_mean(column) for column in zip(*(lines[place][1] for place in places), strict=True)]
             if means[-2] is not None:  # every one of them has a mean
                 texts.append((f"mean of {kind}", *map(percent_cell, means)))
                 figures.append(tuple(means))
-        ends.append(len(texts) - 1)
-    return texts, figures, ends
-
-
-def _retention_mean(condition: str, cells: Cells) -> tuple[str, ...]:
-    miou = cells[condition, "miou"]
-    return (
-        *(condition, str(miou["n"]), interval_cell(miou), interval_cell(cells.get((condition, "retention")))),
-        *(percent_cell(finite(cells, condition, f"{which}_accuracy")) for which in ("pixel", "mean")),
-        loss_cell(cells.get((condition, "nll"))),
-    )
+    return texts, figures
 
 
 def corruption_grids(tables: Sequence[CorruptionTable]) -> list[Grid]:
@@ -400,19 +286,64 @@ class CorruptionsPresenter(Presenter):
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return front(keys, headline)
+        """Yield condition and metric of the means over sets, else of each corruption; then of the benchmark's mCE.
+
+        Of single samples the mean error, of any other metric the figure itself; of single severities the task's metric.
+        """
+        there = dict.fromkeys(keys)
+        texts = in_short(text for text, _ in keys)
+        texts.sort(key=lambda text: text.partition("(")[0] != BENCHMARK)
+        for text in texts:
+            mean, own = (text, "mean_error"), (text, headline.name)
+            yield from [mean] if mean in there else [own] if own in there else []
+        yield from (key for key in there if key[1] == "mce")
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        return clauses(cells, manifest, headline)
+        """Yield the mean over the benchmark's set if there is one, else over the worst set, and the worst corruption.
+
+        A metric of single samples gives errors, any other what is left of it. While records of some corruption are
+        missing, the worst is that so far.
+        """
+        asked = [condition for condition in manifest.conditions if _is_single(condition)]
+        so_far = "" if all(is_whole(cells.get((condition, headline.name))) for condition in asked) else " so far"
+        single = (row for (text, name), row in cells.items() if name == headline.name and _is_single(text))
+        worst = min(single, key=lambda row: float(row["value"]), default=None)
+        if headline.binary:
+            if (mean := _worst_mean(cells, "mean_error", 1)) is not None:
+                most, over = _at(worst, headline, f",{so_far} most under"), mean["condition"]
+                over = over if _set(over) == BENCHMARK else f"mean over {over}, the worst set{so_far}"
+                yield Clause(f"its error under corruption is {share(mean)} ({over}){most}", (mean,))
+            elif worst is not None:
+                yield Clause(f"its error under corruption{_at(worst, headline, f' is{so_far} largest under')}")
+        elif (kept := _worst_mean(cells, "retention", -1)) is not None:
+            most = _at(worst, headline, f",{so_far} worst")
+            yield Clause(f"corruption leaves {share(kept)} of it ({kept['condition']}){most}", (kept,))
+        elif worst is not None:
+            yield Clause(f"under corruption{_at(worst, headline, f' it is{so_far} lowest under')}")
 
     def card(self, results: Results) -> Iterable[CardPart]:
-        return card_parts(results)
+        for part in corruption_tables(results):
+            by_error = ("By severity", part.error_headings, [cells for _, cells, _ in part.errors])
+            means = [("Means over sets", part.mean_headings, part.means)] if part.means else []
+            yield CardPart("Corruptions", f"Error in %, {part.source}.", [*means, by_error])
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        return terminal_corruptions(corruption_tables(results))
+        for table in corruption_tables(results):
+            kinds = [f"{kind}:" for kind, _, _ in table.errors]
+            rows = tuple((kind, *cells) for kind, cells, _ in table.errors)
+            shown = TextTable(table.title, ("", *table.error_headings), rows, spare=("ECE %", "NLL", "CE %"))
+            yield shown.under_heads(kinds)
+            if table.means:
+                title = f"{table.checkpoint}: means over sets of corruptions"
+                spare = ("ECE %", "NLL", "n", "relative mCE %")
+                yield TextTable(title, table.mean_headings, table.means, spare=spare).said_once("n")
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        return short(texts, headline)
+        """Yield of a metric of single samples the mean errors, else the means."""
+        means = [named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
+        for metric in (*filter(None, means), headline):
+            for text in in_short(texts):
+                yield ShortRow(f"under corruption: {metric.heading}", VOCABULARY.label(text), text, metric)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines = flag_lines(results, of_family(self.name))

@@ -18,15 +18,25 @@ from ..registry import name_of, vocabulary_of
 from .methods import METHOD_NAMES, Chosen, check_names, method_names, method_text, shown, take_options
 
 _SCORES = (
-    mean_share("cam_pixel_accuracy", "pixel accuracy %"),
+    replace(mean_share("cam_pixel_accuracy", "pixel accuracy %"), short="pixel acc."),
     replace(mean_share("cam_iou", "IoU %", drafted=True), noun="overlap with the object (IoU)"),
     mean_share("cam_dice", "DICE %"),
     mean_share("cam_precision", "precision %"),
     mean_share("cam_recall", "recall %"),
 )
-_MEANS = (
-    replace(mean_share("pointing_game", "pointing game %"), noun="share of maximums on the object (pointing game)"),
+_ON_OBJECTS = (
+    replace(
+        mean_share("pointing_game", "pointing game %"),
+        noun="share of maximums on the object (pointing game)",
+        short="pointing",
+    ),
     replace(mean_share("energy_inside", "energy inside %"), noun="share of energy inside the object"),
+)
+_POOLED = (
+    Metric("pxap", "PxAP %", 100, 1, least=0, most=1),
+    Metric("max_box_acc", "MaxBoxAcc %", 100, 1, least=0, most=1, short="MaxBoxAccV2"),
+)
+_MEANS = (
     Metric("abpc", "ABPC", better=1, paired=True, least=-1, most=1, noun="faithfulness (ABPC)"),
     Metric("insertion_auc", "insertion", better=1, paired=True, least=0, most=1),
     Metric("deletion_auc", "deletion", better=-1, paired=True, least=0, most=1),
@@ -42,18 +52,19 @@ _MEANS = (
     Metric("map_entropy", "entropy of maps", least=0),
     Metric("map_gini", "Gini of maps", least=0, most=1),
 )
-_POOLED = (
-    Metric("pxap", "PxAP %", 100, 1, least=0, most=1),
-    Metric("max_box_acc", "MaxBoxAcc %", 100, 1, least=0, most=1),
-)
 FAITHFUL = tuple(metric for metric in _MEANS if metric.name in ("abpc", "insertion_auc", "deletion_auc"))
 """Scores that a model's confidence goes along with, and supports where they are of few samples."""
 STABILITY = (
     Metric("rank_correlation", "rank correlation", better=1, paired=True, least=-1, most=1),
     Metric("map_iou", "IoU of maps %", 100, 1, paired=True, least=0, most=1),
 )
-CONTROLLED = (*_SCORES, *_MEANS, *_POOLED)
+CONTROLLED = (*_SCORES, *_ON_OBJECTS, *_POOLED, *_MEANS)
 """Scores of a map that are compared with those of controls: each also has its `…_over_control`."""
+SCORE_HEADINGS, FREE_HEADINGS = (
+    {metric.name: (metric.short or metric.word) + " ↓" * (metric.better < 0) for metric in some}
+    for some in (_SCORES, CONTROLLED[len(_SCORES) :])
+)
+"""What tables call the scores at a threshold, and those without one; neither in percent."""
 METRICS = (
     *CONTROLLED,
     *STABILITY,
@@ -200,24 +211,7 @@ TERMS = (
 )
 
 
-PLAIN = {
-    "pointing_game": "pointing_game",
-    "energy_inside": "energy_inside",
-    "abpc": "abpc",
-    "insertion": "insertion_auc",
-    "deletion": "deletion_auc",
-    "road": "road",
-    "road_lerf": "road_lerf",
-    "road_morf": "road_morf",
-    "infidelity": "infidelity",
-    "head_correlation": "head_correlation",
-    "cascade_correlation": "cascade_correlation",
-    "entropy_rise": "entropy_rise",
-    "max_sensitivity": "max_sensitivity",
-    "mean_sensitivity": "mean_sensitivity",
-    "map_entropy": "map_entropy",
-    "map_gini": "map_gini",
-}
+PLAIN = {metric.name.removesuffix("_auc"): metric.name for metric in (*_ON_OBJECTS, *_MEANS)}
 """Columns whose mean is a metric, and its name."""
 
 TARGETS = ("predicted", "label")
@@ -279,7 +273,7 @@ class MapSpec:
         """Whether the map does not look at the image."""
         return self.method in CONTROLS
 
-    def beside(self, condition: str) -> MapSpec:
+    def compared_under(self, condition: str) -> MapSpec:
         """Return the stability of this map under a condition."""
         return replace(self, faithfulness="abpc", under=condition)
 
@@ -373,7 +367,7 @@ def map_condition(explained: MapSpec, under: Condition | None = None) -> Conditi
     draws = MapSpec(explained.method).text  # the method's own, whatever else is measured
     if under is None:
         return Condition("cam", explained.text, payload=explained, draws=draws, needs_truth=True)
-    explained = explained.beside(under.text)
+    explained = explained.compared_under(under.text)
     return Condition("stability", explained.text, payload=explained, under=under, released=under.released, draws=draws)
 
 
@@ -399,17 +393,8 @@ def only_boxes(manifest: Named) -> bool:
 def _lead(score: Metric) -> Metric:
     """Return the lead of a score over the best control."""
     low, high = score.difference_ends
-    return replace(
-        score,
-        name=score.name + _OVER,
-        label=f"lead in {score.label}",
-        paired=False,
-        share=False,
-        drafted=False,
-        least=low,
-        most=high,
-        also=(),
-    )
+    plain = replace(score, paired=False, share=False, drafted=False, also=())
+    return replace(plain, name=score.name + _OVER, label=f"lead in {score.label}", least=low, most=high)
 
 
 def is_control(text: str) -> bool:
@@ -462,11 +447,8 @@ class MapWords(Vocabulary):
         explained, mode = parts
         words = [METHOD_NAMES.get(explained.method, explained.method)]
         words += [option.replace("=", " ") for option in shown(explained.options)]
-        words += (
-            [{"box": "boxes", "mask": "pixels against boxes" if only_boxes(manifest) else "masks"}[mode]]
-            if mode
-            else []
-        )
+        masks = "pixels against boxes" if only_boxes(manifest) else "masks"
+        words += [{"box": "boxes", "mask": masks}[mode]] if mode else []
         words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
         words += ["of the label's class"] if explained.target == "label" else []
         words += [f"clean against {name_of(explained.under, 'table', manifest)}"] if explained.under else []

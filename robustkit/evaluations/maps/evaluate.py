@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -42,13 +43,43 @@ from ..family import Evaluator, family_of
 from ..inputs import inputs_under
 from ..interface import Cost
 from ..subject import Batch, Evaluation, Subject
-from .condition import MODES, SCORES, VOCABULARY, MapSpec, explained_of
-from .explainers import explainer_of, nothing_of
-from .methods import EVERY_EXPLAINER, FULL, as_numbers, map_of_class, map_with_logits
+from .condition import MODES, PLAIN, SCORES, VOCABULARY, MapSpec, explained_of
+from .methods import EVERY_EXPLAINER, FULL, Chosen, as_numbers, map_of_class, map_with_logits
 from .truth import Located
 
 if TYPE_CHECKING:
     from ...common.plugins import Plugin
+
+
+class MapEvaluator(Evaluator):
+    """A family whose conditions name a map."""
+
+    def plugins(self, condition: Condition) -> Iterable[Plugin]:
+        plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", "")))
+        return () if plugged is None else (plugged,)
+
+
+def explainer_of(subject: Subject, method: str, options: Chosen = ()) -> cam.Explainer:
+    """Return the explainer of a subject's network, with the options asked for. What stands for a hidden pixel, and how
+    many rows go at once, is the subject's, where the method takes it.
+    """
+    kind = EVERY_EXPLAINER[method]
+    shared = {"fill": nothing_of(subject), "batch_size": subject.settings.batch_size}
+    taken = {key: value for key, value in shared.items() if key in inspect.signature(kind).parameters}
+    return kind(subject.exact, **taken, **as_numbers(method, options))
+
+
+def control_map(method: str, inputs: Tensor, rng: SampleRng) -> cam.Explanation:
+    """Return the maps of a control, which asks no model."""
+    control = EVERY_EXPLAINER[method]
+    assert issubclass(control, Control)
+    return control().explain(inputs, rng=rng)
+
+
+def nothing_of(subject: Subject) -> Tensor:
+    """Return what a removed pixel becomes, (3,): the mean that the model normalises with."""
+    return torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
+
 
 ABPC, AREAS, ROAD = Cost(18), Cost(54), Cost(18)
 """What is asked of an image for a map: for ABPC, for insertion with deletion, and for ROAD."""
@@ -67,17 +98,6 @@ _ROWS = 16384
 checkpoints take the images in one order, so that the one asked for longest ago is the next that is wanted.
 """
 _KEPT: dict[Hashable, tuple[int, Columns]] = {}
-
-
-def scored_once(key: Hashable, located: Sequence[Located | None], score: Callable[[], Columns]) -> Columns:
-    """Return the columns of a batch's scores, as they were computed before for the same key and truth."""
-    full = key, *map(_digest, located)
-    if full in _KEPT:
-        return _KEPT[full][1]
-    columns = score()
-    if sum(rows for rows, _ in _KEPT.values()) + len(located) <= _ROWS:
-        _KEPT[full] = len(located), columns
-    return columns
 
 
 def _digest(located: Located | None) -> Hashable:
@@ -112,16 +132,6 @@ def shared_by_maps(subject: Subject, samples: Sequence[Sample], inputs: Tensor, 
     }
 
 
-def hidden_squares(subject: Subject, samples: Sequence[Sample], inputs: Tensor) -> Squares:
-    """Return squares that are hidden for infidelity, and the answers; the same places for all maps."""
-    fill, size = nothing_of(subject), subject.settings.batch_size
-
-    def ask(rng: SampleRng) -> Squares:
-        return hide_squares(subject.exact, inputs, fill=fill, rng=rng, batch_size=size)
-
-    return _answers(subject, samples, "squares", ask)
-
-
 def _logits(subject: Subject, images: Tensor) -> Tensor:
     with torch.no_grad():
         logits: Tensor = subject.exact(images)
@@ -141,29 +151,13 @@ COLUMNS: dict[str, pa.DataType] = {
     "target": pa.int32(),
     "degenerate": pa.bool_(),
     **{f"{mode}_{name}": pa.float32() for mode in MODES for name in SCORES},
-    "pointing_game": pa.float32(),
-    "energy_inside": pa.float32(),
+    **dict.fromkeys(("pointing_game", "energy_inside"), pa.float32()),
     "vanished_boxes": pa.int32(),
     "pixel_counts": pa.list_(pa.int32()),
     "box_hits": pa.binary(),
-    "abpc": pa.float32(),
-    "insertion": pa.float32(),
-    "deletion": pa.float32(),
-    "road": pa.float32(),
-    "road_lerf": pa.float32(),
-    "road_morf": pa.float32(),
-    "infidelity": pa.float32(),
-    "head_correlation": pa.float32(),
-    "cascade_correlation": pa.float32(),
-    "entropy_rise": pa.float32(),
-    "max_sensitivity": pa.float32(),
-    "mean_sensitivity": pa.float32(),
-    "map_entropy": pa.float32(),
-    "map_gini": pa.float32(),
-    "clean_correct": pa.bool_(),
-    "held": pa.bool_(),
-    "rank_correlation": pa.float32(),
-    "map_iou": pa.float32(),
+    **dict.fromkeys([name for name in PLAIN if name not in ("pointing_game", "energy_inside")], pa.float32()),
+    **dict.fromkeys(("clean_correct", "held"), pa.bool_()),
+    **dict.fromkeys(("rank_correlation", "map_iou"), pa.float32()),
 }
 """Columns that a map adds to a record; null where the truth of a sample is not known, or the score was not asked for.
 
@@ -188,30 +182,6 @@ def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -
                 explainer.check(plain)
         except (ValueError, TypeError) as fault:
             raise ModelError(f"{name}: {fault}") from None
-
-
-def evaluate(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-    """Return the scores of a map on the clean images, or how it changed under another condition."""
-    wanted, under = explained_of(condition), condition.under
-    assert wanted is not None
-    labelled = all(sample.label >= 0 for sample in batch.samples)
-    labels = subject.labels(batch.samples) if labelled else None
-    inputs = subject.inputs(batch.inputs)
-    if under is None:
-        logits, columns, maps = explain(subject, inputs, batch.samples, labels, wanted, rng, batch.truths)
-        rows = subject.score(logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
-        return Evaluation(rows | columns, pictures=subject.pictures(batch, heat=maps))
-    shown = inputs_under(subject, batch, under)
-    merged: dict[str, list[Any]] = {}
-    pictures: dict[str, Picture] = {}
-    for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
-        label = None if labels is None else labels[place]
-        logits, columns, maps = stability(subject, inputs[place], shown[place], part.samples, label, wanted, rng)
-        pictures |= subject.pictures(part, heat=maps)
-        rows = subject.score(logits, part) | subject.distance(None, len(part)) | columns
-        for name, values in rows.items():
-            merged.setdefault(name, []).extend(values)
-    return Evaluation(merged, pictures=pictures)
 
 
 def explain(
@@ -246,7 +216,12 @@ def explain(
             curves = abpc(subject.exact, inputs, explanation.maps, explanation.target, **shared)
             columns["abpc"] = curves.abpc.tolist()
         if wanted.faithfulness == "all":
-            squares = hidden_squares(subject, samples, inputs)
+            fill, size = shared["fill"], shared["batch_size"]
+
+            def hide(drawn: SampleRng) -> Squares:
+                return hide_squares(subject.exact, inputs, fill=fill, rng=drawn, batch_size=size)
+
+            squares = _answers(subject, samples, "squares", hide)  # the same places for all maps
             columns |= _of_maps(subject, inputs, explanation, wanted, shared, squares, rng)
     return explanation.logits, columns, explanation.maps
 
@@ -326,14 +301,16 @@ def _located(
     subject: Subject, samples: Sequence[Sample], maps: Tensor, located: Sequence[Located | None], wanted: MapSpec
 ) -> dict[str, list[Any]]:
     """Return how maps (B, H, W) agree with the truth; of controls, what was found for another checkpoint."""
-
-    def score_all() -> dict[str, list[Any]]:
-        return _localisation(maps.cpu(), located, wanted.threshold)
-
-    if not wanted.is_control:
-        return score_all()
-    drawn = subject.settings.seed, *(sample.id for sample in samples)
-    return scored_once((wanted.method, wanted.threshold, maps.shape, str(maps.device), drawn), located, score_all)
+    key: Hashable = None
+    if wanted.is_control:
+        drawn = subject.settings.seed, *(sample.id for sample in samples)
+        key = wanted.method, wanted.threshold, maps.shape, str(maps.device), drawn, *map(_digest, located)
+        if key in _KEPT:
+            return _KEPT[key][1]
+    columns = _localisation(maps.cpu(), located, wanted.threshold)
+    if key is not None and sum(rows for rows, _ in _KEPT.values()) + len(located) <= _ROWS:
+        _KEPT[key] = len(located), columns
+    return columns
 
 
 def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: float) -> dict[str, list[Any]]:
@@ -386,35 +363,10 @@ def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
     return [f"maps: {sum(controls, Cost(0))} of these {every} are for controls, which do not look at the image{saved}"]
 
 
-def map_cost(condition: Condition, card: Card, classes: int) -> Cost:
-    """Return the passes of a map and its scores, or of its stability under another condition."""
-    spec = explained_of(condition)
-    if spec is None:
-        return Cost()
-    alone = map_with_logits(spec.method, spec.options)
-    if (under := condition.under) is not None:
-        return alone * 2 + family_of(under.name).evaluator.cost(under, card, classes)
-    again = map_of_class(spec.method, spec.options)
-    constant, tested = spec.method == FULL, spec.faithfulness == "all"
-    total = alone
-    if spec.faithfulness != "none" and not constant:
-        total = total + ABPC
-    if tested:
-        road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
-        total = total + AREAS + road + (Cost(0) if spec.is_control else again * AGAIN)
-    if constant:
-        total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
-    return total
-
-
 class MapsEvaluator(Evaluator):
     """What a model looks at: scores of maps that explain a class, and how maps change with the images."""
 
-    words = VOCABULARY
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        return COLUMNS
+    words, columns = VOCABULARY, COLUMNS
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         spec = explained_of(condition)
@@ -424,10 +376,47 @@ class MapsEvaluator(Evaluator):
             yield from family_of(condition.under.name).evaluator.plugins(condition.under)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        return map_cost(condition, card, classes)
+        """Return the passes of a map and its scores, or of its stability under another condition."""
+        spec = explained_of(condition)
+        if spec is None:
+            return Cost()
+        alone = map_with_logits(spec.method, spec.options)
+        if (under := condition.under) is not None:
+            return alone * 2 + family_of(under.name).evaluator.cost(under, card, classes)
+        again = map_of_class(spec.method, spec.options)
+        constant, tested = spec.method == FULL, spec.faithfulness == "all"
+        total = alone
+        if spec.faithfulness != "none" and not constant:
+            total = total + ABPC
+        if tested:
+            road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
+            total = total + AREAS + road + (Cost(0) if spec.is_control else again * AGAIN)
+        if constant:
+            total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
+        return total
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluate(subject, batch, condition, rng)
+        """Return the scores of a map on the clean images, or how it changed under another condition."""
+        wanted, under = explained_of(condition), condition.under
+        assert wanted is not None
+        labelled = all(sample.label >= 0 for sample in batch.samples)
+        labels = subject.labels(batch.samples) if labelled else None
+        inputs = subject.inputs(batch.inputs)
+        if under is None:
+            logits, columns, maps = explain(subject, inputs, batch.samples, labels, wanted, rng, batch.truths)
+            rows = subject.score(logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
+            return Evaluation(rows | columns, pictures=subject.pictures(batch, heat=maps))
+        shown = inputs_under(subject, batch, under)
+        merged: dict[str, list[Any]] = {}
+        pictures: dict[str, Picture] = {}
+        for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
+            label = None if labels is None else labels[place]
+            logits, columns, maps = stability(subject, inputs[place], shown[place], part.samples, label, wanted, rng)
+            pictures |= subject.pictures(part, heat=maps)
+            rows = subject.score(logits, part) | subject.distance(None, len(part)) | columns
+            for name, values in rows.items():
+                merged.setdefault(name, []).extend(values)
+        return Evaluation(merged, pictures=pictures)
 
 
 EVALUATOR = MapsEvaluator()

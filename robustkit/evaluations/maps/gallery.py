@@ -48,7 +48,7 @@ class Tile:
     truth: NDArray[np.bool_] | None = None
 
     def drawn(self) -> Pixels:
-        """Draw the map over its image, the object outlined."""
+        """The map over its image, the object outlined."""
         return outlined(overlay(self.image, self.map), self.truth, width=1)
 
 
@@ -133,7 +133,13 @@ def draw(gallery: Gallery) -> Image.Image:
     width = 2 * margin + columns * TILE + (columns - 1) * gap
     said = [part for text in (*gallery.lines, SCALE) for part in _wrapped(text, 17, width - 2 * margin)]
     head = 70 + line * len(said) + 92
-    rows = [_columns(row) for row in gallery.rows]
+    rows = [  # heading, pixels and lines of each tile, the image first
+        [
+            ("", row.drawn(), (row.name, row.sample_id, *filter(None, (row.checkpoint, row.under)), *row.lines)),
+            *((tile.heading, tile.drawn(), tile.lines) for tile in row.tiles),
+        ]
+        for row in gallery.rows
+    ]
     under = line * max(len(lines) for tiles in rows for _, _, lines in tiles) + 24
     tall = [max(pixels.shape[0] for _, pixels, _ in tiles) for tiles in rows]
     canvas = Image.new("RGB", (width, head + sum(tall) + len(tall) * under + margin), PAPER)
@@ -141,7 +147,11 @@ def draw(gallery: Gallery) -> Image.Image:
     pen.text((margin, 28), fitted(gallery.title, 30, width - 2 * margin), INK, font(30))
     for index, text in enumerate(said):
         pen.text((margin, 70 + line * index), text, FAINT, font(17))
-    _scale(canvas, pen, margin, 78 + line * len(said))
+    bar = Image.fromarray(_cividis(np.tile(np.linspace(0, 255, 160).round().astype(np.uint8), (12, 1))))
+    left, low = margin + math.ceil(font(15).getlength("low")) + 8, 78 + line * len(said)
+    canvas.paste(bar, (left, low))
+    for x, word in ((margin, "low"), (left + bar.width + 8, "high")):
+        pen.text((x, low + 6), word, FAINT, font(15), anchor="lm")
     top = head
     for index, (tiles, height) in enumerate(zip(rows, tall, strict=True)):
         if index:
@@ -159,12 +169,6 @@ def draw(gallery: Gallery) -> Image.Image:
     return canvas
 
 
-def _columns(row: GalleryRow) -> list[tuple[str, Pixels, tuple[str, ...]]]:
-    """Return heading, pixels and lines of the tiles of a row, the image first."""
-    image = ("", row.drawn(), (row.name, row.sample_id, *filter(None, (row.checkpoint, row.under)), *row.lines))
-    return [image, *((tile.heading, tile.drawn(), tile.lines) for tile in row.tiles)]
-
-
 def _side_by_side(rows: Sequence[GalleryRow]) -> GalleryRow:
     """Return the rows of a sample, which have a map each, as one."""
     tiles = (
@@ -174,15 +178,6 @@ def _side_by_side(rows: Sequence[GalleryRow]) -> GalleryRow:
         for lines in ((*row.lines, *tile.lines),)
     )
     return replace(rows[0], tiles=tuple(tiles), checkpoint="", lines=())
-
-
-def _scale(canvas: Image.Image, pen: ImageDraw.ImageDraw, x: int, y: int) -> None:
-    """Draw the colours from low to high, as a bar between the two words."""
-    bar = Image.fromarray(_cividis(np.tile(np.linspace(0, 255, 160).round().astype(np.uint8), (12, 1))))
-    left = x + math.ceil(font(15).getlength("low")) + 8
-    pen.text((x, y + 6), "low", FAINT, font(15), anchor="lm")
-    canvas.paste(bar, (left, y))
-    pen.text((left + bar.width + 8, y + 6), "high", FAINT, font(15), anchor="lm")
 
 
 def _wrapped(text: str, size: int, width: int) -> list[str]:
@@ -199,14 +194,18 @@ def _wrapped(text: str, size: int, width: int) -> list[str]:
 
 def write_sheet(gallery: Gallery, path: Path) -> None:
     """Write the contact sheet as a PNG. RunError where it cannot be written."""
-    write_whole(path, png(draw(gallery)))
+    write_whole(path, encoded(draw(gallery)))
 
 
-def png(image: Image.Image) -> bytes:
-    """Return an image as a PNG."""
+def encoded(image: Image.Image, kind: str = "PNG", **options: int) -> bytes:
+    """Return the file of an image."""
     buffer = io.BytesIO()
-    image.save(buffer, "PNG")
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
+
+
+def _uri(webp: bytes) -> str:
+    return "data:image/webp;base64," + base64.b64encode(webp).decode()
 
 
 def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Sequence[str]) -> list[str]:
@@ -244,7 +243,9 @@ def write_page(gallery: Gallery, path: Path) -> None:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["uri"] = _uri
+    environment.filters["uri"] = lambda pixels: _uri(
+        encoded(Image.fromarray(pixels), "WEBP", quality=_QUALITY, method=4)
+    )
     switches = (
         _Switch("m", "Maps", tuple(tile.heading for row in gallery.rows[:1] for tile in row.tiles)),
         _Switch("c", "Checkpoints", tuple(dict.fromkeys(row.checkpoint for row in gallery.rows))),
@@ -271,24 +272,16 @@ def _template(name: str) -> str:
     return (resources.files("robustkit.evaluations.maps") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _uri(pixels: Pixels) -> str:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "WEBP", quality=_QUALITY, method=4)
-    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
 def gallery_uri(run: RunFolder) -> str | None:
     """Return the contact sheet of maps, made small enough for a page, as a data URI; None if there is none."""
     path = run.path / "cams" / "gallery.png"
     refuse_link(path, run.path)
     if not path.is_file():
         return None
-    buffer = io.BytesIO()
     try:
         with open_picture(path) as sheet:
             small = sheet.convert("RGB")
     except Exception as fault:  # anything may stand in place of a gallery
         raise RunError(f"{path}: not a gallery that can be read ({fault}); make it again with robustkit cam") from None
     small.thumbnail((1600, 16000), Image.Resampling.LANCZOS)
-    small.save(buffer, "WEBP", quality=80)
-    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return _uri(encoded(small, "WEBP", quality=80))

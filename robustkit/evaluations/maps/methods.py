@@ -127,11 +127,6 @@ def as_numbers(method: str, chosen: Chosen) -> dict[str, int | float]:
     return {key: int(value) if OPTIONS[method][key].whole else float(value) for key, value in chosen}
 
 
-def value_of(method: str, key: str, chosen: Chosen) -> float:
-    """Return an option's value, the usual one where none was chosen."""
-    return float(dict(chosen).get(key, OPTIONS[method][key].usual))
-
-
 def check_names(method: str, given: Mapping[str, str], others: tuple[str, ...], where: str) -> None:
     """Raise ProtocolError for a parameter that neither all maps have nor this method."""
     names = (*others, *OPTIONS.get(method, {}))
@@ -186,7 +181,7 @@ def map_of_class(method: str, options: Chosen = ()) -> Cost:
 def _turns(method: str, options: Chosen) -> int:
     """Return how often a method asks that has no need of the image's own answer; 0 for others."""
     name = {"rise": "masks", "integrated-gradients": "steps", "smooth-grad": "samples"}.get(method)
-    return 0 if name is None else int(value_of(method, name, options))
+    return 0 if name is None else int(dict(options).get(name, OPTIONS[method][name].usual))
 
 
 METHOD_NAMES = {

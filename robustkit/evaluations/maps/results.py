@@ -47,8 +47,6 @@ from .condition import (
 if TYPE_CHECKING:
     from ..records import Compared
 
-MAXIMA = ("max_box_acc",)
-
 
 class Counted:
     """Hundreds of whole numbers per sample for n samples, of which only sums are needed and kept.
@@ -70,7 +68,12 @@ class Counted:
         """Return the metric on the samples, followed by its R bootstrap replicates if it has an interval: (1 + R,)."""
         if not np.array_equal(self._last[0], rows):
             self._last = rows, self._summed(rows)
-        return _STATISTICS[self.metric](self._last[1], len(rows))
+        sums = self._last[1]
+        if self.metric == "pxap":  # of counts outside and inside the object by level, pooled over samples
+            return pxap(torch.from_numpy(sums).reshape(len(sums), 2, -1)).numpy()
+        # MaxBoxAcc of hits by threshold and IoU: the best threshold for each IoU, averaged.
+        figures: Floats = (sums.reshape(len(sums), -1, len(IOUS)) / len(rows)).max(axis=1).mean(axis=1)
+        return figures
 
     def _summed(self, rows: Rows) -> Floats:
         values, places = self._read(), self.places[rows]
@@ -99,8 +102,12 @@ class Pooled:
             column = shard[name].combine_chunks()
             self._present[name].append(column.is_valid().to_numpy(zero_copy_only=False))
             present = column.drop_null()
-            if len(present):
-                self._values[name].append(_few_bytes(present) if name == "pixel_counts" else _bits(present))
+            if len(present) and name == "box_hits":
+                packed = np.frombuffer(b"".join(present.to_pylist()), np.uint8)
+                self._values[name].append(packed.reshape(len(present), -1))
+            elif len(present):
+                counts = present.flatten().to_numpy(zero_copy_only=False).reshape(len(present), -1)
+                self._values[name].append(counts.astype(np.uint16 if counts.max(initial=0) < 2**16 else np.int64))
         return shard.drop_columns([name for name in POOLED if name in shard.column_names])
 
     def of(self, column: str, rows: Rows, again: Callable[[], Pooled]) -> Counted | None:
@@ -123,33 +130,8 @@ POOLED = {"pixel_counts": "pxap", "box_hits": "max_box_acc"}
 _BITS = len(THRESHOLDS) * len(IOUS)
 
 
-def _few_bytes(lists: pa.ListArray) -> NDArray[Any]:
-    values: NDArray[Any] = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
-    return values.astype(np.uint16 if values.max(initial=0) < 2**16 else np.int64)
-
-
-def _bits(packed: pa.BinaryArray) -> NDArray[np.uint8]:
-    return np.frombuffer(b"".join(packed.to_pylist()), np.uint8).reshape(len(packed), -1)
-
-
 def has_interval(n: int, metric: str) -> bool:
-    return n >= FEWEST and metric not in MAXIMA
-
-
-def _pxap(sums: Floats, n: int) -> Floats:
-    """Compute PxAP of counts outside and inside the object by level, (R, 2 * levels), pooled over samples."""
-    return pxap(torch.from_numpy(sums).reshape(len(sums), 2, -1)).numpy()
-
-
-def _max_box_acc(sums: Floats, n: int) -> Floats:
-    """Compute MaxBoxAcc of hits by threshold and IoU, (R, thresholds * IOUS): the best threshold for each IoU,
-    averaged.
-    """
-    figures: Floats = (sums.reshape(len(sums), -1, len(IOUS)) / n).max(axis=1).mean(axis=1)
-    return figures
-
-
-_STATISTICS: dict[str, Callable[[Floats, int], Floats]] = {"pxap": _pxap, "max_box_acc": _max_box_acc}
+    return n >= FEWEST and metric != "max_box_acc"  # resampling biases a maximum upwards
 
 
 _WANTED = {
@@ -173,11 +155,6 @@ class Figures:
     ids: Any
     values: dict[tuple[str, str], Floats | Counted]
     flags: tuple[str, ...] = ()
-
-
-def is_wanted_of_maps(column: str) -> bool:
-    """Whether results of a map need a column."""
-    return column in _WANTED
 
 
 def map_figures(
@@ -240,7 +217,10 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Result]:
             rows = _present(figures.values[key])
             if not len(rows):
                 continue
-            value, low, high = _of_samples(figures.values[key], key[1], rows)
+            values = figures.values[key]
+            value, low, high = _estimate(_drawn(values, key[1], rows), len(rows), key[1])
+            if key[1] == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
+                low, high = wilson(int(values[rows].sum()), len(rows))
             flags = list(figures.flags)
             if len(rows) < len(figures.ids):
                 why = "maps are constant" if key[1] in _OF_MAPS else "samples have no object in the frame"
@@ -305,16 +285,8 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
                 yield Result(explained.text, column + suffix, value, len(chosen), low, high, lines)
 
 
-def _of_samples(values: Floats | Counted, metric: str, rows: Rows) -> tuple[float, float, float]:
-    """Return the metric on the samples and its interval, Wilson's of hits and misses."""
-    value, low, high = _estimate(_drawn(values, metric, rows), len(rows), metric)
-    if metric == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
-        low, high = wilson(int(values[rows].sum()), len(rows))
-    return value, low, high
-
-
 def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
-    """Return the metric and its interval; nan for a few samples, and for a maximum, which resampling biases upwards."""
+    """Return the metric and its interval; nan for a few samples, and for a maximum."""
     if not has_interval(n, metric):
         return float(drawn[0]), math.nan, math.nan
     ((low, high),) = intervals(drawn[1:, None], n, drawn[:1])
@@ -350,7 +322,7 @@ class MapSummary(Summary):
     def add(self, condition: str) -> Iterable[Result]:
         reading, explained, pooled = self.reading, parse_explained(condition), Pooled()
         assert explained is not None
-        shards = partial(reading.shards, condition, is_wanted_of_maps)
+        shards = partial(reading.shards, condition, _WANTED)
         table, notes = reading.joined(map(pooled.taken, shards()))
         if "degenerate" not in table.column_names:  # no sample could be read
             return ()
@@ -391,44 +363,11 @@ _LOCALISED = ("cam_pixel_accuracy", "cam_iou", "cam_dice")  # precision and reca
 _COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
 
 
-def compared_scores(first: Recorded, second: Recorded, common: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield condition and metric of the scores that some sample of either side has, for all maps except controls.
-
-    A score that was not requested is null throughout a record.
-    """
-    for explained in filter(None, map(parse_explained, common)):
-        if explained.is_control:
-            continue
-        columns = {key: _columns(*key)[1:] for key in _keys(explained)}
-        read = [name for names in columns.values() for name in names]
-        for side in (first, second):  # so that no file is opened twice; what a record lacks is reported later
-            with contextlib.suppress(RunError):
-                side.samples(explained.text, read)
-        for key, (column, right) in columns.items():
-            with contextlib.suppress(RunError):
-                sides = [side.samples(explained.text, [column, right]).columns[column] for side in (first, second)]
-                if not all(np.isnan(figures).all() for figures in sides):
-                    yield key
-
-
 def _keys(explained: MapSpec) -> list[tuple[str, str]]:
     if explained.under:
         return [(explained.text, metric.name) for metric in STABILITY]
     localised = [(of_mode(explained, mode), name) for mode in ("box", "mask") for name in _LOCALISED]
     return [*localised, *((explained.text, name) for name in PLAIN.values())]
-
-
-def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
-    """Return a score for each sample whose clean image is predicted right and that has one.
-
-    Raises:
-        RunError: it is not a mean over samples, or there are no records.
-    """
-    text, column, right = _columns(condition, metric)
-    read = side.samples(text, [column, right])
-    figures = read.columns[column]
-    kept = np.flatnonzero((read.columns[right] != 0) & ~np.isnan(figures))  # nan: without a label
-    return read.ids.take(kept), figures[kept]
 
 
 def _columns(condition: str, metric: str) -> tuple[str, str, str]:
@@ -457,10 +396,35 @@ class MapsAggregator(Aggregator):
     def compared(
         self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        return compared_scores(first, second, common)
+        """Yield condition and metric of the scores that some sample of either side has, for all maps except controls.
+
+        A score that was not requested is null throughout a record.
+        """
+        for explained in filter(None, map(parse_explained, common)):
+            if explained.is_control:
+                continue
+            columns = {key: _columns(*key)[1:] for key in _keys(explained)}
+            read = [name for names in columns.values() for name in names]
+            for side in (first, second):  # so that no file is opened twice; what a record lacks is reported later
+                with contextlib.suppress(RunError):
+                    side.samples(explained.text, read)
+            for key, (column, right) in columns.items():
+                with contextlib.suppress(RunError):
+                    sides = [side.samples(explained.text, [column, right]).columns[column] for side in (first, second)]
+                    if not all(np.isnan(figures).all() for figures in sides):
+                        yield key
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
-        return per_sample(side, condition, metric)
+        """Return a score for each sample whose clean image is predicted right and that has one.
+
+        Raises:
+            RunError: it is not a mean over samples, or there are no records.
+        """
+        text, column, right = _columns(condition, metric)
+        read = side.samples(text, [column, right])
+        figures = read.columns[column]
+        kept = np.flatnonzero((read.columns[right] != 0) & ~np.isnan(figures))  # nan: without a label
+        return read.ids.take(kept), figures[kept]
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         return ["Maps are compared on images that both predict right."] if shown else []

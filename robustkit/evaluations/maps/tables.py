@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
@@ -14,10 +14,10 @@ from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_s
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
 from ..interface import Clause, ShortRow
-from ..metrics import Cells, SummaryRow, is_finite
+from ..metrics import Cells, SummaryRow, figure_cell, is_finite
 from ..presenting import flag_lines, of_family
 from ..registry import metric_in
-from .condition import BEST, MODES, VOCABULARY, MapSpec, only_boxes, parts_of
+from .condition import BEST, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri
 from .methods import METHOD_NAMES, method_names, shown
 
@@ -142,62 +142,19 @@ def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
 def _description(score: str, rivals: Sequence[Score], names: Mapping[str, str]) -> str:
     sentences = []
     for entry in rivals:
-        mine = [f"{name} {_figure(point)}" for name, point in entry.points.items() if name not in CONTROLS]
+        mine = [f"{name} {point.value:.3f}" for name, point in entry.points.items() if name not in CONTROLS]
         controls = {name: point.value for name, point in entry.points.items() if name in CONTROLS}
         if controls:
             pick = min if "↓" in score else max
             best = pick(controls, key=lambda name: controls[name])
-            mine.append(f"best control {best} {_figure(entry.points[best])}")
+            mine.append(f"best control {best} {entry.points[best].value:.3f}")
         sentences.append(f"{names[entry.checkpoint]}: {', '.join(mine)}")
     return f"{score.replace(' ↓', ', lower is better')}. {listed(sentences)}."
 
 
-def _figure(point: Point) -> str:
-    return f"{point.value:.3f}"
-
-
-SCORE_HEADINGS = {
-    "cam_pixel_accuracy": "pixel acc.",
-    "cam_iou": "IoU",
-    "cam_dice": "DICE",
-    "cam_precision": "precision",
-    "cam_recall": "recall",
-}
-FREE_HEADINGS = {
-    "pointing_game": "pointing",
-    "energy_inside": "energy inside",
-    "pxap": "PxAP",
-    "max_box_acc": "MaxBoxAccV2",
-    "abpc": "ABPC",
-    "insertion_auc": "insertion",
-    "deletion_auc": "deletion ↓",
-    "road": "ROAD",
-    "road_lerf": "ROAD LeRF",
-    "road_morf": "ROAD MoRF ↓",
-    "infidelity": "infidelity ↓",
-    "head_correlation": "head redrawn",
-    "cascade_correlation": "model redrawn",
-    "entropy_rise": "entropy rise",
-    "max_sensitivity": "max sensitivity",
-    "mean_sensitivity": "mean sensitivity",
-    "map_entropy": "entropy of maps",
-    "map_gini": "Gini of maps",
-}
 ONE_SIDED = ("cam_precision", "cam_recall")
 """Scores that a map reaches by marking everything, or nearly nothing: a lead in one is not shown without the other."""
 STABLE_HEADINGS = ("under", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
-
-Rows = tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class MapTable:
-    """One table of a checkpoint. title: what is scored. headings: of the columns; rows of texts."""
-
-    checkpoint: str
-    title: str
-    headings: tuple[str, ...]
-    rows: Rows
 
 
 def is_of_maps(condition: str) -> bool:
@@ -205,8 +162,10 @@ def is_of_maps(condition: str) -> bool:
     return condition.startswith(("cam(", "stability("))
 
 
-def map_tables(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[MapTable]:
-    """Return the tables of all checkpoints, from the rows of the summary. only_boxes: whether there are no masks."""
+def map_tables(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[TextTable]:
+    """Return the tables of all checkpoints, from the rows of the summary, under titles without their names. only_boxes:
+    whether there are no masks.
+    """
     by_checkpoint: dict[str, list[Mapping[str, Any]]] = {}
     for row in results:
         if is_of_maps(row["condition"]):
@@ -214,7 +173,7 @@ def map_tables(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -
     return [table for checkpoint, rows in by_checkpoint.items() for table in _tables(checkpoint, rows, only_boxes)]
 
 
-def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool) -> Iterator[MapTable]:
+def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool) -> Iterator[TextTable]:
     figures: dict[tuple[MapSpec, str], dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         parts = parts_of(row["condition"])
@@ -223,7 +182,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool
     scored = {key: metrics for key, metrics in figures.items() if not key[0].under}
     for kind in dict.fromkeys(spec.kind for spec, _ in scored):
         ours = {key: metrics for key, metrics in scored.items() if key[0].kind == kind}
-        said = _title_of(kind)
+        said = " of the label's class" * (kind.target == "label") + (f", {kind.on} samples drawn" if kind.on else "")
         for mode in MODES:
             part = {spec: metrics for (spec, its), metrics in ours.items() if its == mode}
             against = "pixels against boxes" if only_boxes and mode == "mask" else f"{mode} mode"
@@ -235,11 +194,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool
     for method in dict.fromkeys(spec.called for spec in stable):
         same = {spec: metrics for spec, metrics in stable.items() if spec.called == method}
         lines = tuple(_stable(spec, metrics) for spec, metrics in same.items())
-        yield MapTable(checkpoint, f"{method}: alike to the clean map", STABLE_HEADINGS, lines)
-
-
-def _title_of(kind: MapSpec) -> str:
-    return " of the label's class" * (kind.target == "label") + (f", {kind.on} samples drawn" if kind.on else "")
+        yield TextTable(f"{method}: alike to the clean map", STABLE_HEADINGS, lines, checkpoint=checkpoint)
 
 
 def _scores(
@@ -247,7 +202,7 @@ def _scores(
     title: str,
     headings: Mapping[str, str],
     part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]],
-) -> Iterator[MapTable]:
+) -> Iterator[TextTable]:
     """Yield a table with one column per method, the controls last and without intervals; below each score its lead over
     the best control.
     """
@@ -259,15 +214,15 @@ def _scores(
     for metric in used:
         figures = {spec: part[spec].get(metric) for spec in order}
         ns = dict.fromkeys(str(row["n"]) for row in figures.values() if row is not None)
-        cells = ["" if row is None else _interval(row, plain=spec.is_control) for spec, row in figures.items()]
+        cells = [figure_cell(row, 1, not spec.is_control) if row else "" for spec, row in figures.items()]
         rows.append((headings[metric], " / ".join(ns), *cells))
         leads = {spec: part[spec].get(f"{metric}_over_control") for spec in order}
         best = [row["flags"][0].partition(": ")[2] for row in leads.values() if row is not None]
         if best and metric not in ONE_SIDED:
-            cells = ["" if row is None else _interval(row, "+") for row in leads.values()]
+            cells = ["" if row is None else figure_cell(row, 1, sign="+") for row in leads.values()]
             rows.append((f"  – {best[0]}", "", *cells))
     names = (f"{spec.called} [95 %]" if not spec.is_control else spec.method for spec in order)
-    yield MapTable(checkpoint, title, ("score", "n", *names), tuple(rows))
+    yield TextTable(title, ("score", "n", *names), tuple(rows), checkpoint=checkpoint)
 
 
 def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
@@ -276,59 +231,23 @@ def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[st
         row = metrics.get(f"rank_correlation_{group}")
         cells.append("0" if row is None else str(row["n"]))
         for metric in ("rank_correlation", "map_iou"):
-            score = metrics.get(f"{metric}_{group}")
-            cells.append("–" if score is None else _interval(score))
+            cells.append(figure_cell(metrics.get(f"{metric}_{group}"), 1))
     return tuple(cells)
-
-
-def _interval(row: Mapping[str, Any], sign: str = "", plain: bool = False) -> str:
-    """Return `0.436 [0.410, 0.461]`: the third digit is noise at a few hundred images, a fourth would mislead."""
-    if row["value"] is None:
-        return "nan"
-    if plain or row["ci_low"] is None:
-        return _thousandths(row["value"], sign)
-    low, high = (_thousandths(row[name], sign) for name in ("ci_low", "ci_high"))
-    return f"{_thousandths(row['value'], sign)} [{low}, {high}]"
-
-
-def _thousandths(value: float, sign: str) -> str:
-    return f"{round(value, 3) + 0.0:{sign}.3f}"  # no -0.000
-
-
-def card_parts(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> Iterator[CardPart]:
-    """Yield the tables for a model card, in one part. only_boxes: whether there are no masks."""
-    if maps := map_tables(results, only_boxes):
-        note = "Controls do not look at the image; below a score stands its lead over the best of them."
-        parts = [(f"{table.title[:1].upper()}{table.title[1:]}", table.headings, table.rows) for table in maps]
-        yield CardPart("Maps", note, parts)
-
-
-def terminal_maps(tables: Sequence[MapTable]) -> Iterator[TextTable]:
-    """Yield the tables for a terminal."""
-    for table in tables:
-        yield TextTable(f"{table.checkpoint}: {table.title}", table.headings, table.rows).said_once("n")
 
 
 _LEAD = "  – "  # begins the row of a lead over the control that it names
 
 
-def map_grids(tables: Sequence[MapTable]) -> list[Grid]:
+def map_grids(tables: Sequence[TextTable]) -> list[Grid]:
     """Return the tables of all checkpoints side by side, those of the same scores together."""
-    groups: dict[str, list[MapTable]] = {}
+    groups: dict[str, list[Part]] = {}
     for table in tables:
-        groups.setdefault(table.title, []).append(table)
-    return [
-        grid
-        for title, some in groups.items()
-        for grid in side_by_side(title.replace("maps,", "Maps,", 1), [_part(table) for table in some])
-    ]
-
-
-def _part(table: MapTable) -> Part:
-    if not any(row[0].startswith(_LEAD) for row in table.rows):
-        return Part(table.checkpoint, table.headings, table.rows)
-    headings = (*table.headings[:2], "best control", *table.headings[2:])
-    return Part(table.checkpoint, headings, tuple(_named(table.rows)))
+        headings, rows = table.headings, table.rows
+        if any(row[0].startswith(_LEAD) for row in rows):
+            headings, rows = (*headings[:2], "best control", *headings[2:]), tuple(_named(rows))
+        part = Part(table.checkpoint, headings, rows)
+        groups.setdefault(table.title.replace("maps,", "Maps,", 1), []).append(part)
+    return [grid for title, parts in groups.items() for grid in side_by_side(title, parts)]
 
 
 def _named(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -353,51 +272,11 @@ LEADS = (("abpc", ""), ("cam_iou", "mask"), ("cam_iou", "box"))
 HEADING = "maps: IoU in % and ABPC, more is better"
 
 
-def clauses(cells: Cells, only_boxes: bool = False) -> Iterator[Clause]:
-    """Yield whether maps are better than the best control, by the scores in `LEADS`. only_boxes: without masks."""
-    leads: dict[str, dict[str, list[str]]] = {}
-    for metric, mode in LEADS:
-        score = score_called(metric, mode, only_boxes)
-        for (condition, name), row in cells.items():
-            parts = parts_of(condition) if name == f"{metric}_over_control" else None
-            if parts is None or parts[1] != mode:
-                continue
-            control = next(flag[len(BEST) :] for flag in row["flags"] if flag.startswith(BEST))
-            method = METHOD_NAMES.get(parts[0].method, parts[0].method)
-            if parts[0].options:
-                method += f" ({', '.join(shown(parts[0].options))})"
-            if parts[0].target == "label":
-                method += " of the label's class"
-            odd = f" at threshold {parts[0].threshold:g}" if mode and parts[0].threshold != 0.5 else ""
-            verb = f"{_verb(row)} {CONTROLS_IN_WORDS.get(control, control)}"
-            leads.setdefault(method, {}).setdefault(verb, []).append(score + odd)
-    for method, verbs in leads.items():
-        yield Clause(f"{method} {', '.join(f'{verb} on {_and(scores)}' for verb, scores in verbs.items())}")
-
-
-def short(texts: Sequence[str], only_boxes: bool = False) -> Iterator[ShortRow]:
-    """Yield the scores in `LEADS` for the short table of a run, each before its lead over the best control."""
-    for text in texts:
-        parts = parts_of(text)
-        if parts is None or parts[0].is_control or parts[0].under:
-            continue
-        for name, mode in LEADS:
-            score = score_called(name, mode, only_boxes)
-            metric, lead = metric_in(VOCABULARY, name), metric_in(VOCABULARY, f"{name}_over_control")
-            if mode == parts[1] and metric is not None and lead is not None:
-                yield ShortRow(HEADING, f"{_called(text)}: {score}", text, metric)
-                yield ShortRow(HEADING, "  – best control", text, lead)
-
-
 def _called(text: str) -> str:
     """Return the method, with the parameters that differ from the published ones, but without the mode."""
     inside = text.partition("(")[2].removesuffix(")").split(",")
     method, *more = [part for part in inside if not part.startswith("mode=")]
     return f"{method} ({', '.join(more)})" if more else method
-
-
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _verb(lead: SummaryRow) -> str:
@@ -408,15 +287,8 @@ def _verb(lead: SummaryRow) -> str:
     return "beats" if low > 0 else "is behind" if high < 0 else "cannot be distinguished from"
 
 
-_SHOWN = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
-
-
-def front(keys: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield condition and metric of the scores of each map of clean images, without controls."""
-    for text, metric in keys:
-        parts = parts_of(text)
-        if parts is not None and not parts[0].under and not parts[0].is_control and (metric, parts[1]) in _SHOWN:
-            yield text, metric
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 class MapsPresenter(Presenter):
@@ -425,20 +297,59 @@ class MapsPresenter(Presenter):
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return front(keys)
+        """Yield condition and metric of the scores of each map of clean images, without controls."""
+        drawn = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
+        for text, metric in keys:
+            parts = parts_of(text)
+            if parts is not None and not parts[0].under and not parts[0].is_control and (metric, parts[1]) in drawn:
+                yield text, metric
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        return clauses(cells, only_boxes(manifest))
+        """Yield whether maps are better than the best control, by the scores in `LEADS`."""
+        boxes = only_boxes(manifest)
+        leads: dict[str, dict[str, list[str]]] = {}
+        for metric, mode in LEADS:
+            score = score_called(metric, mode, boxes)
+            for (condition, name), row in cells.items():
+                parts = parts_of(condition) if name == f"{metric}_over_control" else None
+                if parts is None or parts[1] != mode:
+                    continue
+                control = next(flag[len(BEST) :] for flag in row["flags"] if flag.startswith(BEST))
+                method = METHOD_NAMES.get(parts[0].method, parts[0].method)
+                if parts[0].options:
+                    method += f" ({', '.join(shown(parts[0].options))})"
+                if parts[0].target == "label":
+                    method += " of the label's class"
+                odd = f" at threshold {parts[0].threshold:g}" if mode and parts[0].threshold != 0.5 else ""
+                verb = f"{_verb(row)} {CONTROLS_IN_WORDS.get(control, control)}"
+                leads.setdefault(method, {}).setdefault(verb, []).append(score + odd)
+        for method, verbs in leads.items():
+            yield Clause(f"{method} {', '.join(f'{verb} on {_and(scores)}' for verb, scores in verbs.items())}")
 
     def card(self, results: Results) -> Iterable[CardPart]:
-        return card_parts(results, only_boxes(results.manifest))
+        if maps := map_tables(results, only_boxes(results.manifest)):
+            note = "Controls do not look at the image; below a score stands its lead over the best of them."
+            parts = [(f"{table.title[:1].upper()}{table.title[1:]}", table.headings, table.rows) for table in maps]
+            yield CardPart("Maps", note, parts)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        tables = map_tables(results, only_boxes(results.manifest))
-        return [*terminal_maps(tables), *support_tables(results, is_of_maps)]
+        for table in map_tables(results, only_boxes(results.manifest)):
+            yield replace(table, title=f"{table.checkpoint}: {table.title}").said_once("n")
+        yield from support_tables(results, is_of_maps)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        return short(texts, only_boxes(manifest))
+        """Yield the scores in `LEADS` for the short table of a run, each before its lead over the best control."""
+        boxes = only_boxes(manifest)
+        for text in texts:
+            parts = parts_of(text)
+            if parts is None or parts[0].is_control or parts[0].under:
+                continue
+            for name, mode in LEADS:
+                score = score_called(name, mode, boxes)
+                metric, lead = metric_in(VOCABULARY, name), metric_in(VOCABULARY, f"{name}_over_control")
+                if mode == parts[1] and metric is not None and lead is not None:
+                    yield ShortRow(HEADING, f"{_called(text)}: {score}", text, metric)
+                    yield ShortRow(HEADING, "  – best control", text, lead)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines, boxes = flag_lines(results, of_family(self.name)), only_boxes(results.manifest)
@@ -447,12 +358,7 @@ class MapsPresenter(Presenter):
             grids = [*map_grids(map_tables(results, boxes)), *support_grids(results, is_of_maps)]
             return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
 
-        yield Section(
-            "maps",
-            "What it looks at",
-            values,
-            tuple(map_figures(scores(results, boxes), looks)),
-        )
+        yield Section("maps", "What it looks at", values, tuple(map_figures(scores(results, boxes), looks)))
 
 
 PRESENTER = MapsPresenter()

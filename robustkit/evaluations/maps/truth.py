@@ -172,7 +172,9 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         names = {bare_path(name): name for name in listed}
         files = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "boxes").items()}
         annotations = {sample: _annotation(path) for sample, path in files.items()}
-        digest = _digest(f"{sample}\0{_hash(path)}\n".encode() for sample, path in files.items())
+        digest = _digest(
+            f"{sample}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode() for sample, path in files.items()
+        )
         sizes = _sizes(dataset, files)
         placed, notes = _placed(annotations, sizes, place)
         for sample, annotation in placed.items():
@@ -189,8 +191,8 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         if any(_is_outside(placed[sample].boxes, size.upright) for sample, size in sizes.items() if sample in placed):
             read_csv(place, upright, key=bare_path)  # raises an error with the line
         digest = _digest([hashlib.sha256(place.read_bytes()).digest()])
-    told = f"{BOXES_GIVEN}{len(placed)} of {len(dataset)} images from {place}"
-    return Truth(dataset, boxes=placed, digest=digest, notes=(told, *notes))
+    said = f"{BOXES_GIVEN}{len(placed)} of {len(dataset)} images from {place}"
+    return Truth(dataset, boxes=placed, digest=digest, notes=(said, *notes))
 
 
 def _placed(
@@ -227,7 +229,8 @@ def _placed(
             pixels = _pixels(sizes[sample], way)
             if annotation.size not in (None, pixels):
                 scaled += 1
-                boxes = tuple(_scaled(box, annotation.size, pixels) for box in boxes)
+                across, down = (new / old for new, old in zip(pixels, annotation.size, strict=True))
+                boxes = tuple((x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in boxes)
             if way == _STORED:
                 stored += 1
                 boxes = tuple(map(sizes[sample].turned, boxes))
@@ -262,12 +265,6 @@ def _are_alike(size: tuple[int, int], image: tuple[int, int]) -> bool:
     return max((side - 1) / own for own, side in zip(size, image, strict=True)) < min(
         (side + 1) / own for own, side in zip(size, image, strict=True)
     )
-
-
-def _scaled(box: Box, size: tuple[int, int] | None, image: tuple[int, int]) -> Box:
-    assert size is not None
-    (x0, y0, x1, y1), across, down = box, image[0] / size[0], image[1] / size[1]
-    return x0 * across, y0 * down, x1 * across, y1 * down
 
 
 def _perhaps_sides(annotations: Mapping[str, Annotation], sizes: Mapping[str, Sizes]) -> Iterator[str]:
@@ -392,10 +389,6 @@ def _check_size(sample: Sample, what: str, size: tuple[int, int] | None, image: 
     if size is not None and size != image:
         there, here = (f"{width}x{height}" for width, height in (size, image))
         raise BadImageError(f"{sample.id}: the {what} is of {there} pixels, the image of {here}; expected the same")
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _digest(parts: Iterable[bytes]) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
 from ...display.table import TextTable
 from ...errors import PluginError
-from ...evaluations.aggregate import Gatherer, Number, Parts, Reading, Result, Results, column_of, readable
+from ...evaluations.aggregate import Gatherer, Number, Parts, Reading, Result, column_of, readable
 from ...evaluations.attacks.results import is_stage_column
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
 from ...evaluations.metrics import named
@@ -34,11 +34,8 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint: of single conditions, of means over corruptions, and of several maps."""
     rows: list[dict[str, Any]] = []
     summaries: dict[AnyFamily, Summary | None] = {}
-    overviews = [
-        overview
-        for family in families_of(reading.manifest)
-        if (overview := family.aggregator.overview(reading)) is not None
-    ]
+    every = (family.aggregator.overview(reading) for family in families_of(reading.manifest))
+    overviews = [overview for overview in every if overview is not None]
     for condition in conditions:
         family = family_of(kind_of(condition))
         if family not in summaries:
@@ -148,11 +145,12 @@ class ClassTally:
         """Return the tally of a condition's records; samples that were not read or have no label are left out."""
         import pyarrow.compute as pc
 
-        read = table.filter(pc.and_(table["error"].is_null(), pc.and_(table["correct"].is_valid(), _known(table))))
+        known = pc.greater_equal(pc.fill_null(table["label"], -1), 0)
+        read = table.filter(pc.and_(table["error"].is_null(), pc.and_(table["correct"].is_valid(), known)))
         label, prediction = (read[name].to_numpy().astype(np.int64) for name in ("label", "prediction"))
         return cls(read["sample_id"], label, prediction, read["correct"].to_numpy().astype(bool))
 
-    def beside(self, other: ClassTally) -> tuple[ClassTally, ClassTally]:
+    def shared(self, other: ClassTally) -> tuple[ClassTally, ClassTally]:
         """Return this tally and the other on the samples that both have, in one order."""
         if self.ids.equals(other.ids):
             return self, other
@@ -178,12 +176,6 @@ class ClassTally:
         return sorted(zip(which.tolist(), often.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
 
 
-def _known(table: pa.Table) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.greater_equal(pc.fill_null(table["label"], -1), 0)
-
-
 class WeakClasses(Gatherer):
     """One table per checkpoint on clean images, and one per attack; none where nothing is wrong."""
 
@@ -205,13 +197,8 @@ class WeakClasses(Gatherer):
             self._clean = {checkpoint: tally}  # the others are no longer needed
             table = _lowest(checkpoint, tally, self._names)
         elif checkpoint in self._clean:
-            table = _largest_drops(checkpoint, condition, *self._clean[checkpoint].beside(tally), self._names)
+            table = _largest_drops(checkpoint, condition, *self._clean[checkpoint].shared(tally), self._names)
         self.tables += [] if table is None else [table]
-
-
-def weak_spots(results: Results) -> list[TextTable]:
-    """Return the tables of a run."""
-    return results.gathered(WeakClasses).tables
 
 
 def _lowest(checkpoint: str, tally: ClassTally, names: Sequence[str]) -> TextTable | None:

@@ -13,7 +13,7 @@ from ...common.intervals import calibration_error, calibration_gaps, wilson
 from ...display.svg import INK, Figure, Point, Style, dots, draw, percent, plain, roomy
 from ...display.table import CardPart, Grid, TextTable
 from ...display.text import Made, code
-from ...evaluations.aggregate import Gatherer, Results
+from ...evaluations.aggregate import Gatherer
 from ...protocol.condition import CLEAN
 from ..condition_table import CHANGE, ConditionTable
 
@@ -115,11 +115,6 @@ class Reliabilities(Gatherer):
             self._attacked.add(checkpoint)
         if (entry := reliability(checkpoint, condition, read)) is not None:
             self.entries.append(entry)
-
-
-def reliabilities(results: Results) -> list[Reliability]:
-    """Return the reliabilities of a run."""
-    return results.gathered(Reliabilities).entries
 
 
 def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Figure]:

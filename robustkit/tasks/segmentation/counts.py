@@ -86,7 +86,10 @@ class Counts:
         import pyarrow.compute as pc
 
         read = table.filter(table["error"].is_null()).sort_by("sample_id")
-        intersections, predicted, labelled = (_per_class(read, name) for name in COLUMNS[1:4])
+        flat = (read[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in COLUMNS[1:4])
+        intersections, predicted, labelled = (
+            values.astype(np.int32).reshape(len(read), len(values) // max(len(read), 1)) for values in flat
+        )
         nll = read["nll"].to_numpy(zero_copy_only=False).astype(np.float64)
         largest = {norm: pc.max(read[norm]).as_py() or 0.0 for norm in ("linf", "l2")}
         ids = read["sample_id"].combine_chunks()
@@ -152,10 +155,10 @@ class Counts:
         return self._resampled[1]
 
 
-def averaged(parts: Iterable[tuple[float, Counts]]) -> tuple[int, Floats, Floats]:
+def averaged(parts: Iterable[tuple[float, Any]]) -> tuple[int, Floats, Floats]:
     """Return the number of images, `values` (4 + K,) and `resampled` (R, 4) of a weighted mean over conditions.
 
-    parts: weights and counts, which need not be in memory together.
+    parts: weights and counts, or what is kept of these; they need not be in memory together.
     """
     weighted = ((len(counts.ids), weight * counts.values, weight * counts.resampled) for weight, counts in parts)
     return reduce(lambda total, part: (part[0], total[1] + part[1], total[2] + part[2]), weighted)
@@ -186,8 +189,3 @@ def mean_known(figures: Floats) -> Floats:
     present = ~np.isnan(figures)
     means: Floats = np.where(present, figures, 0).sum(axis=1) / present.sum(axis=1)
     return means
-
-
-def _per_class(read: pa.Table, name: str) -> Any:
-    values = read[name].combine_chunks().flatten().to_numpy(zero_copy_only=False).astype(np.int32)
-    return values.reshape(len(read), len(values) // max(len(read), 1))

@@ -175,7 +175,9 @@ def draw_examples(
     shown = _shown(run, conditions)
     subjects = [SegmenterSubject(model, card, settings, scenes.unjudged) for model in models]
     rows = []
-    for sample in _spread(_readable(run, scenes), count):
+    samples = _readable(run, scenes)
+    few = min(count, len(samples))
+    for sample in [samples[index * len(samples) // few] for index in range(few)]:
         try:
             rows.append(tuple(_tiles(subjects, scenes, sample, shown)))
         except BadImageError:
@@ -183,7 +185,9 @@ def draw_examples(
     if not rows:
         return None
     names = [model.identity.name for model in models]
-    headings = (("image", ""), ("truth", ""), *((_words(c), name) for name in names for c in shown))
+    words = [words_of(each.text).label(each.text) for each in shown]
+    words = [text.replace("_", " ") if each.group else text for each, text in zip(shown, words, strict=True)]
+    headings = (("image", ""), ("truth", ""), *((text, name) for name in names for text in words))
     line = f"{scenes.dataset.name}; protocol {card.tag}"
     sheet = Examples(", ".join(names), line, headings, tuple(rows), scenes.class_names)
     buffer = io.BytesIO()
@@ -203,12 +207,6 @@ def _shown(run: RunFolder, conditions: Sequence[Condition]) -> list[Condition]:
     return [CLEAN, *worst, *alone]
 
 
-def _words(condition: Condition) -> str:
-    """Return a condition in a few words, as the heading of a column."""
-    label = words_of(condition.text).label(condition.text)
-    return label.replace("_", " ") if condition.group else label
-
-
 def _readable(run: RunFolder, scenes: LabelledScenes) -> list[Sample]:
     """Return the samples of the run that could be read under every condition and have a pixel that counts."""
     kept = {sample.id: sample for sample in scenes.dataset.samples}
@@ -218,10 +216,6 @@ def _readable(run: RunFolder, scenes: LabelledScenes) -> list[Sample]:
             if not pixels:
                 kept.pop(name, None)
     return list(kept.values())
-
-
-def _spread(samples: Sequence[Sample], count: int) -> list[Sample]:
-    return [samples[index * len(samples) // count] for index in range(min(count, len(samples)))]
 
 
 def _tiles(

@@ -19,6 +19,7 @@ from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result
 from ...evaluations.corruptions.condition import possible_means
+from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.metrics import LEFT_OUT
 from ...evaluations.records import Recorded, common_ids, nothing_common
 from ...evaluations.registry import is_over_groups, shares_of, words_of
@@ -30,19 +31,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def of_runs(column: str) -> bool:
-    """Whether a column of records is about a run of an attack: `predicted js`."""
-    return column.partition(" ")[0] in BY_RUN and " " in column
-
-
 def counts_of_runs(table: pa.Table) -> list[Counts]:
     """Return the counts at the worst point of each run of an attack; none where it makes no several runs."""
-    runs = [name.partition(" ")[2] for name in table.column_names if name.startswith(f"{BY_RUN[0]} ")]
-    tables = []
-    for run in runs:
-        ours = table.drop_columns(list(BY_RUN))
-        tables.append(ours.rename_columns([_whole(name, run) for name in ours.column_names]))
-    return [Counts.of(each, ()) for each in tables]
+    found = []
+    for run in [name.partition(" ")[2] for name in table.column_names if name.startswith(f"{BY_RUN[0]} ")]:
+        ours, own = table.drop_columns(list(BY_RUN)), {f"{column} {run}": column for column in BY_RUN}
+        found.append(Counts.of(ours.rename_columns([own.get(name, name) for name in ours.column_names]), ()))
+    return found
 
 
 def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], notes: Sequence[str]) -> Iterator[Result]:
@@ -83,18 +78,8 @@ def worst_case(counts: Counts, runs: Sequence[Counts]) -> Counts:
             best = int(np.argmin(np.where(np.isnan(figures), np.inf, figures)))
             if figures[best] < figures[now]:
                 chosen[image], both, either, changed = best, hit[best], union[best], True
-    predicted = np.stack([each.predicted for each in every])
-    return replace(
-        counts,
-        intersections=hits[chosen, images].astype(np.int32),
-        predicted=predicted[chosen, images],
-    )
-
-
-def _whole(name: str, run: str) -> str:
-    """Return the name of the column that a run's column stands for; any other as it is."""
-    column, _, of = name.partition(" ")
-    return column if of == run and column in BY_RUN else name
+    predicted = np.stack([each.predicted for each in every])[chosen, images]
+    return replace(counts, intersections=hits[chosen, images].astype(np.int32), predicted=predicted)
 
 
 BIASED = "classes in few images bias its interval by over a quarter of a standard error; evaluate more images"
@@ -152,14 +137,14 @@ def _mean(
         return
     members, clean = [same[text] for text in shares], same.get(CLEAN.text)
     lack = f"{expected - n} of {expected} samples lack some of its conditions; left out"
-    flags = _merged(members) + [lack] * (n < expected)
+    flags = merged_flags(members) + [lack] * (n < expected)
     _, values, resampled = averaged(zip(shares.values(), members, strict=True))
     figures = {metric: (values[place], resampled[:, place]) for place, metric in enumerate(METRICS)}
     notes = _notes(members, names)
     if clean is not None:
         with np.errstate(invalid="ignore", divide="ignore"):
             figures["retention"] = values[0] / clean.values[0], resampled[:, 0] / clean.resampled[:, 0]
-        notes["retention"] = [flag for flag in _merged([clean]) if flag not in flags]
+        notes["retention"] = [flag for flag in merged_flags([clean]) if flag not in flags]
         notes["retention"] += _notes([*members, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
         bounds = interval(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
@@ -171,12 +156,6 @@ def _mean(
     for name, iou, seen in zip(_distinct(names), values[len(METRICS) :].tolist(), fewest, strict=True):
         if seen:
             yield Result(mean, f"iou({name})", iou, seen, *NO_INTERVAL, flags)
-
-
-def _merged(conditions: Sequence[Counts]) -> list[str]:
-    """Return the flags of conditions, each once; missing images are counted over all conditions."""
-    every = dict.fromkeys(flag for counts in conditions for flag in counts.flags)
-    return [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
 
 
 def _notes(conditions: Sequence[Counts], names: Sequence[str]) -> dict[str, list[str]]:
@@ -211,11 +190,11 @@ def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     data = reading.manifest.data
     every, expected = data.class_names, data.n
     judged = [place for place in range(len(every)) if place not in (data.unjudged or ())]
-    names = [every[place] for place in judged]
+    names, of_runs = [every[place] for place in judged], tuple(f"{column} " for column in BY_RUN)
     rows: list[dict[str, Any]] = []
     by_condition: dict[str, Counts] = {}
     for condition in conditions:
-        table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or of_runs(name)))
+        table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or name.startswith(of_runs)))
         counts = Counts.of(table, [*reading.flags(condition, table), *odd]).of_classes(judged)
         rows += reading.rows(scene_rows(condition, counts, names))
         if runs := [each.of_classes(judged) for each in counts_of_runs(table)]:
@@ -244,7 +223,7 @@ class Scenes:
 def scene_ids(side: Recorded, condition: str) -> pa.Array:
     """Return the images that could be read under a condition, in their order. Raises RunError without records."""
     if ("ids", condition) not in side.memo:
-        scenes = side.memo["scenes", condition] = Scenes.of(_counts(side, condition))
+        scenes = side.memo["scenes", condition] = Scenes.of(Counts.of(side.table(condition, list(COLUMNS)), ()))
         side.memo["ids", condition] = scenes.ids
     return side.memo["ids", condition]
 
@@ -253,12 +232,9 @@ def scenes_of(side: Recorded, condition: str, ids: pa.Array) -> Scenes:
     """Return the figures under a condition of the images with these ids, all of which it has."""
     kept: Scenes | None = side.memo.get(("scenes", condition))
     if kept is None or not kept.ids.equals(ids):
-        kept = side.memo["scenes", condition] = Scenes.of(_counts(side, condition).of_samples(ids))
+        counts = Counts.of(side.table(condition, list(COLUMNS)), ())
+        kept = side.memo["scenes", condition] = Scenes.of(counts.of_samples(ids))
     return kept
-
-
-def _counts(side: Recorded, condition: str) -> Counts:
-    return Counts.of(side.table(condition, list(COLUMNS)), ())
 
 
 def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
@@ -289,19 +265,10 @@ def scene_difference(
     nll.
     """
     place = METRICS.index(metric)
-    (n, before, drawn_before), (_, after, drawn_after) = _averaged(first, place), _averaged(second, place)
+    (n, before, drawn_before), (_, after, drawn_after) = averaged(first), averaged(second)
     with np.errstate(invalid="ignore"):
-        resampled = drawn_after - drawn_before
-    return of_resamples(before, after, resampled, n, FEWEST)
-
-
-def _averaged(parts: Iterable[tuple[float, Counts | Scenes]], place: int) -> tuple[int, float, Floats]:
-    """Return the number of images, the figure and that of each resample, (R,), of a weighted mean over conditions."""
-    n, value, drawn = 0, 0.0, np.zeros(1)
-    for weight, scenes in parts:
-        n, value = len(scenes.ids), value + weight * float(scenes.values[place])
-        drawn = drawn + weight * scenes.resampled[:, place]
-    return n, value, drawn
+        resampled = drawn_after[:, place] - drawn_before[:, place]
+    return of_resamples(float(before[place]), float(after[place]), resampled, n, FEWEST)
 
 
 def other_mask(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:

@@ -20,23 +20,21 @@ from ..condition_table import ConditionTable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ...runs.manifest import Manifest
 
 LONGEST = 40
 """The longest table of classes that a terminal shows, in rows."""
 
 
-def scene_tables(results: Sequence[SummaryRow], manifest: Manifest) -> list[HeatTable]:
-    """Return the tables about parts of the results, from the rows of the summary: of families, and of classes. None
-    where no condition has an mIoU.
+def scene_tables(results: Sequence[SummaryRow]) -> list[HeatTable]:
+    """Return the tables about parts of the results, from the rows of the summary: of corruptions, and of classes.
+    None where no condition has an mIoU.
     """
     tables, by_checkpoint = list[HeatTable](), dict[str, dict[tuple[str, str], SummaryRow]]()
     for row in results:
         by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
     for checkpoint, cells in by_checkpoint.items():
         if any(metric == "miou" for _, metric in cells):
-            tables += retention_tables(checkpoint, cells)
-            tables += _classes(checkpoint, cells)
+            tables += [*retention_tables(checkpoint, cells), *_classes(checkpoint, cells)]
     return tables
 
 

@@ -7,20 +7,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
+from ...display.table import Section, of_tables, together, with_flags
+from ...evaluations.attacks.results import curve_figures
+from ...evaluations.corruptions.figures import bar_figures, retention_bars
 from ...evaluations.family import families_of
+from ...evaluations.interface import Clause, percent, share
 from ...evaluations.metrics import Metric, Term, mean_share
+from ...evaluations.presenting import flag_lines, left_out_lines, of_family
 from ...evaluations.records import Compared, Recorded
 from ...evaluations.registry import words_of
 from ...protocol.condition import CLEAN
+from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
+from .tables import card_parts, class_figures, class_ious, scene_tables, terminal_scenes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...display.table import CardPart, Section, TextTable
+    from ...display.table import CardPart, TextTable
     from ...evaluations.aggregate import Parts, Reading, Results
     from ...evaluations.family import Looks
-    from ...evaluations.interface import Clause
     from ...evaluations.metrics import Cells, SummaryRow
     from ...runs.folder import RunFolder
 
@@ -106,13 +112,9 @@ class Segmentation(Task):
         return other_mask(first, second, condition)
 
     def clean_clause(self, row: SummaryRow) -> str:
-        from ...evaluations.interface import share
-
         return f"mIoU {share(row)} on {row['n']} clean images"
 
     def last_clauses(self, cells: Cells) -> Iterable[Clause]:
-        from ...evaluations.interface import Clause, percent
-
         classes = [row for (text, name), row in cells.items() if text == CLEAN.text and name.startswith("iou(")]
         if classes:
             row = min(classes, key=lambda row: float(row["value"]))
@@ -121,41 +123,29 @@ class Segmentation(Task):
             yield Clause(text)
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        from ..condition_table import ConditionTable
-        from .tables import card_parts, scene_tables
-
         table = ConditionTable.of(self, results, results.manifest)
-        yield from card_parts(checkpoint, table, scene_tables(results, results.manifest))
+        yield from card_parts(checkpoint, table, scene_tables(results))
         for family in families_of(results.manifest, results):
             if family.presenter.tables(results):
                 yield from family.presenter.card(results)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        from ..condition_table import CHANGE, ConditionTable
-        from .tables import scene_tables, terminal_scenes
-
         table = ConditionTable.of(self, results, results.manifest)
         if table.figures:
             yield table.terminal(("mean_accuracy", "pixel_accuracy", CHANGE, "nll"))
-        yield from terminal_scenes(scene_tables(results, results.manifest))
+        yield from terminal_scenes(scene_tables(results))
         for family in families_of(results.manifest, results):
             if family.presenter.tables(results):
                 yield from family.presenter.terminal(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.table import Section, of_tables, together, with_flags
-        from ...evaluations.attacks.results import curve_figures, curves
-        from ...evaluations.corruptions.figures import bar_figures, retention_bars
-        from ...evaluations.presenting import flag_lines, left_out_lines, of_family
-        from ..condition_table import ConditionTable
         from .pictures import sheet_uri
-        from .tables import class_figures, class_ious, scene_tables
 
         run, manifest = results.run, results.manifest
-        headline, every = self.headline_metric, curves(results, manifest.claims)
+        headline = self.headline_metric
         left = f"What is left of {headline.word} under corruption"
         drawn = [
-            *curve_figures(every, looks, headline.name, self.name, manifest.protocol.space),
+            *curve_figures(results, looks, headline.name, self.name),
             *class_figures(class_ious(results, manifest.claims)),
             *bar_figures(retention_bars(results), looks, self.name, left, "retention"),
         ]
@@ -164,9 +154,7 @@ class Segmentation(Task):
             flags = flag_lines(results, lambda text: words_of(text).in_results)
             return {
                 "conditions": ConditionTable.of(self, results, manifest).grids(flags),
-                "grids": with_flags(
-                    together(scene_tables(results, manifest)), flag_lines(results, of_family("corruptions"))
-                ),
+                "grids": with_flags(together(scene_tables(results)), flag_lines(results, of_family("corruptions"))),
                 "examples": sheet_uri(run),
                 "left_out": left_out_lines(run),
             }

@@ -54,7 +54,7 @@ def page(run: Run, title: str, notes: Sequence[str], picture: str | None) -> str
         "\n".join(checkpoint_lines(manifest)),
     ]
     whole = ConditionTable.of(TASK, results, manifest).text_table()
-    tables: list[HeatTable | TextTable] = [whole, *scene_tables(results, manifest), *report_tables(run, results)]
+    tables: list[HeatTable | TextTable] = [whole, *scene_tables(results), *report_tables(run, results)]
     for table in tables:
         texts += [f"## {table.title}", markdown([table.headings, *table.rows])]
         texts += [f"- ⚑ {flag}" for flag in getattr(table, "flags", ())]

@@ -25,8 +25,8 @@ import robustkit
 from robustkit.cli.gallery import Choice, make_gallery
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.evaluations.aggregate import Results
-from robustkit.evaluations.maps.condition import parts_of
-from robustkit.evaluations.maps.tables import FREE_HEADINGS, ONE_SIDED, SCORE_HEADINGS, is_of_maps, map_tables
+from robustkit.evaluations.maps.condition import FREE_HEADINGS, SCORE_HEADINGS, parts_of
+from robustkit.evaluations.maps.tables import ONE_SIDED, is_of_maps, map_tables
 from robustkit.evaluations.presenting import flag_lines
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.results.summary import Run

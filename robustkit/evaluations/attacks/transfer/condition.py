@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
-from ...interface import Named, Place, View, Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Metric, Term
 from ...registry import is_attack, kind_of, vocabulary_of, words_of
 
@@ -45,7 +45,6 @@ def passed_of(text: str) -> Passed | None:
 
 ACCURACY = Metric("transfer_accuracy", "transfer accuracy %", 100, 1, binary=True, share=True)
 KEPT = Metric("verdicts_kept", "verdicts kept %", 100, 1, binary=True, share=True)
-METRICS = (ACCURACY, KEPT)
 TERMS = (
     Term(
         "transfer accuracy",
@@ -65,7 +64,7 @@ class TransferWords(Vocabulary):
     """Adversarial images of one checkpoint, shown to another."""
 
     name = "transfer"
-    metrics = METRICS
+    metrics = (ACCURACY, KEPT)
     terms = TERMS
     telling = ("from",)
     images_of_under = True
@@ -75,14 +74,12 @@ class TransferWords(Vocabulary):
         passed = passed_of(text)
         if passed is None:
             return text
-        attack, source = passed
+        words, source = words_of(passed.attack), f" from {passed.source}" if passed.source else ""
         if place == "badge":
-            return f"{words_of(attack).label(attack, place, manifest)}, found for {source}"
+            return f"{words.label(passed.attack, place, manifest)}, found for {passed.source}"
         if place == "axis":
-            return words_of(attack).label(attack) + (f" from {source}" if source else "")
-        return f"transfer of {words_of(attack).label(attack, 'table', manifest)}" + (
-            f", from {source}" if source else ""
-        )
+            return words.label(passed.attack) + source
+        return f"transfer of {words.label(passed.attack, 'table', manifest)}" + ("," + source if source else "")
 
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
         passed = passed_of(text)
@@ -110,9 +107,6 @@ class TransferWords(Vocabulary):
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         passed = passed_of(text)
         return [text, *([passed.attack] if passed is not None and metric == KEPT.name else [])]
-
-    def view(self, text: str) -> View | None:
-        return None
 
 
 VOCABULARY = TransferWords()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from ...metrics import SummaryRow, interval_cell, is_finite
 from ...presenting import flag_lines, flags_of, of_family, short_names
 from ...records import Right, aligned_outcomes, chance
 from ...registry import name_of
-from ..condition import starts_from
+from ..condition import TOP1, starts_from
 from ..ranking import evaluated
 from .condition import ACCURACY, KEPT, VOCABULARY, Passed, passed_of
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ....runs.manifest import Manifest
     from ...family import Looks
     from ...metrics import Metric
-    from ...records import Compared, Recorded
 
 CHANCE = 0.01
 """Probability below which more samples that fall only to another's images are not chance: McNemar's exact test."""
@@ -124,13 +123,11 @@ def _digests(shards: Iterable[pa.Table]) -> dict[int, bytes]:
     return {json.loads(each[PROVENANCE])["shard"]: each[DIGEST] for each in stated if DIGEST in each}
 
 
-_OWN = "top1"
 _NOTE = (
     "Rows: the checkpoint that the adversarial images were found for; columns: the one that is scored. On the diagonal "
     "its own attack. What others see is rounded to 16 bits. Verdicts kept: the share of samples on which a checkpoint "
     "is as right or wrong on its own images, rounded so, as before. 95 % intervals: Wilson's."
 )
-_FIRST, _LAST = "found for", "verdicts kept"
 
 
 class Matrix:
@@ -150,7 +147,7 @@ class Matrix:
             if row["metric"] == KEPT.name:
                 self.kept[name] = row
             elif row["metric"] == ACCURACY.name:
-                own = results.cells[name].get((attack, _OWN)) if passed.source == name else None
+                own = results.cells[name].get((attack, TOP1.name)) if passed.source == name else None
                 self.accuracy[passed.source, name] = row if own is None else own
         names = results.manifest.names
         self.sources = [name for name in names if any(source == name for source, _ in self.accuracy)]
@@ -161,12 +158,12 @@ class Matrix:
         cells = {source: [self.accuracy.get((source, name)) for name in self.scored] for source in self.sources}
         rows = [(called[source], *map(interval_cell, some)) for source, some in cells.items()]
         if self.kept:
-            rows.append((_LAST, *(interval_cell(self.kept.get(name)) for name in self.scored)))
+            rows.append(("verdicts kept", *(interval_cell(self.kept.get(name)) for name in self.scored)))
         attack = name_of(self.attack, "table", manifest)
         sizes = [cell["n"] for cell in self.accuracy.values()]
         counted = " to ".join(dict.fromkeys(map(str, (min(sizes), max(sizes)))))
         title, headings = f"transfer of {attack}: accuracy in %, n = {counted}", [called[name] for name in self.scored]
-        return TextTable(title, (_FIRST, *headings), tuple(rows), note=_NOTE)
+        return TextTable(title, ("found for", *headings), tuple(rows), note=_NOTE)
 
     def grid(self) -> Grid:
         """Return the table, darker where less is right."""
@@ -197,11 +194,6 @@ class TransferAggregator(Aggregator):
     def overview(self, reading: Reading) -> Overview:
         return Masked(reading)
 
-    def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
-    ) -> Iterator[tuple[str, str]]:
-        yield from ()  # one of two checkpoints may be attacked with its own gradients, the other not
-
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = "Transfer is not compared here: its matrix is in each report and summary.json."
         return [line] if there else []
@@ -214,9 +206,6 @@ class TransferPresenter(Presenter):
     """Results of transfer for people."""
 
     words = VOCABULARY
-
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return ()  # a column for each checkpoint would not say whose images were found with whose gradients
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         return [matrix.table() for matrix in matrices(results)]

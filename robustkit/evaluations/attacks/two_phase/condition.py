@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
-from ...interface import Named, Place, View, Vocabulary
+from ...interface import Named, Place, Vocabulary
 from ...metrics import Metric, Term
 from ...registry import words_of
 
@@ -57,7 +57,6 @@ ESTIMATE = Metric(
     narrowed_by=_MORE,
 )
 KEPT = Metric("kept_in_second", "of those drawn, still standing %", 100, 1, binary=True, share=True, narrowed_by=_MORE)
-METRICS = (ESTIMATE, KEPT)
 TERMS = (
     Term(
         "two-phase",
@@ -85,7 +84,7 @@ class TwoPhaseWords(Vocabulary):
     """An attack in stages, whose last stages some samples alone go through."""
 
     name = "two phases"
-    metrics = METRICS
+    metrics = (ESTIMATE, KEPT)
     terms = TERMS
     telling = ("m", "first")
 
@@ -121,9 +120,6 @@ class TwoPhaseWords(Vocabulary):
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "the whole attack, estimated") for text, name in values if name == ESTIMATE.name)
-
-    def view(self, text: str) -> View | None:
-        return None
 
 
 VOCABULARY = TwoPhaseWords()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from scipy.special import betaincinv
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ....runs.manifest import Manifest
     from ...family import Looks
     from ...metrics import Cells, Metric
-    from ...records import Compared, Recorded
 
 _FEW = 5
 _HALVINGS = 60
@@ -115,9 +114,9 @@ class TwoPhaseSummary(Summary):
         kept = int(column_of(second, "correct").sum()) if drawn else 0
         share, (low, high) = two_phase_share(n, n - fallen, drawn, kept)
         rows = [Result(condition, ESTIMATE.name, share, n, low, high, flags)]
-        return (
-            [*rows, Result(condition, KEPT.name, kept / drawn, drawn, *wilson(kept, drawn), flags)] if drawn else rows
-        )
+        if drawn:
+            rows.append(Result(condition, KEPT.name, kept / drawn, drawn, *wilson(kept, drawn), flags))
+        return rows
 
 
 _NOTE = (
@@ -133,11 +132,6 @@ class TwoPhaseAggregator(Aggregator):
 
     def summary(self, reading: Reading) -> Summary:
         return TwoPhaseSummary(reading)
-
-    def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
-    ) -> Iterator[tuple[str, str]]:
-        yield from ()  # other samples are drawn for each checkpoint
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = (

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-from ....errors import ProtocolError
-from ....protocol.condition import Condition, ConditionPattern
-from ...interface import Named, Place, Vocabulary
+from ....protocol.condition import Condition
 from ...metrics import Metric, Term
-from ...registry import kind_of, shows, vocabulary_of
+from ...registry import kind_of
+from ..condition import UnderWords
 
 
 def ledger_condition(under: Condition) -> Condition:
     """The condition of why logits change from the clean images to those of another condition."""
     return Condition("ledger", f"ledger({under.text})", under=under, released=under.released)
-
-
-def under_of(condition: str) -> str | None:
-    """Return the condition on whose images the books are kept; None for other conditions."""
-    return condition[7:-1] if condition.startswith("ledger(") and condition.endswith(")") else None
 
 
 CHANGE = Metric("logit_change", "change of logits", paired=True)
@@ -29,10 +21,8 @@ SHARES = tuple(
 BACK = tuple(
     Metric(f"back_with_{swap}", f"back: {name}, %", 100, paired=True)
     for swap, name in (
-        ("query_norms", "query norms"),
-        ("key_norms", "key norms"),
-        ("norms", "norms"),
-        ("angles", "directions"),
+        *(("query_norms", "query norms"), ("key_norms", "key norms")),
+        *(("norms", "norms"), ("angles", "directions")),
     )
 )
 METRICS = (CHANGE, *SHARES, *BACK)
@@ -63,35 +53,16 @@ TERMS = (
 )
 
 
-class LedgerWords(Vocabulary):
+class LedgerWords(UnderWords):
     """Why logits change from the clean images to those of another condition."""
 
-    name = "ledger"
+    name = kind = "ledger"
+    usual = "pgd(eps=1/255,steps=20)"
     metrics = METRICS
     terms = TERMS
-    images_of_under = True
 
-    def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
-        under = under_of(text) or text
-        return vocabulary_of(under.partition("(")[0]).label(under)
-
-    def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
-        under = under_of(text)
-        if under is None:
-            return None
-        inner = read(under)
-        return ConditionPattern(f"ledger({inner.text})", "ledger", "", (("under", inner.text),))
-
-    def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
-        under = pattern.given.get("under") or "ledger"
-        if kind_of(under) == "clean" or not shows(under):
-            raise ProtocolError(f"condition {text!r}: expected such as ledger(pgd(eps=1/255,steps=20))")
-        other(under)
-
-    def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
-        under = other(pattern.given.get("under", "pgd"))
-        yield from vocabulary_of(under.name).command(under, other)
-        yield "--watch-attention"
+    def takes(self, under: str) -> bool:
+        return kind_of(under) != "clean" and super().takes(under)
 
 
 VOCABULARY = LedgerWords()

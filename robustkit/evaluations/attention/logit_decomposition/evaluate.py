@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,15 +10,14 @@ from torch import Tensor
 
 from ....attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Ledger, ledger
 from ....protocol.condition import Condition
-from ...family import Evaluator, family_of
 from ...inputs import inputs_under
 from ...interface import Cost
-from ...records import Layer, encode_layers
+from ...records import Layer
 from ...subject import Batch, Evaluation, Subject
+from ..evaluate import Looked, UnderEvaluator
 from .condition import CHANGE, LISTS, METRICS, VOCABULARY
 
 if TYPE_CHECKING:
-    from ....common.plugins import Plugin
     from ....common.randomness import SampleRng
     from ....protocol.card import Card
 
@@ -29,21 +27,6 @@ LEDGER: dict[str, pa.DataType] = {
 }
 """Columns that the ledger adds to a record: of all heads together, and of each head. Shares are nan where nothing
 changes; what comes back is null where the prediction had not changed."""
-
-
-def evaluate(subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
-    """Return why the logits on the images of another condition are not those on the clean ones, in float32."""
-    assert condition.under is not None
-    shown, clean = inputs_under(subject, batch, condition.under), subject.inputs(batch.inputs)
-    columns: dict[str, list[Any]] = {}
-    layers: tuple[Layer, ...] = ()
-    for place, part in batch.parts(max(1, subject.settings.batch_size // STREAMS)):
-        books = ledger(subject.classifier.network, clean[place], shown[place], subject.exact)
-        layers = tuple(Layer(layer.name, layer.change.shape[1], layer.keys) for layer in books.layers)
-        rows = subject.score(books.shown, part) | subject.distance(None, len(part)) | columns_of(books)
-        for name, values in rows.items():
-            columns.setdefault(name, []).extend(values)
-    return Evaluation(columns, metadata={b"attention": encode_layers(layers)} if layers else {})
 
 
 def columns_of(books: Ledger) -> dict[str, list[Any]]:
@@ -72,24 +55,25 @@ def _back(books: Ledger, swapped: Tensor) -> list[float | None]:
     return [found / count if count else None for found, count in zip(back, counts, strict=True)]
 
 
-class LogitLedgerEvaluator(Evaluator):
+class LogitLedgerEvaluator(UnderEvaluator):
     """Why logits change on the images that another condition shows, and what brings predictions back."""
 
-    words = VOCABULARY
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        return LEDGER
-
-    def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        under = condition.under
-        return () if under is None else family_of(under.name).evaluator.plugins(under)
+    words, columns = VOCABULARY, LEDGER
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         return Cost(6, extra=6)  # copies of the batch, and the logits of eight combinations in float64
 
     def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluate(subject, batch, condition)
+        """Return why the logits on the images of another condition are not those on the clean ones, in float32."""
+        assert condition.under is not None
+        shown, clean = inputs_under(subject, batch, condition.under), subject.inputs(batch.inputs)
+
+        def of_part(place: slice) -> Looked:
+            books = ledger(subject.classifier.network, clean[place], shown[place], subject.exact)
+            layers = tuple(Layer(layer.name, layer.change.shape[1], layer.keys) for layer in books.layers)
+            return books.shown, columns_of(books), layers
+
+        return self.watched(subject, batch, max(1, subject.settings.batch_size // STREAMS), of_part)
 
 
 EVALUATOR = LogitLedgerEvaluator()

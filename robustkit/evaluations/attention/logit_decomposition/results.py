@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,21 +12,20 @@ import pyarrow as pa
 from ....common.intervals import Floats
 from ....display.svg import Figure, draw, labels, legend, plain, roomy, style
 from ....display.table import Section, TextTable, grid_of, together, with_flags
-from ....errors import DamagedRecord
 from ...aggregate import Gatherer, Number, Reading, Result, column_of, mean_of, readable, share_of
 from ...family import Aggregator, Presenter, Summary
-from ...metrics import by_checkpoint
+from ...metrics import by_checkpoint, figure_cell
 from ...presenting import flag_lines, of_family
-from ...records import Layer, PerSample, Recorded, decode_layers, not_paired
+from ...records import PerSample, Recorded, not_paired
 from ...registry import words_of
-from .condition import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY, under_of
+from ..condition import under_of
+from ..results import Heads, WatchedHeads, heads_of
+from .condition import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from ....display.table import CardPart
-    from ....runs.folder import RunFolder
-    from ....runs.manifest import Manifest
     from ...aggregate import Results
     from ...family import Looks
     from ...metrics import Metric
@@ -46,7 +43,8 @@ class LedgerSummary(Summary):
         table, notes = self.reading.joined(self.reading.shards(condition, names))
         flags = [*self.reading.flags(condition, table), *notes]
         if isinstance(kept := self.reading.gatherers.get(LedgerHeads), LedgerHeads):
-            kept.keep(self.reading.run, self.reading.checkpoint, condition)
+            unit = self.reading.checkpoint, condition
+            kept.put(*unit, heads_of(self.reading.run, *unit, LISTS))
         return [Result(condition, *figures, flags) for figures in numbers(readable(table))]
 
 
@@ -60,94 +58,10 @@ def numbers(read: pa.Table) -> Iterator[Number]:
             yield metric.name, *(share_of(values) if is_share else mean_of(values))
 
 
-@dataclass(frozen=True)
-class Books:
-    """The figures of the T heads of all layers on n samples. values: by name of `LISTS` (T,), means over the samples
-    where they are finite.
-    """
+class LedgerHeads(WatchedHeads):
+    """The heads by checkpoint and condition."""
 
-    layers: tuple[Layer, ...]
-    n: int
-    values: Mapping[str, Floats]
-
-    def by_layer(self, name: str) -> list[Floats]:
-        """Return a figure split by layer, (heads,) each."""
-        return np.split(self.values[name], np.cumsum([layer.heads for layer in self.layers])[:-1])
-
-
-class LedgerHeads(Gatherer):
-    """The books by checkpoint and condition."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        super().__init__(manifest)
-        self.by_unit: dict[tuple[str, str], Books] = {}
-
-    def wants(self, checkpoint: str, condition: str) -> bool:
-        return False  # its own summary puts them here
-
-    def read(self, run: RunFolder) -> None:
-        for checkpoint, condition in run.units():
-            if under_of(condition) is not None:
-                self.keep(run, checkpoint, condition)
-
-    def keep(self, run: RunFolder, checkpoint: str, condition: str) -> None:
-        """Keep the books of a condition, unless no sample could be read."""
-        if (books := books_of(run, checkpoint, condition)) is not None:
-            self.by_unit[checkpoint, condition] = books
-
-
-def books_of(run: RunFolder, checkpoint: str, condition: str) -> Books | None:
-    """Return the books from the records; None where no sample could be read.
-
-    Raises:
-        DamagedRecord: a record does not say which layers it is of, or lacks a head.
-    """
-    where = run.shard_path(checkpoint, condition, 0).parent
-    layers: tuple[Layer, ...] = ()
-    parts: dict[str, list[Floats]] = {name: [] for name in LISTS}
-    for shard in run.shards(checkpoint, condition, (*LISTS, "error", "sample_id")):
-        read = readable(shard)
-        if not len(read):
-            continue
-        found = decode_layers(shard.schema.metadata, where)
-        if layers and found != layers:
-            raise DamagedRecord(f"{where}: records of other layers than the rest; delete them and run again")
-        layers = found
-        for name in LISTS:
-            parts[name].append(_matrix(read, name, sum(layer.heads for layer in layers), where))
-    if not layers:
-        return None
-    with np.errstate(invalid="ignore"):
-        values = {name: _mean(np.concatenate(rows)) for name, rows in parts.items()}
-    return Books(layers, sum(map(len, parts[LISTS[0]])), values)
-
-
-def _matrix(read: pa.Table, name: str, width: int, where: Path) -> Floats:
-    if name not in read.column_names or any(row is None or len(row) != width for row in read[name].to_pylist()):
-        raise DamagedRecord(f"{where}: a record without a figure for each head; delete it and run again")
-    values: Floats = np.array(read[name].to_pylist(), dtype=np.float64)
-    return values
-
-
-def _mean(values: Floats) -> Floats:
-    """Return the mean of each column over its finite values; nan where there is none."""
-    finite = np.isfinite(values)
-    mean: Floats = np.where(finite, values, 0).sum(axis=0) / finite.sum(axis=0)
-    return mean
-
-
-def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
-    """Return a figure for each sample that has it: what comes back is one of predictions that changed.
-
-    Raises:
-        RunError: there are no records, or no such metric.
-    """
-    names = [number.name for number in METRICS if number.paired]
-    if metric not in names:
-        raise not_paired(condition, metric, names)
-    read = side.samples(condition, [metric])
-    there = np.isfinite(read.columns[metric])
-    return read.ids.filter(pa.array(there)), read.columns[metric][there]
+    kind, lists = "ledger", LISTS
 
 
 _MOST = 64  # layers in a table
@@ -160,38 +74,22 @@ _HEADINGS = tuple(metric.label for metric in METRICS[:4])
 Rows = Sequence[Mapping[str, Any]]
 
 
-def ledger_tables(results: Rows) -> list[TextTable]:
-    """Return a table for each checkpoint whose books were kept, from the rows of the summary."""
-    return [_table(checkpoint, conditions) for checkpoint, conditions in by_checkpoint(results, under_of).items()]
-
-
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
     rows = []
     for under, figures in conditions.items():
         changed = figures.get(METRICS[-1].name)
-        cells = [_cell(figures.get(m.name), int(m.scale), m in (CHANGE, *BACK)) for m in METRICS]
+        cells = [figure_cell(figures.get(m.name), m.scale, m in (CHANGE, *BACK), digits=2) for m in METRICS]
         rows.append((under, *cells[:4], str(changed["n"] if changed else 0), *cells[4:]))
     headings = ("condition", *(m.label for m in METRICS[:4]), "n", *(m.label for m in METRICS[4:]))
     n = max(row["n"] for figures in conditions.values() for row in figures.values())
     return TextTable(f"{checkpoint}: logit ledger, n = {n}", headings, tuple(rows), (), _NOTE, checkpoint=checkpoint)
 
 
-def _cell(row: Mapping[str, Any] | None, factor: int, interval: bool) -> str:
-    """Return `12.3 [11.0, 14.2]`, or `12.3`."""
-    if row is None or row["value"] is None:
-        return "–"
-    decimals = 1 if factor == 100 else 2
-    text = _number(factor * row["value"], decimals)
-    if not interval or row["ci_low"] is None or row["ci_high"] is None:
-        return text
-    return f"{text} [{', '.join(_number(factor * row[key], decimals) for key in ('ci_low', 'ci_high'))}]"
-
-
 def _number(value: float, decimals: int) -> str:
     return f"{round(value, decimals) + 0.0:.{decimals}f}" if math.isfinite(value) else "nan"  # no -0.00
 
 
-def layer_table(books: Books, title: str) -> TextTable:
+def layer_table(books: Heads, title: str) -> TextTable:
     """Return a row for each layer: means over its heads, and the highest with its number from 0 on."""
     rows = []
     for place, layer in enumerate(books.layers[:_MOST]):
@@ -217,13 +115,13 @@ _COLUMNS = 2  # checkpoints in a figure
 _WORDS = tuple(metric.label.removeprefix("change by ").removesuffix(", %") for metric in SHARES)
 
 
-def ledger_figures(first: Mapping[str, tuple[str, Books]]) -> Iterator[Figure]:
+def ledger_figures(first: Mapping[str, tuple[str, Heads]]) -> Iterator[Figure]:
     """Yield figures with a panel for each checkpoint. first: a condition of each, and its books."""
     names, entries = labels(first, 30), list(first.items())
     for start in range(0, len(entries), _COLUMNS):
         group = entries[start : start + _COLUMNS]
 
-        def paint(canvas: Canvas, group: list[tuple[str, tuple[str, Books]]] = group) -> None:
+        def paint(canvas: Canvas, group: list[tuple[str, tuple[str, Heads]]] = group) -> None:
             roomy(canvas)
             grid = canvas.subplots(1, len(group), squeeze=False, sharey=True)
             for axes, (checkpoint, (_, books)) in zip(grid[0], group, strict=True):
@@ -251,7 +149,7 @@ def ledger_figures(first: Mapping[str, tuple[str, Books]]) -> Iterator[Figure]:
         )
 
 
-def _by_layer(books: Books) -> list[Floats]:
+def _by_layer(books: Heads) -> list[Floats]:
     """Return for each factor its share in each layer, in percent; nan where nothing changes."""
     lines = []
     for name in LISTS[1:]:
@@ -260,7 +158,7 @@ def _by_layer(books: Books) -> list[Floats]:
     return lines
 
 
-def _description(books: Books) -> str:
+def _description(books: Heads) -> str:
     means = [float(np.nanmean(shares)) if np.isfinite(shares).any() else 0.0 for shares in _by_layer(books)]
     return ", ".join(f"{word} {mean:.0f} %" for word, mean in zip(_WORDS, means, strict=True))
 
@@ -279,7 +177,17 @@ class LogitLedgerAggregator(Aggregator):
         yield from ((text, metric.name) for text in common for metric in ANSWERS)
 
     def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
-        return per_sample(side, condition, metric)
+        """Return a figure for each sample that has it: what comes back is one of predictions that changed.
+
+        Raises:
+            RunError: there are no records, or no such metric.
+        """
+        names = [number.name for number in METRICS if number.paired]
+        if metric not in names:
+            raise not_paired(condition, metric, names)
+        read = side.samples(condition, [metric])
+        there = np.isfinite(read.columns[metric])
+        return read.ids.filter(pa.array(there)), read.columns[metric][there]
 
     def gatherers(self) -> Sequence[type[Gatherer]]:
         return (LedgerHeads,)
@@ -300,7 +208,8 @@ class LogitLedgerPresenter(Presenter):
         return ()
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        return ledger_tables(results)
+        every = by_checkpoint(results, lambda text: under_of(text, "ledger"))
+        return [_table(checkpoint, conditions) for checkpoint, conditions in every.items()]
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         kept = results.gathered(LedgerHeads).by_unit

@@ -14,7 +14,7 @@ from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, Evaluation, Subject
-from ..explainers import MapEvaluator, control_map, explainer_of
+from ..evaluate import MapEvaluator, control_map, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import VOCABULARY
 
