@@ -23,8 +23,9 @@ from ..aggregate import EXCEEDS, FEWEST, Estimate, Reading, Result, column_of, r
 from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Right, aligned_outcomes, chance
-from ..registry import kind_of, words_of
+from ..registry import kind_of
 from .condition import FOUND, TOP1, starts_from, supporting
+from .distances.condition import distance_norm
 from .gradient_masking import Doubt
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Strengths:
         self.reading, self.manifest = reading, reading.manifest
         self._tables: dict[str, pa.Table | None] = {}
         self._alike: dict[tuple[str, str], dict[str, Floats]] = {}
-        self._starts = {_start(text) for text in self.manifest.claims} | {CLEAN.text}
+        self._starts = {starts_from(text) for text in self.manifest.claims} | {CLEAN.text}
 
     def take(self, condition: str, read: pa.Table) -> None:
         """Take the readable rows under a condition, which are otherwise read again."""
@@ -69,7 +70,7 @@ class Strengths:
 
         n: the samples that are right when clean. The interval is of resampled samples, up to the same radius.
         """
-        sizes = self._sizes(words_of(condition).distance_norm(condition), _start(condition))
+        sizes = self._sizes(distance_norm(condition), starts_from(condition))
         if condition not in sizes or len(sizes) < 2:
             return
         smallest = np.minimum.reduce([*sizes.values()])
@@ -96,7 +97,7 @@ class Strengths:
         """
         claims = self.manifest.claims
         claim = claims[condition]
-        sizes = self._sizes(claim.norm, _start(condition))
+        sizes = self._sizes(claim.norm, starts_from(condition))
         others = [text for text in sizes if text != condition and (text not in claims or claims[text].eps == claim.eps)]
         if condition not in sizes or not others:
             return
@@ -121,9 +122,7 @@ class Strengths:
         attacks = [
             text
             for text in self.manifest.conditions
-            if (text in fixed or words_of(text).distance_norm(text) == norm)
-            and not part_of(text)
-            and _start(text) == start
+            if (text in fixed or distance_norm(text) == norm) and not part_of(text) and starts_from(text) == start
         ]
         tables = {text: table for text in attacks if (table := self.table(text)) is not None}
         clean = self.table(start)
@@ -149,11 +148,6 @@ class Strengths:
             names = ["sample_id", "correct", "linf", "l2", "distance"]
             self._tables[condition] = evaluated(self.reading, condition, names)
         return self._tables[condition]
-
-
-def _start(condition: str) -> str:
-    """Return the condition whose images an attack changes."""
-    return words_of(condition).starts_from(condition)
 
 
 CHANCE = 0.001

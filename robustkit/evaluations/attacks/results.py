@@ -24,10 +24,10 @@ from ..family import Aggregator, Overview, Presenter
 from ..interface import Clause, share
 from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
 from ..presenting import of_family
-from ..registry import words_of
 from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, beneath, parts, starts_from
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 from .ranking import OrderOfAttacks, findings_of
+from .two_phase.condition import phases_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -364,9 +364,8 @@ class AttacksPresenter(Presenter):
         samples count only where there are no others, and stages of an attack that is estimated as a whole, which has
         its own clause, do not.
         """
-        named = ((text, metric.name) for text in manifest.conditions for metric in words_of(text).metrics)
-        estimated = (words_of(text).estimated(text, name) for text, name in named)
-        stages = tuple({f"{attack.removesuffix(')')},only=" for attack in estimated if attack})
+        estimated = filter(None, map(phases_of, manifest.conditions))
+        stages = tuple({f"{phases.attack.removesuffix(')')},only=" for phases in estimated})
         whole = [text for text in manifest.claims if not text.startswith(stages)]
         every = [text for text in whole if not part_of(text)] or whole
         on_clean = [text for text in every if starts_from(text) == CLEAN.text]

@@ -36,6 +36,7 @@ from .condition import (
     category_of,
     corruption_names,
     definition_of,
+    in_short,
     parse_corrupted,
     set_of,
     shares_of,
@@ -290,7 +291,7 @@ class CorruptionsPresenter(Presenter):
         Of single samples the mean error, of any other metric the figure itself; of single severities the task's metric.
         """
         there = dict.fromkeys(keys)
-        texts = list(VOCABULARY.in_short(list(dict.fromkeys(text for text, _ in keys))))
+        texts = in_short(text for text, _ in keys)
         texts.sort(key=lambda text: text.partition("(")[0] != BENCHMARK)
         for text in texts:
             mean, own = (text, "mean_error"), (text, headline.name)
@@ -341,7 +342,7 @@ class CorruptionsPresenter(Presenter):
         """Yield of a metric of single samples the mean errors, else the means."""
         means = [named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
         for metric in (*filter(None, means), headline):
-            for text in VOCABULARY.in_short(texts):
+            for text in in_short(texts):
                 yield ShortRow(f"under corruption: {metric.heading}", VOCABULARY.label(text), text, metric)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

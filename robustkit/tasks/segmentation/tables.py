@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...display.svg import Figure, Point, dots, draw, labels, legend, listed, panels, percent, plain, style
 from ...display.table import CardPart, TextTable
 from ...display.text import code
+from ...evaluations.attacks.condition import starts_from
 from ...evaluations.corruptions.tables import retention_tables
 from ...evaluations.metrics import Cells, SummaryRow, finite, percent_cell
 from ...evaluations.registry import is_over_groups, kind_of, words_of
@@ -121,7 +122,7 @@ def _shown(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: M
     attacked = [
         condition
         for condition in by_condition
-        if condition in claims and words_of(condition).starts_from(condition) == CLEAN.text
+        if condition in claims and starts_from(condition) == CLEAN.text
         if math.isfinite(miou.get(condition, math.nan))
     ]
     sets = [condition for condition in by_condition if is_over_groups(condition)]

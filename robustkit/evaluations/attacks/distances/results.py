@@ -26,6 +26,7 @@ from ...metrics import SummaryRow, by_checkpoint
 from ...presenting import flag_lines, of_family
 from ...records import Bools, Layer, PerSample, Recorded, Right, decode_layers, head_name, not_paired
 from ...registry import words_of
+from ..condition import starts_from
 from ..ranking import Strengths, distances_of, evaluated
 from .condition import (
     ACCURACY,
@@ -102,7 +103,7 @@ def _others(reading: Reading, condition: str, read: pa.Table | None) -> Iterator
     if read is None or manifest.protocol.space == "normalised":
         return
     for other, claim in manifest.claims.items():
-        if claim.norm != norm or claim.eps <= 0 or words_of(other).starts_from(other) != CLEAN.text:
+        if claim.norm != norm or claim.eps <= 0 or starts_from(other) != CLEAN.text:
             continue
         if (table := evaluated(reading, other, ["sample_id", "correct"])) is not None:
             mine, theirs = shared(read["sample_id"].to_pylist(), table["sample_id"].to_pylist())

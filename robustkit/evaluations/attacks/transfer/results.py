@@ -18,8 +18,8 @@ from ...interface import ShortRow, percent
 from ...metrics import SummaryRow, interval_cell, is_finite
 from ...presenting import flag_lines, flags_of, of_family, short_names
 from ...records import Right, aligned_outcomes, chance
-from ...registry import name_of, words_of
-from ..condition import TOP1
+from ...registry import name_of
+from ..condition import TOP1, starts_from
 from ..ranking import evaluated
 from .condition import ACCURACY, KEPT, VOCABULARY, Passed, passed_of
 
@@ -53,7 +53,7 @@ class Masked(Overview):
         own, theirs = self.right(passed.attack), self.right(text)
         if own is None or theirs is None:
             return ""
-        start = self.right(words_of(passed.attack).starts_from(passed.attack))
+        start = self.right(starts_from(passed.attack))
         mine, other, *before = aligned_outcomes([own, theirs, *([start] if start is not None else [])])
         if not len(mine):
             return ""
