@@ -13,8 +13,7 @@ from torch import Tensor
 
 from .model_access import Model, Oracle, frozen, settled
 from .model_access import check_labels as check_labels  # exported from here, too
-from .rng import Rng, TorchRng
-from .threat import ThreatModel, round_towards
+from .threat import Rng, ThreatModel, TorchRng, round_towards
 
 Tell = Callable[[str, int, float], None]
 
@@ -62,7 +61,6 @@ class StagedResult(AttackResult):
 @dataclass(frozen=True)
 class EnsembleResult(AttackResult):
     """An `AttackResult` of an attack that makes several runs at each sample, and takes the worst point of all.
-
     runs: their names, R in all. ends: (R, B, ...) the worst point of each run; otherwise as `adversarials`.
     """
 
@@ -72,7 +70,6 @@ class EnsembleResult(AttackResult):
 
 class Tally:
     """The counts of an `AttackResult` while they grow; `rows` are positions in the whole batch.
-
     tell: called with a stage's name, the samples still standing, and the share of the stage that is done.
     """
 
@@ -81,11 +78,6 @@ class Tally:
         self.broken_at = torch.full((batch,), -1, dtype=torch.int64, device=device)
         self.tell = tell or (lambda stage, standing, share: None)
         self.notes: list[str] = []
-
-    def note_targets(self, classes: int, asked: int) -> None:
-        """Note that there are fewer classes than targets were asked for."""
-        left = classes - 1
-        self.note(f"{classes} classes: {left} target{'s' * (left > 1)} instead of {asked}")
 
     def note(self, text: str) -> None:
         """Note once how the attack deviated from its settings."""

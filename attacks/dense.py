@@ -17,8 +17,7 @@ from .apgd import MOMENTUM, checkpoints
 from .attack import AttackResult, EnsembleResult, Tally, check_images
 from .model_access import INTEGERS, Model, Oracle, cross_entropy, frozen, input_gradient
 from .pgd import PGD
-from .rng import Rng, TorchRng
-from .threat import Ball, ThreatModel, per_sample, round_towards
+from .threat import Ball, Rng, ThreatModel, TorchRng, above_0, one_of, per_sample, round_towards
 
 Weighting = Literal["uniform", "segpgd", "cospgd"]
 
@@ -103,8 +102,7 @@ class DensePGD(DenseAttack):
     def __post_init__(self) -> None:
         self._check_norm()
         PGD(self.threat, self.steps, self.step_size)  # raises for what PGD cannot do
-        if self.weighting not in get_args(Weighting):
-            raise ValueError(f"weighting is {self.weighting!r}; expected one of: {', '.join(get_args(Weighting))}")
+        one_of(get_args(Weighting), self, "weighting")
 
     def _points(self, oracle: DenseOracle, clean: Tensor, masks: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         if masks is None and self.random_start:
@@ -156,7 +154,6 @@ class CosPGD(DensePGD):
 @dataclass(frozen=True)
 class DenseFGSM(DensePGD):
     """One step of length eps from the image: `DensePGD` with steps=1, step_size=eps and random_start=False.
-
     With the weighting "segpgd" it looks at the pixels that are predicted right, and at no others.
     """
 
@@ -272,10 +269,8 @@ class SEA(DenseAttack):
     def __post_init__(self) -> None:
         if self.steps < 3:
             raise ValueError(f"steps is {self.steps}; expected 3 or more, for three radii")
-        if not 0 < self.rho <= 1:
-            raise ValueError(f"rho is {self.rho}; expected a share above 0, at most 1")
-        if self.worst not in get_args(Worst):
-            raise ValueError(f"worst is {self.worst!r}; expected one of: {', '.join(get_args(Worst))}")
+        above_0(self, "rho", share=True)
+        one_of(get_args(Worst), self, "worst")
         self._check_norm()
 
     def _found(
@@ -300,8 +295,7 @@ class SEA(DenseAttack):
         for run, name in enumerate(RUNS[1:], start=1):
             points: Tensor | None = None
             for place, (factor, share) in enumerate(_RADII):
-                threat = replace(self.threat, eps=self._radius(factor))
-                ball = threat.ball(clean)
+                ball = replace(self.threat, eps=self._radius(factor)).ball(clean)
                 points = (
                     ball.random_start(rng, f"sea/start/{name}") if points is None else ball.project_(points.clone())
                 )
@@ -326,9 +320,7 @@ class SEA(DenseAttack):
         tally: Tally,
         see: Callable[[Tensor, Tensor], None] | None,
     ) -> Tensor:
-        """Return the points of the highest loss after `steps` updates of APGD; `see` is shown the points met, and their
-        logits.
-        """
+        """Return the points of the highest loss after `steps` updates of APGD; `see` is shown points and logits."""
         previous = best = points
         best_gradient = torch.zeros_like(points)
         size = torch.full((len(points),), 2 * ball.threat.eps, dtype=points.dtype, device=points.device)

@@ -1,4 +1,4 @@
-"""Attacks that look for the smallest change that misleads the model: FMN in four norms, DDN in l2."""
+"""Attacks that look for small changes: FMN in four norms, DDN in l2, and FAB along the decision boundary."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from .model_access import cross_entropy, input_gradient, margin, missed
-from .queue import Front, Places, QueuedAttack, Runs, pick
-from .threat import distance, onto_ball, per_sample, unit
+from .model_access import LOSSES, holds, input_gradient, margin_targeted, missed
+from .queue import Front, Places, QueuedAttack, Runs, pick, upload
+from .threat import above_0, at_least, distance, onto_ball, per_sample, step_to_hyperplane, unit
 
 _LAST_STEP = 0.01  # of the first
 _LAST_GAMMA = 0.001
@@ -22,7 +22,6 @@ _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 @dataclass(frozen=True)
 class Search(Runs):
     """Runs of such an attack, one at each sample. radius: of the ball that `points` move in.
-
     found: the nearest wrong point so far, the clean image where there is none. nearest: its distance, or infinity.
     """
 
@@ -47,15 +46,15 @@ class MinimalNorm(QueuedAttack):
     """
 
     minimal: ClassVar[bool] = True
+    _loss: ClassVar[str]
+    """Which of `LOSSES` the attack raises."""
     steps: int = 100
     alpha: float = 1.0
     gamma: float = 0.05
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps is {self.steps}; expected 1 or more")
-        if not 0 < self.alpha < math.inf:
-            raise ValueError(f"alpha is {self.alpha}; expected a finite number above 0")
+        at_least(1, self, "steps")
+        above_0(self, "alpha")
         if not 0 < self.gamma < 1:
             raise ValueError(f"gamma is {self.gamma}; expected a share between 0 and 1")
 
@@ -64,16 +63,12 @@ class MinimalNorm(QueuedAttack):
         """The radius before the first update."""
         return 1.0
 
-    def _runs(self, classes: int) -> int:
-        return 1
-
     def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
         clean = front.clean[rows]
         radius = torch.full_like(rows, self._start, dtype=clean.dtype)
         nothing = torch.full_like(radius, torch.inf)
-        return Search(
-            rows, runs, torch.zeros_like(rows), places, clean, front.labels[rows], clean, radius, nothing, clean
-        )
+        begun = (rows, runs, torch.zeros_like(rows), places)
+        return Search(*begun, clean, front.labels[rows], clean, radius, nothing, clean)
 
     def _advance(self, front: Front, state: Runs) -> Runs:
         s = cast("Search", state)
@@ -88,7 +83,7 @@ class MinimalNorm(QueuedAttack):
         s = replace(s, found=found, nearest=torch.where(nearer, away, s.nearest))
         met = s.nearest.isfinite().tolist()
         front.report(s, s.found, away, [ends and met for ends, met in zip(over, met, strict=True)], [False] * len(s))
-        loss = self._loss(logits, s.labels)
+        loss = LOSSES[self._loss](logits, s.labels)
         s, stay = s.leave(over)
         if not len(s):
             return s
@@ -112,10 +107,6 @@ class MinimalNorm(QueuedAttack):
         return points if self.threat.bounds is None else points.clamp_(*self.threat.bounds)
 
     @abstractmethod
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss (n,) that the attack raises."""
-
-    @abstractmethod
     def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
         """Return the runs with new radii and points. wrong, away: of the points before; gradient: may be changed."""
 
@@ -133,6 +124,7 @@ class FMN(MinimalNorm):
     """
 
     norms: ClassVar[tuple[str, ...]] = ("linf", "l2", "l1", "l0")
+    _loss = "margin"
 
     @property
     def stage(self) -> str:
@@ -141,9 +133,6 @@ class FMN(MinimalNorm):
     @property
     def _start(self) -> float:
         return 1.0 if self.threat.norm == "l0" else 0.0
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return margin(logits, labels)
 
     def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
         norm, gamma = self.threat.norm, self._annealed(s, self.gamma, _LAST_GAMMA)
@@ -169,15 +158,172 @@ class DDN(MinimalNorm):
     """
 
     norms: ClassVar[tuple[str, ...]] = ("l2",)
+    _loss = "ce"
 
     @property
     def stage(self) -> str:
         return "ddn"
 
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(logits, labels)
-
     def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
         radius = s.radius * torch.where(wrong, 1 - self.gamma, 1 + self.gamma)
         change = unit(self._ahead(s, gradient))
         return replace(s, radius=radius, points=self._inside(s, change * per_sample(radius, change)))
+
+
+_LEAST = 1e-8  # least length of a step that is a divisor
+
+
+@dataclass(frozen=True)
+class _Walk(Runs):
+    """Runs of FAB. nearest: distance of `found`, the nearest wrong point so far (only looked at without early_stop)."""
+
+    clean: Tensor
+    labels: Tensor
+    targets: Tensor
+    points: Tensor
+    nearest: Tensor
+    found: Tensor | None
+
+
+@dataclass(frozen=True)
+class FAB(QueuedAttack):
+    """The fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044, algorithm 1), here inside a ball.
+
+    The boundary between label and target is taken to be the hyperplane that the gradient gives; of several valid labels
+    the likeliest at that moment counts. A step goes to it from the point and from the image, mixes the two, and
+    overshoots; a wrong point is drawn back towards the image. FAB looks for small changes by itself: eps decides which
+    wrong points count, and the size of random starts.
+
+    steps: updates of each run, a forward and a backward each, and a forward for the last point.
+    targets: the classes with the largest logits on the clean image, labels left out, at most as many as there are; 0:
+        untargeted, which takes the nearest of all classes at each step, at the price of a backward for each.
+    restarts: runs for each target; the first starts at the image, the others at random points at most eps / 2 away.
+    alpha_max: largest share of the step from the image. eta: overshoot. beta: how far a wrong point is drawn back.
+    relinearise: after a wrong point was drawn back, ask for the gradient there, as in the paper: a second forward.
+        Otherwise the plane seen from the wrong point serves, which nearly halves the forwards and ends as near in the
+        median (single samples end up to a sixth nearer or further).
+    early_stop: a sample leaves at the first wrong point inside the ball. Otherwise runs go all their steps, and the
+        nearest one is returned.
+    """
+
+    steps: int = 100
+    targets: int = 9
+    restarts: int = 1
+    alpha_max: float = 0.1
+    eta: float = 1.05
+    beta: float = 0.9
+    relinearise: bool = False
+    early_stop: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "steps", "restarts")
+        at_least(0, self, "targets")
+        for name in ("alpha_max", "beta"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected a share from 0 to 1")
+        if not self.eta >= 1:
+            raise ValueError(f"eta is {self.eta}; expected 1 or more")
+
+    @property
+    def stage(self) -> str:
+        return "fab-t" if self.targets else "fab"
+
+    @property
+    def _aims(self) -> int:
+        return self.targets
+
+    @property
+    def _alone(self) -> int | None:
+        return max(1, self.steps // 5) if self.early_stop else None
+
+    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
+        clean, labels = front.clean[rows], front.labels[rows]
+        points = clean.clone()
+        for run, which in places.of_each_run():
+            if run % self.restarts:
+                index = upload(which, rows.device)
+                half = replace(self.threat, eps=self.threat.eps / 2).ball(clean[index])
+                points[index] = half.random_start(front.rng.take(rows[index]), f"{self.stage}/start/{run}")
+        targets = front.targets(self.targets)[rows, runs // self.restarts] if self.targets else rows  # or ignored
+        nearest = torch.full_like(rows, torch.inf, dtype=clean.dtype)
+        found = None if self.early_stop else clean.clone()
+        return _Walk(rows, runs, torch.zeros_like(rows), places, clean, labels, targets, points, nearest, found)
+
+    def _advance(self, front: Front, state: Runs) -> Runs:
+        s = cast("_Walk", state)
+        over = [step == self.steps for step in s.places.steps]
+        points = s.points.detach().requires_grad_(not all(over))
+        logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)
+        front.tally.count(s.rows, forwards=1)
+        away = distance(self.threat.norm, s.points, s.clean)
+        wrong = missed(logits, s.labels)
+        broken = front.wrong(s.rows, s.points, wrong & (away <= self.threat.eps))
+        if s.found is not None:  # reported at the end of the run
+            nearer = broken & (away < s.nearest)
+            found = torch.where(per_sample(nearer, s.points), s.points, s.found)
+            s = replace(s, found=found, nearest=torch.where(nearer, away, s.nearest))
+            broken = (s.step == self.steps) & s.nearest.isfinite()
+        ends, (falls, behind) = s.points if s.found is None else s.found, torch.stack([broken, wrong]).tolist()
+        front.report(s, ends, away, falls, [False] * len(s))
+        gone = [ends or fell for ends, fell in zip(over, falls, strict=True)]
+        s, stay = s.leave(gone)
+        if not len(s):
+            return s
+        gaps, normals = self._plane(front, s, logits, points, stay)
+        front.tally.count(s.rows, steps=1)
+        wrong, seen = pick(wrong, stay), s.points
+        start = torch.where(per_sample(wrong, seen), s.clean + self.beta * (seen - s.clean), seen)
+        left = [there for there, leaves in zip(behind, gone, strict=True) if not leaves]
+        if self.relinearise and any(left):
+            back = upload([i for i, there in enumerate(left) if there], wrong.device)
+            again, seen = start[back].requires_grad_(), start
+            front.tally.count(s.rows[back], forwards=1)
+            gaps[back], normals[back] = self._plane(front, s.take(back), front.oracle(again), again, None)
+        return replace(s, step=s.step + 1, places=s.places.later(), points=self._step(s, start, seen, gaps, normals))
+
+    def _plane(
+        self, front: Front, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the boundary as the runs `s` see it, gaps (m,) and normals (m, ...): normals · (z - point) = gaps.
+        logits, points: of a pass in which these runs are the rows `stay` (None: all).
+        """
+        logits = pick(logits, stay)
+        if self.targets:
+            front.tally.count(s.rows, backwards=1)
+            return _linear(margin_targeted(logits, s.labels, s.targets), points, stay)
+        # Untargeted: of all classes the one whose boundary is nearest, each at the price of a backward.
+        dual = 1 if self.threat.norm == "linf" else 2
+        front.tally.count(s.rows, backwards=logits.shape[1])
+        nearest = torch.full_like(s.nearest, torch.inf)
+        gaps, normals = torch.zeros_like(nearest), torch.zeros_like(s.points)
+        for target in range(logits.shape[1]):
+            aim = torch.full_like(s.rows, target)
+            gap, normal = _linear(margin_targeted(logits, s.labels, aim), points, stay, more=True)
+            away = gap.abs() / torch.linalg.vector_norm(normal.flatten(1), ord=dual, dim=1).clamp_(min=1e-12)
+            nearer = (away < nearest) & ~holds(s.labels, aim)
+            gaps, nearest = torch.where(nearer, gap, gaps), torch.where(nearer, away, nearest)
+            normals = torch.where(per_sample(nearer, normal), normal, normals)
+        return gaps, normals
+
+    def _step(self, s: _Walk, start: Tensor, seen: Tensor, gaps: Tensor, normals: Tensor) -> Tensor:
+        """Return the next points, from `start` and from the images, towards the plane as it was `seen`."""
+        norm, bounds = self.threat.norm, self.threat.bounds
+
+        def left(points: Tensor) -> Tensor:
+            return gaps - (normals * (points - seen)).flatten(1).sum(dim=1)
+
+        # Both at once: on a device the search waits once for all.
+        both = torch.cat([start, s.clean]), torch.cat([normals, normals]), torch.cat([left(start), left(s.clean)])
+        from_start, from_image = step_to_hyperplane(norm, *both, bounds).chunk(2)
+        zero = torch.zeros_like(start)
+        first, second = (distance(norm, way, zero).clamp_(min=_LEAST) for way in (from_start, from_image))
+        share = per_sample((first / (first + second)).clamp_(max=self.alpha_max), start)
+        points = (start + self.eta * from_start).mul_(1 - share).add_((s.clean + self.eta * from_image).mul_(share))
+        return points if bounds is None else points.clamp_(*bounds)
+
+
+def _linear(gap: Tensor, points: Tensor, stay: Tensor | None, more: bool = False) -> tuple[Tensor, Tensor]:
+    """Return how far the gaps are from 0, and their gradients. more: other gradients of the same pass will follow."""
+    normal = pick(input_gradient(gap, points, more), stay).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    lost = ~gap.detach().isfinite()  # no plane to see: the next point is nearer to the image
+    return -gap.detach().to(normal.dtype).masked_fill(lost, 0.0), normal.masked_fill_(per_sample(lost, normal), 0.0)

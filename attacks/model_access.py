@@ -1,13 +1,10 @@
 """What attacks ask a model: which answers count as right, losses to maximise, and checked logits of a model held still.
 
 Labels are (B,) integers, a class for each sample, or (B, L) integers, a set for each: its classes in any order, and -1
-in the remaining places. Attacks fill these places with a class of the set (`settled`), and treat a set as one class
-whose logit is its largest, or whose probability is the sum. A set of one class is that class, to the bit.
-
-Labels are (B,) int64, or (B, L) where each sample has a set of classes that count as right (`labels.settled`). A set is
-treated as one class: its probability is the sum, its logit the largest, so that an attack leads away from whichever
-valid class is ahead. The other classes of a set are not part of the margin or of DLR's scale: two valid classes on top
-would make DLR -1 wherever the sample stands, without a gradient.
+in the remaining places, which attacks fill with a class of the set (`settled`). A set is treated as one class: its
+probability is the sum, its logit the largest, so that an attack leads away from whichever valid class is ahead. A set
+of one class is that class, to the bit. The other classes of a set are not part of the margin or of DLR's scale: two
+valid classes on top would make DLR -1 wherever the sample stands, without a gradient.
 """
 
 from __future__ import annotations
@@ -55,9 +52,7 @@ def check_labels(labels: Tensor, batch: int) -> int:
 
 
 def check_places(labels: Tensor, classes: int) -> None:
-    """Raise ValueError for labels beyond the last class, and for rows as long as there are classes that hold nothing
-    but 0 and 1, or -1 and 1, in turn: sets have other members, so they are one-hot or multi-hot.
-    """
+    """Raise ValueError for labels beyond the last class, and for one-hot or multi-hot rows, of 0 or -1, and 1."""
     if not labels.numel():
         return
     low, high = map(int, torch.stack(labels.aminmax()).tolist())
@@ -98,15 +93,12 @@ def members(labels: Tensor, like: Tensor) -> Tensor:
 
 
 def answered(logits: Tensor) -> Tensor:
-    """Whether the logits (B, K) of each sample rank its classes: (B,). None is NaN or +inf; -inf is a class that is
-    switched off, and two or more others are finite.
-    """
+    """Whether the logits (B, K) of each sample rank its classes: (B,). None is NaN or +inf, two or more are finite."""
     return with_all_classes(logits.detach()).abs().amax(dim=1) < math.inf
 
 
 def with_all_classes(logits: Tensor) -> Tensor:
     """Return the logits (B, K) with `OFF` below the lowest finite one in place of -inf, where two or more are finite.
-
     Other rows stay as they are: a single finite logit among -inf is no ranking that an attack could change.
     """
     off = logits.detach() == -math.inf  # whether there is any is not asked: a device would have to wait
@@ -130,30 +122,22 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the negative log-likelihood of the label, for a set of any of its classes (-log of the summed
-    probability), in nats.
-    """
+    """Return the negative log-likelihood in nats of the label, or of any class of a set: -log of their summed share."""
     if labels.ndim != 2:
         return nn.functional.cross_entropy(logits, labels, reduction="none")
-    valid = members(labels, logits)
-    return -logits.log_softmax(dim=1).masked_fill(~valid, float("-inf")).logsumexp(dim=1)
+    return -logits.log_softmax(dim=1).masked_fill(~members(labels, logits), float("-inf")).logsumexp(dim=1)
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the largest other logit minus the label's (Carlini and Wagner 2017): above 0 where the prediction is
-    wrong.
-
-    For a set: the largest logit outside it minus the largest inside.
-
-    Raises ValueError for fewer than two classes.
+    """Return the largest other logit minus the label's (Carlini and Wagner 2017), above 0 where it is wrong.
+    For a set: the largest logit outside it minus the largest inside. Raises ValueError for fewer than two classes.
     """
     _need_classes(logits, 2, "margin")
     return _largest_other(logits, labels) - _of_label(logits, labels)
 
 
 def dlr(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the difference of logits ratio (Croce and Hein 2020, eq. 4): the margin over the gap from the first to the
-    third.
+    """Return the difference of logits ratio (Croce and Hein 2020, eq. 4): the margin over the gap of first and third.
 
     It does not change when the logits are shifted or scaled, so confident models do not flatten it. First and third
     are of the classes that compete: those outside a set, and the likeliest inside; if only two do, the plain margin is
@@ -165,10 +149,8 @@ def dlr(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def dlr_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Return the targeted DLR (Croce and Hein 2020, eq. 6): target minus label, over the gap from the first logit to
-    the mean of the third and fourth; sets as in `dlr`. Raises ValueError for fewer than four classes.
-
-    targets: (B,), classes outside the sets.
+    """Return the targeted DLR (Croce and Hein 2020, eq. 6) for targets (B,) outside the sets: target minus label,
+    over the gap from the first logit to the mean of third and fourth. Raises ValueError for fewer than four classes.
     """
     _need_classes(logits, 4, "targeted dlr")
     top = _competing(logits, labels).topk(4, dim=1).values
@@ -182,12 +164,6 @@ def margin_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 
 LOSSES: Mapping[str, Loss] = MappingProxyType({"ce": cross_entropy, "margin": margin, "dlr": dlr})
 """The losses by the names that attacks take."""
-
-
-def check_loss(name: str) -> None:
-    """Raise ValueError unless `name` is one of `LOSSES`."""
-    if name not in LOSSES:
-        raise ValueError(f"loss is {name!r}; expected one of: {', '.join(LOSSES)}")
 
 
 def _of_label(logits: Tensor, labels: Tensor) -> Tensor:
@@ -267,18 +243,9 @@ class Oracle:
         batch_size: int | None = None,
         least_classes: int = 2,
     ) -> None:
-        self._model = model
-        self.dtype = dtype
-        self._labels = labels
-        self._judge = judge
-        self.batch_size = batch_size
-        self._least_classes = least_classes
-        self._known = 0  # classes that the labels were compared with
-
-    @property
-    def judged(self) -> bool:
-        """Whether another model must agree before a wrong prediction counts."""
-        return self._judge is not None
+        self._model, self._judge, self.judged = model, judge, judge is not None
+        self.dtype, self._labels, self.batch_size = dtype, labels, batch_size
+        self._least_classes, self._known = least_classes, 0  # how many the labels were compared with
 
     def __call__(self, points: Tensor) -> Tensor:
         """Return the logits (B, K), float32 or float64, of `points` (B, ...).
@@ -303,19 +270,16 @@ class Oracle:
             self._known = classes
         return with_all_classes(logits.to(torch.promote_types(logits.dtype, torch.float32)))
 
-    @property
-    def surrogates(self) -> Mapping[str, Model]:
-        """The model's own `surrogates`: functions with its answers and other gradients, by name; empty without."""
+    def surrogates(self) -> list[Oracle]:
+        """Return the same with the answers and other gradients of each of the model's own `surrogates`; the judge, or
+        the model itself, must agree.
+        """
         found: Mapping[str, Model] = getattr(self._model, "surrogates", {})
-        return found
-
-    def by(self, surrogate: Model) -> Oracle:
-        """Return the same with the gradients of a surrogate; the judge, or the model itself, must agree."""
-        return Oracle(surrogate, self.dtype, self._labels, self._judge or self._model, self.batch_size)
+        judge = self._judge or self._model
+        return [Oracle(surrogate, self.dtype, self._labels, judge, self.batch_size) for surrogate in found.values()]
 
     def drawn_to(self, points: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
         """Return logits (B, K), and the model's `key_loss` (B,) at `points` for boxes (B, 3). ValueError without one.
-
         of_class: of the class token's query alone.
         """
         if (key_loss := getattr(self._model, "key_loss", None)) is None:
@@ -349,28 +313,22 @@ class Oracle:
 
 def input_gradient(loss: Tensor, points: Tensor, more: bool = False) -> Tensor:
     """Return the gradient (B, ...) of the (B,) losses, each with respect to its own point; `more` gradients may follow.
-
     Raises ValueError where the loss has no path back to the points.
     """
-    gradient = _gradient(loss.sum(), points, more) if loss.requires_grad else None
+    gradient, total = None, loss.sum()
+    if loss.requires_grad and points.is_leaf and _is_reentrant(total):
+        before, points.grad = points.grad, None
+        total.backward(retain_graph=more)  # type: ignore[no-untyped-call]
+        gradient, points.grad = points.grad, before
+    elif loss.requires_grad:
+        gradient = torch.autograd.grad(total, points, allow_unused=True, retain_graph=more)[0]
     if gradient is None:
         raise ValueError(
             "the model's output has no gradient with respect to its input (is it detached, or computed under no_grad "
-            "or in NumPy?); use an attack without gradients, such as SPSA "
-            "for a classifier"
+            "or in NumPy?); use an attack without gradients, such as SPSA for a classifier"
         )
     # That of a sum is one number seen from many places, which cannot be written to.
     return gradient.clone(memory_format=torch.contiguous_format) if 0 in gradient.stride() else gradient
-
-
-def _gradient(loss: Tensor, points: Tensor, more: bool) -> Tensor | None:
-    """Return the gradient of a sum, None where it has no path back to the points."""
-    if not (points.is_leaf and _is_reentrant(loss)):
-        return torch.autograd.grad(loss, points, allow_unused=True, retain_graph=more)[0]
-    before, points.grad = points.grad, None
-    loss.backward(retain_graph=more)  # type: ignore[no-untyped-call]
-    gradient, points.grad = points.grad, before
-    return gradient
 
 
 def _is_reentrant(loss: Tensor) -> bool:

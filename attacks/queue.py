@@ -9,27 +9,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from .attack import Attack, Tally
 from .model_access import Oracle, as_sets, members, missed
-from .rng import Rng
-from .threat import per_sample
-
-
-@runtime_checkable
-class Takeable(Protocol):
-    """Something with one row per sample that is not a tensor, such as a `Ball`."""
-
-    def take(self, index: Tensor) -> object: ...
-    def join(self, more: Any) -> object: ...
-
-
-S = TypeVar("S", bound="Survivors")
+from .threat import Rng, Rows, per_sample
 
 
 def upload(values: Sequence[int], device: torch.device) -> Tensor:
@@ -43,37 +31,13 @@ def pick(values: Tensor, index: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Survivors:
-    """Rows of the samples under attack; subclass it with a field for each tensor (rows first) or `Takeable`.
-
-    rows: (n,) int64, each sample's position in the whole batch.
-    """
+class Survivors(Rows):
+    """The samples under attack. rows: (n,) int64, each sample's position in the whole batch."""
 
     rows: Tensor
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def take(self: S, index: Tensor) -> S:
-        """Return the same state for the rows `index` (int64) only."""
-
-        def pick(value: object) -> object:
-            if isinstance(value, Tensor):
-                return value[index]  # unlike index_select, this keeps channels_last
-            return value.take(index) if isinstance(value, Takeable) else value
-
-        return replace(self, **cast("dict[str, Tensor]", {f.name: pick(getattr(self, f.name)) for f in fields(self)}))
-
-    def join(self: S, more: S) -> S:
-        """Return these rows followed by those of `more`."""
-
-        def both(name: str) -> object:
-            first, second = getattr(self, name), getattr(more, name)
-            if isinstance(first, Tensor):
-                return torch.cat([first, second])
-            return first.join(second) if isinstance(first, Takeable) else first
-
-        return replace(self, **cast("dict[str, Tensor]", {f.name: both(f.name) for f in fields(self)}))
 
 
 R = TypeVar("R", bound="Runs")
@@ -82,7 +46,6 @@ R = TypeVar("R", bound="Runs")
 @dataclass(frozen=True)
 class Places:
     """What the host knows of runs under way without asking the device; one entry for each.
-
     rows: their samples. runs: which run of its sample. steps: updates made.
     """
 
@@ -97,10 +60,9 @@ class Places:
 
     def only(self, keep: Sequence[int]) -> Places:
         """Return the entries `keep`."""
-        columns = (tuple(column[i] for i in keep) for column in (self.rows, self.runs, self.steps))
-        return Places(*columns)
+        return Places(*(tuple(column[i] for i in keep) for column in (self.rows, self.runs, self.steps)))
 
-    def followed_by(self, more: Places) -> Places:
+    def join(self, more: Places) -> Places:
         return Places(self.rows + more.rows, self.runs + more.runs, self.steps + more.steps)
 
     def later(self, by: Sequence[int] | None = None) -> Places:
@@ -116,17 +78,12 @@ class Places:
 @dataclass(frozen=True)
 class Runs(Survivors):
     """Runs under way, one row each; `rows` holds their samples. Attacks add their own state.
-
     run: (n,) int64, which run of its sample. step: (n,) int64, updates made. places: the same, on the host.
     """
 
     run: Tensor
     step: Tensor
     places: Places
-
-    def join(self: R, more: R) -> R:
-        """Return these rows followed by those of `more`."""
-        return replace(super().join(more), places=self.places.followed_by(more.places))
 
     def leave(self: R, gone: Sequence[bool]) -> tuple[R, Tensor | None]:
         """Return the same state without the rows that are `gone`, and the index of those that stay; None: all stay."""
@@ -168,17 +125,17 @@ class Front:
             self.fall(part, clean[rows], [i for i, is_wrong in enumerate(wrong.tolist()) if is_wrong])
 
     def targets(self, count: int) -> Tensor:
-        """Return the classes (B, count) nearest to winning on the clean images, the labels left out.
-
+        """Return the classes (B, n), n up to `count`, nearest to winning on the clean images, the labels left out.
         A sample with fewer `contenders` has labels in the last places.
         """
+        count = min(count, self.logits.shape[1] - 1)
         return self.logits.scatter(1, as_sets(self.labels), float("-inf")).topk(count, dim=1).indices
 
     def note_targets(self, asked: int) -> None:
         """Note if fewer classes than `asked` are left as targets."""
         classes = self.logits.shape[1]
         if classes <= asked:
-            self.tally.note_targets(classes, asked)
+            self.tally.note(f"{classes} classes: {classes - 1} target{'s' * (classes > 2)} instead of {asked}")
         elif min(self.contenders) <= asked:
             self.tally.note(f"samples with many valid labels: all other classes as targets, fewer than {asked}")
 
@@ -217,7 +174,6 @@ class Front:
 @dataclass(frozen=True)
 class QueuedAttack(Attack):
     """An attack that makes runs at each sample, at most `batch_size` rows in a pass.
-
     First the clean images are classified, one forward each; only right ones are attacked.
     """
 
@@ -228,9 +184,10 @@ class QueuedAttack(Attack):
     def stage(self) -> str:
         """The name of this attack as a stage, which also names its random draws."""
 
-    @abstractmethod
     def _runs(self, classes: int) -> int:
         """Return the number of runs at a sample for which that many classes compete."""
+        restarts: int = getattr(self, "restarts", 1)
+        return restarts * (min(self._aims, classes - 1) if self._aims else 1)
 
     @property
     def _aims(self) -> int:
@@ -299,9 +256,9 @@ class QueuedAttack(Attack):
         fresh = [(row, made[row]) for row in idle]
         for row in idle:
             made[row] += 1
-        beside = [row for row in open_rows if not young.get(row, True)]
-        while len(fresh) < free and (beside := [row for row in beside if made[row] < totals[row]]):
-            row = min(beside, key=lambda row: (made[row], row))
+        joining = [row for row in open_rows if not young.get(row, True)]
+        while len(fresh) < free and (joining := [row for row in joining if made[row] < totals[row]]):
+            row = min(joining, key=lambda row: (made[row], row))
             fresh.append((row, made[row]))
             made[row] += 1
         return fresh

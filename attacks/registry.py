@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .attack import Attack
     from .dense import DenseAttack
 
-T = TypeVar("T")
 
+class Lazy(UserDict[str, Any]):
+    """Classes by name, each imported when it is asked for; made of places, such as `attacks.pgd:PGD`."""
 
-class Lazy(Mapping[str, T]):
-    """Classes by name, each imported when it is asked for. places: by name, such as `attacks.pgd:PGD`."""
-
-    def __init__(self, **places: str) -> None:
-        self._places = places
-
-    def __getitem__(self, name: str) -> T:
-        kind: T = resolve_name(self._places[name])
-        return kind
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+    def __getitem__(self, name: str) -> Any:
+        return resolve_name(self.data[name])
 
 
 ATTACKS: Mapping[str, type[Attack]] = Lazy(
     fgsm="attacks.pgd:FGSM",
     pgd="attacks.pgd:PGD",
-    spsa="attacks.spsa:SPSA",
+    spsa="attacks.queries:SPSA",
     apgd="attacks.apgd:APGD",
-    fab="attacks.fab:FAB",
-    square="attacks.square:Square",
-    autoattack="attacks.autoattack:AutoAttack",
+    fab="attacks.minimal:FAB",
+    square="attacks.queries:Square",
+    autoattack="attacks.apgd:AutoAttack",
     fmn="attacks.minimal:FMN",
     ddn="attacks.minimal:DDN",
-    patch="attacks.patch:Patch",
+    patch="attacks.pgd:Patch",
 )
 DENSE_ATTACKS: Mapping[str, type[DenseAttack]] = Lazy(
     fgsm="attacks.dense:DenseFGSM",

@@ -1,21 +1,114 @@
-"""What an attacker may change (a norm, a radius, the range of valid pixels), and the nearest change that obeys."""
+"""What an attacker may change (a norm, a radius, the range of valid pixels), the nearest such change, and random draws.
+
+An attack never draws from a global state by itself: it asks an `Rng` for the numbers of each sample of the batch, and
+names their purpose. A caller that wants reproducible attacks passes one whose numbers depend on the sample alone (as
+`robustkit.common.randomness.SampleRng` does); without one, `TorchRng` uses torch's global generator.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import torch
-from torch import Tensor
-
-from .rng import Rng
+from torch import Tensor, nn
 
 Norm = Literal["linf", "l2", "l1", "l0", "patch"]
 _ORDERS: dict[str, float] = {"linf": math.inf, "l2": 2, "l1": 1, "l0": 0}
 
 _SMALL = 4.0  # float32 values up to here are rounded by at most 2.4e-7
+
+
+class Rng(Protocol):
+    """Random numbers (B, *shape) float32 for a batch of B samples; each `purpose` names a draw of its own.
+
+    uniform: in [0, 1). normal: mean 0, variance 1. take: the source for the samples `index` (int64) of this batch.
+    signs: -1 and 1, rows first, first + 1, ... of an endless draw along shape[0]. So `signs((8, 3), p)` equals
+        `cat([signs((4, 3), p), signs((4, 3), p, first=4)], dim=1)` if the numbers are a function of the sample: a
+        chunked loop draws the same as an unchunked one.
+    """
+
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor: ...
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor: ...
+    def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor: ...
+    def take(self, index: Tensor) -> Rng: ...
+
+
+class TorchRng:
+    """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call."""
+
+    def __init__(self, batch: int, device: torch.device | str = "cpu") -> None:
+        self.batch, self.device = batch, torch.device(device)
+
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
+        return torch.rand(self.batch, *shape, device=self.device)
+
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
+        return torch.randn(self.batch, *shape, device=self.device)
+
+    def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:
+        # Eight signs from each random byte: SPSA draws so many that a number for each would cost time.
+        count = math.prod(shape)
+        draws = torch.randint(0, 256, (self.batch, -(-count // 8)), dtype=torch.uint8, device=self.device)
+        byte, bit = torch.arange(256, device=self.device), torch.arange(8, device=self.device)
+        of_bytes = ((byte[:, None] >> bit) & 1).float().mul_(2).sub_(1)  # (256, 8): their bits, 0 as -1
+        signs = nn.functional.embedding(draws.int(), of_bytes)
+        return signs.reshape(self.batch, -1)[:, :count].reshape(self.batch, *shape)
+
+    def take(self, index: Tensor) -> TorchRng:
+        return TorchRng(len(index), self.device)
+
+
+T = TypeVar("T", bound="Rows")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Something with one row per sample; subclass it with a field for each tensor (rows first) or `Rows`."""
+
+    def take(self: T, index: Tensor) -> T:
+        """Return the same for the rows `index` (int64) only."""
+
+        def pick(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value[index]  # unlike index_select, this keeps channels_last
+            return value.take(index) if isinstance(value, Rows) else value
+
+        return replace(self, **{f.name: pick(getattr(self, f.name)) for f in fields(self)})
+
+    def join(self: T, more: T) -> T:
+        """Return these rows followed by those of `more`."""
+
+        def both(first: Any, second: Any) -> Any:
+            if isinstance(first, Tensor):
+                return torch.cat([first, second])
+            return first.join(second) if hasattr(first, "join") else first
+
+        return replace(self, **{f.name: both(getattr(self, f.name), getattr(more, f.name)) for f in fields(self)})
+
+
+def at_least(least: float, attack: object, *names: str) -> None:
+    """Raise ValueError for a parameter of the attack below `least`."""
+    for name in names:
+        if (value := getattr(attack, name)) < least:
+            raise ValueError(f"{name} is {value}; expected {least} or more")
+
+
+def above_0(attack: object, *names: str, share: bool = False) -> None:
+    """Raise ValueError for a parameter of the attack that is not above 0, finite, and, as a share, at most 1."""
+    for name in names:
+        if not (0 < (value := getattr(attack, name)) < math.inf and (value <= 1 or not share)):
+            expected = "share above 0, at most 1" if share else "finite number above 0"
+            raise ValueError(f"{name} is {value}; expected a {expected}")
+
+
+def one_of(known: Iterable[str], attack: object, name: str) -> None:
+    """Raise ValueError for a parameter of the attack that is not one of those known."""
+    if (value := getattr(attack, name)) not in (known := tuple(known)):
+        raise ValueError(f"{name} is {value!r}; expected one of: {', '.join(known)}")
 
 
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
@@ -24,9 +117,7 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
 
 
 def distance(norm: Norm, adversarial: Tensor, clean: Tensor) -> Tensor:
-    """Return the size (B,) of the perturbation in float32 (float64 for float64 images), in the unit of the images; of a
-    patch its share of the pixels.
-    """
+    """Return the size (B,) of the change, float32 or wider, in the images' unit; of a patch its share of the pixels."""
     wide = torch.promote_types(clean.dtype, torch.float32)
     if norm == "patch":
         return (adversarial != clean).any(dim=1).flatten(1).to(wide).mean(dim=1)
@@ -62,8 +153,7 @@ class ThreatModel:
     where: str = "corner"
 
     def __post_init__(self) -> None:
-        if self.norm not in get_args(Norm):
-            raise ValueError(f"norm is {self.norm!r}; expected one of: {', '.join(get_args(Norm))}")
+        one_of(get_args(Norm), self, "norm")
         if self.size < 1:
             raise ValueError(f"size is {self.size}; expected 1 pixel or more")
         if not re.fullmatch(r"corner|random|worst-of-[1-9]\d{0,3}", self.where):
@@ -97,14 +187,11 @@ class ThreatModel:
         return Ball(self, clean, low, high)
 
     def project(self, adversarial: Tensor, clean: Tensor) -> Tensor:
-        """Return the points of the ball around `clean` nearest to `adversarial`, both (B, ...), in the dtype of
-        `clean`.
-
+        """Return the points of the ball around `clean` nearest to `adversarial`, both (B, ...), in its dtype.
         For l-inf the nearest point exactly; for l2 the ball first and the bounds second, which is inside both.
         """
         wide = clean.to(torch.promote_types(clean.dtype, torch.float32))
-        points = adversarial.to(wide.dtype, copy=True)
-        return round_towards(clean, self.ball(wide).project_(points))
+        return round_towards(clean, self.ball(wide).project_(adversarial.to(wide.dtype, copy=True)))
 
     def distance(self, adversarial: Tensor, clean: Tensor) -> Tensor:
         """Return the size (B,) of the perturbation in this norm, measured in float32 or better."""
@@ -117,14 +204,13 @@ class ThreatModel:
 
     def steepest(self, gradient: Tensor) -> Tensor:
         """Return the direction of length 1 in this norm that raises the loss most; may overwrite `gradient`.
-
         A NaN component counts as 0, and a sample whose gradient is 0 does not move.
         """
         return gradient.sign_().nan_to_num_(nan=0.0) if self.norm == "linf" else unit(gradient)
 
 
 @dataclass(frozen=True)
-class Ball:
+class Ball(Rows):
     """A threat model around given clean images: `low` and `high` hold the box of an l-inf one."""
 
     threat: ThreatModel
@@ -153,19 +239,6 @@ class Ball:
             start.add_(direction.mul_(per_sample(radius, start)), alpha=self.threat.eps)
         return self.project_(start)
 
-    def take(self, index: Tensor) -> Ball:
-        """Return the ball around the samples `index` only."""
-        if self.low is None or self.high is None:
-            return Ball(self.threat, self.clean[index])
-        return Ball(self.threat, self.clean[index], self.low[index], self.high[index])
-
-    def join(self, more: Ball) -> Ball:
-        """Return the balls around these samples followed by those of `more`."""
-        clean = torch.cat([self.clean, more.clean])
-        if self.low is None or self.high is None or more.low is None or more.high is None:
-            return Ball(self.threat, clean)
-        return Ball(self.threat, clean, torch.cat([self.low, more.low]), torch.cat([self.high, more.high]))
-
 
 def unit(gradient: Tensor) -> Tensor:
     """Scale `gradient` (B, ...) in place to l2 length 1 for each sample; NaN counts as 0, and 0 stays 0."""
@@ -180,7 +253,6 @@ def unit(gradient: Tensor) -> Tensor:
 
 def round_towards(clean: Tensor, points: Tensor) -> Tensor:
     """Return `points` in the dtype of `clean`; if that is narrower, no value ends further from `clean` than it was.
-
     bfloat16 has 256 values between 1/2 and 1 and below: rounding to the nearest would break a ball of 1/255.
     """
     rounded = points.to(clean.dtype)
@@ -201,15 +273,13 @@ def onto_ball(norm: Norm, change: Tensor, radius: Tensor) -> Tensor:
     stay there (Duchi et al. 2008). l0: the `radius` values, rounded down, that are largest are kept.
     """
     if norm == "linf":
-        wide = per_sample(radius, change)
-        return torch.minimum(torch.maximum(change, -wide), wide)
+        return torch.minimum(torch.maximum(change, -per_sample(radius, change)), per_sample(radius, change))
     flat = change.flatten(1)
     if norm == "l2":
         length = torch.linalg.vector_norm(flat, dim=1)
         return change * per_sample((radius / length).nan_to_num_(nan=1.0).clamp_(max=1.0), change)
     if norm == "l0":
-        most = flat.shape[1]
-        kept = radius.clamp(0, most).long()
+        kept = radius.clamp(0, flat.shape[1]).long()
         ranks = flat.abs().argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         return torch.where(ranks < kept[:, None], flat, 0.0).reshape(change.shape)
     size, order = flat.abs(), flat.abs().sort(dim=1, descending=True).values

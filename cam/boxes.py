@@ -58,7 +58,6 @@ def as_boxes(boxes: Boxes) -> Tensor:
 
 def mask_of(boxes: Boxes, height: int, width: int) -> Tensor:
     """Return the union of boxes as a mask, (height, width) bool; what lies outside is cut off.
-
     Raises ValueError for corners between two pixels: `resize_crop_boxes` rounds them outwards.
     """
     mask = torch.zeros(height, width, dtype=torch.bool)
@@ -78,8 +77,7 @@ def box_iou(boxes: Boxes, others: Boxes) -> Tensor:
 
 
 def boxes_of(mask: Tensor, nested: bool = False) -> Tensor:
-    """Return the box around each outer contour of a mask (H, W) bool: (n, 4) int64 on the CPU, in raster order of (y0,
-    x0).
+    """Return the box around each outer contour of a mask (H, W) bool: (n, 4) int64 on the CPU, in order of (y0, x0).
 
     Pixels that touch at a corner belong together. nested: also the parts that lie in a hole of another part.
     """
@@ -89,9 +87,8 @@ def boxes_of(mask: Tensor, nested: bool = False) -> Tensor:
         return torch.zeros(0, 4, dtype=torch.int64)
     hole = np.asarray(tree)[0, :, 3] >= 0  # a contour inside another is the rim of a hole
     rectangles = [cv2.boundingRect(contour) for contour, inner in zip(contours, hole, strict=True) if not inner]
-    return torch.tensor(
-        sorted(((x, y, x + w, y + h) for x, y, w, h in rectangles), key=lambda box: (box[1], box[0], *box))
-    )
+    found = ((x, y, x + w, y + h) for x, y, w, h in rectangles)
+    return torch.tensor(sorted(found, key=lambda box: (box[1], box[0], *box)))
 
 
 # --- how boxes and masks follow the image ----------------------------------------------------------------------------
@@ -157,12 +154,8 @@ def _placement(
     return width, height, halved((width - frame[1]) / 2), halved((height - frame[0]) / 2)
 
 
-def _stem(name: str) -> str:
-    return PurePosixPath(name).stem
-
-
 def read_csv(
-    path: Path, sizes: Mapping[str, tuple[int, int]] | None = None, key: Callable[[str], str] = _stem
+    path: Path, sizes: Mapping[str, tuple[int, int]] | None = None, key: Callable[[str], str] | None = None
 ) -> dict[str, Annotation]:
     """Read boxes from a CSV file with the columns image, synset, xmin, ymin, xmax, ymax and a row for each box. Instead
     of the last four it may have left, top, right, bottom, or x, y, width, height.
@@ -184,26 +177,25 @@ def read_csv(
     header = reader.fieldnames or ()
     corners = next((names for names in (CORNERS, EDGES, SIDES) if set(names) <= set(header)), CORNERS)
     columns = (*COLUMNS[:2], *corners)
-    missing = [column for column in columns if column not in header]
-    if missing:
+    if missing := [column for column in columns if column not in header]:
         raise BoxFileError(f"{path}, line 1: no column {', '.join(missing)}; expected {', '.join(COLUMNS)}")
     for row in reader:
         where = f"{path}, line {reader.line_num}"
         if None in (row[column] for column in columns):
             raise BoxFileError(f"{where}: too few fields; expected {', '.join(columns)}")
-        image = key(row["image"].replace("\\", "/"))
+        image = row["image"].replace("\\", "/")
+        image = key(image) if key else PurePosixPath(image).stem
         if names.setdefault(image, row["image"]) != row["image"]:
             raise BoxFileError(f"{where}: {row['image']} and {names[image]} are both called {image}; rename one")
         box = _box([row[corner] for corner in corners], where, (sizes or {}).get(image), corners)
         by_image.setdefault(image, []).append((box, row["synset"]))
     if not by_image:
         raise BoxFileError(f"{path}: no boxes; expected a row for each box below the header")
-    return {
-        image: Annotation(
-            tuple(box for box, _ in rows), tuple(name for _, name in rows), (sizes or {}).get(image), corners
-        )
-        for image, rows in by_image.items()
-    }
+    found = {}
+    for image, rows in by_image.items():
+        boxes, synsets = zip(*rows, strict=True)
+        found[image] = Annotation(boxes, synsets, (sizes or {}).get(image), corners)
+    return found
 
 
 def read_xml(path: Path) -> Annotation:
@@ -256,8 +248,7 @@ def _annotation(path: Path, texts: list[tuple[str, str, int]]) -> Annotation:
     boxes, synsets, fields = [], [], dict[str, str]()
     for place, text, line in texts:
         if place == "annotation/object":
-            where = f"{path}, line {line}"
-            boxes.append(_box([fields.get(f"bndbox/{corner}") for corner in CORNERS], where, size))
+            boxes.append(_box([fields.get(f"bndbox/{corner}") for corner in CORNERS], f"{path}, line {line}", size))
             synsets.append(fields.get("name", ""))
             fields = {}
         elif (field := place.removeprefix("annotation/object/")) != place:

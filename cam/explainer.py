@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
@@ -18,23 +18,19 @@ from torch.nn import functional
 
 
 class Rng(Protocol):
-    """Random numbers for a batch of B images; `purpose` names the draw, so that no two draws share numbers."""
+    """Random numbers (B, *shape) floating for a batch of B images; each `purpose` names a draw of its own.
+    uniform: in [0, 1). normal: mean 0, variance 1.
+    """
 
-    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """Return (B, *shape) floating in [0, 1)."""
-        ...
-
-    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """Return (B, *shape) floating, standard normal."""
-        ...
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor: ...
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor: ...
 
 
 class TorchRng:
     """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call."""
 
     def __init__(self, batch: int, device: torch.device | str = "cpu") -> None:
-        self.batch = batch
-        self.device = torch.device(device)
+        self.batch, self.device = batch, torch.device(device)
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
         return torch.rand(self.batch, *shape, device=self.device)
@@ -100,7 +96,8 @@ class Explainer(ABC):
         if self._inside is not None:
             raise RuntimeError(f"this {type(self).__name__} is entered already; make another one for a nested context")
         with ExitStack() as stack:
-            stack.enter_context(self._hold())
+            for context in (held(self.model), *self._contexts()):
+                stack.enter_context(context)
             self._inside = stack.pop_all()
         return self
 
@@ -121,9 +118,7 @@ class Explainer(ABC):
             self._maps_alone = False
 
     def explain(self, images: Tensor, target: Target = None, *, rng: Rng | None = None) -> Explanation:
-        """Return maps, logits, targets and which maps are degenerate. For B = 0 the logits are (0, 0): the model is not
-        asked.
-        """
+        """Return maps, logits, targets, and which are degenerate. For B = 0 the logits are (0, 0), without a pass."""
         check_images(images)
         if self._inside is None:
             with self:
@@ -141,11 +136,9 @@ class Explainer(ABC):
             maps, wanted, degenerate = maps[:, 0], wanted[:, 0], degenerate[:, 0]
         return Explanation(maps, logits.detach(), wanted, degenerate)
 
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        """Return the context that changes the model while the explainer is entered."""
-        with held(self.model):
-            yield
+    def _contexts(self) -> Iterable[AbstractContextManager[None]]:
+        """Return what changes the model, which is held still, while the explainer is entered."""
+        return ()
 
     @abstractmethod
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -160,8 +153,8 @@ class Explainer(ABC):
         return images.detach().to(next(dtypes, images.dtype))
 
     def _answered(self, images: Tensor, wanted: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the logits (B, K), of a forward without a graph, and the classes (B, T). Where maps alone are asked
-        for, and of given classes, no forward is made, and the logits are (B, 0).
+        """Return the logits (B, K), without a graph, and the classes (B, T). Where maps alone are asked for, of given
+        classes, no forward is made, and the logits are (B, 0).
         """
         if self._maps_alone and wanted is not None:
             return images.new_zeros(len(images), 0), wanted
@@ -171,7 +164,6 @@ class Explainer(ABC):
 
     def _logits(self, images: Tensor, copies: int = 1) -> Tensor:
         """Return the logits (B, K). ValueError for a model that returns anything else.
-
         copies: how many rows of logits each image has, where a hook adds rows.
         """
         logits = self.model(images)
@@ -193,9 +185,7 @@ def same_draws(explain: Explainer, rng: Rng | None) -> None:
 
 @contextmanager
 def held(model: nn.Module) -> Iterator[None]:
-    """Hold a model still: evaluation mode, no gradients for parameters, no gradient checkpointing, compiled models run
-    as written.
-    """
+    """Hold a model still: evaluation mode, frozen parameters, no gradient checkpointing, compiled code as written."""
     modes = [(part, part.training) for part in nn.Module.modules(model)]  # a network may have a list `modules`
     learning = [parameter for parameter in nn.Module.parameters(model) if parameter.requires_grad]
     forgetful = [part for part, _ in modes if getattr(part, "grad_checkpointing", False) is True]
@@ -230,7 +220,6 @@ def check_images(images: Tensor) -> None:
 
 def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
     """Return the classes asked for, (B, T) int64 on the images' device; None for the predicted ones.
-
     Called outside of `torch.inference_mode`, it returns a tensor that a graph may hold, wherever `target` was made.
     """
     if target is None:
@@ -247,15 +236,13 @@ def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
 
 
 def chosen(logits: Tensor, wanted: Tensor | None) -> Tensor:
-    """Return the classes (B, T): those wanted, or the predicted ones. ValueError for a class that the model does not
-    have.
-    """
+    """Return the classes (B, T): those wanted, or the predicted ones. ValueError where the model lacks one."""
     if wanted is None:
         return logits.detach().argmax(dim=1, keepdim=True)
     outside = (wanted < 0) | (wanted >= logits.shape[1])
     if outside.any():
-        classes = f"{logits.shape[1]} classes, 0 … {logits.shape[1] - 1}"
-        raise ValueError(f"target {int(wanted[outside][0])}; the model has {classes}")
+        count = logits.shape[1]
+        raise ValueError(f"target {int(wanted[outside][0])}; the model has {count} classes, 0 … {count - 1}")
     return wanted
 
 
@@ -266,14 +253,20 @@ def each_target(logits: Tensor, classes: Tensor) -> Iterator[tuple[Tensor, bool]
         yield logits.gather(1, classes[:, t : t + 1]).sum(), t < last
 
 
+def gradients(logits: Tensor, classes: Tensor, leaf: Tensor, otherwise: str) -> Iterator[Tensor]:
+    """Yield, for each of the (B, T) classes, the gradient of its logits for `leaf`; ValueError without one."""
+    for total, more in each_target(logits, classes):
+        found = total.requires_grad and torch.autograd.grad(total, leaf, retain_graph=more, allow_unused=True)[0]
+        if not isinstance(found, Tensor):
+            raise ValueError(otherwise)
+        yield found
+
+
 def upright(grids: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Upsample raw maps (B, T, h, w) bilinearly to `size` and normalise them by min and max; return also which (B, T)
-    are degenerate.
-    """
-    grids = grids.detach().float()
-    maps = grids
-    if grids.shape[2:] != size and len(grids):
-        maps = functional.interpolate(grids, size, mode="bilinear", align_corners=False)
+    """Upsample raw maps (B, T, h, w) bilinearly to `size`, normalise by min and max; return which are flat, too."""
+    maps = grids.detach().float()
+    if maps.shape[2:] != size and len(maps):
+        maps = functional.interpolate(maps, size, mode="bilinear", align_corners=False)
     low, high = maps.amin(dim=(-2, -1)), maps.amax(dim=(-2, -1))
     spread, largest = high - low, torch.maximum(low.abs(), high.abs())
     degenerate = ~(spread > FLAT * largest)  # so that NaN and infinity are in it, too
@@ -298,9 +291,7 @@ def rows_of(batch_size: int | None, images: Tensor, on_cpu: int = 16) -> int:
 
 
 def parts(count: int, images: int, batch_size: int) -> Iterator[slice]:
-    """Yield slices of `count` turns, of which each takes all `images`, so that a part has at most `batch_size` rows,
-    or one turn.
-    """
+    """Yield slices of `count` turns, each of all `images`, of at most `batch_size` rows, or one turn."""
     turns = max(1, batch_size // images)
     for start in range(0, count, turns):
         yield slice(start, min(start + turns, count))

@@ -44,10 +44,8 @@ def imputed(images: Tensor, removed: Tensor, tolerance: float = 1e-3) -> Tensor:
     Returns: new images, in their dtype. Raises ValueError for shapes that do not fit.
     """
     if images.ndim != 4 or removed.shape != (len(images), *images.shape[2:]):
-        raise ValueError(
-            f"images have the shape {tuple(images.shape)}, removed {tuple(removed.shape)}; expected (B, C, H, W) and "
-            "(B, H, W)"
-        )
+        shapes = f"images have the shape {tuple(images.shape)}, removed {tuple(removed.shape)}"
+        raise ValueError(f"{shapes}; expected (B, C, H, W) and (B, H, W)")
     with torch.no_grad():
         H, W = images.shape[2:]
         grids = _grids(removed[:, None], images.dtype)
@@ -95,9 +93,7 @@ def _grids(removed: Tensor, dtype: torch.dtype) -> list[_Grid]:
     A coarse pixel is sought where all pixels beneath it are. The finest is padded, so that all sides can be halved.
     """
     H, W = removed.shape[2:]
-    halvings = 0
-    while min(H, W) >> (halvings + 1) >= _COARSEST:
-        halvings += 1
+    halvings = max(0, (min(H, W) // _COARSEST).bit_length() - 1)
     unit = 1 << halvings
     pad = (0, -W % unit, 0, -H % unit)
     inside = functional.pad(torch.ones(1, 1, H, W, dtype=dtype, device=removed.device), pad)
@@ -265,10 +261,8 @@ def insertion_deletion(
     at_least(2, steps=steps)
     images, maps, target, back, batch_size = checked(model, images, maps, target, fill, batch_size)
     canvas = blurred(images) if canvas is None else canvas.to(images)
-    if canvas.shape != images.shape:
-        raise ValueError(
-            f"canvas has the shape {tuple(canvas.shape)}, the images {tuple(images.shape)}; expected the same"
-        )
+    if (shape := tuple(canvas.shape)) != images.shape:
+        raise ValueError(f"canvas has the shape {shape}, the images {tuple(images.shape)}; expected the same")
     ends = ends or ends_of(model, images, fill=fill, canvas=canvas, batch_size=batch_size)
     if ends.canvas is None:
         raise ValueError("ends without a canvas; expected those that insertion begins with, ends_of(..., canvas=...)")
@@ -321,9 +315,7 @@ def road(
 def ends_of(
     model: Model, images: Tensor, *, fill: Fill, canvas: Tensor | None = None, batch_size: int | None = None
 ) -> Ends:
-    """Return what all curves of images share. Forwards: one for each image, one for all of them for `fill`, and one for
-    each canvas (B, 3, H, W), where there is one.
-    """
+    """Return what all curves share. Forwards: one for each image, each canvas (B, 3, H, W) if any, and for `fill`."""
     nothing = colour(fill, images).expand(min(1, len(images)), *images.shape[1:])
     count = rows_of(batch_size, images)
     whole, empty = _logits(model, images, count), _logits(model, nothing, count)
@@ -394,29 +386,20 @@ def _curve(model: Model, show: Show, ranks: Tensor, target: Tensor, counts: Sequ
 
 
 def checked(
-    model: Model,
-    images: Tensor,
-    maps: Tensor,
-    target: Tensor | int,
-    fill: Fill,
-    batch_size: int | None,
+    model: Model, images: Tensor, maps: Tensor, target: Tensor | int, fill: Fill, batch_size: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-    """Return images, maps, targets (B,) and what removed pixels become (B, 3, H, W), fit for each other, and how many
-    rows go at once.
-    """
+    """Return images, maps, targets (B,), what removed pixels become (B, 3, H, W), and how many rows go at once."""
     if getattr(model, "training", False):
         raise ValueError("the model is in training mode; call model.eval() first")
     at_least(1, batch_size=batch_size)
     maps = as_maps(maps).to(images.device)
     if images.ndim != 4 or maps.shape != (len(images), *images.shape[2:]):
-        raise ValueError(
-            f"images have the shape {tuple(images.shape)}, maps {tuple(maps.shape)}; expected (B, 3, H, W), (B, H, W)"
-        )
+        shapes = f"images have the shape {tuple(images.shape)}, maps {tuple(maps.shape)}"
+        raise ValueError(f"{shapes}; expected (B, 3, H, W), (B, H, W)")
     target = torch.as_tensor(target, device=images.device)
     if target.is_floating_point() or target.ndim > 1 or (target.ndim and len(target) != len(images)):
-        raise ValueError(
-            f"target is {target.dtype} of the shape {tuple(target.shape)}; expected a class, or {len(images)} of them"
-        )
+        given = f"{target.dtype} of the shape {tuple(target.shape)}"
+        raise ValueError(f"target is {given}; expected a class, or {len(images)} of them")
     if target.numel() and int(target.min()) < 0:
         raise ValueError(f"target {int(target.min())}; expected a class, 0 or more")
     back = colour(fill, images).expand_as(images)

@@ -1,18 +1,19 @@
-"""Class activation maps: features of a layer, weighted by their gradients."""
+"""Class activation maps: features of a layer, weighted by their gradients or by the logits behind each as a mask."""
 
 from __future__ import annotations
 
 import difflib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from .explainer import Explainer, Rng, chosen, each_target, held
+from .explainer import Explainer, Fill, Rng, at_least, chosen, colour, gradients, rows_of
 from .vit import Transformer
 
 
@@ -45,12 +46,8 @@ class OfFeatures(Explainer):
             self._layer = getattr(self._transformer.vit.blocks[-1], "norm1", None)
         self._by_size: dict[tuple[int, int], nn.Module] = {}
 
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        with held(self.model), ExitStack() as stack:
-            if self._transformer is not None:
-                stack.enter_context(self._transformer.sized())
-            yield
+    def _contexts(self) -> Iterable[AbstractContextManager[None]]:
+        return () if self._transformer is None else (self._transformer.sized(),)
 
     def check(self, images: Tensor) -> None:
         with self:
@@ -148,15 +145,9 @@ class _Weighed(OfFeatures):
         logits, seen = self._seen(images)
         features = self._spread(seen.leaf, seen.layer, len(images))
         classes = chosen(logits, wanted)
-        maps = []
-        for total, more in each_target(logits, classes):
-            gradient = None
-            if total.requires_grad:
-                (gradient,) = torch.autograd.grad(total, seen.leaf, retain_graph=more, allow_unused=True)
-            if gradient is None:
-                raise ValueError(f"the logits do not depend on layer {self._name(seen.layer)!r}; name another one")
-            maps.append(self._weighed(features, self._spread(gradient, seen.layer, len(images))).sum(dim=1).relu())
-        return logits, classes, torch.stack(maps, dim=1)
+        lost = f"the logits do not depend on layer {self._name(seen.layer)!r}; name another one"
+        spread = (self._spread(g, seen.layer, len(images)) for g in gradients(logits, classes, seen.leaf, lost))
+        return logits, classes, torch.stack([self._weighed(features, g).sum(dim=1).relu() for g in spread], dim=1)
 
     @abstractmethod
     def _weighed(self, features: Tensor, gradient: Tensor) -> Tensor:
@@ -165,7 +156,6 @@ class _Weighed(OfFeatures):
 
 class GradCAM(_Weighed):
     """Grad-CAM (Selvaraju et al., ICCV 2017): relu(sum over channels of weight * feature), weights the mean gradients.
-
     One forward, a graph from the layer on only, and a backward for each target. model, layer and errors: `OfFeatures`.
     """
 
@@ -203,3 +193,47 @@ class LayerCAM(_Weighed):
 
     def _weighed(self, features: Tensor, gradient: Tensor) -> Tensor:
         return gradient.relu() * features
+
+
+class ScoreCAM(OfFeatures):
+    """Score-CAM (Wang et al., CVPR workshops 2020): features weighed by the class's logit behind each as a mask.
+
+    Each channel, enlarged to the image and brought to [0, 1], is a mask of the image; a softmax over channels of the
+    class's logits gives the weights, and the map is relu(sum over channels of weight * feature). A channel that is the
+    same everywhere hides the whole image; all such share one forward.
+
+    fill: what hidden places become, a number or one for each channel, in the unit of the images. batch_size: rows of a
+    pass; by default 16 on a CPU, else 64. model, layer and errors: `OfFeatures`.
+
+    A forward, and one for each channel of each image; further targets cost nothing. No backward.
+    """
+
+    name = "score-cam"
+
+    def __init__(
+        self, model: nn.Module, layer: nn.Module | str | None = None, fill: Fill = 0.0, batch_size: int | None = None
+    ) -> None:
+        super().__init__(model, layer)
+        at_least(1, batch_size=batch_size)
+        self.fill, self.batch_size = fill, batch_size
+
+    def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.no_grad():
+            logits, seen = self._seen(images, graph=False)
+            features = self._spread(seen.leaf, seen.layer, len(images))
+            classes = chosen(logits, wanted)
+            tell = features.amax(dim=(2, 3)) > features.amin(dim=(2, 3))
+            back = colour(self.fill, images)
+            scores = features.new_zeros(*features.shape[:2], classes.shape[1])
+            if not bool(tell.all()):
+                plain = self._logits(back.expand_as(images[:1])).float()
+                scores[:] = plain.expand(len(images), -1).gather(1, classes)[:, None]
+            for rows in torch.split(tell.nonzero(), rows_of(self.batch_size, images)):
+                image, channel = rows.unbind(1)
+                masks = functional.interpolate(features[image, channel][:, None], images.shape[2:], mode="bilinear")
+                low, high = masks.amin(dim=(2, 3), keepdim=True), masks.amax(dim=(2, 3), keepdim=True)
+                masks = masks.sub_(low).div_(high - low).to(images.dtype)
+                answers = self._logits(torch.lerp(back, images[image], masks)).float()
+                scores[image, channel] = answers.gather(1, classes[image])
+            maps = torch.einsum("bct,bchw->bthw", scores.softmax(dim=1), features).relu()
+        return logits, classes, maps

@@ -65,11 +65,8 @@ def as_masks(truth: Truth, maps: Tensor) -> Tensor:
             f"truth is a tensor of {truth.dtype}; expected a bool mask, or a list with the boxes of each map"
         )
     else:
-        height, width = maps.shape[1:]
-        masks = (
-            torch.stack([mask_of(boxes, height, width) for boxes in truth]) if len(truth) else maps.new_zeros(0).bool()
-        )
-        masks = masks.reshape(-1, height, width)
+        drawn = [mask_of(boxes, *maps.shape[1:]) for boxes in truth]
+        masks = torch.stack(drawn) if drawn else maps[:0].bool()
     if masks.shape != maps.shape:
         raise ValueError(f"truth has the shape {tuple(masks.shape)}, the maps {tuple(maps.shape)}; expected the same")
     return masks.to(maps.device)
@@ -93,13 +90,8 @@ def score(maps: Tensor, truth: Truth, threshold: float = 0.5, mode: str = "mask"
         predicted = torch.stack(unions).to(maps.device) if unions else predicted
     hits, chosen, wanted = (x.sum(dim=(1, 2)).double() for x in (predicted & truth, predicted, truth))
     agreed = (predicted == truth).double().mean(dim=(1, 2))
-    scores = (
-        agreed,
-        hits / (chosen + wanted - hits),
-        2 * hits / (chosen + wanted),
-        hits / chosen.clamp(min=1),
-        hits / wanted,
-    )
+    iou, dice = hits / (chosen + wanted - hits), 2 * hits / (chosen + wanted)
+    scores = (agreed, iou, dice, hits / chosen.clamp(min=1), hits / wanted)
     return Localisation(*(_where_asked(values, truth) for values in scores))
 
 
@@ -119,9 +111,7 @@ def pointing_game(maps: Tensor, truth: Truth) -> Tensor:
 
 
 def energy_inside(maps: Tensor, truth: Truth) -> Tensor:
-    """Return the share of the map's sum inside the truth (Wang et al. 2020, arXiv:1910.01279): (B,) float64; 0 where
-    the sum is 0.
-    """
+    """Return the share of the sum inside the truth (Wang et al. 2020, arXiv:1910.01279): (B,) float64, 0 for no sum."""
     maps = as_maps(maps)
     truth = as_masks(truth, maps)
     inside, whole = (maps.double() * truth).sum(dim=(1, 2)), maps.double().sum(dim=(1, 2))
@@ -200,9 +190,8 @@ def box_hits(
     for row, (heat, truth) in enumerate(zip(maps, boxes, strict=True)):
         if len(truth):
             by_threshold = [boxes_of(heat >= threshold, nested=True) for threshold in thresholds]
-            columns = torch.arange(len(by_threshold)).repeat_interleave(
-                torch.tensor([len(some) for some in by_threshold])
-            )
+            counts = torch.tensor([len(some) for some in by_threshold])
+            columns = torch.arange(len(by_threshold)).repeat_interleave(counts)
             fits = box_iou(torch.cat(by_threshold), truth).amax(dim=1)
             best = torch.zeros(len(by_threshold), dtype=torch.float64).scatter_reduce_(0, columns, fits, "amax")
             hits[row] = best[:, None] >= wanted
@@ -229,8 +218,7 @@ class MaxBoxAcc:
 
     def update(self, maps: Tensor, boxes: Sequence[Boxes]) -> None:
         """Add a batch; see `box_hits`."""
-        hits = box_hits(maps, boxes, self.thresholds, self.ious)
-        self.hits += hits.sum(dim=0)
+        self.hits += box_hits(maps, boxes, self.thresholds, self.ious).sum(dim=0)
         self.images += sum(len(truth) > 0 for truth in boxes)
         self.skipped += sum(len(truth) == 0 for truth in boxes)
 
@@ -241,11 +229,10 @@ class MaxBoxAcc:
 
 def entropy(maps: Tensor) -> Tensor:
     """Return the entropy of each map (B, H, W) in [0, 1], its values being shares of their sum: (B,) float64 in nats.
-
     From 0, one pixel, to log(H * W), all alike (complexity of Bhatt et al., IJCAI 2020). NaN where a map is all 0.
     """
     values = as_maps(maps).double().flatten(1)
-    return _entropy(values / values.sum(dim=1, keepdim=True))
+    return torch.special.entr(values / values.sum(dim=1, keepdim=True)).sum(dim=1)  # type: ignore[no-any-return]
 
 
 def histogram_entropy(maps: Tensor, bins: int = 100) -> Tensor:
@@ -256,7 +243,7 @@ def histogram_entropy(maps: Tensor, bins: int = 100) -> Tensor:
     low, high = values.amin(dim=1, keepdim=True), values.amax(dim=1, keepdim=True)
     places = ((values - low) / (high - low) * bins).nan_to_num().long().clamp(max=bins - 1)
     counts = values.new_zeros(len(values), bins).scatter_add_(1, places, torch.ones_like(values))
-    return torch.where((high > low)[:, 0], _entropy(counts / values.shape[1]), torch.nan)
+    return torch.where((high > low)[:, 0], torch.special.entr(counts / values.shape[1]).sum(dim=1), torch.nan)
 
 
 def gini(maps: Tensor) -> Tensor:
@@ -269,11 +256,6 @@ def gini(maps: Tensor) -> Tensor:
     n = values.shape[1]
     places = torch.arange(1, n + 1, device=values.device, dtype=torch.float64)
     return ((2 * places - n - 1) * values).sum(dim=1).div(n * values.sum(dim=1))
-
-
-def _entropy(shares: Tensor) -> Tensor:
-    summands: Tensor = torch.special.entr(shares)
-    return summands.sum(dim=1)
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
@@ -305,9 +287,7 @@ def _pair(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _centred_ranks(values: Tensor) -> Tensor:
-    """Return the ranks of (B, N) along each row less their mean, as float64: the mean of first and last place among
-    equals.
-    """
+    """Return the ranks of (B, N) along each row less their mean, float64: equals share the mean of their places."""
     values = values.contiguous()
     ordered = values.sort(dim=1).values
     below, up_to = (torch.searchsorted(ordered, values, right=right) for right in (False, True))

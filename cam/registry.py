@@ -3,51 +3,42 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .explainer import Explainer
 
 
-class Lazy(Mapping[str, type["Explainer"]]):
-    """Classes by name, each imported when it is asked for. places: by name, such as `cam.agcam:AGCAM`."""
+class Lazy(UserDict[str, Any]):
+    """Classes by name, each imported when it is asked for; made of places, such as `cam.attention:AGCAM`."""
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
-
-    def __getitem__(self, name: str) -> type[Explainer]:
-        kind: type[Explainer] = resolve_name(self._places[name])
-        return kind
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+    def __getitem__(self, name: str) -> Any:
+        return resolve_name(self.data[name])
 
 
 _CONTROLS = {
-    "random": "cam.controls:RandomMap",
-    "centre": "cam.controls:CentredGaussian",
-    "full": "cam.controls:FullImage",
+    "random": "cam.agnostic:RandomMap",
+    "centre": "cam.agnostic:CentredGaussian",
+    "full": "cam.agnostic:FullImage",
 }
 METHODS: Mapping[str, type[Explainer]] = Lazy(
     {
-        "agcam": "cam.agcam:AGCAM",
-        "agcam-full": "cam.agcam:AGCAMFull",
-        "legrad": "cam.rollout:LeGrad",
-        "chefer": "cam.rollout:Chefer",
-        "rollout": "cam.rollout:Rollout",
+        "agcam": "cam.attention:AGCAM",
+        "agcam-full": "cam.attention:AGCAMFull",
+        "legrad": "cam.attention:LeGrad",
+        "chefer": "cam.attention:Chefer",
+        "rollout": "cam.attention:Rollout",
         "grad-cam": "cam.gradcam:GradCAM",
         "grad-cam-pp": "cam.gradcam:GradCAMPlusPlus",
         "layer-cam": "cam.gradcam:LayerCAM",
-        "score-cam": "cam.perturbation:ScoreCAM",
-        "rise": "cam.perturbation:RISE",
-        "gradient": "cam.gradients:InputGradient",
-        "integrated-gradients": "cam.gradients:IntegratedGradients",
-        "smooth-grad": "cam.gradients:SmoothGrad",
+        "score-cam": "cam.gradcam:ScoreCAM",
+        "rise": "cam.agnostic:RISE",
+        "gradient": "cam.agnostic:InputGradient",
+        "integrated-gradients": "cam.agnostic:IntegratedGradients",
+        "smooth-grad": "cam.agnostic:SmoothGrad",
         **_CONTROLS,
     }
 )

@@ -7,7 +7,7 @@ explain. `cascade` goes on down to the first layer (Adebayo et al. 2018, arXiv:1
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,6 @@ def sensitivity(
 @dataclass(frozen=True)
 class Squares:
     """Squares that were hidden, in pixels, and what the model answers where one of them is: the same for all maps.
-
     tops, lefts: (B, samples). length: of a side. logits: (B, samples, K).
     """
 
@@ -88,10 +87,8 @@ def hide_squares(
 ) -> Squares:
     """Hide squares at random places, one at a time, of `side` times the shorter side, by `fill`, and ask the model.
 
-    images: (B, C, H, W). `rng` draws the places. Forwards for each image: samples.
-
-    Raises:
-        ValueError: samples or batch_size below 1, a side that is no share, or a fill of another number of channels.
+    images: (B, C, H, W). `rng` draws the places. Forwards for each image: samples. Raises ValueError for samples or
+    batch_size below 1, a side that is no share, or a fill of another number of channels.
     """
     at_least(1, samples=samples, batch_size=batch_size)
     if not 0 < side <= 1:
@@ -159,17 +156,13 @@ def _probability(logits: Tensor, target: Tensor) -> Tensor:
     return logits.double().softmax(dim=-1).gather(-1, wanted)[..., 0]
 
 
-@contextmanager
-def redrawn_head(model: nn.Module, seed: int = 0) -> Iterator[None]:
-    """Draw the head's weights again inside, as `redrawn` does.
+def redrawn_head(model: nn.Module, seed: int = 0) -> AbstractContextManager[None]:
+    """Draw the head's weights again inside, as `redrawn` does. ValueError for a model without a layer with weights.
 
     The head is what timm's `get_classifier` names (both of a distilled model, also of transformers), or else the last
     layer with weights.
-
-    Raises ValueError for a model without such a layer.
     """
-    with redrawn(_heads(model), seed):
-        yield
+    return redrawn(_heads(model), seed)
 
 
 @contextmanager

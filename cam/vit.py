@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from .explainer import Explainer, held
+from .explainer import Explainer, chosen, each_target
 
 
 class PatchEmbedding:
@@ -61,9 +61,7 @@ class TransformersViT:
 
     @contextmanager
     def unfused(self) -> Iterator[None]:
-        """Let layers call softmax themselves: by the library's plain function, or by a registered one that a layer's
-        `fused_attn` switches.
-        """
+        """Let layers call softmax themselves: by the library's plain function, or one that `fused_attn` switches."""
         parts = [part for block in self.blocks for part in nn.Module.modules(block.attn)]
         configs: dict[int, Any] = {id(part.config): part.config for part in parts if hasattr(part, "config")}
         before = [(config, config._attn_implementation) for config in configs.values()]
@@ -134,9 +132,7 @@ class Transformer:
 
     @classmethod
     def find(cls, model: nn.Module) -> Transformer | None:
-        """Find the transformer in `model`, None where there is none. ValueError for several, of which none can speak
-        for all.
-        """
+        """Find the transformer in `model`, None where there is none. ValueError for several: none can speak for all."""
         parts = ("patch_embed", "blocks", "num_prefix_tokens")
         modules = [module for module in nn.Module.modules(model) if all(hasattr(module, part) for part in parts)]
         modules = [m for m in modules if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
@@ -146,36 +142,23 @@ class Transformer:
         return cls(found[0]) if found else None
 
     @classmethod
-    def needed(cls, model: nn.Module, method: str) -> Transformer:
-        """Find the transformer in `model`, for a method that reads attention. ValueError if it has none."""
+    def needed(cls, model: nn.Module, method: str, token: bool = False, pool: bool = False) -> Transformer:
+        """Find the transformer in `model`, for a method that reads attention. ValueError if it has none, or if it lacks
+        a class `token` that the method reads, or begins at, in place of a `pool` of patches.
+        """
         transformer = cls.find(model)
         if transformer is None:
             raise ValueError(
                 f"{method} needs a vision transformer of timm's kind, with patch_embed and blocks, or of transformers; "
                 f"{type(getattr(model, 'network', model)).__name__} is none; {OTHER_METHODS}"
             )
-        return transformer
-
-    @classmethod
-    def with_class_token(cls, model: nn.Module, method: str) -> Transformer:
-        """Find the transformer in `model`, for a method that reads the class token's attention. ValueError if it has
-        none.
-        """
-        transformer = cls.needed(model, method)
-        if getattr(transformer.vit, "cls_token", None) is None:
+        needs_token = token and not (pool and transformer.pools_patches)
+        if needs_token and getattr(transformer.vit, "cls_token", None) is None:
             raise ValueError(
                 f"{method} reads the attention of a class token, and this {type(transformer.vit).__name__} has none; "
                 f"{OTHER_METHODS}"
             )
         return transformer
-
-    @classmethod
-    def read_from(cls, model: nn.Module, method: str) -> Transformer:
-        """Find the transformer in `model`, for a method that begins at what the head reads. ValueError if it has
-        neither a class token nor a pool of patches.
-        """
-        transformer = cls.needed(model, method)
-        return transformer if transformer.pools_patches else cls.with_class_token(model, method)
 
     def read_row(self, like: Tensor) -> Tensor:
         """Return what the head reads as a row (B, N) of sum 1: the class token, or the patches alike where it pools."""
@@ -208,8 +191,7 @@ class Transformer:
             if isinstance(self.vit, TransformersViT):
                 stack.enter_context(self.vit.unfused())
             for index, layer in enumerate(self.layers):
-                begin = layer.register_forward_pre_hook(self._begin(index), with_kwargs=True)
-                stack.callback(begin.remove)
+                stack.callback(layer.register_forward_pre_hook(self._begin(index), with_kwargs=True).remove)
                 stack.callback(layer.register_forward_hook(self._end).remove)
             try:
                 for layer in switched:
@@ -280,8 +262,7 @@ class Transformer:
             if see is None:
                 return None
             alone = any(module is block for block in self.vit.blocks)
-            show = partial(see, index)
-            self._mode = _SoftmaxMode(show, cut_values=self._cut and alone)
+            self._mode = _SoftmaxMode(partial(see, index), cut_values=self._cut and alone)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
             return (inputs, named) if alone or not self._cut else detached(inputs, named)
 
@@ -296,16 +277,13 @@ class Transformer:
 
 
 def detached(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a call's arguments without their graph. What was one tensor stays one: layers ask whether keys are
-    queries.
-    """
+    """Return a call's arguments without their graph; one tensor stays one, as layers ask whether keys are queries."""
     cut = {id(part): part.detach() for part in (*inputs, *named.values()) if isinstance(part, Tensor)}
     return tuple(cut.get(id(part), part) for part in inputs), {k: cut.get(id(v), v) for k, v in named.items()}
 
 
 class _SoftmaxMode(TorchFunctionMode):
     """Shows what goes into and comes out of a softmax over the keys of (B, heads, N, N).
-
     cut_values: what the attention is multiplied with takes no gradient.
     """
 
@@ -336,9 +314,7 @@ _HARDLY = 0.01  # of the gradient: a token that has less of it is not what the l
 
 
 def is_read(of_token: Tensor | float, of_all: Tensor | float) -> bool:
-    """Whether the logits are read from a token, by how much of the gradient of all attention its rows have. Where there
-    is no gradient at all, nothing is known against it.
-    """
+    """Whether the logits are read from a token, by its share of the gradient of all attention; if unknown, yes."""
     return not bool(of_token < _HARDLY * of_all)  # numbers that are not finite show nothing either
 
 
@@ -347,10 +323,20 @@ class AttentionExplainer(Explainer):
 
     _transformer: Transformer
 
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        with held(self.model), self._transformer.watched():
-            yield
+    def _contexts(self) -> Iterable[AbstractContextManager[None]]:
+        return (self._transformer.watched(),)
+
+    def _traced(self, images: Tensor, wanted: Tensor | None, read: Read, cut: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the logits, the classes (B, T), and the sums (B, T, N) that backwards leave on the trail."""
+        trail = Trail(read, cut)
+        try:
+            with self._transformer.showing(trail.see, cut):
+                logits = self._logits(images)
+            classes = chosen(logits, wanted)
+            sums = [trail.sum(total, more) for total, more in each_target(logits, classes)]
+        finally:
+            trail.forget()
+        return logits, classes, torch.stack(sums, dim=1)
 
 
 Add = Callable[[Tensor, Tensor | None], Tensor]
@@ -363,7 +349,6 @@ function that it returns."""
 
 class Trail:
     """Where the graph begins, and the sum that grows while a backward passes the blocks, the last one first.
-
     cut: each block's attention begins a graph of its own.
     """
 

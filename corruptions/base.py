@@ -18,23 +18,19 @@ from .filters import unit
 
 
 class Rng(Protocol):
-    """Random numbers for a batch of B images; `purpose` names the draw, so that no two draws share numbers."""
+    """Random numbers (B, *shape) floating for a batch of B images; each `purpose` names a draw of its own.
+    uniform: in [0, 1). normal: mean 0, variance 1.
+    """
 
-    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """Return (B, *shape) floating in [0, 1)."""
-        ...
-
-    def normal(self, shape: Sequence[int], purpose: str) -> Tensor:
-        """Return (B, *shape) floating, mean 0, variance 1."""
-        ...
+    def uniform(self, shape: Sequence[int], purpose: str) -> Tensor: ...
+    def normal(self, shape: Sequence[int], purpose: str) -> Tensor: ...
 
 
 class TorchRng:
     """`Rng` over torch's global generator: seeded by `torch.manual_seed`, different at every call."""
 
     def __init__(self, batch: int, device: torch.device | str = "cpu") -> None:
-        self.batch = batch
-        self.device = torch.device(device)
+        self.batch, self.device = batch, torch.device(device)
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
         return torch.rand(self.batch, *shape, device=self.device)
@@ -65,8 +61,7 @@ class Corruption(ABC):
     preset: whose severities: `imagenet`, or `cifar` for images of 32x32.
     variant: `hendrycks`, the code that made the benchmark, or `bethgelab`, the package imagecorruptions 1.1.2.
 
-    Raises:
-        ValueError: unknown preset or variant, or the pair has no definition.
+    Raises ValueError for an unknown preset or variant, or a pair that has no definition.
     """
 
     preset: str = "imagenet"
@@ -83,23 +78,18 @@ class Corruption(ABC):
             raise ValueError("variant 'bethgelab' has no constants for preset 'cifar'; use variant 'hendrycks'")
 
     def constants(self, severity: int) -> Any:
-        """Return the entry of `constants.PRESETS` for this severity.
-
-        Raises:
-            ValueError: the severity is not one of 1 to 5.
-        """
+        """Return the entry of `constants.PRESETS` for this severity; ValueError where it is not one of 1 to 5."""
         if isinstance(severity, bool) or not isinstance(severity, int) or severity not in SEVERITIES:
             raise ValueError(f"severity {severity!r}: expected a whole number from 1 to 5")
         return PRESETS[self.preset][self.name][severity - 1]
 
-    @abstractmethod
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
-        """Return the random numbers for images of `shape` (3, H, W), one image per sample of `rng`."""
+        """Return the random numbers for images of `shape` (3, H, W), one image per sample of `rng`; here none."""
+        return Draws(severity)
 
     @abstractmethod
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        """Return the corrupted images, (B, 3, H, W) uint8 like `images`, on their device: a function of the two
-        arguments.
+        """Return the corrupted images, (B, 3, H, W) uint8 like `images`, on their device: a function of the arguments.
 
         The result of one image does not depend on the others of the batch. Draws in float64 are computed with in
         float64, so that the reference's own draws give the reference's own pixels.
@@ -110,9 +100,8 @@ class Corruption(ABC):
 
         The benchmark is defined on 8-bit images: floating ones are rounded to 256 levels first, and come back on them.
 
-        Raises:
-            TypeError: not a tensor, or neither uint8 nor floating.
-            ValueError: wrong shape, values outside [0, 1], smaller than 16x16, or a severity other than 1 to 5.
+        Raises TypeError for anything but a tensor, uint8 or floating; ValueError for a wrong shape, values outside
+        [0, 1], images smaller than 16x16, and a severity other than 1 to 5.
         """
         self.constants(severity)
         pixels = as_bytes(images)
@@ -121,13 +110,6 @@ class Corruption(ABC):
         rng = rng or TorchRng(len(images), images.device)
         corrupted = self.apply(pixels, self.draw(images.shape[1:], severity, rng))
         return corrupted if images.dtype == torch.uint8 else unit(corrupted, torch.float64).to(images.dtype)
-
-
-class Deterministic(Corruption):
-    """A corruption that draws no random numbers."""
-
-    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
-        return Draws(severity)
 
 
 def as_bytes(images: Tensor) -> Tensor:

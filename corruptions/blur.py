@@ -5,37 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar
 
+import cv2
 import numpy as np
 import torch
 from torch import Tensor
 
-from .base import Corruption, Deterministic, Draws, Rng
+from .base import Corruption, Draws, Rng
 from .filters import Q16_HALF, by_parts, gaussian_blur, motion_blur, motion_paths, to_bytes, trimmed, unit, zoom_in
 
 
-class GaussianBlur(Deterministic):
+class GaussianBlur(Corruption):
     """Gaussian filter of scipy's, borders repeated. No draws."""
 
-    name: ClassVar[str] = "gaussian_blur"
-    category: ClassVar[str] = "extra"
+    name, category = "gaussian_blur", "extra"
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         sigma = self.constants(draws.severity)
         return by_parts(lambda part: gaussian_blur(part, sigma), images)
 
 
-class DefocusBlur(Deterministic):
+class DefocusBlur(Corruption):
     """Filter with an antialiased disk, borders mirrored without the outermost pixel. No draws."""
 
-    name: ClassVar[str] = "defocus_blur"
-    category: ClassVar[str] = "blur"
+    name, category = "defocus_blur", "blur"
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         constants = self.constants(draws.severity)
         reach, (height, width) = len(disk(*constants)) // 2, images.shape[-2:]
-        size = (fast_length(height + 2 * reach), fast_length(width + 2 * reach))
+        size = (cv2.getOptimalDFTSize(height + 2 * reach), cv2.getOptimalDFTSize(width + 2 * reach))
         response = _response(constants, size, images.device)
         rows, columns = (_mirrored(length, reach, images.device) for length in (height, width))
 
@@ -80,24 +78,9 @@ def _response(constants: tuple[float, float], size: tuple[int, int], device: tor
     return response.to(device)
 
 
-@lru_cache(maxsize=256)
-def fast_length(length: int) -> int:
-    """Return the next length with no prime factor above 5, where the fast Fourier transform is fast."""
-    while True:
-        rest = length
-        for prime in (2, 3, 5):
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1:
-            return length
-        length += 1
-
-
 @lru_cache(maxsize=64)
 def _mirrored(length: int, reach: int, device: torch.device) -> Tensor:
-    """Return the source of each of length + 2 * reach positions, mirrored about the outermost pixels (c b | a b c | b
-    a).
-    """
+    """Return the source of each of length + 2 * reach positions, mirrored about the outermost: c b | a b c | b a."""
     period = 2 * length - 2
     position = torch.arange(-reach, length + reach, device=device).remainder(period)
     return torch.minimum(position, period - position)
@@ -113,8 +96,7 @@ class GlassBlur(Corruption):
     - d for the largest displacement d.
     """
 
-    name: ClassVar[str] = "glass_blur"
-    category: ClassVar[str] = "blur"
+    name, category = "glass_blur", "blur"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         _, reach, passes = self.constants(severity)
@@ -127,8 +109,7 @@ class GlassBlur(Corruption):
         def shuffled(part: Tensor, offsets: Tensor) -> Tensor:
             start = gaussian_blur(part, sigma)
             source = glass_walk(offsets, reach, (part.shape[-2], part.shape[-1]))
-            moved = start.flatten(2).gather(2, source[:, None].expand(-1, 3, -1)).view_as(start)
-            return gaussian_blur(moved, sigma)
+            return gaussian_blur(start.flatten(2).gather(2, source[:, None].expand(-1, 3, -1)).view_as(start), sigma)
 
         return by_parts(shuffled, images, draws["offsets"])
 
@@ -170,8 +151,7 @@ class MotionBlur(Corruption):
     Draws: `angle` uniform (): -45 + 90 u degrees.
     """
 
-    name: ClassVar[str] = "motion_blur"
-    category: ClassVar[str] = "blur"
+    name, category = "motion_blur", "blur"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"angle": rng.uniform((), "angle")})
@@ -184,11 +164,10 @@ class MotionBlur(Corruption):
         return motion_blur(images, paths.inside(images.shape), lambda mixed: mixed.to(torch.uint8), fused=False)
 
 
-class ZoomBlur(Deterministic):
+class ZoomBlur(Corruption):
     """Mean of the image and ever larger versions of it, in float32 as the reference sums them. No draws."""
 
-    name: ClassVar[str] = "zoom_blur"
-    category: ClassVar[str] = "blur"
+    name, category = "zoom_blur", "blur"
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         end, step = self.constants(draws.severity)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from io import BytesIO
-from typing import ClassVar
 
 import cv2
 import numpy as np
@@ -18,15 +17,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .base import Corruption, Deterministic, Draws, Rng
+from .base import Corruption, Draws, Rng
 from .filters import by_parts, smooth, to_bytes, unit, upload
 
 
-class Brightness(Deterministic):
+class Brightness(Corruption):
     """A constant added to the value of hue, saturation and value."""
 
-    name: ClassVar[str] = "brightness"
-    category: ClassVar[str] = "weather"
+    name, category = "brightness", "weather"
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         hue, saturation, value = _to_hsv(images)
@@ -34,11 +32,10 @@ class Brightness(Deterministic):
         return _from_hsv(hue, saturation, value)
 
 
-class Saturate(Deterministic):
+class Saturate(Corruption):
     """The saturation of hue, saturation and value, times a factor, plus a constant that turns greys red."""
 
-    name: ClassVar[str] = "saturate"
-    category: ClassVar[str] = "extra"
+    name, category = "saturate", "extra"
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         factor, addend = self.constants(draws.severity)
@@ -49,7 +46,6 @@ class Saturate(Deterministic):
 
 def _to_hsv(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return hue in sixths of the circle, [0, 6), saturation, and value in [0, 1]; each (B, H, W) float64.
-
     The hue went through [0, 1) as in skimage.color.rgb2hsv, whose rounding decides ties.
     """
     red, green, blue = unit(images, torch.float64).unbind(1)
@@ -84,11 +80,10 @@ def _from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     return levels.gather(1, chosen.movedim(-1, 1))
 
 
-class Contrast(Deterministic):
+class Contrast(Corruption):
     """Closer to the mean of each channel."""
 
-    name: ClassVar[str] = "contrast"
-    category: ClassVar[str] = "digital"
+    name, category = "contrast", "digital"
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         pixels, factor = unit(images, torch.float64), self.constants(draws.severity)
@@ -98,15 +93,14 @@ class Contrast(Deterministic):
         return to_bytes(pixels.sub_(means).mul_(factor).add_(means))
 
 
-class Pixelate(Deterministic):
+class Pixelate(Corruption):
     """Made smaller by averaging boxes, and larger again.
 
     hendrycks enlarges by boxes too, bethgelab by the nearest pixel: the same at 224x224, but not where the edge of a
     coarse pixel falls on the middle of a fine one.
     """
 
-    name: ClassVar[str] = "pixelate"
-    category: ClassVar[str] = "digital"
+    name, category = "pixelate", "digital"
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         scale = self.constants(draws.severity)
@@ -129,11 +123,10 @@ def _boxes_are_nearest(small: int, size: int) -> bool:
     return bool(np.array_equal(np.asarray(boxes), np.asarray(nearest)))
 
 
-class JpegCompression(Deterministic):
+class JpegCompression(Corruption):
     """Saved as JPEG and read again. The encoder is Pillow's: another libjpeg may give slightly other pixels."""
 
-    name: ClassVar[str] = "jpeg_compression"
-    category: ClassVar[str] = "digital"
+    name, category = "jpeg_compression", "digital"
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         quality = self.constants(draws.severity)
@@ -148,7 +141,6 @@ class JpegCompression(Deterministic):
 
 def _with_pillow(images: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
     """Apply `function` to each image, (B, 3, H, W) uint8, in as many threads as torch may use.
-
     Threads help where images are large, since Pillow releases Python's lock.
     """
     arrays = images.cpu().numpy()
@@ -176,8 +168,7 @@ class ElasticTransform(Corruption):
     -1 + 2 u, times the constant strength (hendrycks); -m + 2 m u, m = 0.005 H, times a strength (bethgelab).
     """
 
-    name: ClassVar[str] = "elastic_transform"
-    category: ClassVar[str] = "digital"
+    name, category = "elastic_transform", "digital"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         numbers = {"affine": rng.uniform((3, 2), "affine")} if self.variant == "hendrycks" else {}
@@ -226,8 +217,7 @@ def affine_inverse(draws: Tensor, shift: float, size: tuple[int, int]) -> Tensor
 
 
 def affine_warp(images: Tensor, inverse: Tensor) -> Tensor:
-    """Return the images (B, 3, H, W) float32 at the coordinates `inverse` (B, 2, 3), bilinearly, borders mirrored
-    without the outermost pixel.
+    """Return images (B, 3, H, W) float32 at coordinates `inverse` (B, 2, 3), bilinearly; no border pixel twice.
 
     In OpenCV's fixed point, which is part of the benchmark: coordinates rounded to 1/1024 of a pixel, once for the
     column's share and once for the row's, and their sum to 1/32.
@@ -251,9 +241,8 @@ def affine_warp(images: Tensor, inverse: Tensor) -> Tensor:
 
 
 def displaced(images: Tensor, shifts: Tensor) -> Tensor:
-    """Return the images (B, 3, H, W) float32 at each pixel's place plus `shifts` (B, 2, H, W) float32, rows first:
-    bilinearly, computed in float64; borders mirrored with the outermost pixel: scipy.ndimage.map_coordinates in mode
-    `reflect`.
+    """Return images (B, 3, H, W) float32 at each pixel's place plus `shifts` (B, 2, H, W) float32, rows first.
+    As scipy.ndimage.map_coordinates in mode `reflect`: bilinearly, in float64, borders mirrored with the outermost.
     """
     height, width = images.shape[-2:]
     whole = shifts.floor()
@@ -269,7 +258,6 @@ def displaced(images: Tensor, shifts: Tensor) -> Tensor:
 
 def mirrored(first: Tensor, size: int, outermost: bool = True) -> tuple[Tensor, Tensor]:
     """Return whole positions and their successors, as float32 numbers within [0, size).
-
     outermost: whether the mirror repeats the outermost pixel (b a | a b c | c b), or not (c b | a b c | b a).
     """
     first = first.float()

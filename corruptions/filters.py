@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -35,7 +35,6 @@ def gaussian_operator(
     size: int, sigma: float, mode: str, truncate: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return (size, size): scipy.ndimage.gaussian_filter1d of a line, as a matrix.
-
     mode: `nearest` repeats the border, `reflect` mirrors it (d c b a | a b c d | d c b a), however wide the kernel.
     """
     kernel = _gaussian(sigma, truncate)
@@ -48,7 +47,6 @@ def gaussian_operator(
 
 def smooth(planes: Tensor, sigma: tuple[float, float] | float, mode: str = "nearest", truncate: float = 4.0) -> Tensor:
     """Apply a Gaussian filter with one sigma, or those of rows and columns; equals scipy's to rounding, at any sigma.
-
     Short kernels are summed in scipy's order, which gives its very bits in float64; long ones are matrix products.
     """
     for dim, width in zip((-2, -1), (sigma, sigma) if isinstance(sigma, (int, float)) else sigma, strict=True):
@@ -84,9 +82,7 @@ def _correlate(planes: Tensor, kernel: np.ndarray, mode: str, dim: int) -> Tenso
 
 
 def by_parts(function: Callable[..., Tensor], *batch: Tensor, pixels: int = 1 << 16) -> Tensor:
-    """Compute function(*batch) in parts of the batch whose intermediate results stay in a CPU's cache, or in some 400
-    MB.
-    """
+    """Compute function(*batch) in parts of the batch that stay in a CPU's cache, elsewhere in some 400 MB."""
     images = batch[0]
     together = (pixels if images.device.type == "cpu" else 1 << 24) // (images.shape[-2] * images.shape[-1])
     parts = zip(*(torch.split(tensor, max(1, together)) for tensor in batch), strict=True)
@@ -99,9 +95,7 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
 
 
 def unit(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Scale 8-bit images to [0, 1]. The divisor is a tensor, since CUDA turns a number into a product, rounded
-    otherwise.
-    """
+    """Scale 8-bit images to [0, 1]."""  # by a tensor, since CUDA turns a number into a product, rounded otherwise
     return images.to(dtype) / images.new_full((), 255, dtype=dtype)
 
 
@@ -169,7 +163,6 @@ Q16_HALF = 1 / 514
 @dataclass(frozen=True)
 class Paths:
     """The pixels that a motion blur mixes in, for each of B images: half a Gaussian from the pixel onwards.
-
     weights: (K,), the same for all. rows, columns: (B, K), places relative to the pixel. lengths: (B,), how many count.
     """
 
@@ -210,15 +203,13 @@ def motion_blur(
     """
     if images.device.type != "cpu":
         return finish(_gathered(images, paths, fused))
-    mixed = (_slid(image.double(), *path, fused) for image, path in zip(images, _each(paths), strict=True))
-    return torch.stack([finish(image) for image in mixed])
-
-
-def _each(paths: Paths) -> Iterator[tuple[list[float], list[int], list[int]]]:
-    """Yield the weights, rows and columns of each image's path."""
-    weights = paths.weights.tolist()
-    for rows, columns, count in zip(paths.rows.tolist(), paths.columns.tolist(), paths.lengths.tolist(), strict=True):
-        yield weights[:count], rows[:count], columns[:count]
+    weights, each = paths.weights.tolist(), zip(images, paths.rows, paths.columns, paths.lengths.tolist(), strict=True)
+    return torch.stack(
+        [
+            finish(_slid(image.double(), weights[:count], rows[:count].tolist(), columns[:count].tolist(), fused))
+            for image, rows, columns, count in each
+        ]
+    )
 
 
 def _slid(image: Tensor, weights: list[float], rows: list[int], columns: list[int], fused: bool) -> Tensor:

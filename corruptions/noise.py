@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,8 +15,7 @@ from .filters import to_bytes, unit, upload
 class GaussianNoise(Corruption):
     """x + c z, z standard normal. Draws: `normal` (3, H, W); computed in their dtype."""
 
-    name: ClassVar[str] = "gaussian_noise"
-    category: ClassVar[str] = "noise"
+    name, category = "gaussian_noise", "noise"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"normal": rng.normal(shape, "normal")})
@@ -30,8 +28,7 @@ class GaussianNoise(Corruption):
 class SpeckleNoise(Corruption):
     """x + x c z: noise in proportion to the light. Draws: `normal` (3, H, W); computed in their dtype."""
 
-    name: ClassVar[str] = "speckle_noise"
-    category: ClassVar[str] = "extra"
+    name, category = "speckle_noise", "extra"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"normal": rng.normal(shape, "normal")})
@@ -44,12 +41,10 @@ class SpeckleNoise(Corruption):
 
 class ImpulseNoise(Corruption):
     """Salt and pepper: a value becomes 0 with probability c / 2, 255 with probability c / 2.
-
     Draws: `uniform` (3, H, W): pepper below c / 2, salt from there to c.
     """
 
-    name: ClassVar[str] = "impulse_noise"
-    category: ClassVar[str] = "noise"
+    name, category = "impulse_noise", "noise"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"uniform": rng.uniform(shape, "uniform")})
@@ -63,12 +58,10 @@ class ImpulseNoise(Corruption):
 
 class ShotNoise(Corruption):
     """Photons counted: k / c, k of the Poisson distribution with mean c x.
-
     Draws: `uniform` (3, H, W); k is the exact quantile, the smallest k whose distribution function exceeds u.
     """
 
-    name: ClassVar[str] = "shot_noise"
-    category: ClassVar[str] = "noise"
+    name, category = "shot_noise", "noise"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"uniform": rng.uniform(shape, "uniform")})
@@ -85,7 +78,6 @@ BINS = 1024
 
 def _photons(values: Tensor, uniform: Tensor, photons: int) -> Tensor:
     """Return min(k, photons) of every value, (N,) int32: more photons than that are white all the same.
-
     For most values the bin of u decides alone; a bisection decides the others.
     """
     table, guide, decided = _poisson_tables(photons, values.device)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +14,11 @@ if TYPE_CHECKING:
     from .base import Corruption, Rng
 
 
-class Lazy(Mapping[str, type["Corruption"]]):
-    """Classes by name, each imported when it is asked for. places: by name, such as `corruptions.weather:Fog`."""
+class Lazy(UserDict[str, Any]):
+    """Classes by name, each imported when it is asked for; made of places, such as `corruptions.weather:Fog`."""
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
-
-    def __getitem__(self, name: str) -> type[Corruption]:
-        kind: type[Corruption] = resolve_name(self._places[name])
-        return kind
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+    def __getitem__(self, name: str) -> Any:
+        return resolve_name(self.data[name])
 
 
 _BY_CATEGORY = {
@@ -80,8 +71,7 @@ def corruption(
     """Return the corruption of this name; see `Corruption` for preset and variant. frost_dir: where frost's photographs
     are; texture: of frost, see `Frost`.
 
-    Raises:
-        ValueError: unknown name, preset, variant or texture.
+    Raises ValueError for an unknown name, preset, variant or texture.
     """
     if name not in CORRUPTIONS:
         close = difflib.get_close_matches(name, CORRUPTIONS, n=1)
@@ -110,8 +100,7 @@ def corrupt(
     texture: of frost: `photographs`, or `own` where these are missing.
     severity: 1 to 5. rng: where random numbers come from; None: torch's global generator.
 
-    Raises:
-        ValueError, TypeError: as the line says: an unknown name, severity 6, one channel, values outside [0, 1].
-        FileNotFoundError: frost without its photographs.
+    Raises ValueError or TypeError, which say what: an unknown name, severity 6, one channel, values outside [0, 1]; and
+    FileNotFoundError for frost without its photographs.
     """
     return corruption(name, preset=preset, variant=variant, frost_dir=frost_dir, texture=texture)(images, severity, rng)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from math import ceil
 from pathlib import Path
-from typing import ClassVar
 
 import cv2
 import numpy as np
@@ -28,28 +27,24 @@ class Fog(Corruption):
     but its corner, in the order in which `height_map` uses them.
     """
 
-    name: ClassVar[str] = "fog"
-    category: ClassVar[str] = "weather"
+    name, category = "fog", "weather"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
-        return Draws(severity, {"uniform": rng.uniform((_map_size(shape) ** 2 - 1,), "uniform")})
+        size = 1 << (max(shape[-2:]) - 1).bit_length()
+        return Draws(severity, {"uniform": rng.uniform((size**2 - 1,), "uniform")})
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         weight, decay = self.constants(draws.severity)
         height, width = images.shape[2:]
 
         def fogged(images: Tensor, uniform: Tensor) -> Tensor:
-            heights = height_map(uniform, _map_size(images.shape), decay)
+            heights = height_map(uniform, math.isqrt(uniform.shape[1] + 1), decay)
             pixels = unit(images, torch.float64)
             brightest = pixels.amax((1, 2, 3), keepdim=True)
             pixels.add_(heights[:, None, :height, :width].mul_(weight))
             return to_bytes(pixels.mul_(brightest).div_(brightest + weight))
 
         return by_parts(fogged, images, draws["uniform"])
-
-
-def _map_size(shape: Sequence[int]) -> int:
-    return 1 << (max(shape[-2:]) - 1).bit_length()
 
 
 def height_map(uniform: Tensor, size: int, decay: float) -> Tensor:
@@ -72,8 +67,8 @@ def height_map(uniform: Tensor, size: int, decay: float) -> Tensor:
         middles.copy_((sides + sides.roll(-1, 2)).div_(4).add_(middle))
         above = (middles + middles.roll(1, 1)).add_(corners + corners.roll(-1, 2))
         heights[:, ::step, half::step] = above.div_(4).add_(upper)
-        beside = (middles + middles.roll(1, 2)).add_(corners + corners.roll(-1, 1))
-        heights[:, half::step, ::step] = beside.div_(4).add_(left)
+        sideways = (middles + middles.roll(1, 2)).add_(corners + corners.roll(-1, 1))
+        heights[:, half::step, ::step] = sideways.div_(4).add_(left)
         step, roughness, used = half, roughness / decay, used + 3 * count
     heights -= heights.amin((1, 2), keepdim=True)
     return heights.div_(heights.amax((1, 2), keepdim=True))
@@ -89,8 +84,7 @@ class Snow(Corruption):
     Draws: `normal` (H, W); `angle` uniform (): -135 + 90 u degrees.
     """
 
-    name: ClassVar[str] = "snow"
-    category: ClassVar[str] = "weather"
+    name, category = "snow", "weather"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"normal": rng.normal(shape[-2:], "normal"), "angle": rng.uniform((), "angle")})
@@ -145,16 +139,14 @@ class Frost(Corruption):
     Draws: `uniform` (3,): photograph floor(5 u0), first row floor(u1 (Hf - H)), first column floor(u2 (Wf - W)) of the
     photograph Hf x Wf. So the last row and column are never used, as in the reference.
 
-    Raises:
-        ValueError: an unknown texture.
-        FileNotFoundError, OSError: `apply` lacks a photograph, or cannot read one; see `find_photographs`.
+    Raises ValueError for an unknown texture; `apply` FileNotFoundError or OSError where a photograph is missing or
+    unreadable: see `find_photographs`.
     """
 
     photographs: str | None = None
     texture: str = "photographs"
 
-    name: ClassVar[str] = "frost"
-    category: ClassVar[str] = "weather"
+    name, category = "frost", "weather"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -209,7 +201,7 @@ def _on_device(path: Path, shrink: float, growth: float, device: torch.device) -
     pixels = np.ascontiguousarray(_decoded(path, shrink))
     if growth != 1:
         height, width = pixels.shape[:2]
-        size = (ceil(width * growth), ceil(height * growth))
+        size = (math.ceil(width * growth), math.ceil(height * growth))
         pixels = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_CUBIC), dtype=np.uint8)
     return torch.from_numpy(pixels).to(device).permute(2, 0, 1).contiguous()
 
@@ -222,10 +214,8 @@ def own_textures() -> tuple[Path, ...]:
 def find_photographs(folder: str | Path | None = None) -> tuple[Path, ...]:
     """Return the paths of the six photographs: from `folder`, else from an installed imagecorruptions.
 
-    That package is located, not imported: its import fails with today's libraries.
-
-    Raises:
-        FileNotFoundError: no folder given and no such package, or one of the files is missing.
+    That package is located, not imported: its import fails with today's libraries. Raises FileNotFoundError without a
+    folder and such a package, or where one of the files is missing.
     """
     if folder is None:
         package = find_spec("imagecorruptions")
@@ -260,8 +250,7 @@ class Spatter(Corruption):
     Draws: `normal` (H, W).
     """
 
-    name: ClassVar[str] = "spatter"
-    category: ClassVar[str] = "extra"
+    name, category = "spatter", "extra"
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
         return Draws(severity, {"normal": rng.normal(shape[-2:], "normal")})
@@ -272,26 +261,19 @@ class Spatter(Corruption):
         layer = smooth(noise[:, None], sigma)[:, 0]
         liquid = layer.masked_fill_(layer < threshold, 0)
         pixels = unit(images, torch.float32)
+        # float32 in hendrycks, float64 for the mud of bethgelab
+        dtype = torch.float64 if is_mud and self.variant == "bethgelab" else torch.float32
+        color = torch.tensor([level / 255 for level in (MUD if is_mud else WATER)], dtype=dtype, device=images.device)
         if is_mud:
-            # float32 here in hendrycks, float64 in bethgelab
-            color = _color(MUD, images.device, torch.float32 if self.variant == "hendrycks" else torch.float64)
             cover = _stain(liquid > threshold, strength)[:, None]
-            pixels = pixels.mul_(1 - cover) + color * cover
-        else:
-            wet = _gloss(liquid).mul_(strength)[:, None]
-            pixels = pixels.add_(wet * _color(WATER, images.device, torch.float32))
-        return to_bytes(pixels)
-
-
-def _color(levels: tuple[int, int, int], device: torch.device, dtype: torch.dtype) -> Tensor:
-    return torch.tensor([level / 255 for level in levels], dtype=dtype, device=device)[:, None, None]
+            return to_bytes(pixels.mul_(1 - cover) + color[:, None, None] * cover)
+        return to_bytes(pixels.add_(_gloss(liquid).mul_(strength)[:, None] * color[:, None, None]))
 
 
 def _stain(muddy: Tensor, sigma: float) -> Tensor:
     """Return how much mud covers, (B, H, W) float32, 0 where it is less than 0.8."""
-    planes = muddy.double()[:, None]
     # float32 also between the two directions, as scipy does for float32 images.
-    down = smooth(planes, (sigma, 0)).float().double()
+    down = smooth(muddy.double()[:, None], (sigma, 0)).float().double()
     cover = smooth(down, (0, sigma))[:, 0].float()
     return cover.masked_fill_(cover < 0.8, 0)
 

@@ -11,6 +11,18 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
+    "attacks.autoattack": "attacks.apgd",
+    "attacks.fab": "attacks.minimal",
+    "attacks.patch": "attacks.pgd",
+    "attacks.rng": "attacks.threat",
+    "attacks.spsa": "attacks.queries",
+    "attacks.square": "attacks.queries",
+    "cam.agcam": "cam.attention",
+    "cam.controls": "cam.agnostic",
+    "cam.gradients": "cam.agnostic",
+    "cam.perturbation": "cam",
+    "cam.rollout": "cam.attention",
+    "robustkit.attention.multihead": "robustkit.attention.layers",
     **{
         f"robustkit.{old}": f"robustkit.tasks.{new}"
         for old, new in {
@@ -29,7 +41,12 @@ MOVED = {
             "pipeline.features": "features.plan",
             "pipeline.series": "series.plan",
             "pipeline.text": "text.plan",
+            "tasks.classification.measures": "classification.task",
+            "tasks.features.subject": "features.plan",
+            "tasks.segmentation.measures": "segmentation.task",
+            "tasks.series.measures": "series.task",
             "tasks.series.subject": "series.plan",
+            "tasks.text.measures": "text.task",
         }.items()
     },
     "robustkit.attention.optim.quack": "robustkit.attention.optim.stabilisers",

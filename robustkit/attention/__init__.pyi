@@ -11,5 +11,5 @@ from .formulas import scores as scores
 from .formulas import unit as unit
 from .hooks import Captured as Captured
 from .hooks import Watcher as Watcher
-from .multihead import MultiheadAttention as MultiheadAttention
+from .layers import MultiheadAttention as MultiheadAttention
 from .registry import FORMULAS as FORMULAS

@@ -38,11 +38,11 @@ from .layers import (
     FormulaWindowAttention,
     Handover,
     LatentAttention,
+    MultiheadAttention,
     SelfAttention,
     give_parameters,
     head_size,
 )
-from .multihead import MultiheadAttention
 from .registry import EVERY_FORMULA
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -73,9 +73,8 @@ def _foreign(module: nn.Module) -> bool:
 
 
 def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
-    """Return (name, layer) of every attention layer, in order.
-
-    Raises ModelError where the model has none, or some of another kind.
+    """Return (name, layer) of every attention layer, in order. Raises ModelError where the model has none, or some of
+    another kind.
     """
     layers = interface.layers_of(model)
     layers = layers or [(name, m) for name, m in nn.Module.named_modules(model) if _has_formula(m)]
@@ -114,9 +113,7 @@ def get_attention(model: nn.Module) -> str:
 
 
 def attention_kind(model: nn.Module) -> str:
-    """Return the formula's name; 'other' for attention that is none of the formulas, 'none' for a model without
-    attention.
-    """
+    """Return the formula's name; 'other' for attention that is none of the formulas, 'none' without attention."""
     try:
         return get_attention(model)
     except ModelError:
@@ -215,9 +212,7 @@ def _is_windowed(layer: Any) -> bool:
 
 
 def capturable_layers(model: nn.Module) -> list[tuple[str, Any]]:
-    """Return (name, layer) as `attention_layers`. ModelError, too, where attention is not between the tokens of a whole
-    image.
-    """
+    """Return (name, layer) as `attention_layers`. ModelError, too, where attention is within windows of the image."""
     layers = attention_layers(model)
     if any(_is_windowed(layer) for _, layer in layers):
         raise ModelError(

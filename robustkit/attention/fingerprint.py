@@ -26,9 +26,8 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class FormulaFit:
-    """One formula on the images. top1 is a fraction, nll the mean in nats.
-
-    difference: its NLL minus that of the best formula, image by image, with a 95 % interval of the mean.
+    """One formula on the images. top1 is a fraction, nll the mean in nats. difference: its NLL minus that of the best
+    formula, image by image, with a 95 % interval of the mean.
     """
 
     name: str
@@ -119,9 +118,7 @@ class Formulas:
 
 
 def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return the formulas without parameters of their own, the model's own one, and qknorm-ln where its LayerNorms are
-    there.
-    """
+    """Return the formulas without parameters, the model's own, and qknorm-ln with LayerNorms; and those left out."""
     has_norms = any(name.endswith(".q_norm.weight") for name, _ in nn.Module.named_parameters(model))
     names, every = [], dict(EVERY_FORMULA.usable())
     for name, formula in ({current: find_formula(current)} | every).items():
@@ -150,7 +147,6 @@ def judge(
     fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float, source: str = "declared"
 ) -> Fingerprint:
     """Rank the formulas by their (n, 2) tables of NLL and 1 where right, which have the images in the same order.
-
     guessing: the NLL of a model that knows nothing, log(number of classes); above it no formula is believed.
     """
     order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
@@ -178,9 +174,8 @@ def judge(
         parts.append(f"{declared} needs parameters that the model does not have; {best} fits best of the others")
     elif rival is None or n < FEWEST or not rival.ci_low > 0:
         verdict = "cannot-tell"
-        parts.append(
-            f"cannot tell which attention the weights were trained with{_between(best, rival, n)}; take more images"
-        )
+        ahead = "" if rival is None or n < 2 else f": {best} is ahead of {_measured(rival)}"
+        parts.append(f"cannot tell which attention the weights were trained with{ahead}; take more images")
     elif declared == best:
         verdict = "fits"
         parts.append(f"{declared} attention fits best, as {source}; the next is {_measured(rival)}")
@@ -201,14 +196,8 @@ def _measured(row: FormulaFit) -> str:
     return f"{row.name} (NLL {row.difference:+.3f}, 95 % interval {row.ci_low:+.3f} to {row.ci_high:+.3f})"
 
 
-def _between(best: str, rival: FormulaFit | None, n: int) -> str:
-    return "" if rival is None or n < 2 else f": {best} is ahead of {_measured(rival)}"
-
-
 def paired_interval(differences: Tensor, level: float = 0.05) -> tuple[float, float, float]:
-    """Return the mean of (n,) differences and its interval by Student's t, of 95 % or 1 - `level`; infinite for one
-    image.
-    """
+    """Return the mean of (n,) differences and its interval by Student's t, of 1 - `level`; infinite for one image."""
     n, mean = len(differences), float(differences.double().mean())
     if n < 2:
         return mean, -math.inf, math.inf

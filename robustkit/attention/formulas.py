@@ -4,15 +4,14 @@ Every formula is reduced to `softmax(C Q' K'ᵀ) V`: it defines how Q' and K' co
 C is 1/sqrt(d) or 1. So one fused kernel serves them all, and scores are one matrix product away. Two of
 those with options do more to the logits: one caps them, one adds the output of each query's own network.
 
-Shapes: q, k, v are (B, H, N, d): batch, heads, tokens, head size. A bar is an l2-normalised row.
+Shapes: q, k, v are (B, H, N, d): batch, heads, tokens, head size; keys may be (B, H, M, d). A bar is an l2-normalised
+row. A query that is a network, qana's, is split into s, of d numbers, which scores as usual, and the weights of h
+hidden units, U (h, d), V (h,), b (h,) and c:
 
     score(q, k) = s̃ᵀ k̃ / sqrt(d) + V σ(Ũ k̃ + b) + c
 
-The query is split into s, of d numbers, which scores as usual, and the weights of a network of h hidden units:
-U (h, d), V (h,), b (h,) and c. With rotary positions (RoPE), a tilde is a rotation by the token's position of keys, s,
-and each row of U by itself, so that scores depend on relative positions only.
-
-Shapes: queries (B, H, N, …), keys (B, H, M, d): batch, heads, tokens, head size.
+With rotary positions (RoPE), a tilde is a rotation by the token's position of keys, s, and each row of U by itself, so
+that scores depend on relative positions only.
 
 A name gives only the options that differ from the usual ones, so equal formulas have equal names.
 """
@@ -39,9 +38,8 @@ LAYER_NORM_EPS = 1e-6  # of the LayerNorm that timm puts on queries and keys
 
 
 def unit(x: Tensor) -> Tensor:
-    """Return the rows of x over their l2 norm; a zero row stays zero.
-
-    The norm is held above 1e-12 (above the smallest normal number in float16), far below any row of a trained model.
+    """Return the rows of x over their l2 norm; a zero row stays zero. The norm is held above 1e-12 (above the smallest
+    normal number in float16), far below any row of a trained model.
     """
     eps = max(1e-12, torch.finfo(x.dtype).tiny)
     return functional.normalize(x, dim=-1, eps=eps).to(x.dtype)
@@ -77,11 +75,11 @@ def _unit_queries(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
     return unit(q), k
 
 
-def _head_scale(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+def _by_head(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
     return unit(q) * p["qk_scale"].to(q.dtype)[:, None, None], unit(k)
 
 
-def _dimension_scale(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
+def _by_channel(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
     scales = (p[name].to(q.dtype) for name in ("q_scale", "k_scale"))  # (d,) for all heads, or (H, d)
     of_query, of_key = (scale if scale.ndim == 1 else scale[:, None, :] for scale in scales)
     return unit(q) * of_query, unit(k) * of_key
@@ -97,20 +95,18 @@ def _layer_norm(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
     return norm(q, "q_norm"), norm(k, "k_norm")
 
 
-def _no_parameters(heads: int, dim: int) -> dict[str, Tensor]:
-    return {}
+@dataclass(frozen=True)
+class Initial:
+    """Parameters at the start: `names`, each of shape (heads, dim) as far as these are asked for, and dim**power."""
 
+    names: tuple[str, ...] = ()
+    by_head: bool = False
+    by_channel: bool = False
+    power: float = 0.0
 
-def _initial_head_scale(heads: int, dim: int) -> dict[str, Tensor]:
-    return {"qk_scale": torch.full((heads,), dim**0.5)}
-
-
-def _initial_shared_scales(heads: int, dim: int) -> dict[str, Tensor]:
-    return {name: torch.full((dim,), dim**0.25) for name in ("q_scale", "k_scale")}
-
-
-def _initial_own_scales(heads: int, dim: int) -> dict[str, Tensor]:
-    return {name: torch.full((heads, dim), dim**0.25) for name in ("q_scale", "k_scale")}
+    def __call__(self, heads: int, dim: int) -> dict[str, Tensor]:
+        shape = (heads,) * self.by_head + (dim,) * self.by_channel
+        return {name: torch.full(shape, dim**self.power if self.power else 0.0) for name in self.names}
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,7 @@ class Formula:
     scaled: bool
     transform: Callable[[Tensor, Tensor, Parameters], tuple[Tensor, Tensor]]
     elliptical: bool = False
-    initial: Callable[[int, int], dict[str, Tensor]] = _no_parameters
+    initial: Callable[[int, int], dict[str, Tensor]] = Initial()
     cap: float | None = None
     network: Network | None = None
     mixes_tokens: bool = field(init=False, compare=False)
@@ -163,9 +159,7 @@ class Formula:
 
 
 def _mixes_tokens(formula: Formula) -> bool:
-    """Whether a change of one token changes Q' or K' of another: asked of drawn numbers, of 2 heads of 8 channels. A
-    transform that cannot be asked counts as one that does.
-    """
+    """Whether a change of one token changes Q' or K' of another, by drawn numbers; one that cannot be asked does."""
     rows = torch.randn(2, 2, 4, 8, generator=torch.Generator().manual_seed(0))
     try:
         parameters = formula.initial(2, 8)
@@ -185,23 +179,15 @@ def _mixes_tokens(formula: Formula) -> bool:
 STANDARD = Formula("standard", "Q Kᵀ / sqrt(d)", "Vaswani 2017", True, _plain)
 QUEST = Formula("quest", "Q K̄ᵀ", "QUEST, Alg. A1", False, _unit_keys)
 QNORM = Formula("qnorm", "Q̄ Kᵀ", "QUEST, Table 1", False, _unit_queries)
-QKNORM_HS = Formula("qknorm-hs", "C_h Q̄ K̄ᵀ", "Liu 2022", False, _head_scale, initial=_initial_head_scale)
+_HEADS = Initial(("qk_scale",), by_head=True, power=0.5)
+_SHARED = Initial(("q_scale", "k_scale"), by_channel=True, power=0.25)
+_OWN = Initial(("q_scale", "k_scale"), by_head=True, by_channel=True, power=0.25)
+QKNORM_HS = Formula("qknorm-hs", "C_h Q̄ K̄ᵀ", "Liu 2022", False, _by_head, initial=_HEADS)
+_LOGITS = "(C_q ⊙ Q̄)(C_k ⊙ K̄)ᵀ"
 QKNORM_DS = Formula(
-    "qknorm-ds",
-    "(C_q ⊙ Q̄)(C_k ⊙ K̄)ᵀ, shared by the heads",
-    "Dehghani 2023",
-    False,
-    _dimension_scale,
-    initial=_initial_shared_scales,
+    "qknorm-ds", f"{_LOGITS}, shared by the heads", "Dehghani 2023", False, _by_channel, initial=_SHARED
 )
-QKNORM = Formula(
-    "qknorm",
-    "(C_q ⊙ Q̄)(C_k ⊙ K̄)ᵀ, own for each head",
-    "QUEST, Table 1",
-    False,
-    _dimension_scale,
-    initial=_initial_own_scales,
-)
+QKNORM = Formula("qknorm", f"{_LOGITS}, own for each head", "QUEST, Table 1", False, _by_channel, initial=_OWN)
 QKNORM_LN = Formula("qknorm-ln", "LN(Q) LN(K)ᵀ / sqrt(d)", "Dehghani 2023; timm's qk_norm", True, _layer_norm)
 ELLIPTICAL = Formula("elliptical", "Q M Kᵀ / sqrt(d)", "Nielsen 2024", True, _plain, elliptical=True)
 ELLIPTICAL_QUEST = Formula("elliptical-quest", "(Q M) K̄ᵀ", "QUEST, A.5.2", False, _unit_keys, elliptical=True)
@@ -237,8 +223,7 @@ class Network:
         return self.hidden * dim + 2 * self.hidden + 1
 
     def linear(self, width: int, heads: int, dim: int) -> nn.Linear:
-        """Return the layer from tokens of `width` channels to the networks of each head's queries, at its initial
-        values.
+        """Return the layer from tokens of `width` channels to the networks of all heads' queries, initialised.
 
         The rows of V, b and c are zero, so nothing is added at first; with a gate, its α is zero and V is drawn, too.
         The document has all rows zero, but then no gradient ever reaches them: that of U and b is a multiple of V, and
@@ -295,7 +280,6 @@ class Network:
 
 def rotate(x: Tensor) -> Tensor:
     """Apply RoPE (Su et al. 2021): token i's pairs of channels (j, j + d/2) are turned by i · 10000^(-2j/d).
-
     x: (…, N, d), positions 0 to N - 1. Raises ModelError for an odd d.
     """
     tokens, dim = x.shape[-2:]
@@ -332,63 +316,36 @@ class Option:
 
 
 @dataclass(frozen=True)
-class BareL2:
-    """Rows over the root of (squared norm + eps), times a temperature: fixed, learned, or sqrt(d)."""
+class Bare:
+    """Rows brought to one size by `norm` alone, times a temperature: fixed, learned, or sqrt(d)."""
 
+    norm: Callable[[Tensor], Tensor]
     temperature: float | None = None
 
     def __call__(self, q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
-        return self.bar(q) * _temperature(q, p, self.temperature), self.bar(k)
-
-    @staticmethod
-    def bar(x: Tensor) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # the eps is nothing in half precision
-        return (wide / (wide.square().sum(dim=-1, keepdim=True) + L2_EPS).sqrt()).to(x.dtype)
+        usual = float(q.shape[-1] ** 0.5) if self.temperature is None else self.temperature
+        return self.norm(q) * (p["temperature"].to(q.dtype) if "temperature" in p else usual), self.norm(k)
 
 
-@dataclass(frozen=True)
-class BareLayerNorm:
-    """LayerNorm without affine parameters, times a temperature."""
-
-    temperature: float | None = None
-
-    def __call__(self, q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
-        q, k = (functional.layer_norm(x, x.shape[-1:], eps=PLAIN_LAYER_NORM_EPS) for x in (q, k))
-        return q * _temperature(q, p, self.temperature), k
+def _bare_l2(x: Tensor) -> Tensor:
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))  # the eps is nothing in half precision
+    return (wide / (wide.square().sum(dim=-1, keepdim=True) + L2_EPS).sqrt()).to(x.dtype)
 
 
-def _temperature(q: Tensor, p: Parameters, fixed: float | None) -> Tensor | float:
-    if "temperature" in p:
-        return p["temperature"].to(q.dtype)
-    return float(q.shape[-1] ** 0.5) if fixed is None else fixed
-
-
-def _initial_temperature(heads: int, dim: int) -> dict[str, Tensor]:
-    return {"temperature": torch.tensor(dim**0.5)}
+def _bare_layer_norm(x: Tensor) -> Tensor:
+    return functional.layer_norm(x, x.shape[-1:], eps=PLAIN_LAYER_NORM_EPS)
 
 
 def _rotated(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
     return rotate(q), rotate(k)
 
 
-def _as_they_are(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
-    return q, k
-
-
-def _initial_gate(heads: int, dim: int) -> dict[str, Tensor]:
-    return {"alpha": torch.zeros(())}
-
-
-def _none(heads: int, dim: int) -> dict[str, Tensor]:
-    return {}
-
-
-def _normed(norm: type[BareL2 | BareLayerNorm], sign: str, source: str, text: str, given: Given) -> Formula:
+def _normed(norm: Callable[[Tensor], Tensor], sign: str, source: str, text: str, given: Given) -> Formula:
     value = given["temperature"]
     fixed = value if isinstance(value, float) else None
     said = f"{fixed:g}" if fixed is not None else "T" if value == "learned" else "sqrt(d)"
-    initial = _initial_temperature if value == "learned" else _none
-    return Formula(text, f"{said} {sign}(Q) {sign}(K)ᵀ", source, False, norm(fixed), initial=initial)
+    initial = Initial(("temperature",) if value == "learned" else (), power=0.5)
+    return Formula(text, f"{said} {sign}(Q) {sign}(K)ᵀ", source, False, Bare(norm, fixed), initial=initial)
 
 
 def _qana(text: str, given: Given) -> Formula:
@@ -399,47 +356,38 @@ def _qana(text: str, given: Given) -> Formula:
         "s̃ K̃ᵀ / sqrt(d) + V σ(Ũ K̃ᵀ + b) + c",
         "Vermillion 2025",
         True,
-        _rotated if network.rope else _as_they_are,
-        initial=_initial_gate if network.gate else _none,
+        _rotated if network.rope else _plain,
+        initial=Initial(("alpha",) if network.gate else ()),
         network=network,
     )
 
 
 def _softcap(text: str, given: Given) -> Formula:
     cap = float(given["cap"])
-    return Formula(
-        text, f"{cap:g} tanh(Q Kᵀ / (sqrt(d) · {cap:g}))", "Bello 2016; Gemma 2", True, _as_they_are, cap=cap
-    )
+    return Formula(text, f"{cap:g} tanh(Q Kᵀ / (sqrt(d) · {cap:g}))", "Bello 2016; Gemma 2", True, _plain, cap=cap)
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not (value > 0 and math.isfinite(value)):
+def _positive(text: str, kind: type[int | float] = float, *words: str) -> Value:
+    """Read a number above 0, or one of the words; ValueError for another text."""
+    if text in words:
+        return text
+    if not 0 < (value := kind(text)) < math.inf:
         raise ValueError(text)
     return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
-def _temperature_option(text: str) -> Value:
-    return text if text in ("learned", "sqrt(d)") else _positive(text)
 
 
 Given = Mapping[str, Value]
 _SWITCH = Option(False, {"true": True, "false": False}.__getitem__, "true or false")
-_TEMPERATURE = Option("sqrt(d)", _temperature_option, "a number above 0, learned or sqrt(d)")
+_TEMPERATURE = Option(
+    "sqrt(d)", lambda text: _positive(text, float, "learned", "sqrt(d)"), "a number above 0, learned or sqrt(d)"
+)
 _ACTIVATION = Option("gelu", lambda text: {name: name for name in ACTIVATIONS}[text], ", ".join(ACTIVATIONS))
 FAMILIES: dict[str, tuple[dict[str, Option], Callable[[str, Given], Formula]]] = {
-    "qk-l2": ({"temperature": _TEMPERATURE}, partial(_normed, BareL2, "l2", "QK-Norm; Henry 2020")),
-    "qk-layer-norm": ({"temperature": _TEMPERATURE}, partial(_normed, BareLayerNorm, "LN", "QK-Norm")),
+    "qk-l2": ({"temperature": _TEMPERATURE}, partial(_normed, _bare_l2, "l2", "QK-Norm; Henry 2020")),
+    "qk-layer-norm": ({"temperature": _TEMPERATURE}, partial(_normed, _bare_layer_norm, "LN", "QK-Norm")),
     "qana": (
         {
-            "hidden": Option(4, _count, "a whole number, 1 or more"),
+            "hidden": Option(4, partial(_positive, kind=int), "a whole number, 1 or more"),
             "activation": _ACTIVATION,
             "gate": _SWITCH,
             "rope": _SWITCH,
@@ -486,9 +434,8 @@ _FORM = re.compile(r"\s*([\w-]+)\s*\((.*)\)\s*", re.DOTALL)
 
 
 def find_formula(name: str) -> Formula:
-    """Return the formula of that name, with options in brackets: `quest`, `qana(hidden=8,gate=true)`.
-
-    Raises ModelError with the nearest name where there is none, or with the option that is not understood.
+    """Return the formula of that name, with options in brackets: `quest`, `qana(hidden=8,gate=true)`. Raises ModelError
+    with the nearest name where there is none, or with the option that is not understood.
     """
     form = _FORM.fullmatch(name)
     family = form[1] if form else name.strip()

@@ -61,7 +61,6 @@ class Scoring:
 
 class Watcher:
     """Sees every attention layer of a model during a forward (`apply.watching`), and may change what it computes.
-
     index: of the layer, in order. q, k, v: (B, H, N, d) as projected, before the formula touches them.
     """
 
@@ -71,7 +70,6 @@ class Watcher:
 
     def attended(self, index: int, logits: Tensor, attention: Tensor, bias: Tensor | None) -> Tensor:
         """Return what the layer goes on with in place of `attention` (B, H, N, M), softmax of the logits.
-
         bias: what the logits have of masks and relative positions, as broadcast over (B, H, N, M); None without.
         """
         return attention

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..errors import ModelError
 from .formulas import Formula, find_formula
@@ -55,20 +54,16 @@ class Place:
 class _Call(Formulaic):
     """One call of a layer: its place, its tensors, and the dropout of this call."""
 
+    attn_drop = None  # whatever the layer has
+
     def __init__(self, layer: nn.Module, place: Place, formula: Formula, dropout: float) -> None:
         self.formula, self.handover, self.position = formula, place.handover, place.position
         self.sink, self.sink_index = place.sink, place.sink_index
-        self.layer, self.dropped = layer, dropout
+        self.layer, self.dropout, self.training = layer, dropout, layer.training
         self._parameters = layer._parameters
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.layer, name)  # the LayerNorms of qknorm-ln
-
-    def _drop(self, attention: Tensor) -> Tensor:
-        return functional.dropout(attention, self.dropped, self.layer.training)
-
-    def _dropout(self) -> float:
-        return self.dropped if self.layer.training else 0.0
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -133,9 +128,8 @@ def _function(formula: Formula) -> Callable[..., tuple[Tensor, Tensor | None]]:
         position_bias: Tensor | None = None,
         **others: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return (B, N, H, d) of the values and the attention (B, H, N, M), as the library's own functions do.
-
-        The library's `scaling` counts relative to 1/sqrt(d), which the formula's constant takes the place of.
+        """Return (B, N, H, d) of the values and the attention (B, H, N, M), as the library's own functions do. The
+        library's `scaling` counts relative to 1/sqrt(d), which the formula's constant takes the place of.
         """
         for name, what in _UNKNOWN.items():
             if others.get(name) is not None:
@@ -179,7 +173,6 @@ def _check_bare(formula: Formula, layer: Any) -> None:
 
 def set_formula(model: Any, formula: Formula, chains: list[list[Any]]) -> None:
     """Give every layer the formula, and note it in the model's config, by which a saved checkpoint says it.
-
     chains: the layers whose blocks follow one another, in order.
     """
     if formula.network is not None:

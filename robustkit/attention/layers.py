@@ -10,6 +10,7 @@ inference is c_kv and k_rope. As in the paper's equations there is no norm on th
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import ModelError
-from .formulas import LAYER_NORM_EPS, STANDARD, Formula, elliptical_metric
+from .formulas import LAYER_NORM_EPS, STANDARD, Formula, check_rotary, elliptical_metric, find_formula
 from .hooks import Scoring, Watcher
 
 SCALES = ("qk_scale", "q_scale", "k_scale", "temperature", "alpha")
@@ -43,9 +44,8 @@ def head_count(layer: Any) -> int:
 
 
 def give_parameters(layer: Any, formula: Formula) -> None:
-    """Put the formula's tensors into the layer, and take away those that another formula had put there.
-
-    They are of the layer's device and dtype, and frozen where its weights are.
+    """Put the formula's tensors into the layer, and take away those that another formula had put there. They are of the
+    layer's device and dtype, and frozen where its weights are.
     """
     weight: Tensor = next(nn.Module.parameters(layer))
     for scale in SCALES:
@@ -61,9 +61,7 @@ def give_parameters(layer: Any, formula: Formula) -> None:
 
 
 def _give_norms(layer: Any, formula: Formula, weight: Tensor) -> None:
-    """Put LayerNorms on queries and keys where the formula has them and the layer does not; remove those that were put
-    here.
-    """
+    """Put LayerNorms on queries and keys where the formula has them and the layer not; remove those put here before."""
     norm = getattr(layer, "q_norm", None)
     if formula.name == "qknorm-ln" and (norm is None or isinstance(norm, nn.Identity)):
         layer.created_norms = True
@@ -136,11 +134,13 @@ class Formulaic:
         return q, k
 
     def _drop(self, attention: Tensor) -> Tensor:
-        return functional.dropout(attention, self.dropout, self.training)  # type: ignore[attr-defined]
+        drop: Any = getattr(self, "attn_drop", None)  # of timm's layers
+        return functional.dropout(attention, self._dropout()) if drop is None else drop(attention)
 
     def _dropout(self) -> float:
-        """Return the share of attention that is dropped, for fused kernels."""
-        return self.dropout if self.training else 0.0  # type: ignore[attr-defined]
+        """Return the share of attention that is dropped now, for fused kernels."""
+        share = getattr(getattr(self, "attn_drop", None), "p", self.dropout)
+        return float(share) if self.training else 0.0  # type: ignore[attr-defined]
 
     def _parameters_of(self, formula: Formula) -> dict[str, Tensor]:
         parameters: dict[str, Tensor | None] = self._parameters  # type: ignore[attr-defined]
@@ -188,17 +188,11 @@ class Formulaic:
         q, k, extra = scoring.reduce(q, k)
         if fused and self.sink is None and formula.cap is None:
             if extra is not None:
-                mask, is_causal = _joined(extra, q, k, mask, is_causal), False
-            mixed = functional.scaled_dot_product_attention(
-                q,
-                k,
-                v,
-                attn_mask=mask,
-                dropout_p=self._dropout(),
-                is_causal=is_causal,
-                scale=None if formula.scaled else 1.0,
-            )
-            return mixed, None
+                bias, is_causal = _bias(q, k, mask, is_causal), False
+                mask = extra if bias is None else extra + bias
+            scale = None if formula.scaled else 1.0
+            attend = partial(functional.scaled_dot_product_attention, attn_mask=mask, is_causal=is_causal, scale=scale)
+            return attend(q, k, v, dropout_p=self._dropout()), None
         logits = scoring.logits(q, k, extra)
         bias = _bias(q, k, mask, is_causal)
         logits = logits if bias is None else logits + bias
@@ -214,12 +208,6 @@ class FormulaAttention(Formulaic, Attention):  # type: ignore[misc, unused-ignor
 
     def _standard(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self.q_norm(q), self.k_norm(k)
-
-    def _drop(self, attention: Tensor) -> Tensor:
-        return self.attn_drop(attention)  # type: ignore[no-any-return]
-
-    def _dropout(self) -> float:
-        return self.attn_drop.p if self.training else 0.0
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         B, N, _ = x.shape
@@ -237,9 +225,6 @@ class FormulaAttention(Formulaic, Attention):  # type: ignore[misc, unused-ignor
 class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, unused-ignore]
     """timm's CrossAttention of CrossViT, in which the class token alone asks all tokens."""
 
-    def _drop(self, attention: Tensor) -> Tensor:
-        return self.attn_drop(attention)  # type: ignore[no-any-return]
-
     def forward(self, x: Tensor) -> Tensor:
         asking = x[:, 0:1]
         q, k, v = (
@@ -251,9 +236,7 @@ class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, un
 
 
 def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
-    """Raise ModelError for a mask that hides some key from some query: what a formula makes of all tokens carries what
-    is hidden to the query. k, mask, is_causal: as `scaled_dot_product_attention` takes them.
-    """
+    """Raise ModelError for a mask that hides some key from some query: what a formula makes of all tokens tells it."""
     given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and hides(mask) else ""
     if given:
         raise ModelError(
@@ -277,19 +260,8 @@ def _bias(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor 
     return q.new_zeros(mask.shape).masked_fill(~mask, float("-inf"))
 
 
-def _joined(extra: Tensor, q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
-    bias = _bias(q, k, mask, is_causal)
-    return extra if bias is None else extra + bias
-
-
 class FormulaBeitAttention(Formulaic, BeitAttention):  # type: ignore[misc, unused-ignore]
     """timm's Attention of BEiT: relative positions are added to the logits of every formula."""
-
-    def _drop(self, attention: Tensor) -> Tensor:
-        return self.attn_drop(attention)  # type: ignore[no-any-return]
-
-    def _dropout(self) -> float:
-        return self.attn_drop.p if self.training else 0.0
 
     def forward(self, x: Tensor, shared_rel_pos_bias: Tensor | None = None) -> Tensor:
         qkv = self.qkv(x)
@@ -305,15 +277,7 @@ class FormulaBeitAttention(Formulaic, BeitAttention):  # type: ignore[misc, unus
 
 
 class FormulaWindowAttention(Formulaic, WindowAttention):  # type: ignore[misc, unused-ignore]
-    """timm's WindowAttention of Swin: each window of tokens attends to itself, by any formula that needs no other
-    block.
-    """
-
-    def _drop(self, attention: Tensor) -> Tensor:
-        return self.attn_drop(attention)  # type: ignore[no-any-return]
-
-    def _dropout(self) -> float:
-        return self.attn_drop.p if self.training else 0.0
+    """timm's WindowAttention of Swin: a window attends to itself, by any formula that needs no other block."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
@@ -350,17 +314,18 @@ class SelfAttention(Formulaic, nn.Module):
 
     def queries_and_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return queries and keys as projected, (B, H, N, key) each."""
-        return self._heads(self.wq(x)), self._heads(self.wk(x))
+        return _heads(self, self.wq(x)), _heads(self, self.wk(x))
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         q, k = self.queries_and_keys(x)
-        v = self._heads(self.wv(x))
+        v = _heads(self, self.wv(x))
         mixed, _ = self._attend(q, k, v, source=x, mask=attn_mask, is_causal=is_causal, fused=self.fused_attn)
         return self.proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """Reshape (B, N, H * d) to (B, H, N, d)."""
-        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+def _heads(layer: SelfAttention | LatentAttention, x: Tensor) -> Tensor:
+    """Reshape (B, N, H * d) to (B, H, N, d)."""
+    return x.reshape(*x.shape[:2], layer.num_heads, -1).transpose(1, 2)
 
 
 def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
@@ -423,26 +388,152 @@ class LatentAttention(Formulaic, nn.Module):
 
     def queries_and_keys(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return queries and keys, (B, H, N, nope + rope) each; their products, times `scale`, are the logits.
-
         positions: (N,); 0, 1, … if left out.
         """
         if positions is None:
             positions = torch.arange(x.shape[1], device=x.device)
         latent = self.dq(x)
-        turned = rotate(self._heads(self.qr(latent)), positions, self.base)
+        turned = rotate(_heads(self, self.qr(latent)), positions, self.base)
         shared = rotate(self.kr(x)[:, None], positions, self.base).expand_as(turned)
-        q = torch.cat((self._heads(self.uq(latent)), turned), dim=-1)
-        k = torch.cat((self._heads(self.uk(self.dkv(x))), shared), dim=-1)
+        q = torch.cat((_heads(self, self.uq(latent)), turned), dim=-1)
+        k = torch.cat((_heads(self, self.uk(self.dkv(x))), shared), dim=-1)
         return q, k
 
     def forward(
         self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, positions: Tensor | None = None
     ) -> Tensor:
         q, k = self.queries_and_keys(x, positions)
-        v = self._heads(self.uv(self.dkv(x)))
+        v = _heads(self, self.uv(self.dkv(x)))
         mixed, _ = self._attend(q, k, v, source=x, mask=attn_mask, is_causal=is_causal, fused=self.fused_attn)
         return self.o(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
-    def _heads(self, x: Tensor) -> Tensor:
-        """Reshape (B, N, H * d) to (B, H, N, d)."""
-        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+class MultiheadAttention(Formulaic, nn.MultiheadAttention):
+    """`torch.nn.MultiheadAttention` with a formula; arguments and tensors are the same.
+
+        layer = MultiheadAttention(64, 4, batch_first=True, attention="quest")
+
+    For `standard` its outputs and weights equal torch's. `set_attention` turns layers of torch's class into this one.
+    An elliptical formula needs the values of the block before; a single layer counts as the first block.
+    """
+
+    def __init__(self, *args: Any, attention: str = "standard", **kwargs: Any) -> None:
+        formula = find_formula(attention)
+        self.__dict__["_built"] = False
+        super().__init__(*args, **kwargs)
+        self.__dict__["_built"] = True
+        if formula.network is not None and formula.network.rope:
+            check_rotary(self.head_dim)
+        give_parameters(self, formula)
+        self.formula = formula
+
+    @property
+    def _qkv_same_embed_dim(self) -> bool:
+        """What torch's encoder layers ask before they compute standard attention by themselves, in one fused kernel
+        that never calls this layer. So it is False once the layer is built, whatever the sizes are."""
+        return not self.__dict__.get("_built", True) and bool(self.__dict__["_qkv_same_embed_dim"])
+
+    @_qkv_same_embed_dim.setter
+    def _qkv_same_embed_dim(self, value: bool) -> None:
+        self.__dict__["_qkv_same_embed_dim"] = value  # for torch's own class, which the layer may get back
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend as torch's layer: bool masks are True where attention must not go; `is_causal` needs `attn_mask`."""
+        if is_causal and attn_mask is None:
+            raise ModelError("is_causal without attn_mask: torch takes it as a hint about the mask; give the mask, too")
+        self._check(query, key, value, key_padding_mask, attn_mask)
+        alone = query.dim() == 2
+        if alone:
+            query, key, value = (part[None] for part in (query, key, value))
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+        elif not self.batch_first:
+            query, key, value = (part.transpose(0, 1) for part in (query, key, value))
+        q, k, v = self._projected(query, key, value)
+        mixed, weights = self._attend(
+            *(part.view(*part.shape[:2], self.num_heads, self.head_dim).transpose(1, 2) for part in (q, k, v)),
+            source=query,
+            mask=self._mask(attn_mask, key_padding_mask, q, k.shape[1] - key.shape[1]),
+            fused=not need_weights,
+        )
+        out = self.out_proj(mixed.transpose(1, 2).flatten(2))
+        if alone:
+            out = out[0]
+        elif not self.batch_first:
+            out = out.transpose(0, 1)
+        if not need_weights or weights is None:
+            return out, None
+        weights = weights.mean(dim=1) if average_attn_weights else weights
+        return out, weights[0] if alone else weights
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, mask: Tensor | None) -> None:
+        """Raise ModelError for shapes that torch would refuse, or broadcast without a word."""
+        alone = query.dim() == 2
+        tokens, samples = (0, 0) if alone else (1, 0) if self.batch_first else (0, 1)
+        batch = 1 if alone else query.shape[samples]
+        asking, asked = query.shape[tokens], key.shape[tokens]
+        expected = {"key": (*key.shape[:-1], self.kdim), "value": (*key.shape[:-1], self.vdim)}
+        lead = () if alone else (batch,)
+        given = {"key": (key, {expected["key"]}), "value": (value, {expected["value"]})}
+        if key.dim() != query.dim() or (not alone and key.shape[samples] != batch):
+            raise ModelError(
+                f"queries have shape {tuple(query.shape)} and keys {tuple(key.shape)}; expected as many samples of both"
+            )
+        if padding is not None:
+            given["key_padding_mask"] = (padding, {(*lead, asked)})
+        if mask is not None:
+            given["attn_mask"] = (mask, {(asking, asked), (batch * self.num_heads, asking, asked)})
+        for name, (tensor, shapes) in given.items():
+            if tuple(tensor.shape) not in shapes:
+                said = " or ".join(str(shape) for shape in sorted(shapes, key=len))
+                raise ModelError(f"{name} has shape {tuple(tensor.shape)}; expected {said}")
+            if "mask" in name and tensor.dtype != torch.bool and not tensor.is_floating_point():
+                raise ModelError(f"{name} is of {tensor.dtype}; expected torch.bool, or numbers that are added")
+        if padding is None or self.formula is None or not self.formula.sees_all:
+            return
+        if hides(~padding if padding.dtype == torch.bool else padding):
+            raise ModelError(
+                f"{self.formula.name} attention {self.formula.sees_all} of all tokens, padded ones too; expected a "
+                "batch of one length, without padding, or another formula, such as quest"
+            )
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (B, N, E) queries, and keys and values with the learned and the zero token that torch may add."""
+        separate = self._parameters["q_proj_weight"] is not None
+        of_query, of_key, of_value = (
+            (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if separate else self.in_proj_weight.chunk(3)
+        )
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        q = functional.linear(query, of_query, biases[0])
+        k = functional.linear(key, of_key, biases[1])
+        v = functional.linear(value, of_value, biases[2])
+        if self.bias_k is not None and self.bias_v is not None:
+            k, v = (torch.cat((x, b.expand(len(x), 1, -1)), 1) for x, b in ((k, self.bias_k), (v, self.bias_v)))
+        if self.add_zero_attn:
+            k, v = (functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
+        return q, k, v
+
+    def _mask(self, mask: Tensor | None, padding: Tensor | None, q: Tensor, added: int) -> Tensor | None:
+        """Merge both masks into one for the logits, (B or 1, H or 1, N or 1, M); added tokens are never hidden."""
+
+        def numbers(part: Tensor) -> Tensor:
+            if part.dtype == torch.bool:
+                part = q.new_zeros(part.shape).masked_fill(part, float("-inf"))
+            return functional.pad(part.to(q.dtype), (0, added))
+
+        parts = []
+        if mask is not None:
+            shown = numbers(mask)
+            parts.append(shown if shown.dim() == 2 else shown.view(-1, self.num_heads, *shown.shape[1:]))
+        if padding is not None:
+            parts.append(numbers(padding)[:, None, None])
+        return None if not parts else parts[0] if len(parts) == 1 else parts[0] + parts[1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import Any
 
@@ -11,39 +12,18 @@ from ..common.plugins import Registry, instance_of
 _HOME = "robustkit.attention.formulas"
 
 
-class Lazy(Mapping[str, Any]):
-    """Formulas by name, loaded when one is asked for. places: the name of each in `formulas`."""
-
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
+class Lazy(UserDict[str, Any]):
+    """Formulas by name, each loaded when it is asked for; made of their names in `formulas`."""
 
     def __getitem__(self, name: str) -> Any:
-        return resolve_name(f"{_HOME}:{self._places[name]}")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+        return resolve_name(f"{_HOME}:{self.data[name]}")
 
 
-FORMULAS: Mapping[str, Any] = Lazy(
-    {
-        "standard": "STANDARD",
-        "quest": "QUEST",
-        "qnorm": "QNORM",
-        "qknorm-hs": "QKNORM_HS",
-        "qknorm-ds": "QKNORM_DS",
-        "qknorm": "QKNORM",
-        "qknorm-ln": "QKNORM_LN",
-        "elliptical": "ELLIPTICAL",
-        "elliptical-quest": "ELLIPTICAL_QUEST",
-        "qk-l2": "QK_L2",
-        "qk-layer-norm": "QK_LAYER_NORM",
-        "qana": "QANA",
-        "softcap": "SOFTCAP",
-    }
+_NAMES = (
+    *("standard", "quest", "qnorm", "qknorm-hs", "qknorm-ds", "qknorm", "qknorm-ln", "elliptical", "elliptical-quest"),
+    *("qk-l2", "qk-layer-norm", "qana", "softcap"),
 )
+FORMULAS: Mapping[str, Any] = Lazy({name: name.upper().replace("-", "_") for name in _NAMES})
 """By name; those that take options with their usual ones."""
 EVERY_FORMULA: Registry[Any] = Registry("formulas", FORMULAS, instance_of(f"{_HOME}:Formula"))
 """Those, and the ones of plug-ins."""

@@ -67,14 +67,12 @@ class LogitMargins(Watcher):
             first, place = scaled.max(dim=-1, keepdim=True)
             others = scaled.scatter(-1, place, lowest).logsumexp(dim=-1)
             chosen = (~hidden).sum(dim=-1) > 1  # over one key there is no other
-            margin = torch.where(chosen, others - first[..., 0], 0.0)
-            self.margins.append(margin.flatten(1).mean(dim=1))
+            self.margins.append(torch.where(chosen, others - first[..., 0], 0.0).flatten(1).mean(dim=1))
         return attention
 
     def loss(self, samples: int) -> Tensor:
         """Return the mean over layers (B,); layers within windows have several parts for each sample."""
-        parts = [margin.view(samples, -1).mean(dim=1) for margin in self.margins]
-        return torch.stack(parts).mean(dim=0)
+        return torch.stack([margin.view(samples, -1).mean(dim=1) for margin in self.margins]).mean(dim=0)
 
 
 def hidden_keys(logits: Tensor, bias: Tensor | None) -> Tensor:
@@ -150,7 +148,6 @@ _MOST_PREFIX = 16  # class token, distillation token, registers
 
 def grid_of(tokens: int, height: int, width: int) -> tuple[int, int]:
     """Return the prefix tokens, and the side in pixels of the square of the image that each other token stands for.
-
     Raises ModelError where no grid of squares gives that many tokens.
     """
     for side in range(1, min(height, width) + 1):

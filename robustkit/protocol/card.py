@@ -13,17 +13,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from ..common.files import parse_toml, written_text
-from ..common.plugins import built_in, declared
+from ..common.plugins import built_in, declared, shipped_files
 from ..common.preprocessing import Preprocessing, is_real
 from ..errors import ProtocolError, unknown
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 Space = Literal["pixels", "normalised", "sigma"]
 """Where attacks work: on pixels, on the normalised tensor of some published code, or on series (sigma)."""
@@ -168,22 +164,14 @@ def digest_of_part(card: Parameters, condition: str, whole: bool = False) -> str
 
 def card_names() -> list[str]:
     """Return the cards that travel with the package."""
-    return sorted(_cards())
-
-
-def _cards() -> dict[str, Traversable]:
-    """Return the files of the cards of the core and of its slices, by name."""
-    packages = [entry.module.rpartition(".")[0] for entry in built_in("tasks").values()]
-    folders = [resources.files(package) / "cards" for package in ("robustkit.protocol", *packages)]
-    files = (file for folder in folders if folder.is_dir() for file in folder.iterdir())
-    return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
+    return sorted(shipped_files("robustkit.protocol", "cards"))
 
 
 def load_card(spec: str) -> Card:
     """Load a card by its name, or from the user's own TOML file. Raises ProtocolError where there is no such card, or a
     field is missing, unknown or of the wrong type.
     """
-    if (file := _cards().get(spec)) is not None:
+    if (file := shipped_files("robustkit.protocol", "cards").get(spec)) is not None:
         return _card(file.read_text(encoding="utf-8"), spec)
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():

@@ -115,16 +115,6 @@ class Comparison:
         """What one of the samples is called by which figures are paired."""
         return next((pair.second.run.manifest.protocol.samples.one for pair in self.pairs), "sample")
 
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Of all pairs, each once; then those of the results that are compared."""
-        return tuple(dict.fromkeys([*(flag for pair in self.pairs for flag in pair.flags), *own_flags(self.pairs)]))
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Of all pairs, each once."""
-        return tuple(dict.fromkeys(line for pair in self.pairs for line in pair.left_out))
-
 
 @dataclass(frozen=True)
 class Asked:

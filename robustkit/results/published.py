@@ -23,18 +23,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ..attention.registry import FORMULAS
 from ..common.files import parse_toml, written_text
+from ..common.plugins import shipped_files
 from ..errors import RobustkitError, RunError, unknown
 from ..evaluations.registry import kind_of, vocabularies, words_of
 from ..protocol.card import card_names, load_card
 from ..tasks.registry import find_metric, metrics
 
-_FOLDER = resources.files("robustkit.results") / "references"
 _FIELDS = ("summary", "source", "data", "protocol")
 Figures = Mapping[str, Mapping[str, float]]
 
@@ -98,20 +97,19 @@ def _of(by_attention: Mapping[str, Figures], attention: str, condition: str, met
 
 def reference_names() -> list[str]:
     """Return the names of the figures that come with the package."""
-    return sorted(entry.name[:-5] for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
+    return sorted(shipped_files("robustkit.results", "references"))
 
 
 def read_published(spec: str) -> Published:
     """Return figures that come with the package, by their name, or those of a file. Raises RunError where there is no
     such file, or it holds what is not understood.
     """
-    names = reference_names()
-    if spec in names:
-        return _parsed((_FOLDER / f"{spec}.toml").read_text("utf-8"), spec)
+    if file := shipped_files("robustkit.results", "references").get(spec):
+        return _parsed(file.read_text("utf-8"), spec)
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
         return _parsed(written_text(path, spec, RunError), spec)
-    raise RunError(unknown("reference", spec, names, remedy="or give the path of a TOML file"))
+    raise RunError(unknown("reference", spec, reference_names(), remedy="or give the path of a TOML file"))
 
 
 def _parsed(text: str, where: str) -> Published:

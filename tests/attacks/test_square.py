@@ -10,8 +10,8 @@ import torch
 from attack_oracles import Draws, Tagged, random_images, slow_bump, square_slowly, tagged, tiny_cnn
 from torch import Tensor
 
-from attacks import LOSSES, Square, ThreatModel, square
-from attacks.square import _bump, _sides
+from attacks import LOSSES, Square, ThreatModel, queries
+from attacks.queries import _bump, _sides
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -180,7 +180,7 @@ def test_asking_ahead_changes_nothing_but_the_number_of_passes(
     attack = Square(ThreatModel(norm, 0.045 if norm == "linf" else 0.45), 40, restarts=2, early_stop=early_stop)
     found = []
     for most in (1, 5):
-        monkeypatch.setitem(square.AHEAD, "cpu", most)
+        monkeypatch.setitem(queries.AHEAD, "cpu", most)
         log.forwards.clear()
         result = attack.run(log, images, labels, rng=Draws(range(12)), batch_size=24)
         assert max(map(len, log.forwards)) <= 24

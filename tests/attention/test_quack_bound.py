@@ -31,7 +31,7 @@ def worst_changes(norm: str, scales: tuple[float, float], coupled: bool, seed: i
     optimiser = QuacK(sgd, layer, tau=tau, norm=norm) if coupled else sgd
     (found,) = projections(layer)
     q0, k0 = (rows.norms(norm).clone() for rows in found.rows.values())
-    query, key = (rows.block for rows in found.rows.values())
+    query, key = (rows.views[0] for rows in found.rows.values())
     for part, block in enumerate((query, key)):
         block.copy_(of_norm((HEADS, SIZE, WIDTH), norm, 1.0, 10 * seed + part) * scales[part])
     layer.qkv.weight.grad = torch.cat(
@@ -63,7 +63,7 @@ def test_the_bound_is_reached_by_the_worst_gradient(norm: str) -> None:
     quack = QuacK(torch.optim.SGD(layer.parameters(), lr=0.1), layer, norm=norm)
     (found,) = projections(layer)
     q0, k0 = (rows.norms(norm).clone() for rows in found.rows.values())
-    query, key = (rows.block for rows in found.rows.values())
+    query, key = (rows.views[0] for rows in found.rows.values())
     direction = of_norm((HEADS, SIZE, 1), norm, 1.0, 0) @ of_norm((HEADS, 1, WIDTH), norm, 1.0, 1)
     query.copy_(1e4 * direction)
     key.copy_(1e4 * direction)

@@ -291,7 +291,7 @@ def test_rows_of_crossvit_are_those_of_its_class_tokens_too() -> None:
     assert set(kinds) == {"Attention", "CrossAttention"}
     names = [layer.name for layer in found]
     for layer in kinds.values():
-        layer.rows["key"].block[1] = 0
+        layer.rows["key"].views[0][1] = 0
     with torch.no_grad(), capture(model) as captured:
         model(torch.randn(1, 3, 240, 240))
     for layer in kinds.values():

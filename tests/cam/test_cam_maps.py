@@ -29,10 +29,10 @@ from torch.nn import functional
 
 import cam
 import robustkit
+from cam.attention import roll
 from cam.explainer import upright
-from cam.rollout import roll
 from robustkit.attention import FORMULAS, capture, set_attention
-from robustkit.attention.multihead import MultiheadAttention
+from robustkit.attention.layers import MultiheadAttention
 from robustkit.models.dense import build_segmenter
 
 VIT = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"

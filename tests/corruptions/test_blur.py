@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from corruptions.base import Corruption, Draws
-from corruptions.blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, ZoomBlur, disk, fast_length, glass_walk
+from corruptions.blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, ZoomBlur, disk, glass_walk
 from corruptions.digital import ElasticTransform, pixels
 from corruptions.filters import smooth
 from corruptions.weather import Snow
@@ -99,10 +99,6 @@ def test_the_disk_of_radius_8_is_brighter_than_the_image() -> None:
     assert disk(8, 0.5).sum() == pytest.approx(1.0129754, abs=1e-6)
     grey = torch.full((1, 3, 32, 32), 100, dtype=torch.uint8)
     assert (DefocusBlur()(grey, 4) == 101).all()
-
-
-def test_fast_length() -> None:
-    assert [fast_length(n) for n in (1, 7, 17, 240, 241, 1021)] == [1, 8, 18, 240, 243, 1024]
 
 
 @pytest.mark.parametrize(("preset", "severity"), [("imagenet", 1), ("imagenet", 3), ("imagenet", 5), ("cifar", 4)])

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,6 @@ from ..layers import LatentAttention, SelfAttention
 @dataclass(frozen=True, eq=False)
 class Rows:
     """The rows of one projection: `heads` blocks of `size` rows, from row `start` of `weight` (rows, inputs) on.
-
     bias: its entries from `bias_start` on belong to the rows; or None.
     """
 
@@ -45,22 +45,15 @@ class Rows:
     bias_start: int
 
     @property
-    def block(self) -> Tensor:
-        """A view (heads, size, inputs) of the weight, without gradient."""
-        rows = self.weight.detach()[self.start : self.start + self.heads * self.size]
-        return rows.view(self.heads, self.size, -1)
-
-    @property
     def views(self) -> list[Tensor]:
-        """`block`, and the same of the bias, (heads, size), where there is one."""
-        if self.bias is None:
-            return [self.block]
-        entries = self.bias.detach()[self.bias_start : self.bias_start + self.heads * self.size]
-        return [self.block, entries.view(self.heads, self.size)]
+        """Views without gradient of the weight, (heads, size, inputs), and of a bias, (heads, size), if any."""
+        places = [(self.weight, self.start)] + ([] if self.bias is None else [(self.bias, self.bias_start)])
+        rows = (whole.detach()[start : start + self.heads * self.size] for whole, start in places)
+        return [part.view(self.heads, self.size, *part.shape[1:]) for part in rows]
 
     def norms(self, kind: str) -> Tensor:
         """Return the norm of each head's weight without its bias, (heads,), in float32 or a wider type of its own."""
-        return NORMS[kind](at_least_float32(self.block))
+        return NORMS[kind](at_least_float32(self.views[0]))
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
@@ -73,11 +66,6 @@ def spread(factor: Tensor, over: Tensor) -> Tensor:
     return factor.reshape(-1, *[1] * (over.ndim - 1))
 
 
-def _frobenius(weight: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(weight, dim=(-2, -1))
-    return norm
-
-
 def _spectral(weight: Tensor) -> Tensor:
     """Return the largest singular value, from the Gram matrix of the shorter side; nan if a weight is not finite."""
     gram = weight @ weight.mT if weight.shape[-2] <= weight.shape[-1] else weight.mT @ weight
@@ -86,7 +74,10 @@ def _spectral(weight: Tensor) -> Tensor:
     return torch.where(finite, largest.clamp(min=0).sqrt(), torch.nan)
 
 
-NORMS: Mapping[str, Callable[[Tensor], Tensor]] = {"frobenius": _frobenius, "spectral": _spectral}
+NORMS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "frobenius": partial(torch.linalg.vector_norm, dim=(-2, -1)),
+    "spectral": _spectral,
+}
 """(heads, size, inputs) to (heads,)."""
 
 
@@ -116,10 +107,8 @@ class Projections:
 
 
 def projections(model: nn.Module) -> list[Projections]:
-    """Return every attention layer of `model`, in order.
-
-    Raises ModelError where there is none, one of another class, or one whose weights are computed from others or
-    belong to two layers.
+    """Return every attention layer of `model`, in order. Raises ModelError where there is none, one of another class,
+    or one whose weights are computed from others or belong to two layers.
     """
     layers, foreign = [], set()
     for path, module in nn.Module.named_modules(model):
@@ -127,7 +116,8 @@ def projections(model: nn.Module) -> list[Projections]:
         reader = next((reader for kind, reader in READERS.items() if isinstance(module, kind)), None)
         if reader is not None:
             _check_plain(name, module)
-            layers.append(reader(name, module))
+            kind = "mla" if isinstance(module, LatentAttention) else "mha"
+            layers.append(Projections(name, module, kind, reader(module)))
         elif _foreign(module):
             foreign.add(type(module).__name__)
     if foreign or not layers:
@@ -164,45 +154,36 @@ def _check_plain(name: str, module: nn.Module) -> None:
             )
 
 
-def _of_timm(name: str, layer: Any) -> Projections:
+def _of_timm(layer: Any) -> dict[str, Rows]:
     heads, size = layer.num_heads, layer.head_dim
-    starts = (0, heads * size)
-    query, key = (Rows(layer.qkv.weight, layer.qkv.bias, start, heads, size, start) for start in starts)
-    return Projections(name, layer, "mha", {"query": query, "key": key})
+    starts = {"query": 0, "key": heads * size}
+    return {name: Rows(layer.qkv.weight, layer.qkv.bias, at, heads, size, at) for name, at in starts.items()}
 
 
-def _of_torch(name: str, layer: Any) -> Projections:
-    heads, width = layer.num_heads, layer.embed_dim
-    parts = {}
-    for part, which in enumerate(("query", "key")):
-        if layer.in_proj_weight is not None:
-            start = part * width
-            parts[which] = Rows(layer.in_proj_weight, layer.in_proj_bias, start, heads, width // heads, start)
-        else:
-            weight = layer.q_proj_weight if which == "query" else layer.k_proj_weight
-            bias = layer.in_proj_bias  # one for all three, while the weights are apart
-            parts[which] = Rows(weight, bias, 0, heads, width // heads, part * width)
-    return Projections(name, layer, "mha", parts)
+def _of_torch(layer: Any) -> dict[str, Rows]:
+    heads, width, bias = layer.num_heads, layer.embed_dim, layer.in_proj_bias  # the bias is one for all three
+    if layer.in_proj_weight is not None:
+        weights, starts = (layer.in_proj_weight,) * 2, (0, width)
+    else:
+        weights, starts = (layer.q_proj_weight, layer.k_proj_weight), (0, 0)
+    query, key = (Rows(weights[part], bias, starts[part], heads, width // heads, part * width) for part in (0, 1))
+    return {"query": query, "key": key}
 
 
-def _of_separate(name: str, layer: Any) -> Projections:
-    heads = layer.num_heads
-    query, key = (
-        Rows(linear.weight, linear.bias, 0, heads, linear.out_features // heads, 0) for linear in (layer.wq, layer.wk)
-    )
-    return Projections(name, layer, "mha", {"query": query, "key": key})
+def _of_linear(linear: Any, heads: int) -> Rows:
+    return Rows(linear.weight, linear.bias, 0, heads, linear.out_features // heads, 0)
 
 
-def _of_latent(name: str, layer: LatentAttention) -> Projections:
-    def by_head(linear: Any, heads: int) -> Rows:
-        return Rows(linear.weight, linear.bias, 0, heads, linear.out_features // heads, 0)
-
-    rows = {which: by_head(getattr(layer, which), layer.num_heads) for which in ("uq", "uk", "qr")}
-    rows |= {which: by_head(getattr(layer, which), 1) for which in ("dq", "dkv", "kr")}
-    return Projections(name, layer, "mla", rows)
+def _of_separate(layer: Any) -> dict[str, Rows]:
+    return {"query": _of_linear(layer.wq, layer.num_heads), "key": _of_linear(layer.wk, layer.num_heads)}
 
 
-READERS: Mapping[type[nn.Module], Callable[[str, Any], Projections]] = {
+def _of_latent(layer: LatentAttention) -> dict[str, Rows]:
+    heads = dict.fromkeys(("uq", "uk", "qr"), layer.num_heads) | dict.fromkeys(("dq", "dkv", "kr"), 1)
+    return {which: _of_linear(getattr(layer, which), count) for which, count in heads.items()}
+
+
+READERS: Mapping[type[nn.Module], Callable[[Any], dict[str, Rows]]] = {
     Attention: _of_timm,
     CrossAttention: _of_separate,
     SelfAttention: _of_separate,

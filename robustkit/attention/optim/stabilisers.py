@@ -45,9 +45,7 @@ def mha_factors(norms: Norms) -> dict[str, Tensor]:
 
 
 def mla_factors(norms: Norms) -> dict[str, Tensor]:
-    """Compute algorithm 2 (equations 22) from the norms of `uq`, `uk`, `qr`, (heads,) each, and of `dq`, `dkv`, `kr`,
-    (1,).
-    """
+    """Compute algorithm 2 (equations 22) from norms: of `uq`, `uk`, `qr`, (heads,), and of `dq`, `dkv`, `kr`, (1,)."""
     uq, uk, qr, dq, dkv, kr = (norms[name] for name in ("uq", "uk", "qr", "dq", "dkv", "kr"))
     content, position = (uq * uk).amax(0, keepdim=True), qr.amax(0, keepdim=True)  # bounded for all heads
     return {
@@ -87,7 +85,7 @@ class QuacK(ScaledRows):
         norm: str = "frobenius",
         algorithm: str = "auto",
     ) -> None:
-        if not (math.isfinite(tau) and tau > 0):
+        if not 0 < tau < math.inf:
             raise ProtocolError(
                 f"tau {tau:g}: expected a number above 0; it multiplies rates, 1 begins with the base rate"
             )
@@ -135,17 +133,14 @@ class QuacK(ScaledRows):
             raise CheckpointError(
                 f"the state is of {saved['norm']} norms, not {self.norm}; give norm={saved['norm']!r}"
             )
-        shapes = [
-            {
-                layer: {name: tuple(factor.shape) for name, factor in factors.items()}
-                for layer, factors in initial.items()
-            }
-            for initial in (saved["initial"], self.initial)
-        ]
-        if shapes[0] != shapes[1]:
+
+        def shapes(initial: Mapping[str, Norms]) -> dict[str, dict[str, torch.Size]]:
+            return {layer: {name: norm.shape for name, norm in norms.items()} for layer, norms in initial.items()}
+
+        if shapes(saved["initial"]) != shapes(self.initial):
             raise CheckpointError(
-                f"the state is of attention layers {', '.join(shapes[0])} with other heads or names than "
-                f"{', '.join(shapes[1])}; load it with the model that it was saved with"
+                f"the state is of attention layers {', '.join(saved['initial'])} with other heads or names than "
+                f"{', '.join(self.initial)}; load it with the model that it was saved with"
             )
         super().load_state_dict(state_dict)
         self.tau = saved["tau"]
@@ -180,7 +175,7 @@ _OURS = (LatentAttention, SelfAttention)
 
 def positive(what: str, value: float) -> float:
     """Return the value; raise ProtocolError unless it is a finite number above 0."""
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value < math.inf:
         raise ProtocolError(f"{what} {value:g}: expected a number above 0")
     return value
 
@@ -381,9 +376,8 @@ DEFAULTS: Mapping[str, Mapping[str, float | str]] = {
 
 
 def stabiliser(text: str) -> Stabiliser:
-    """Return the stabiliser that `text` names, such as `quack` or `quack(tau=0.5,norm=spectral)`.
-
-    Raises ProtocolError for an unknown name or parameter, or a value out of range.
+    """Return the stabiliser that `text` names, such as `quack` or `quack(tau=0.5,norm=spectral)`. Raises ProtocolError
+    for an unknown name or parameter, or a value out of range.
     """
     form = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", text)
     if form is None:
@@ -402,12 +396,8 @@ def stabiliser(text: str) -> Stabiliser:
         if key in given:
             raise ProtocolError(f"{name}: {key} is given twice; expected it once")
         given.add(key)
-        options[key] = check_norm(value) if key == "norm" else _positive(f"{name}: {key}", value)
+        try:
+            options[key] = check_norm(value) if key == "norm" else positive(f"{name}: {key}", float(value))
+        except ValueError:
+            raise ProtocolError(f"{name}: {key} {value!r}: expected a number above 0") from None
     return Stabiliser(name, tuple(options.items()))
-
-
-def _positive(what: str, text: str) -> float:
-    try:
-        return positive(what, float(text))
-    except ValueError:
-        raise ProtocolError(f"{what} {text!r}: expected a number above 0") from None

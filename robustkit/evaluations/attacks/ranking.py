@@ -23,7 +23,7 @@ from ..aggregate import EXCEEDS, FEWEST, Estimate, Reading, Result, column_of, r
 from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Right, aligned_outcomes, chance
-from ..registry import words_of
+from ..registry import kind_of, words_of
 from .condition import FOUND, TOP1, starts_from, supporting
 from .gradient_masking import Doubt
 
@@ -201,7 +201,7 @@ def contradiction(manifest: Manifest, condition: str, found: Right, figures: Map
     found: its answers. figures: of `examining.examine`, or what someone else put in their place.
     """
     ids, fell, steps = (figures or {}).get("sample_ids"), (figures or {}).get("fell"), (figures or {}).get("loss_steps")
-    claim, name = manifest.claims.get(condition), _name(condition)
+    claim, name = manifest.claims.get(condition), kind_of(condition)
     if not (isinstance(ids, list) and isinstance(fell, list) and isinstance(steps, list) and len(ids) == len(fell)):
         return ""
     if claim is None or not claim.eps or not steps or not isinstance(steps[-1], int):
@@ -229,7 +229,7 @@ def findings_of(flags: Sequence[str]) -> list[Doubt]:
 
 def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
     """Whether the attack must do at least what `weaker` does: at the same eps, and with steps enough for it."""
-    own, other = _STRENGTH.get(_name(condition), 0), _STRENGTH.get(_name(weaker), math.inf)
+    own, other = _STRENGTH.get(kind_of(condition), 0), _STRENGTH.get(kind_of(weaker), math.inf)
     claims, start = manifest.claims, starts_from(condition)
     if condition not in claims or not claims[condition].eps or own <= other or 0 < other < 1:
         return False
@@ -243,19 +243,15 @@ def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
     return ours == theirs and enough
 
 
-def _name(condition: str) -> str:
-    return condition.partition("(")[0]
-
-
 def _steps(condition: str) -> int:
     """Return the updates of an attack from its text, over all restarts; 1 for a single step."""
     counts = {key: int(count) for key, count in re.findall(r"(steps|restarts)=(\d+)", condition)}
-    return counts.get("steps", _STEPS.get(_name(condition), 1)) * counts.get("restarts", 1)
+    return counts.get("steps", _STEPS.get(kind_of(condition), 1)) * counts.get("restarts", 1)
 
 
 def _travel(condition: str, eps: float) -> float:
     """Return how many radii the steps of PGD can go in all; infinity for attacks that choose their own steps."""
-    if _name(condition) != "pgd":
+    if kind_of(condition) != "pgd":
         return math.inf if _steps(condition) >= 10 else 0.0
     size = re.search(r"step_size=([\d.e+-]+)(\*eps)?", condition)
     step = 0.15 if size is None else float(size[1]) / (1 if size[2] else eps)
@@ -263,7 +259,7 @@ def _travel(condition: str, eps: float) -> float:
 
 
 def _labels(manifest: Manifest, condition: str) -> str:
-    return str(manifest.protocol.parameters.get(_name(condition), {}).get("labels", manifest.protocol.labels))
+    return str(manifest.protocol.parameters.get(kind_of(condition), {}).get("labels", manifest.protocol.labels))
 
 
 class OrderOfAttacks(Overview):
@@ -275,7 +271,7 @@ class OrderOfAttacks(Overview):
         self.strengths, self.noted = Strengths(reading), dict[str, Sequence[str]]()
 
     def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
-        if _name(condition) in _STRENGTH:
+        if kind_of(condition) in _STRENGTH:
             self.rights[condition] = Right.of(read)
         self.strengths.take(condition, read)
         if condition in self.manifest.claims:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import cam
-from cam.controls import Control
+from cam.agnostic import Control
 from cam.faithfulness import Ends, abpc, blurred, insertion_deletion, road
 from cam.localisation import (
     box_hits,

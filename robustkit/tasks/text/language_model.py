@@ -282,12 +282,6 @@ def _of_library(source: ModelFile, spec: str, attention: str | None) -> Language
     model = LanguageModel(
         OfLibrary(loaded.model), replace(identity, code_sha256=code), tokenizer, min(context, _LONGEST)
     )
-    _runs(model, spec)
-    return model
-
-
-def _runs(model: LanguageModel, spec: str) -> None:
-    """Raise CheckpointError where the network gives no finite logit for each token of its vocabulary."""
     with quiet(f"{spec}: two tokens"), torch.no_grad():
         logits = model(torch.zeros((1, 2), dtype=torch.int64))
     if logits.shape != (1, 2, model.identity.num_classes) or not logits.isfinite().all():
@@ -295,3 +289,4 @@ def _runs(model: LanguageModel, spec: str) -> None:
             f"{spec} returned {tuple(logits.shape)} for two tokens; expected finite logits of "
             f"(1, 2, {model.identity.num_classes}): check config.json and the weights"
         )
+    return model

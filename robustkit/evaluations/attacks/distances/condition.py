@@ -19,7 +19,6 @@ OPTIMALITY = Metric("optimality", "optimality %", 100, share=True)
 CORRELATION = Metric("slope_correlation", "slope correlation", least=-1, most=1)
 OF_HEAD = Metric("slope_correlation(", "slope correlation of a head", parametric=True, least=-1, most=1)
 BY_CHANCE = Metric("slope_correlation_by_chance", "slope correlation by chance", least=-1, most=1)
-_METRICS = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
 
 RADII = {
     "linf": tuple(f"{levels}/255" for levels in ("0.25", "0.5", "1", "2", "3", "4", "6", "8", "12", "16")),
@@ -79,15 +78,9 @@ class DistanceWords(Vocabulary):
     """Attacks whose result is a distance, so that their texts name no radius."""
 
     name = "distances"
-    parameters: ClassVar[Mapping[str, Value]] = {
-        "steps": 100,
-        "alpha": 1.0,
-        "gamma": 0.05,
-        "norm": "linf",
-        "engine": "robustkit",
-    }
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
-    metrics = _METRICS
+    parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **defaults}
+    metrics = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
     terms = TERMS
 
     def distance_norm(self, text: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from attacks.patch import PatchResult
+from attacks.pgd import PatchResult
 
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition

@@ -25,11 +25,6 @@ class Phases(NamedTuple):
     first: str
     m: int
 
-    @property
-    def all_go_through(self) -> str:
-        """The text of the condition that is the first phase."""
-        return f"{self.attack.removesuffix(')')},only={self.first})"
-
 
 def two_phase_condition(first: Condition, rest: Condition, attack: Condition, stages: str, m: int) -> Condition:
     """Return the condition that runs `rest` on m samples of those that `first` leaves standing.

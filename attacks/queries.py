@@ -1,18 +1,125 @@
-"""Square: random search with squares, which asks for logits only."""
+"""Attacks that ask for logits only: SPSA, which estimates gradients, and Square, a random search with squares."""
 
 from __future__ import annotations
 
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
-from .model_access import LOSSES, missed
+from .attack import Attack, Tally
+from .model_access import LOSSES, Oracle, missed
 from .queue import Front, Places, QueuedAttack, Runs, upload
-from .threat import Ball, per_sample, unit
+from .threat import Ball, Rng, above_0, at_least, one_of, per_sample, unit
+
+GradientAt = Literal["iterate", "doubled-input"]
+_BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
+_ROWS, _VALUES = 256, 5 * 2**19  # values of one forward: 17 rows of 224x224 pixels; a GPU takes sixteen times as many
+
+
+@dataclass(frozen=True)
+class SPSA(Attack):
+    """Gradients estimated by random two-sided differences (Uesato et al. 2018, arXiv:1802.05666), followed by Adam.
+
+    At each step the gradient at the point x is the mean over random signs v of (f(x + delta v) - f(x - delta v)) /
+    (2 delta) * v, with f the loss. Adam raises f, then the point is projected into the ball and the bounds. The points
+    x ± delta v at which the model is asked are *not* cut to the bounds, as in the published code: cutting would halve
+    the difference wherever a pixel is black or white. Only forwards, in `torch.inference_mode`; samples do not
+    influence each other. `broken_at` is -1: the attack never classifies the points that it could return.
+
+    steps: updates; each asks the model 2 * directions times for each sample, and nothing else (except one forward of
+        the clean images if labels=None).
+    lr: Adam's step size, in the unit of the images. delta: half the width of the differences, in the same unit.
+    directions: random signs v per step.
+    loss: "ce", "margin" or "dlr".
+    gradient_at: "iterate" is the attack. "doubled-input" estimates the gradient at twice the clean image at every
+        step, never at the point reached: a known error of CleverHans' PyTorch code (its issue 1249) that went into
+        published figures, kept to reproduce them and for nothing else.
+    chunk: most rows in one forward; None: 2.6 million input values, at most 256 rows (on a GPU sixteen times as
+        many); never more than the `batch_size` of `run`. Rows are filled with directions first, then samples. It
+        changes neither the draws nor, except for rounding, the result.
+    random_start: begin at a random point of the ball (as the published code does), otherwise at the image.
+    """
+
+    steps: int = 40
+    lr: float = 0.01
+    delta: float = 0.01
+    directions: int = 128
+    loss: str = "margin"
+    gradient_at: GradientAt = "iterate"
+    chunk: int | None = None
+    random_start: bool = True
+
+    def __post_init__(self) -> None:
+        one_of(LOSSES, self, "loss")
+        at_least(1, self, "steps", "directions")
+        above_0(self, "lr", "delta")
+        if self.chunk is not None and self.chunk < 2:
+            raise ValueError(f"chunk is {self.chunk}; expected 2 or more (a direction is two rows), or None")
+        one_of(get_args(GradientAt), self, "gradient_at")
+
+    def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
+        if labels is None:
+            batches = torch.split(clean, self._rows(clean, oracle))
+            labels = torch.cat([oracle.predict(batch).argmax(dim=1) for batch in batches])
+            tally.forwards += 1
+        ball = self.threat.ball(clean)
+        points = ball.random_start(rng, "spsa/start") if self.random_start else clean.clone()
+        mean, square = torch.zeros_like(points), torch.zeros_like(points)
+        for step in range(1, self.steps + 1):
+            centre = points if self.gradient_at == "iterate" else 2 * clean
+            gradient = self._gradient(oracle, centre, labels, rng, f"spsa/step/{step}")
+            mean.lerp_(gradient, 1 - _BETA1)
+            square.mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
+            scale = (square / (1 - _BETA2**step)).sqrt_().add_(_TINY)
+            points.addcdiv_(mean, scale, value=self.lr / (1 - _BETA1**step))
+            ball.project_(points)
+        tally.steps += self.steps
+        tally.forwards += 2 * self.directions * self.steps
+        return points
+
+    def _gradient(self, oracle: Oracle, centre: Tensor, labels: Tensor, rng: Rng, purpose: str) -> Tensor:
+        """Return the estimate (B, ...) at `centre`, in chunks of `_rows` rows."""
+        most = max(2, self._rows(centre, oracle))
+        width = min(self.directions, most // 2)
+        gradient = torch.zeros_like(centre)
+        last = centre.ndim == 4 and not centre.is_contiguous()
+        memory_format = torch.channels_last if last else torch.contiguous_format
+        batch = torch.empty_like(centre[:1].expand(most, *centre.shape[1:]), memory_format=memory_format)
+        everyone = torch.arange(len(centre), device=centre.device)
+        for rows in torch.split(everyone, most // (2 * width)):
+            draws, around, classes = rng.take(rows), centre[rows], labels[rows]
+            for first in range(0, self.directions, width):
+                shape = (min(width, self.directions - first), *centre.shape[1:])
+                signs = draws.signs(shape, purpose, first).to(centre)
+                slopes = self._slopes(oracle, around, signs, classes, batch)
+                gradient[rows] += torch.bmm(slopes[:, None], signs.flatten(2)).reshape(around.shape)
+        return gradient.div_(self.directions)
+
+    def _slopes(self, oracle: Oracle, around: Tensor, signs: Tensor, labels: Tensor, batch: Tensor) -> Tensor:
+        """Return the slopes (b, d) of the loss at `around` (b, ...) along `signs` (b, d, ...), 0 where not finite.
+        batch: room for the rows to ask, overwritten.
+        """
+        with torch.inference_mode():
+            batch = batch[: 2 * signs.shape[0] * signs.shape[1]]
+            pairs = batch.view(2, *signs.shape)
+            torch.add(around[:, None], signs, alpha=self.delta, out=pairs[0])
+            torch.sub(around[:, None], signs, alpha=self.delta, out=pairs[1])
+            classes = labels[None, :, None].expand(*pairs.shape[:3], *labels.shape[1:]).flatten(0, 2)
+            logits = torch.cat([oracle(rows) for rows in torch.split(batch, self._rows(around, oracle))])
+            up, down = LOSSES[self.loss](logits, classes).to(around.dtype).view(pairs.shape[:3])
+            slopes: Tensor = (up - down).div_(2 * self.delta).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        return slopes.clone()
+
+    def _rows(self, images: Tensor, oracle: Oracle) -> int:
+        """Return the most rows of one forward."""
+        more = 1 if images.device.type == "cpu" else 16
+        rows = self.chunk or max(2, more * min(_ROWS, _VALUES // max(1, images[0].numel())))
+        return min(rows, oracle.batch_size or rows)
+
 
 _SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries of 10000 after which the share p halves
 AHEAD = {"cpu": 1, "": 16}
@@ -54,20 +161,13 @@ class Square(QueuedAttack):
     early_stop: bool = True
 
     def __post_init__(self) -> None:
-        if self.loss not in ("margin", "ce"):
-            raise ValueError(f"loss is {self.loss!r}; expected one of: margin, ce")
-        for name in ("queries", "restarts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
-        if not 0 < self.p_init <= 1:
-            raise ValueError(f"p_init is {self.p_init}; expected a share above 0, at most 1")
+        one_of(("margin", "ce"), self, "loss")
+        at_least(1, self, "queries", "restarts")
+        above_0(self, "p_init", share=True)
 
     @property
     def stage(self) -> str:
         return "square"
-
-    def _runs(self, classes: int) -> int:
-        return self.restarts
 
     def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
         clean = front.clean[rows]
@@ -97,8 +197,7 @@ class Square(QueuedAttack):
         tried = s.points if all(begins) else torch.cat([self._proposal(s, later) for later in range(ahead)])
         if any(begins):
             tried = torch.where(per_sample(s.step == 0, tried), s.points, tried)
-        logits = front.oracle.predict(tried)
-        s, used = self._choose(front, s, tried, logits)
+        s, used = self._choose(front, s, tried, front.oracle.predict(tried))
         front.tally.count(s.rows, forwards=used)
         flags = torch.stack((s.wrong.long(), used)).tolist()  # one wait for the device
         broken, made = [bool(fell) for fell in flags[0]], flags[1]
@@ -125,7 +224,7 @@ class Square(QueuedAttack):
 
     def _choose(self, front: Front, s: _Search, tried: Tensor, logits: Tensor) -> tuple[_Search, Tensor]:
         """Return the runs after the queries `tried`, (ahead * n, C, H, W), and how many of them (n,) each has used: up
-        to the first change that stays, from where the later ones would have been others.
+        to the first change that stays.
         """
         n, used = len(s), torch.zeros_like(s.step)
         open_ = torch.ones_like(s.wrong)
@@ -209,9 +308,7 @@ def _pixels(draws: Tensor, side: int, height: int, width: int) -> Tensor:
 
 
 def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
-    """Make the l2 proposal: one window of `change` (m, C, H, W) gets a new bump and the budget of another, which is
-    emptied.
-
+    """Make the l2 proposal: a window of `change` (m, C, H, W) gets a new bump and the budget of another, now empty.
     draws: (m, 5 + C): two places, which way the bump lies, and its sign in each channel.
     """
     m, channels, height, width = change.shape
@@ -243,19 +340,14 @@ def _bump_on(device: torch.device, dtype: torch.dtype, side: int) -> Tensor:
 
 @functools.cache
 def _bump(side: int) -> Tensor:
-    """Return (side, side) of length 1: a hill in the upper half and a hollow in the lower one (equation 2 of the
-    paper).
-    """
-    halves = [_hill(side // 2, side), -_hill(side - side // 2, side)]
-    whole = torch.cat(halves)
+    """Return (side, side) of length 1: a hill in the upper half, a hollow in the lower one (the paper's equation 2)."""
+    whole = torch.cat([_hill(side // 2, side), -_hill(side - side // 2, side)])
     length: Tensor = torch.linalg.vector_norm(whole)
     return whole / length
 
 
 def _hill(rows: int, columns: int) -> Tensor:
-    """Return (rows, columns): at d cells from the middle, by the larger of both distances, the sum over c >= d of
-    1/(c+1)².
-    """
+    """Return (rows, columns): d cells from the middle, by the larger distance, the sum over c >= d of 1/(c+1)²."""
     last = max(rows // 2, columns // 2)
     away = [(torch.arange(size) - size // 2).abs() for size in (rows, columns)]
     distance = torch.maximum(away[0][:, None], away[1][None, :])
