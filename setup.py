@@ -34,7 +34,7 @@ setup(
         "robustkit.protocol": ["cards/*.toml"],
         "robustkit.report": ["templates/*", "templates/parts/*"],
         "robustkit.results": ["references/*.toml"],
-        "robustkit.tasks": ["*/*.pyi", "*/cards/*.toml"],
+        "robustkit.tasks": ["*/*.pyi", "*/cards/*.toml", "*/references/*.toml"],
     },
     entry_points={
         "console_scripts": ["robustkit = robustkit.cli:main"],

@@ -41,7 +41,12 @@ MOVED = {
             "pipeline.features": "features.plan",
             "pipeline.series": "series.plan",
             "pipeline.text": "text.plan",
+            "tasks.classification.measures": "classification.task",
+            "tasks.features.subject": "features.plan",
+            "tasks.segmentation.measures": "segmentation.task",
+            "tasks.series.measures": "series.task",
             "tasks.series.subject": "series.plan",
+            "tasks.text.measures": "text.task",
         }.items()
     },
     "robustkit.attention.optim.quack": "robustkit.attention.optim.stabilisers",

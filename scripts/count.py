@@ -84,15 +84,14 @@ def lonely(root: Path) -> dict[str, str]:
     }
 
 
-def classes(root: Path) -> list[tuple[str, ast.ClassDef]]:
-    """Return the classes of the packages, the examples and the page for plug-ins, each with its folder."""
-    files = (*modules(root).values(), *sorted((root / "examples").rglob("*.py")))
-    texts = [
-        (path.parent.relative_to(root).as_posix().removeprefix("robustkit/"), path.read_text("utf-8")) for path in files
-    ]
-    page = (root / EXTENDING).read_text("utf-8")
-    texts += ((EXTENDING, block) for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
-    return [(place, node) for place, text in texts for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+def trees(root: Path) -> dict[str, ast.Module]:
+    """Return what the packages, the examples and the page for plug-ins hold, by module."""
+    texts = {module: path.read_text("utf-8") for module, path in modules(root).items()}
+    for path in (root / "examples").rglob("*.py"):
+        texts[".".join(path.relative_to(root).with_suffix("").parts)] = path.read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", (root / EXTENDING).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    texts |= {f"{EXTENDING}, block {number}": block for number, block in enumerate(blocks)}
+    return {module: ast.parse(text) for module, text in texts.items()}
 
 
 def defined(node: ast.ClassDef) -> set[str]:
@@ -106,30 +105,44 @@ def defined(node: ast.ClassDef) -> set[str]:
 
 
 def hooks(root: Path) -> dict[str, dict[str, list[str]]]:
-    """Return the methods of the interfaces of families, by interface; for each, the families that override it, and by
-    which class. What gives the parts of a `Family` is none.
+    """Return the methods of the interfaces of families, by interface; for each, the classes in use that override it,
+    themselves or by a base that several share. What gives the parts of a `Family` is none.
     """
-    found = classes(root)
-    bases = {node.name: [ast.unparse(base) for base in node.bases] for _, node in found}
-    interfaces = {node.name: node for place, node in found if place == "evaluations" and node.name in INTERFACES}
+    nodes: dict[tuple[str, str], ast.ClassDef] = {}
+    bases, used = dict[tuple[str, str], list[tuple[str, str]]](), set[tuple[str, str]]()
+    for module, tree in trees(root).items():
+        own = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        sources = dict.fromkeys(own, module)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                above = module.split(".")[: -node.level] if node.level else []
+                sources |= {name.name: ".".join([*above, *filter(None, [node.module])]) for name in node.names}
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in own:
+                used.add((module, node.func.id))
+        for name, node in own.items():
+            nodes[module, name] = node
+            bases[module, name] = [(sources.get(base, ""), base) for base in map(ast.unparse, node.bases)]
+    room = "robustkit.evaluations"
+    interfaces = [key for key in nodes if key[1] in INTERFACES and key[0].rpartition(".")[0] == room]
 
-    def has(name: str, interface: str) -> bool:
-        return any(base == interface or has(base, interface) for base in bases.get(name, ()))
+    def line(key: tuple[str, str]) -> list[tuple[str, str]]:
+        return [key, *(above for base in bases.get(key, ()) for above in line(base))]
 
-    return {
-        interface: {
-            part.name: sorted(
-                {
-                    f"{place.removeprefix('evaluations/')} ({node.name})"
-                    for place, node in found
-                    if has(node.name, interface) and part.name in defined(node) and node.name not in INTERFACES
-                }
-            )
-            for part in whole.body
-            if isinstance(part, ast.FunctionDef) and part.name not in PARTS
-        }
-        for interface, whole in interfaces.items()
-    }
+    def users(interface: tuple[str, str], method: str) -> list[str]:
+        """Return the classes in use that have an interface and override a method of it."""
+        lines = {key: line(key) for key in used}
+        return sorted(
+            f"{module.removeprefix('robustkit.')}.{name}"
+            for (module, name), some in lines.items()
+            if interface in some
+            and any(method in defined(nodes[key]) for key in some if key in nodes and key not in interfaces)
+        )
+
+    found = {}
+    for key in interfaces:
+        methods = [part.name for part in nodes[key].body if isinstance(part, ast.FunctionDef)]
+        found[key[1]] = {name: users(key, name) for name in methods if name not in PARTS}
+    return {name: methods for name, methods in found.items() if methods}
 
 
 EXTENDING = "docs/how-to/extending.md"
@@ -167,7 +180,7 @@ def main() -> None:
     words = sum(len(path.read_text("utf-8").split()) for path in (root / "docs").rglob("*.md"))
     print(f"modules {len(known)}\nlines {lines}\none importer, same folder, under {SMALL} lines {len(alone)}")
     users = [len(overriding) for methods in interfaces.values() for overriding in methods.values()]
-    print(f"hooks {len(users)} in {len([*filter(None, interfaces.values())])} interfaces")
+    print(f"hooks {len(users)} in {len(interfaces)} interfaces")
     print(f"hooks with a single user {users.count(1)}, with none {users.count(0)}")
     print(f"modules that a batch of PGD passes {len(way)}\nwords in docs {words}")
     if options.list:

@@ -256,9 +256,9 @@ def file_digests(spec: str) -> FileDigests:
     ModelError where there is no such checkpoint.
     """
     from ..models.checkpoint import sha256
+    from ..models.hugging_face import digest_of_shards, files_of, is_sharded
     from ..models.specs import find
     from ..models.transformers_config import read_folder
-    from ..models.transformers_load import digest_of_shards, files_of, is_sharded
 
     def digest(path: Path) -> str:
         try:

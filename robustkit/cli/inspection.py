@@ -31,8 +31,18 @@ from ..models.dense import Segmenter
 from ..models.device import pick_device
 from ..models.identity import Classifier
 from ..models.segmenter import is_segmenter, load_segmenter
-from ..models.setup_check import ALIKE, BETTER, UNKNOWN, Bench, PartFit, Screen, fit_setup, spread_first
-from ..models.setups import Setup, numberings
+from ..models.setup_check import (
+    ALIKE,
+    BETTER,
+    UNKNOWN,
+    Bench,
+    PartFit,
+    Screen,
+    Setup,
+    fit_setup,
+    numberings,
+    spread_first,
+)
 from ..pipeline.inputs import labelled_data
 from ..pipeline.manifest import describe
 from ..pipeline.request import LabelOptions

@@ -144,7 +144,7 @@ def _corruptions() -> list[Entry]:
 
 
 def _presets() -> list[Entry]:
-    from ..pipeline.presets import OPTIONS, preset_of
+    from ..pipeline.request import OPTIONS, preset_of
     from ..tasks.task import task_named
 
     return [

@@ -288,7 +288,7 @@ def request_options(kind: type, *names: str, without: Iterable[str] = ()) -> Cal
 
 
 def _option(each: RequestOption) -> Callable[[F], F]:
-    """Return the option of a field. One that is on unless told otherwise is offered as --no-NAME."""
+    """Return the option of a field. One that is on by default is offered as --no-NAME."""
     settings: dict[str, Any] = {"help": each.help, **each.settings}
     if each.annotation == "bool":
         return option(each.flag, section=each.heading, is_flag=True, **settings)

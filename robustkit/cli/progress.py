@@ -91,7 +91,7 @@ def _named(names: Sequence[str], stage: str, room: int) -> str:
 
 
 class _ToConsole(logging.Handler):
-    """Prints what a logger is told."""
+    """Prints what a logger gets."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
@@ -107,7 +107,7 @@ class _ToConsole(logging.Handler):
 class ConsoleProgress:
     """A `runs.progress.Progress` that shows a bar per condition on a terminal, and below them how long all takes.
 
-    Elsewhere it prints what the logger `robustkit.progress` is told while the context lasts. What a run will cost is
+    Elsewhere it prints what the logger `robustkit.progress` gets while the context lasts. What a run will cost is
     printed in both places. quiet: print nothing at all.
     """
 

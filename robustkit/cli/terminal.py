@@ -18,8 +18,7 @@ import click
 
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
-from ..pipeline.presets import preset_of
-from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest
+from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest, preset_of
 from . import streams
 from .options import refuse_for_pictures, refuse_idle_parts, request_of, taken
 

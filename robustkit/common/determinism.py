@@ -24,7 +24,11 @@ _passed: set[tuple[str, type[Warning], str, int]] = set()  # warnings of others,
 @contextmanager
 def float32() -> Iterator[None]:
     """Compute float32 as float32: not in TF32, nor in bfloat16, whatever the user has set."""
-    older, newer = _older(), _newer()
+    older, newer = list[tuple[Callable[[Any], object], Any]](), _newer()
+    with suppress(RuntimeError):  # not given where the user has chosen by the newer settings
+        older.append((torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
+    with suppress(RuntimeError):
+        older.append((partial(setattr, torch.backends.cudnn, "allow_tf32"), torch.backends.cudnn.allow_tf32))
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     for backend, _ in newer:
@@ -40,18 +44,6 @@ def float32() -> Iterator[None]:
                 backend.fp32_precision = precision
 
 
-def _older() -> list[tuple[Callable[[Any], object], Any]]:
-    """Return the settings of before torch 2.9 and how to put them back, except for those that torch will not tell
-    because the user has chosen by the newer ones.
-    """
-    settings: list[tuple[Callable[[Any], object], Any]] = []
-    with suppress(RuntimeError):
-        settings.append((torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
-    with suppress(RuntimeError):
-        settings.append((partial(setattr, torch.backends.cudnn, "allow_tf32"), torch.backends.cudnn.allow_tf32))
-    return settings
-
-
 def _newer() -> list[tuple[Any, str]]:
     """Return the settings since torch 2.9, parents first."""
     backends: list[Any] = [torch.backends]
@@ -63,10 +55,8 @@ def _newer() -> list[tuple[Any, str]]:
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed the generators of the host and of one device.
-
-    On leaving, the generators of all devices are as they were, whatever was drawn or seeded meanwhile: a network may
-    call `torch.manual_seed`, which reaches every device.
+    """Seed the generators of the host and of one device. On leaving, those of all devices are as they were, whatever
+    was drawn or seeded meanwhile: a network may call `torch.manual_seed`, which reaches every device.
     """
     module = None if device.type == "cpu" else torch.get_device_module(device)
     states = _states()
@@ -113,11 +103,8 @@ def ordered(device: torch.device, strict: bool = True) -> Iterator[set[str]]:
     torch.backends.cudnn.benchmark = False  # it would choose by the clock
     _fill.fill_uninitialized_memory = False  # nothing here reads what it did not write
     try:
-        if strict:
+        with nullcontext() if strict else _warned(names):
             yield names
-        else:
-            with _warned(names):
-                yield names
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.backends.cudnn.benchmark = benchmark

@@ -64,8 +64,8 @@ def of_draws(before: Floats, after: Floats) -> Difference:
     """Return how the mean of (n, D) figures differs from that of (n, E) others of the same n samples, where each column
     is of a random draw of its own, such as of the images that were learned from.
 
-    The interval is of other samples and other draws: Student's t with the standard error of both.
-    Where there are as many draws on both sides, they are paired in their order.
+    The interval is of other samples and other draws: Student's t with the standard error of both. As many draws on both
+    sides are paired in their order.
     """
     n, first, second = len(before), float(before.mean()), float(after.mean())
     if before.shape == after.shape:
@@ -153,9 +153,8 @@ def _score_end(gained: int, lost: int, n: int) -> float:
     for _ in range(_HALVINGS):
         delta = (low + high) / 2
         half = (2 * n - gained + lost) * delta - gained - lost  # of the quadratic of the likelihood's greatest point
-        share = (math.sqrt(max(0.0, half * half + 8 * n * lost * delta * (1 - delta))) - half) / (
-            4 * n
-        )  # lost, as a share
+        root = math.sqrt(max(0.0, half * half + 8 * n * lost * delta * (1 - delta)))
+        share = (root - half) / (4 * n)  # lost, as a share
         spread = math.sqrt(max(0.0, n * (2 * share + delta * (1 - delta))))
         low, high = (delta, high) if n * delta - gained + lost <= Z * spread else (low, delta)
     return high

@@ -14,10 +14,8 @@ def check_date() -> None:
     """Raise RunError where SOURCE_DATE_EPOCH, which libraries of ours read when they are loaded, is no time."""
     text = os.environ.get("SOURCE_DATE_EPOCH")
     if text is not None and not (text.isascii() and text.isdecimal() and int(text[:13]) <= LATEST and len(text) < 13):
-        raise RunError(
-            f"SOURCE_DATE_EPOCH is {text[:40]!r}; expected whole seconds since 1970, such as 1700000000: unset it, or "
-            "mend it"
-        )
+        expected = "whole seconds since 1970, such as 1700000000: unset it, or mend it"
+        raise RunError(f"SOURCE_DATE_EPOCH is {text[:40]!r}; expected {expected}")
 
 
 def count_in(name: str, usual: int) -> int:

@@ -33,9 +33,7 @@ def check_plain(path: Path, limit: int | None = None) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise OSError("not a plain file")
     if limit is not None and status.st_size > limit:
-        size, most = (
-            f"{number >> 20} MB" if number >= 1 << 20 else f"{number >> 10} kB" for number in (status.st_size, limit)
-        )
+        size, most = (f"{n >> 20} MB" if n >= 1 << 20 else f"{n >> 10} kB" for n in (status.st_size, limit))
         raise OSError(f"{size}, more than the {most} that one can have")
 
 
@@ -46,15 +44,13 @@ def bytes_of(path: Path, limit: int | None = None) -> bytes:
 
 
 def text_of(path: Path, limit: int | None = None, *, errors: str = "strict") -> str:
-    """Return a file's text, UTF-8 with or without a byte order mark; limit and errors as in `bytes_of`. Raises
-    UnicodeDecodeError, too, unless `errors` says otherwise.
-    """
+    """Return a file's text, UTF-8. Raises as `bytes_of` does, and UnicodeDecodeError unless `errors` says otherwise."""
     return bytes_of(path, limit).decode("utf-8-sig", errors)
 
 
 def lines_of(path: Path, limit: int = TABLE) -> Iterator[str]:
-    """Yield the lines of a text, with their ends, one at a time. Raises as `text_of` does, and ValueError for a line of
-    more than a million characters, or more than 17 million lines.
+    """Yield the lines of a text, with their ends. Raises as `text_of` does, and ValueError for a line of more than a
+    million characters, or more than 17 million lines.
     """
     check_plain(path, limit)
     left = LINES
@@ -73,21 +69,19 @@ def json_of(path: Path, limit: int | None = None) -> Any:
 
 
 def json_in(text: str | bytes) -> Any:
-    """Return what a JSON text says. Raises ValueError where it is not JSON, or names something twice in one object:
-    readers would disagree about which counts.
-    """
+    """Return what a JSON text says. Raises ValueError where it is not JSON, or names something twice in one object."""
+
+    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        unique = dict(pairs)
+        if len(unique) < len(pairs):
+            twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            raise ValueError(f"{twice[:80]!r} is named more than once in one object, expected once")
+        return unique
+
     try:
-        return json.loads(text, object_pairs_hook=_each_once)
+        return json.loads(text, object_pairs_hook=each_once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"{twice[:80]!r} is named more than once in one object, expected once")
-    return unique
 
 
 def reason(fault: Exception) -> str:
@@ -95,14 +89,15 @@ def reason(fault: Exception) -> str:
     return (fault.strerror if isinstance(fault, OSError) else None) or str(fault) or type(fault).__name__
 
 
+def first_line(fault: BaseException, most: int = 160) -> str:
+    """Return the first line that an error says, of at most so many characters; its kind where it says nothing."""
+    return (str(fault).strip().splitlines() or [type(fault).__name__])[0][:most]
+
+
 def write_whole(path: Path, data: bytes, durable: bool = True, remedy: str = "choose a folder with --out") -> None:
     """Write a file so that, whatever happens, `path` holds all of it or what it held before. Its mode is the one that
-    the user's umask leaves.
-
-    durable: whether it survives a power cut, too, which costs far more. remedy: what to do where it cannot be written.
-
-    Raises:
-        RunError: the folder cannot be written.
+    the user's umask leaves. durable: whether it survives a power cut, too, which costs far more. Raises RunError, with
+    the remedy, where the folder cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,19 +114,14 @@ def write_whole(path: Path, data: bytes, durable: bool = True, remedy: str = "ch
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        if durable:
-            _sync_folder(path.parent)
+        if durable and os.name == "posix":
+            handle = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
     except OSError as fault:
         raise RunError(f"cannot write {path}: {fault.strerror or fault}; {remedy}") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 if sys.version_info >= (3, 11):
@@ -144,9 +134,7 @@ _DOTS = 1000  # per line; a key of n parts takes time and memory in the square o
 
 
 def written_text(path: Path, where: str, error: type[RobustkitError]) -> str:
-    """Return the text of a TOML file; bytes that are not UTF-8 are replaced. Raises `error` unless it is a plain file
-    of at most a megabyte.
-    """
+    """Return the text of a TOML file, odd bytes replaced. Raises `error` for no plain file of at most a megabyte."""
     try:
         return text_of(path, TEXT, errors="replace")
     except OSError as fault:
@@ -154,11 +142,7 @@ def written_text(path: Path, where: str, error: type[RobustkitError]) -> str:
 
 
 def parse_toml(text: str, where: str, error: type[RobustkitError]) -> dict[str, Any]:
-    """Return the table that `text` holds; `where` names the file in the message.
-
-    Raises:
-        error: the text is not TOML; the message has line and column.
-    """
+    """Return the table that `text` holds. Raises `error` where it is not TOML; where: the file, for the message."""
     if any(line.count(".") > _DOTS for line in text.splitlines()):
         raise error(f"{where}: a line with more than {_DOTS} dots; expected a few levels")
     try:
@@ -178,19 +162,20 @@ _POLL = 0.05  # seconds
 
 @contextlib.contextmanager
 def locked(folder: Path, together: bool = False) -> Iterator[None]:
-    """Hold a folder, which is created if it is missing.
+    """Hold a folder, which is created if it is missing. Raises RunError where another process holds it, or it cannot be
+    written. together: with all who say so, too; Windows gives those no lock.
 
     The file that stays behind means nothing: the lock is the kernel's and ends with its process. A file system without
     locks gives none.
-
-    together: with all who say so, too; Windows gives those no lock.
-
-    Raises:
-        RunError: another process holds the folder, or it cannot be written.
     """
     with _opened(folder, FILE) as file:
         if not _take(file.fileno(), together):
-            raise RunError(f"{folder} is in use by {_holder(file.read())}; wait for it, or use another --out")
+            try:
+                holder = json.loads(file.read())
+                by = f"process {int(holder['pid'])} on {holder['host']}"
+            except (ValueError, KeyError, TypeError):
+                by = "another process"
+            raise RunError(f"{folder} is in use by {by}; wait for it, or use another --out")
         file.truncate(0)
         json.dump({"pid": os.getpid(), "host": platform.node()}, file)
         file.flush()
@@ -237,11 +222,3 @@ def _take(handle: int, together: bool = False) -> bool:
     except OSError:
         return True  # no locks on this file system
     return True
-
-
-def _holder(text: str) -> str:
-    try:
-        holder = json.loads(text)
-        return f"process {int(holder['pid'])} on {holder['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "another process"

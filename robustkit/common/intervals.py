@@ -74,15 +74,12 @@ def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
     sizes, noise = generator.multinomial(n, share, _DRAWS) / n / wide, generator.standard_normal((_DRAWS, BINS))
 
     def spread(shrunk: float) -> Floats:
-        """Return the noise of each gap, where the probabilities of being right are off by this much from what was
-        measured.
-        """
+        """Return the noise of each gap, where probabilities of being right are off by so much from those measured."""
         right = np.clip(confidence - (shrunk * gaps / wide)[bins], 0, 1)
         return np.sqrt(np.bincount(bins, right * (1 - right), BINS)) / n
 
     def estimates(means: Floats, noisy: Floats) -> Floats:
-        drawn: Floats = np.abs(sizes * means + noise * noisy).sum(axis=1)
-        return drawn
+        return np.abs(sizes * means + noise * noisy).sum(axis=1)  # type: ignore[no-any-return]
 
     def reaches(shrunk: float) -> bool:
         return float((estimates(shrunk * gaps, spread(shrunk)) >= estimate).mean()) > _TAIL
@@ -93,10 +90,7 @@ def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
         return low, estimate
     hidden = np.copysign(noisy, gaps) / noisy.sum()
 
-    def exceeds(error: float) -> bool:
-        return float((estimates(error * hidden, noisy) <= estimate).mean()) <= _TAIL
-
-    return low, max(estimate, _first(exceeds))
+    return low, max(estimate, _first(lambda e: float((estimates(e * hidden, noisy) <= estimate).mean()) <= _TAIL))
 
 
 def _first(holds: Callable[[float], bool]) -> float:
@@ -156,9 +150,7 @@ def resampled_figures(statistic: Callable[[Floats], Floats], n: int) -> Floats:
 
 
 def intervals(figures: Floats, n: int, values: Sequence[float] | Floats) -> list[Interval]:
-    """Return the 95 % interval of each of K figures of n samples, from those of R resamples, (R, K); each holds its
-    value.
-    """
+    """Return the 95 % interval of each of K figures of n samples, which holds it, from those of R resamples, (R, K)."""
     with np.errstate(invalid="ignore"):  # infinite figures have no interval
         low, high = np.percentile(figures, percentiles(n), axis=0)
     return [enclosing(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
@@ -176,8 +168,8 @@ def percentiles(n: int) -> tuple[float, float]:
 
 
 def enclosing(value: float, low: float, high: float) -> Interval:
-    """Return an interval widened to its own estimate, which biased resamples may leave out, so that no rule about the
-    one contradicts a rule about the other. A width that is only rounding becomes 0.
+    """Return an interval widened to its own estimate, which biased resamples may leave out: no rule about the one may
+    contradict a rule about the other. A width that is only rounding becomes 0.
     """
     if 0 <= high - low <= _ROUNDING * max(abs(low), abs(high)) < math.inf:
         return value, value
@@ -189,8 +181,7 @@ def resampled_sums(rows: Callable[[slice], Floats], n: int, resample: bool = Tru
     once.
 
     rows: from some of the n samples to their figures, (…, K); whole numbers, so that the order of adding makes no
-    difference.
-    resample: False for the sums over all samples alone, (1, K).
+    difference. resample: False for the sums over all samples alone, (1, K).
     """
     counts = np.concatenate([np.ones((1, n), np.uint8), *(_resamples(n) if resample else ())])
     total: Floats = np.zeros(())

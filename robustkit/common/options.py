@@ -96,9 +96,8 @@ def read_sides(text: str | None, name: str) -> tuple[int, int] | None:
     if text is None:
         return None
     sides = text.lower().split("x")
-    if len(sides) not in (1, 2) or not all(
-        side.isascii() and side.strip().isdecimal() and int(side) > 0 for side in sides
-    ):
+    sound = all(side.isascii() and side.strip().isdecimal() and int(side) > 0 for side in sides)
+    if len(sides) not in (1, 2) or not sound:
         raise ProtocolError(f"--{name} {text!r}: expected pixels, such as 512 or 512x1024 (height x width)")
     return int(sides[0]), int(sides[-1])
 

@@ -17,14 +17,18 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from importlib import resources
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import PluginError, unknown
 from .files import TEXT, bytes_of, reason
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 
 def run_file(path: Path, code: bytes, name: str) -> tuple[ModuleType, str]:
@@ -241,6 +245,14 @@ def built_in(group: str) -> dict[str, EntryPoint]:
     """
     found = [entry for entry in _own_entries() if entry.group == f"robustkit.{group}"]
     return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.value) if _exists(entry.module)}
+
+
+def shipped_files(package: str, folder: str) -> dict[str, Traversable]:
+    """Return the TOML files in a folder of a package of the core, and in that of each slice, by name."""
+    packages = [package, *(entry.module.rpartition(".")[0] for entry in built_in("tasks").values())]
+    places = [resources.files(each) / folder for each in packages]
+    files = (file for place in places if place.is_dir() for file in place.iterdir())
+    return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
 
 
 @cache

@@ -59,6 +59,11 @@ class Preprocessing:
         return cls((0, 0), mean, std, "", 1.0, "")
 
 
+def is_real(value: object) -> bool:
+    """Whether a value of a file is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def few_numbers(values: Sequence[float]) -> str:
     """Return one number per channel as text, or one where all are the same."""
     return " ".join(f"{value:.4g}" for value in (values if len(set(values)) > 1 else values[:1]))

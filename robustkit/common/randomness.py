@@ -30,9 +30,7 @@ def stacked(inputs: Sequence[Tensor], device: torch.device) -> Tensor:
     return torch.stack(list(inputs), out=pinned).to(device, non_blocking=True)
 
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
+_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def signed(word: int) -> int:
@@ -65,8 +63,7 @@ class SampleRng:
     """
 
     def __init__(self, keys: Tensor, seed: int = 0) -> None:
-        self.keys = keys
-        self.seed = seed
+        self.keys, self.seed = keys, seed
 
     @classmethod
     def of(cls, sample_ids: Sequence[str], *, seed: int, condition: str, device: torch.device | str) -> SampleRng:
@@ -113,7 +110,6 @@ class SampleRng:
         return bits.reshape(-1, rows, per_row * 64)[..., :size].float().mul_(2).sub_(1).reshape(-1, *shape)
 
     def to(self, device: torch.device) -> SampleRng:
-        """Return the same source for another device."""
         return SampleRng(self.keys.to(device), self.seed)
 
     def take(self, index: Tensor) -> SampleRng:
@@ -123,6 +119,6 @@ class SampleRng:
 
 def drawn(sample_ids: Iterable[str], count: int, *, seed: int, purpose: str) -> frozenset[str]:
     """Return `count` of the samples at random, or all where there are fewer: those of the smallest hashes of seed,
-    purpose and id. So a smaller draw is part of a larger one, and no order matters.
+    purpose and id, so that a smaller draw is part of a larger one.
     """
     return frozenset(sorted(sample_ids, key=lambda sample: (hashed(seed, purpose, sample), sample))[:count])

@@ -6,7 +6,7 @@ import difflib
 import importlib.util
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,17 +16,9 @@ from ..errors import DataError, ModelError
 WNID = re.compile(r"n\d{8}")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 STL10 = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
-SYNONYMS = {
-    "plane": "airplane",
-    "aeroplane": "airplane",
-    "aircraft": "airplane",
-    "car": "automobile",
-    "auto": "automobile",
-    "motorcar": "automobile",
-    "boat": "ship",
-    "vessel": "ship",
-    "lorry": "truck",
-}
+SYNONYMS = dict.fromkeys(("plane", "aeroplane", "aircraft"), "airplane")
+SYNONYMS |= dict.fromkeys(("car", "auto", "motorcar"), "automobile")
+SYNONYMS |= {"boat": "ship", "vessel": "ship", "lorry": "truck"}
 """Other words for classes of these lists, in the singular."""
 SYNSET_FILES = {
     1000: "imagenet_synsets.txt",
@@ -39,9 +31,7 @@ SYNSET_FILES = {
 
 
 def synsets(num_classes: int | None = None) -> tuple[str, ...]:
-    """Return the wnids in the output order of a model with that many classes; ImageNet-1k where the number tells
-    nothing.
-    """
+    """Return the wnids in the output order of a model with that many classes; by default those of ImageNet-1k."""
     return timm_list(SYNSET_FILES.get(num_classes or 1000, SYNSET_FILES[1000]))
 
 
@@ -70,6 +60,11 @@ def few(names: Sequence[str], count: int = 5) -> str:
     return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
 
 
+def printable(name: str) -> str:
+    """Return the name without characters that steer a terminal or turn the direction of text."""
+    return "".join(character for character in name if character.isprintable())
+
+
 ASSUMED_ORDER = "the order of classes was assumed: "
 """How a note begins that is a flag on every figure: the names of the data may mean other outputs, too."""
 _LISTS: dict[int, Mapping[str, tuple[str, ...]]] = {10: {"CIFAR-10": CIFAR10, "STL-10": STL10}}
@@ -94,10 +89,8 @@ def class_name(given: Sequence[str], index: int, count: int = 0) -> str:
 
 
 def target_of(text: str, names: Sequence[str]) -> int:
-    """Return the class that a person means, by number, whole name or one of its synonyms.
-
-    Raises:
-        ModelError: no class or several classes fit; the line has the nearest names.
+    """Return the class that a person means, by number, whole name or one of its synonyms. Raises ModelError, with the
+    nearest names, where no class or several classes fit.
     """
     if re.fullmatch(r"-?[0-9]{1,9}", text.strip()):
         number = int(text)
@@ -150,19 +143,16 @@ class Naming:
     at: Callable[[str], str] | None = None
 
     def place(self, name: str) -> str:
-        """Return where a name stands."""
         return self.at(name) if self.at else self.where
+
+    @property
+    def of_folders(self) -> bool:
+        return self.what == "class folder"
 
     @property
     def remedy(self) -> str:
         """What decides in any case."""
-        folders = self.what == "class folder"
-        return "give a CSV of indices (--labels)" if folders else "give labels as indices"
-
-    @property
-    def are_wnids(self) -> bool:
-        """Whether each is a wnid of ImageNet."""
-        return all(map(WNID.fullmatch, self.names))
+        return "give a CSV of indices (--labels)" if self.of_folders else "give labels as indices"
 
 
 def number_classes(naming: Naming) -> Numbered:
@@ -184,30 +174,26 @@ def number_classes(naming: Naming) -> Numbered:
         raise DataError(f"{naming.place(strange[0])}: {naming.what}s that the model does not name: {few(strange)}")
     if places:
         return Numbered(said, places, is_sure=True)
-    of_imagenet = naming.are_wnids and naming.num_classes in (None, *SYNSET_FILES)
-    if said and not (of_imagenet or _are_numbers(said)):
-        raise DataError(
-            f"{naming.place(naming.names[0])}: no {naming.what} ({few(naming.names, 3)}) bears the name of a class of "
-            f"the checkpoint ({few(said, 3)}); use these names, or {naming.remedy}"
-        )
+    of_imagenet = all(map(WNID.fullmatch, naming.names)) and naming.num_classes in (None, *SYNSET_FILES)
+    begin = said[0].rstrip("0123456789") if said else ""  # names such as LABEL_0 and LABEL_1 say nothing
+    numbers = all(n.startswith(begin) and n[len(begin) :].lstrip("0") == str(i or "") for i, n in enumerate(said))
+    if said and not (of_imagenet or numbers):
+        why = f"no {naming.what} ({few(naming.names, 3)}) bears the name of a class of the checkpoint ({few(said, 3)})"
+        raise DataError(f"{naming.place(naming.names[0])}: {why}; use these names, or {naming.remedy}")
     if naming.order is None:
         if of_imagenet:
-            return _of_wnids(naming)
+            return number_wnids(naming)
         if listed := _of_a_list(naming):
             return listed
     return _sorted(naming)
 
 
 def imagenet_wnids(where: str, num_classes: int | None, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the wnids of a model's outputs; of ImageNet-1k's where nothing is known of the model. Raises DataError for
-    a model that has not the classes of ImageNet.
-    """
+    """Return the wnids of a model's outputs; by default ImageNet-1k's. DataError for a model with other classes."""
     if num_classes not in (None, *SYNSET_FILES):
         sizes = ", ".join(map(str, SYNSET_FILES))
-        raise DataError(
-            f"{where}: labels of ImageNet, but the model has {num_classes} outputs, whose order is not known (known: "
-            f"{sizes}); give a CSV of indices (--labels)"
-        )
+        why = f"labels of ImageNet, but the model has {num_classes} outputs, whose order is not known (known: {sizes})"
+        raise DataError(f"{where}: {why}; give a CSV of indices (--labels)")
     wnids = synsets(num_classes)
     if class_names and len(class_names) == len(wnids):
         if all(map(WNID.fullmatch, class_names)):
@@ -215,30 +201,19 @@ def imagenet_wnids(where: str, num_classes: int | None, class_names: Sequence[st
         named = zip(class_names, descriptions(wnids), strict=True)
         alike = sum(not _forms(ours).isdisjoint(_forms(theirs)) for ours, theirs in named)
         if alike < _MOSTLY * len(wnids):
-            raise DataError(
-                f"{where}: labels of ImageNet, but the checkpoint names other classes ({few(class_names, 3)}); give a "
-                "CSV of indices (--labels)"
-            )
+            why = f"labels of ImageNet, but the checkpoint names other classes ({few(class_names, 3)})"
+            raise DataError(f"{where}: {why}; give a CSV of indices (--labels)")
     return wnids
 
 
-def _are_numbers(names: Sequence[str]) -> bool:
-    """Whether names of classes say nothing: `LABEL_0`, `LABEL_1` and so on."""
-    begin = names[0].rstrip("0123456789")
-    return all(
-        name.startswith(begin) and name[len(begin) :].lstrip("0") == str(i or "") for i, name in enumerate(names)
-    )
-
-
-def _of_wnids(naming: Naming) -> Numbered:
+def number_wnids(naming: Naming) -> Numbered:
+    """Return which output each wnid means. Raises DataError for one that is none of the model's classes."""
     wnids = imagenet_wnids(naming.where, naming.num_classes, naming.class_names)
     outputs = {wnid: place for place, wnid in enumerate(wnids)}
     if strange := [name for name in naming.names if name not in outputs]:
-        kind = naming.what.removeprefix("class ")
-        raise DataError(
-            f"{naming.place(strange[0])}: {len(strange)} {kind}s are not wnids of the model's {len(wnids)} classes: "
-            f"{few(strange)}"
-        )
+        what = f"{len(strange)} {naming.what.removeprefix('class ')}s"
+        place = naming.place(strange[0])
+        raise DataError(f"{place}: {what} are not wnids of the model's {len(wnids)} classes: {few(strange)}")
     return Numbered(descriptions(wnids), {name: outputs[name] for name in naming.names}, is_sure=True)
 
 
@@ -273,15 +248,23 @@ def _of_a_list(naming: Naming) -> Numbered | None:
 
 def _sorted(naming: Naming) -> Numbered:
     names, count = naming.names, naming.num_classes
-    by_text, by_number = sorted(names), sorted(names, key=_natural)
+    by_text = sorted(names)
+    by_number = sorted(names, key=lambda n: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", n.lower())])
     if count is not None and len(names) != count:
-        folders = naming.what == "class folder"
-        guess = "a label would be a guess: " * folders + naming.remedy + " or the data set's root" * folders
-        raise DataError(
-            f"{naming.where}: {len(names)} {naming.what}s ({few(by_text, 3)}), but the model has {count} classes; "
-            f"{guess}"
-        )
-    ordered, notes = by_number if naming.order == "natural" else by_text, list(_perhaps(naming))
+        guess = "a label would be a guess: {} or the data set's root" if naming.of_folders else "{}"
+        found = f"{len(names)} {naming.what}s ({few(by_text, 3)})"
+        remedy = guess.format(naming.remedy)
+        raise DataError(f"{naming.where}: {found}, but the model has {count} classes; {remedy}")
+    ordered, notes = by_number if naming.order == "natural" else by_text, list[str]()
+    for called, classes in _known_lists(naming).items() if naming.order is None else ():
+        places = _places(naming, classes, strict=False)  # where most names are of a list, which has another order
+        moved = any(place != by_text.index(name) for name, place in places.items())
+        if moved and len(places) > _MOSTLY * len(classes):
+            strange = [name for name in by_text if name not in places]
+            notes.append(
+                f"{ASSUMED_ORDER}that of the sorted names is taken; {len(places)} of {len(names)} are classes of "
+                f"{called}, which has another order and no {few(strange, 3)}; {_deciding(naming)}"
+            )
     if by_text != by_number and naming.order is None:
         two = f"{naming.what}s, whose sorted order ({few(by_text, 3)}) is not their numeric order without case "
         two += f"({few(by_number, 3)}): torchvision takes the one, timm the other"
@@ -291,35 +274,17 @@ def _sorted(naming: Naming) -> Numbered:
     return Numbered(tuple(ordered), {name: place for place, name in enumerate(ordered)}, tuple(notes))
 
 
-def _perhaps(naming: Naming) -> Iterator[str]:
-    """Yield a flag where most names, but not all, are of a well-known list, which has another order."""
-    ordered = sorted(naming.names)
-    for called, classes in _known_lists(naming).items() if naming.order is None else ():
-        places = _places(naming, classes, strict=False)
-        moved = any(place != ordered.index(name) for name, place in places.items())
-        if moved and len(places) > _MOSTLY * len(classes):
-            strange = [name for name in ordered if name not in places]
-            yield (
-                f"{ASSUMED_ORDER}that of the sorted names is taken; {len(places)} of {len(ordered)} are classes of "
-                f"{called}, which has another order and no {few(strange, 3)}; {_deciding(naming)}"
-            )
-
-
 def _deciding(naming: Naming) -> str:
     """Return which option decides the order of names."""
-    if naming.what != "class folder":
-        return naming.remedy
-    return f"say which with --layout folders (sorted as text) or --layout folders-timm, or {naming.remedy}"
-
-
-def _natural(name: str) -> list[str | int]:
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name.lower())]
+    sorting = "say which with --layout folders (sorted as text) or --layout folders-timm, or "
+    return sorting * naming.of_folders + naming.remedy
 
 
 def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict[str, int]:
     """Return the class of each name that is one of `classes`. Raises DataError where that leaves a choice, or two names
     would be one class; unless `strict`, such names have none.
     """
+    what, where = naming.what, naming.where
     levels: list[tuple[Callable[[str], set[str]], dict[str, list[int]]]] = []
     for forms in (lambda name: {name}, lambda name: {name.casefold()}, _forms):
         known: dict[str, list[int]] = {}
@@ -329,24 +294,17 @@ def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict
         levels.append((forms, known))
     places: dict[str, int] = {}
     for name in naming.names:
-        alike: list[int] = []
-        for forms, known in levels:
-            alike = sorted({place for form in forms(name) for place in known.get(form, ())})
-            if alike:
-                break
+        found = (sorted({place for form in forms(name) for place in known.get(form, ())}) for forms, known in levels)
+        alike = next(filter(None, found), [])
         twin = next((other for other, place in places.items() if [place] == alike), None)
         if not strict and (len(alike) > 1 or twin is not None):
             continue
         if len(alike) > 1:
             same = len({classes[place] for place in alike}) < len(alike)
             meant = few([f"{classes[place]} ({place})" if same else classes[place] for place in alike])
-            raise DataError(
-                f"{naming.place(name)}: {naming.what} {name!r} may be {meant} of the model; {naming.remedy}"
-            )
-        if twin is not None and naming.what == "class folder":
-            raise DataError(
-                f"{naming.where}: class folders {twin!r} and {name!r} are one class of the model; merge them"
-            )
+            raise DataError(f"{naming.place(name)}: {what} {name!r} may be {meant} of the model; {naming.remedy}")
+        if twin is not None and naming.of_folders:
+            raise DataError(f"{where}: class folders {twin!r} and {name!r} are one class of the model; merge them")
         if alike:
             places[name] = alike[0]
     return places

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from ..common.files import lines_of, reason
 from ..errors import BadImageError, DataError, unknown
-from .class_names import CIFAR10, WNID
-from .generated import EMBEDDED, PREFIX, SideBySideSource, embedded_set, paired
-from .images import read_image
+from . import shapes
+from .class_names import CIFAR10, WNID, few
+from .images import encode_png, read_image
 from .layouts import LAYOUTS, Question, Sample, label
 from .shapes import CLASSES, Changed
 from .sources import (
@@ -24,6 +29,7 @@ from .sources import (
     DataSource,
     FolderSource,
     Mask,
+    ShapesSource,
     ZipSource,
     cifar_names,
     list_folder,
@@ -31,16 +37,125 @@ from .sources import (
     read_cifar,
 )
 
-if TYPE_CHECKING:
-    from PIL import Image
+PREFIX = "pairs:"
+SIDE = 512  # pixels of the square
+_BETWEEN = "|"
 
-_SPLITS = ("val", "validation", "valid", "test", "testing", "train", "training")
+
+@dataclass(frozen=True)
+class SideBySideSource(DataSource):
+    """Two files of another source as one image: the middle of each, cut to half the square, left and right."""
+
+    source: DataSource
+
+    def read(self, sample_id: str) -> bytes:
+        names = sample_id.split(_BETWEEN)
+        return encode_png(np.hstack([_half(read_image(self.source.read(name), name)) for name in names]))
+
+    def objects(self, sample_id: str) -> tuple[Mask, Mask]:
+        left = np.zeros((SIDE, SIDE), np.uint8)
+        left[:, : SIDE // 2] = 1
+        return left, 1 - left
+
+
+def _half(image: Image.Image) -> Mask:
+    width, height = SIDE // 2, SIDE
+    scale = max(width / image.width, height / image.height)
+    size = max(width, round(image.width * scale)), max(height, round(image.height * scale))
+    resized = image.resize(size, Image.Resampling.BICUBIC)
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    return np.asarray(resized.crop((left, top, left + width, top + height)))
+
+
+def paired(samples: Sequence[Sample], where: str) -> tuple[Sample, ...]:
+    """Return samples next to one of another class. Each is in one pair, so that pairs are independent of each other.
+
+    The samples stand in an order that hashes of their ids decide; the partner is the next one of another class that
+    has none. Those that find none are left out: an odd one, or the last of a class that most are of. Both labels count
+    as right. Raises DataError for samples without a label, of a single class, or whose id cannot be part of a pair's.
+    """
+    if len({sample.label for sample in samples}) < 2 or any(sample.label < 0 for sample in samples):
+        raise DataError(f"{PREFIX}{where}: pairs need labelled images of two classes or more")
+    if odd := next((sample.id for sample in samples if _BETWEEN in sample.id), None):
+        raise DataError(f"{PREFIX}{where}: {odd} has a {_BETWEEN} in its name, which stands between the two of a pair")
+    single, pairs = deque[Sample](), list[Sample]()  # the former all of one class
+    for second in sorted(samples, key=lambda sample: hashlib.sha256(sample.id.encode()).digest()):
+        if not single or single[0].label == second.label:
+            single.append(second)
+            continue
+        first = single.popleft()
+        pairs.append(Sample(f"{first.id}{_BETWEEN}{second.id}", first.label, (first.label, second.label)))
+    return tuple(sorted(pairs, key=lambda sample: sample.id))
+
+
+@dataclass(frozen=True)
+class PairsSource(DataSource):
+    """Two shapes in one image (robustkit.data.shape_sets); a sample's id is 'pair/<index>'."""
+
+    def read(self, sample_id: str) -> bytes:
+        return encode_png(self._pair(sample_id).pixels)
+
+    def mask(self, sample_id: str) -> Mask:
+        return self._pair(sample_id).masks.max(axis=0)  # type: ignore[no-any-return]
+
+    def objects(self, sample_id: str) -> tuple[Mask, Mask]:
+        first, second = self._pair(sample_id).masks
+        return first, second
+
+    @staticmethod
+    def _pair(sample_id: str) -> shapes.Pair:
+        return shapes.rendered_pair(int(sample_id.partition("/")[2]))
+
+
+@dataclass(frozen=True)
+class CounterfactualSource(ShapesSource):
+    """Samples of the test split, each of which can also be had with one thing changed."""
+
+    def changed(self, sample_id: str, change: str) -> shapes.Changed:
+        return shapes.changed(int(sample_id.partition("/")[2]), change)
+
+
+@dataclass(frozen=True)
+class EmbeddedSet:
+    """What an embedded set is, for which commands, and how it is made."""
+
+    what: str
+    samples: Callable[[], tuple[Sample, ...]]
+    source: DataSource
+    commands: str = "audit"
+
+
+def _shapes(split: str, places: Iterable[int]) -> tuple[Sample, ...]:
+    return tuple(Sample(f"{split}/{i:05d}", shapes.label(i)) for i in places)
+
+
+def _pairs() -> tuple[Sample, ...]:
+    labels = (shapes.pair_labels(i) for i in range(shapes.PAIRS))
+    return tuple(Sample(f"pair/{i:05d}", both[0], both) for i, both in enumerate(labels))
+
+
+def _split(name: str) -> EmbeddedSet:
+    samples = partial(_shapes, name, range(shapes.SIZES[name]))
+    return EmbeddedSet(f"shapes, the {name} split", samples, ShapesSource(), "audit, segment")
+
+
+_CHANGED = "shapes, each also with its colour, its outline or its background changed"
+EMBEDDED = {
+    "embedded:shapes": _split("test"),
+    "embedded:shapes-train": _split("train"),
+    "embedded:shapes-pairs": EmbeddedSet("two shapes in each image, with both masks", _pairs, PairsSource()),
+    "embedded:shapes-counterfactual": EmbeddedSet(
+        _CHANGED, lambda: _shapes("test", shapes.changeable()), CounterfactualSource()
+    ),
+}
+
+
+_SPLITS = ("val", "validation", "valid", "test", "testing", "train", "training")  # best first
 
 
 def class_root(images: tuple[str, ...], split: str | None, where: str) -> tuple[str, tuple[str, ...]]:
     """Return the prefix under which class folders begin: single top folders are entered, and one split is chosen."""
-    prefix = ""
-    notes: tuple[str, ...] = ()
+    prefix, notes = "", tuple[str, ...]()
     while True:
         parts = [image[len(prefix) :].split("/") for image in images if image.startswith(prefix)]
         tops = {part[0] for part in parts if len(part) > 1}
@@ -60,8 +175,6 @@ def class_root(images: tuple[str, ...], split: str | None, where: str) -> tuple[
 
 
 __all__ = ["EMBEDDED", "LAYOUTS", "Dataset", "Sample", "open_dataset"]
-
-# Best first: the split that an audit takes from a folder with several.
 
 
 @dataclass(frozen=True)
@@ -95,9 +208,7 @@ class Dataset:
         return read_image(self.read(sample), sample.id)
 
     def mask(self, sample: Sample) -> Mask | None:
-        """Return (H, W) uint8 in the image's own pixels, 1 on the labelled object; None where the data set has no
-        masks.
-        """
+        """Return (H, W) uint8 in the image's own pixels, 1 on the labelled object; None without masks."""
         return self.source.mask(sample.id)
 
     def objects(self, sample: Sample) -> tuple[Mask, Mask] | None:
@@ -126,8 +237,9 @@ class Dataset:
 
     def contents(self) -> Iterator[str]:
         """Yield the SHA-256 (hex) of the file of each sample, in their order; `unreadable` for one without."""
+        rest = iter(self.samples)
         with ThreadPoolExecutor() as pool:
-            for block in _blocks(self.samples, 1024):  # or 50 000 futures would wait at once
+            while block := list(islice(rest, 1024)):  # or 50 000 futures would wait at once
                 yield from pool.map(self._content, block)
 
     def _content(self, sample: Sample) -> str:
@@ -143,9 +255,7 @@ class Dataset:
         limit: classes take turns, and inside a class a hash of (seed, id) decides, so that the choice depends on
         neither order nor neighbours, and a smaller limit takes a subset of a larger one.
         """
-        samples: Sequence[Sample] = self.samples
-        if ids is not None:
-            samples = self._named(ids)
+        samples: Sequence[Sample] = self.samples if ids is None else self._named(ids)
         if limit is not None:
             if limit < 1:
                 raise DataError(f"limit {limit}: expected 1 or more")
@@ -153,9 +263,7 @@ class Dataset:
         return replace(self, samples=tuple(sorted(samples, key=lambda sample: sample.id)))
 
     def shuffled(self, seed: int) -> Dataset:
-        """Return the same samples in a random order, that of a hash of (seed, id): the first of them are a random part,
-        however many. `select` knows nothing of it. The digest is the same.
-        """
+        """Return the samples in the order of a hash of (seed, id): the first are a random part, however many."""
 
         def place(sample: Sample) -> tuple[bytes, str]:
             return hashlib.sha256(f"order\0{seed}\0{sample.id}".encode("utf-8", "surrogatepass")).digest(), sample.id
@@ -177,9 +285,8 @@ class Dataset:
             try:
                 wanted = self._distinct(lines_of(ids))
             except (OSError, ValueError) as error:
-                raise DataError(
-                    f"{ids}: not a readable list of ids ({reason(error)}); give a text file with one id per line"
-                ) from None
+                remedy = "give a text file with one id per line"
+                raise DataError(f"{ids}: not a readable list of ids ({reason(error)}); {remedy}") from None
         else:
             wanted = self._distinct(ids)
         if not wanted:
@@ -200,10 +307,8 @@ class Dataset:
                 strange.append(f"{name} ({len(match)} samples)" if match else name)
         if strange:
             more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
-            raise DataError(
-                f"ids that name no single sample of {self.name}: {', '.join(strange[:5])}{more}; "
-                f"an id looks like {self.samples[0].id!r}"
-            )
+            shown, usual = ", ".join(strange[:5]) + more, repr(self.samples[0].id)
+            raise DataError(f"ids that name no single sample of {self.name}: {shown}; an id looks like {usual}")
         return list(chosen.values())
 
 
@@ -274,19 +379,22 @@ def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:
     for sample in samples:
         key = hashlib.sha256(f"{seed}\0{sample.id}".encode()).digest()
         by_class.setdefault(sample.label, []).append((key, sample))
-    turns: list[tuple[int, bytes, Sample]] = []
-    for members in by_class.values():
-        members.sort(key=lambda member: member[0])
-        turns += [(turn, key, sample) for turn, (key, sample) in enumerate(members)]
-    turns.sort(key=lambda entry: entry[:2])
-    return [sample for _, _, sample in turns[:limit]]
+    ordered = (sorted(members, key=lambda member: member[0]) for members in by_class.values())
+    turns = [(turn, *member) for members in ordered for turn, member in enumerate(members)]
+    return [sample for _, _, sample in sorted(turns, key=lambda entry: entry[:2])[:limit]]
 
 
 def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
-    made = embedded_set(spec, num_classes, class_names)
-    samples = made.samples()
+    """Return an embedded set. Raises DataError where there is none, or a model has other classes."""
+    if spec not in EMBEDDED:
+        raise DataError(unknown("data set", spec, EMBEDDED))
+    if num_classes not in (None, len(CLASSES)):
+        raise DataError(f"{spec} has {len(CLASSES)} classes, but the model has {num_classes}")
+    if class_names and not set(class_names) & set(CLASSES):
+        raise DataError(f"{spec} shows {few(CLASSES, 3)}, but the model's classes are {few(class_names, 3)}")
+    samples = EMBEDDED[spec].samples()
     note = f"{len(samples)} generated images of {len(CLASSES)} shapes, with masks and boxes"
-    return Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), made.source)
+    return Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), EMBEDDED[spec].source)
 
 
 def _side_by_side(dataset: Dataset) -> Dataset:
@@ -313,9 +421,3 @@ def _cifar(path: Path, folder: Path | None, split: str, num_classes: int | None)
     names = cifar_names(folder / "batches.meta") or CIFAR10
     note = f"layout cifar10: {len(samples)} {split} images of the python batch files"
     return Dataset(f"cifar10-{split}", str(path), "cifar10", names, samples, None, (note,), CifarSource(batches))
-
-
-def _blocks(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
-    rest = iter(samples)
-    while block := list(islice(rest, size)):
-        yield block

@@ -43,12 +43,7 @@ _TURNS: dict[object, Image.Transpose] = {
     8: Image.Transpose.ROTATE_90,
 }
 
-_SWAP_SIDES = (
-    Image.Transpose.TRANSPOSE,
-    Image.Transpose.ROTATE_270,
-    Image.Transpose.TRANSVERSE,
-    Image.Transpose.ROTATE_90,
-)
+_SWAP_SIDES = tuple(_TURNS[tag] for tag in (5, 6, 7, 8))
 _TURNED_PNG = (b"eXIf", b"exif", b"adobe.xmp")  # a PNG's entry for its orientation
 _SMALL = 40 / 255  # share of the range up to which grey levels of a mask are labels: VOC has 20, Cityscapes 33
 _MOST_LABELS = 40
@@ -91,7 +86,10 @@ def image_sizes(data: bytes) -> Sizes | None:
     _quiet_pillow()
     try:
         with open_picture(data) as image:
-            size, turn = image.size, _turn(image) if _may_be_turned(image, data) else None
+            size, turn = image.size, None
+            # Pillow has already applied a TIFF's to its size, and decodes the whole of a PNG, in case that it is last.
+            if any(mark in data for mark in _TURNED_PNG) if image.format == "PNG" else image.format != "TIFF":
+                turn = _turn(image)
             return Sizes(size, size[::-1] if turn in _SWAP_SIDES else size, turn)
     except Exception:  # reading the whole image will report what is wrong
         return None
@@ -101,10 +99,8 @@ def check_turn(image: Sizes | None, mask: Sizes | None, name: str) -> None:
     """Raise BadImageError for a mask that fits the stored image as well as the upright one. name: of the image."""
     turned = image is not None and image.turn is not None and image.stored == image.upright
     if turned and image is not None and (mask is None or mask.turn != image.turn):
-        raise BadImageError(
-            f"{name}: EXIF data turn the image, and nothing says whether its mask is of the stored or of the upright "
-            "one; save the image upright"
-        )
+        why = "EXIF data turn the image, and nothing says whether its mask is of the stored or of the upright one"
+        raise BadImageError(f"{name}: {why}; save the image upright")
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
@@ -124,11 +120,6 @@ class ObjectMask:
     pixels: npt.NDArray[np.bool_]
     values: tuple[int, ...] = ()
     void: int | None = None
-
-
-def read_mask(data: bytes, name: str, void: bool = False) -> npt.NDArray[np.bool_]:
-    """Decode one mask of an object: (H, W) bool, True on the object. See `object_mask`."""
-    return object_mask(data, name, void).pixels
 
 
 def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
@@ -189,11 +180,9 @@ def _to_numbers(image: Image.Image, name: str) -> tuple[npt.NDArray[np.int32], b
             return rgb[..., 0], False
         return indices, True
     if image.mode == "F" or not grey or (image.mode not in ("RGB", "YCbCr", "CMYK") and alpha.min() < alpha.max()):
-        kind = "floats" if image.mode == "F" else "colours or transparency"
-        raise BadImageError(
-            f"{name}: a mask of {kind} (mode {image.mode}), expected one number per pixel; save it as a grey or "
-            "palette PNG"
-        )
+        kind = f"{'floats' if image.mode == 'F' else 'colours or transparency'} (mode {image.mode})"
+        expected = "one number per pixel; save it as a grey or palette PNG"
+        raise BadImageError(f"{name}: a mask of {kind}, expected {expected}")
     return rgb[..., 0], False
 
 
@@ -256,16 +245,10 @@ def _transform(p: Preprocessing) -> Callable[[Image.Image], Tensor]:
 
     if p.interpolation not in INTERPOLATIONS:
         raise DataError(f"interpolation {p.interpolation!r}: expected one of {', '.join(INTERPOLATIONS)}")
-    transform: Callable[[Image.Image], Tensor] = create_transform(
-        input_size=(3, *p.input_size),
-        is_training=False,
-        interpolation=p.interpolation,
-        mean=p.mean,
-        std=p.std,
-        crop_pct=p.crop_pct,
-        crop_mode="center" if p.crop_mode == "center-floor" else p.crop_mode,
-        normalize=False,
-    )
+    names = ("interpolation", "mean", "std", "crop_pct", "crop_mode")
+    options: dict[str, Any] = {name: getattr(p, name) for name in names} | {"is_training": False, "normalize": False}
+    options |= {"crop_mode": "center"} if p.crop_mode == "center-floor" else {}
+    transform: Callable[[Image.Image], Tensor] = create_transform(input_size=(3, *p.input_size), **options)
     if p.crop_mode == "center-floor":
         steps = transform.transforms  # type: ignore[attr-defined]
         steps[:] = [_CropFloor(p.input_size) if type(step).__name__ == "CenterCrop" else step for step in steps]
@@ -291,16 +274,14 @@ def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
     rows[:, 1:] = pixels.reshape(height, -1)
     raw = rows.tobytes()
     blocks = [raw[i : i + 65535] for i in range(0, len(raw), 65535)]
-    stored = b"".join(
-        struct.pack("<BHH", i == len(blocks) - 1, len(block), len(block) ^ 0xFFFF) + block
-        for i, block in enumerate(blocks)
-    )
+    heads = (struct.pack("<BHH", i == len(blocks) - 1, len(b), len(b) ^ 0xFFFF) for i, b in enumerate(blocks))
+    stored = b"".join(head + block for head, block in zip(heads, blocks, strict=True))
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n"
     body = b"\x78\x01" + stored + struct.pack(">I", zlib.adler32(raw))
-    chunks = ((b"IHDR", header), (b"IDAT", body), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
+    for kind, data in ((b"IHDR", header), (b"IDAT", body), (b"IEND", b"")):
+        png += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return png
 
 
 def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
@@ -308,27 +289,22 @@ def _decoded(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
         raise BadImageError(f"{name}: the file is empty (0 bytes); expected an image")
     _quiet_pillow()
     try:
-        return _decode(data, name, use)
+        with open_picture(data) as image:
+            image.load()
+            return use(image, name)
     except BadImageError:
         raise
     except Refused as fault:
         raise BadImageError(f"{name}: {fault}") from None
     except UnidentifiedImageError:
-        *kinds, last = FORMATS
-        raise BadImageError(
-            f"{name}: not an image of a format that is read (starts with {data[:8]!r}); expected {', '.join(kinds)} or "
-            f"{last}"
-        ) from None
+        kinds, begin = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}", repr(data[:8])
+        why = f"not an image of a format that is read (starts with {begin})"
+        raise BadImageError(f"{name}: {why}; expected {kinds}") from None
     except MemoryError:
         raise BadImageError(f"{name}: too large for this machine's memory") from None
     except Exception as error:  # Pillow's decoders may raise anything for a broken file
-        raise BadImageError(f"{name}: broken image: {_one_line(error)}") from None
-
-
-def _decode(data: bytes, name: str, use: Callable[[Image.Image, str], T]) -> T:
-    with open_picture(data) as image:
-        image.load()
-        return use(image, name)
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BadImageError(f"{name}: broken image: {said}") from None
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -342,14 +318,6 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
         return _TURNS.get(image.getexif().get(0x0112))  # the orientation tag
     except Exception:  # EXIF that cannot be parsed says nothing about the orientation
         return None
-
-
-def _may_be_turned(image: Image.Image, data: bytes) -> bool:
-    """Whether the orientation need be looked up. Pillow has already applied a TIFF's to its size, and decodes the
-    whole of a PNG for it, in case that it stands at the end."""
-    if image.format == "PNG":
-        return any(mark in data for mark in _TURNED_PNG)
-    return image.format != "TIFF"
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
@@ -389,7 +357,3 @@ def _quiet_pillow() -> None:
     if not _quiet or _quiet[0] not in warnings.filters:
         warnings.filterwarnings("ignore", module=r"PIL\.")
         _quiet[:] = warnings.filters[:1]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from .class_names import (
     few,
     imagenet_wnids,
     number_classes,
+    number_wnids,
     synsets,
     timm_list,
 )
@@ -55,9 +57,7 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Column:
-    """The labels of one column, and what they mean: indices, or what `number_classes` says; None for names next to
-    indices that only have an order of their own.
-    """
+    """The labels of one column, with the index of each, or what `number_classes` says; None where neither is known."""
 
     cells: Sequence[_Cell]
     indices: Mapping[str, int] | None
@@ -101,10 +101,8 @@ def read_table(
     columns = list(zip(*entries.values(), strict=True))
     read = [_Column(cells, _indices(cells, class_names)) for cells in columns if not _is_counter(cells, len(columns))]
     indexed = any(column.indices is not None for column in read)
-    read = [
-        column if column.indices is not None else _named(column, table, num_classes, class_names, indexed)
-        for column in read
-    ]
+    model = num_classes, class_names
+    read = [each if each.indices is not None else _named(each, table, *model, indexed) for each in read]
     best = next((column for column in read if column.indices is not None), read[0])
     for column in read:
         _check_range(column, num_classes or len(class_names or ()), class_names)
@@ -127,10 +125,8 @@ def _indices(cells: Sequence[_Cell], class_names: tuple[str, ...] | None) -> dic
         return None
     if name := next((cell for index, cell in found.values() if index is None), None):
         number = found[next(iter(indices))][1]
-        raise DataError(
-            f"{name.at}: label {name.text!r} is a name, but {number.at} has the number {number.text}; give all as "
-            "indices, or all as names"
-        )
+        why = f"label {name.text!r} is a name, but {number.at} has the number {number.text}"
+        raise DataError(f"{name.at}: {why}; give all as indices, or all as names")
     return indices
 
 
@@ -152,15 +148,13 @@ def _named(
 def _check_range(column: _Column, count: int, class_names: tuple[str, ...] | None) -> None:
     """Raise DataError for an index that is too large, or that is also the name of another class."""
     named = {name: place for place, name in enumerate(class_names or ())}
-    for cell in column.cells if column.indices is not None else ():
-        index = column.indices[cell.text] if column.indices else 0
+    for cell in column.cells if column.indices else ():
+        index = (column.indices or {})[cell.text]
         if count and index >= count:
             raise DataError(f"{cell.at}: label {cell.text!r} is none of the {count} classes")
         if cell.column not in _NUMBERED and named.get(str(index), index) != index:
-            raise DataError(
-                f"{cell.at}: label {cell.text!r} is an index, and also the checkpoint's name of class "
-                f"{named[str(index)]}; call the column class_index or class_name"
-            )
+            why = f"label {cell.text!r} is an index, and also the checkpoint's name of class {named[str(index)]}"
+            raise DataError(f"{cell.at}: {why}; call the column class_index or class_name")
 
 
 def _check_alike(best: _Column, other: _Column) -> None:
@@ -172,10 +166,8 @@ def _check_alike(best: _Column, other: _Column) -> None:
         b = other.places[two.text] if other.places else two.text
         alike = a == b if best.places and other.places else there.setdefault(a, b) == b and here.setdefault(b, a) == a
         if not alike:
-            raise DataError(
-                f"{one.at}: {one.column} {one.text!r} and {two.column} {two.text!r} do not agree; correct one, or "
-                "remove its column"
-            )
+            pair = f"{one.column} {one.text!r} and {two.column} {two.text!r}"
+            raise DataError(f"{one.at}: {pair} do not agree; correct one, or remove its column")
 
 
 def _index(cell: _Cell, class_names: tuple[str, ...] | None) -> int | None:
@@ -188,9 +180,8 @@ def _index(cell: _Cell, class_names: tuple[str, ...] | None) -> int | None:
     if form := _WHOLE.fullmatch(text):
         digits = form[1].lstrip("0") or "0"
         if len(digits) > _DIGITS:
-            raise DataError(
-                f"{cell.at}: label {digits[:20]}: expected the index of a class, of {_DIGITS} digits at most"
-            )
+            expected = f"the index of a class, of {_DIGITS} digits at most"
+            raise DataError(f"{cell.at}: label {digits[:20]}: expected {expected}")
         return int(digits)
     try:
         value = float(text)
@@ -201,9 +192,8 @@ def _index(cell: _Cell, class_names: tuple[str, ...] | None) -> int | None:
     if 0 <= value < 10**_DIGITS and value == int(value) and text.isascii() and "_" not in text:
         return int(value)  # such as 3e+00
     if value < 0:
-        raise DataError(
-            f"{cell.at}: label {text!r} is negative; expected an index from 0 on; give it or remove the line"
-        )
+        remedy = "expected an index from 0 on; give it or remove the line"
+        raise DataError(f"{cell.at}: label {text!r} is negative; {remedy}")
     raise DataError(f"{cell.at}: label {text!r}; expected a whole number such as 3")
 
 
@@ -215,9 +205,7 @@ def _is_counter(cells: Sequence[_Cell], columns: int) -> bool:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, str, list[tuple[str, str]]]]:
-    """Yield (line, file name, labels with their columns) of a table separated by commas, semicolons or tabs, with or
-    without a header.
-    """
+    """Yield (line, file name, labels with their columns) of a table with or without a header."""
     rows = _parse(path)
     first = next(rows, None)
     if first is None:
@@ -230,9 +218,8 @@ def _rows(path: Path) -> Iterator[tuple[int, str, list[tuple[str, str]]]]:
     elif len(header) == 2 and file_column is None and not columns:
         file_column, columns, header = 0, [1], ["filename", "label"]
     else:
-        raise DataError(
-            f"{path}: columns {few(header)}; expected one of filename, path, image and one of label, class, wnid"
-        )
+        expected = "one of filename, path, image and one of label, class, wnid"
+        raise DataError(f"{path}: columns {few(header)}; expected {expected}")
     for line, row in rows if first is None else chain([first], rows):
         if len(row) <= max(file_column, *columns):
             raise DataError(f"{path.name} line {line}: {len(row)} columns; expected a file name and a label")
@@ -290,8 +277,7 @@ LAYOUTS = {
 }
 SUBSET = "these are the 200 classes of ImageNet-"
 FLAGGED = (SUBSET, ASSUMED_ORDER)
-"""How notes begin that are flags on every figure of the images: all logits compete, or the order of classes is a guess.
-"""
+"""How notes begin that are flags on every figure: all logits compete, or the order of classes is a guess."""
 _REAL = 16 << 20  # bytes of ReaL's lists; the published ones have 0.5 million
 VALIDATION_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")
 
@@ -351,9 +337,8 @@ def label(question: Question, layout: str | None = None) -> Labels:
         raise DataError(unknown("layout", layout, LAYOUTS))
     labels = RULES[layout](question)
     if not labels.samples:
-        raise DataError(
-            f"{question.where}: no labelled image of layout {layout}; give another --layout, or --labels FILE.csv"
-        )
+        remedy = "give another --layout, or --labels FILE.csv"
+        raise DataError(f"{question.where}: no labelled image of layout {layout}; {remedy}")
     count, largest = question.num_classes, max(max(s.label, *(s.valid or (-1,))) for s in labels.samples)
     if count is not None and largest >= count:
         raise DataError(f"{question.where}: label {largest} ({layout}), but the model has {count} classes")
@@ -367,10 +352,8 @@ def _recognise(q: Question) -> str:
         return "imagenet-real"
     names = q.class_folders
     if not names:
-        raise DataError(
-            f"{q.where}: images but no class folders; give a CSV of labels (--labels), or --layout unlabelled for maps "
-            "alone"
-        )
+        remedy = "give a CSV of labels (--labels), or --layout unlabelled for maps alone"
+        raise DataError(f"{q.where}: images but no class folders; {remedy}")
     if all(WNID.fullmatch(name) for name in names):
         if q.class_names and set(names) <= set(q.class_names):
             return "folders"
@@ -394,16 +377,11 @@ def _folders(q: Question) -> Labels:
 
 
 def _imagenet(q: Question) -> Labels:
-    wnids = imagenet_wnids(q.where, q.num_classes, q.class_names) if q.class_folders else synsets()
-    places = {wnid: place for place, wnid in enumerate(wnids)}
-    strange = [name for name in q.class_folders if name not in places]
-    if strange:
-        raise DataError(
-            f"{q.where}: {len(strange)} folders are not wnids of the model's {len(wnids)} classes: {few(strange)}"
-        )
-    names = descriptions(wnids)
-    samples, left = _by_folder(q, places)
-    notes = _count({name: places[name] for name in q.class_folders}, samples, names)
+    naming = Naming(tuple(q.class_folders), q.where, num_classes=q.num_classes, class_names=q.class_names)
+    found = number_wnids(naming if q.class_folders else Naming((), q.where))
+    names = found.classes
+    samples, left = _by_folder(q, found.places)
+    notes = _count(found.places, samples, names)
     for letter in ("a", "r"):
         if set(q.class_folders) == set(timm_list(f"imagenet_{letter}_synsets.txt")):
             caveat = f"{SUBSET}{letter.upper()}, and all {len(names)} compete; in published figures only the 200 do"
@@ -418,27 +396,21 @@ def _outputs_of_1k(q: Question) -> tuple[tuple[str, ...], list[int]]:
     return descriptions(wnids), [places.get(wnid, -1) for wnid in synsets()]
 
 
-def _subset(letter: str) -> Callable[[Question], Labels]:
-    def answer(q: Question) -> Labels:
-        if q.num_classes not in (None, 1000):
-            raise DataError(f"{q.where}: layout imagenet-{letter} needs a model with the 1000 ImageNet classes")
-        allowed = timm_list(f"imagenet_{letter}_synsets.txt")
-        strange = [name for name in q.class_folders if name not in allowed]
-        if strange:
-            raise DataError(f"{q.where}: not among the 200 classes of ImageNet-{letter.upper()}: {few(strange)}")
-        labels, (_, outputs) = _imagenet(q), _outputs_of_1k(q)
-        valid = tuple(outputs[int(index)] for index in timm_list(f"imagenet_{letter}_indices.txt"))
-        notes = tuple(note for note in labels.notes if not note.startswith(SUBSET))
-        return replace(
-            labels, layout=f"imagenet-{letter}", valid_labels=valid, notes=(*notes, "only these 200 logits compete")
-        )
-
-    return answer
+def _subset(letter: str, q: Question) -> Labels:
+    layout = f"imagenet-{letter}"
+    if q.num_classes not in (None, 1000):
+        raise DataError(f"{q.where}: layout {layout} needs a model with the 1000 ImageNet classes")
+    allowed = timm_list(f"imagenet_{letter}_synsets.txt")
+    if strange := [name for name in q.class_folders if name not in allowed]:
+        raise DataError(f"{q.where}: not among the 200 classes of ImageNet-{letter.upper()}: {few(strange)}")
+    labels, (_, outputs) = _imagenet(q), _outputs_of_1k(q)
+    valid = tuple(outputs[int(index)] for index in timm_list(f"imagenet_{letter}_indices.txt"))
+    notes = tuple(note for note in labels.notes if not note.startswith(SUBSET))
+    return replace(labels, layout=layout, valid_labels=valid, notes=(*notes, "only these 200 logits compete"))
 
 
 def _imagenet_v2(q: Question) -> Labels:
-    bad = [n for n in q.class_folders if not (n.isascii() and n.isdigit() and int(n) < 1000)]
-    if bad:
+    if bad := [n for n in q.class_folders if not (n.isascii() and n.isdigit() and int(n) < 1000)]:
         raise DataError(f"{q.where}: layout imagenet-v2 expects folders '0' … '999', found {few(bad)}")
     names, outputs = _outputs_of_1k(q)
     places = {name: outputs[int(name)] for name in q.class_folders}
@@ -455,13 +427,10 @@ def _imagenet_real(q: Question) -> Labels:
         try:
             lists = json_of(q.real_labels, _REAL)
         except (OSError, ValueError) as error:
-            raise DataError(
-                f"{q.real_labels}: not a readable JSON list of labels ({reason(error)}); check --real-labels"
-            ) from None
-    if not isinstance(lists, list) or not all(
-        isinstance(entry, list) and all(isinstance(index, int) and 0 <= index < 1000 for index in entry)
-        for entry in lists
-    ):
+            why = f"not a readable JSON list of labels ({reason(error)})"
+            raise DataError(f"{q.real_labels}: {why}; check --real-labels") from None
+    entries = lists if isinstance(lists, list) and all(isinstance(entry, list) for entry in lists) else None
+    if entries is None or not all(isinstance(i, int) and 0 <= i < 1000 for entry in entries for i in entry):
         raise DataError(f"{q.real_labels}: expected a JSON list of lists of labels 0 … 999, one for each image")
     folders = bool(q.class_folders) and all(WNID.fullmatch(name) for name in q.class_folders)
     first = {s.id: s.label for s in _imagenet(q).samples} if folders else {}
@@ -469,9 +438,9 @@ def _imagenet_real(q: Question) -> Labels:
     samples, empty = [], 0
     for image in q.images:
         match = VALIDATION_FILE.match(image.rpartition("/")[2])
-        if match is None or not 1 <= int(match[1]) <= len(lists):
-            raise DataError(f"{q.where}: {image!r} is not ILSVRC2012_val_00000001 … {len(lists):08d}, as ReaL needs")
-        valid = tuple(outputs[index] for index in lists[int(match[1]) - 1] if outputs[index] >= 0)
+        if match is None or not 1 <= int(match[1]) <= len(entries):
+            raise DataError(f"{q.where}: {image!r} is not ILSVRC2012_val_00000001 … {len(entries):08d}, as ReaL needs")
+        valid = tuple(outputs[index] for index in entries[int(match[1]) - 1] if outputs[index] >= 0)
         empty += not valid
         if valid:
             samples.append(Sample(image, first.get(image, valid[0]), valid))
@@ -482,18 +451,12 @@ def _imagenet_real(q: Question) -> Labels:
 def _csv(q: Question) -> Labels:
     if q.labels_csv is None:
         raise DataError("layout csv needs a CSV of labels (--labels)")
-    told = list[str]()
-    names, labels = read_table(
-        q.labels_csv,
-        q.images,
-        where=q.where,
-        prefix=q.prefix,
-        num_classes=q.num_classes,
-        class_names=q.class_names,
-        tell=told.append,
-    )
+    reported = list[str]()
+    place = {"where": q.where, "prefix": q.prefix, "tell": reported.append}
+    model = {"num_classes": q.num_classes, "class_names": q.class_names}
+    names, labels = read_table(q.labels_csv, q.images, **place, **model)  # type: ignore[arg-type]
     samples = tuple(Sample(image, place) for image, place in labels.items())
-    notes = [f"{len(samples)} labels from {q.labels_csv.name}, {len(set(labels.values()))} classes", *told]
+    notes = [f"{len(samples)} labels from {q.labels_csv.name}, {len(set(labels.values()))} classes", *reported]
     if len(samples) < len(q.images):
         notes.append(f"left out {len(q.images) - len(samples)} images that the CSV does not name")
     return Labels("csv", names, samples, None, tuple(notes))
@@ -509,8 +472,8 @@ RULES: dict[str, Callable[[Question], Labels]] = {
     "folders": _folders,
     "folders-timm": _folders,
     "imagenet": _imagenet,
-    "imagenet-a": _subset("a"),
-    "imagenet-r": _subset("r"),
+    "imagenet-a": partial(_subset, "a"),
+    "imagenet-r": partial(_subset, "r"),
     "imagenet-v2": _imagenet_v2,
     "imagenet-real": _imagenet_real,
     "csv": _csv,
@@ -526,7 +489,5 @@ def _by_folder(q: Question, places: dict[str, int]) -> tuple[tuple[Sample, ...],
 
 def _count(places: dict[str, int], samples: Iterable[Sample], names: Sequence[str]) -> tuple[str, ...]:
     used = {sample.label for sample in samples}
-    empty = len(set(places.values()) - used)
-    return (f"{len(used)} of {len(names)} classes have images",) + (
-        (f"{empty} class folders hold no image",) if empty else ()
-    )
+    note = f"{len(used)} of {len(names)} classes have images"
+    return (note, f"{empty} class folders hold no image") if (empty := len(set(places.values()) - used)) else (note,)

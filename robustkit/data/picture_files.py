@@ -24,7 +24,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "AVIF")
 MAX_PIXELS = 80_000_000  # 0.3 GB in Pillow, twice that while it is turned; Pillow itself warns from 89 million on
 MAX_SIDE = 65_535  # JPEG's own bound
 _MAX_BYTES = 1 << 28  # bytes of a file that is opened by its path
-_DEAR = 40_000_000
+_EXPENSIVE = 40_000_000
 """Pixels where the decoder, or what is computed of the pixels, takes more memory: WebP, AVIF, progressive JPEG, modes
 of more than 8 bits. Chosen by measuring, so that no picture takes more than 0.7 GB."""
 _TOO_MANY = "it has too many parts, or parts that stand for each other; save it again, as PNG"
@@ -56,8 +56,12 @@ def open_picture(source: bytes | Path) -> Image.Image:
     data = bytes_of(source, _MAX_BYTES) if isinstance(source, Path) else source
     _check_head(data)
     file = _Frugal(data)
-    with _lock, _NoPillowLimit():
-        image = Image.open(file, formats=_formats())
+    with _lock:  # ours is checked instead of Pillow's own size limit
+        before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            image = Image.open(file, formats=_formats())
+        finally:
+            Image.MAX_IMAGE_PIXELS = before
     file.bytes_left = math.inf  # each of many strips is read in larger blocks
     try:
         _check_image(image, data)
@@ -81,17 +85,6 @@ def _formats() -> tuple[str, ...]:
     return FORMATS if "avif" in features.get_supported_modules() else FORMATS[:-1]
 
 
-class _NoPillowLimit:
-    """Lift Pillow's own size limit for a moment, because ours is checked instead. Hold `_lock`."""
-
-    def __enter__(self) -> None:
-        self.before = Image.MAX_IMAGE_PIXELS
-        Image.MAX_IMAGE_PIXELS = None
-
-    def __exit__(self, *_: object) -> None:
-        Image.MAX_IMAGE_PIXELS = self.before
-
-
 class _Frugal(io.BytesIO):
     """Bytes that may not be read more often than a picture needs: Pillow follows headers, blocks and runs in Python."""
 
@@ -113,8 +106,7 @@ def _check_head(data: bytes) -> None:
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         _check_directory(data)
     elif data[:2] == b"\xff\xd8":
-        exif = b"".join(_exif_segments(data))
-        _check_directory(exif)
+        _check_directory(b"".join(_exif_segments(data)))
     elif data[4:8] == b"ftyp" and b"Exif" in data and len(data) > 1 << 16:
         raise Refused(f"an AVIF of {len(data) >> 10} kB with EXIF data; expected 64 kB at most; save it as PNG")
     elif data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > _COMMENTS:
@@ -163,9 +155,7 @@ def _check_directory(data: bytes) -> None:
 
 
 def _directory(data: bytes, start: int | None = None) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (tag, type, count, value where it stands in the entry) of a TIFF's directory at `start`, or of its first
-    one.
-    """
+    """Yield (tag, type, count, value where it stands in the entry) of a TIFF's directory at `start`, or its first."""
     order = {b"II": "<", b"MM": ">"}.get(data[:2])
     if order is None or len(data) < 8:
         return
@@ -188,8 +178,8 @@ def _directory(data: bytes, start: int | None = None) -> Iterator[tuple[int, int
 
 def _check_image(image: Image.Image, data: bytes) -> None:
     width, height = image.size
-    dear = image.format in ("WEBP", "AVIF") or image.info.get("progressive") or image.mode[0] in "IF"
-    most = min(MAX_PIXELS, _DEAR) if dear else MAX_PIXELS
+    expensive = image.format in ("WEBP", "AVIF") or image.info.get("progressive") or image.mode[0] in "IF"
+    most = min(MAX_PIXELS, _EXPENSIVE) if expensive else MAX_PIXELS
     tiles: Any = getattr(image, "tile", ())
     if tiles and tiles[0][0] in _IN_PYTHON:
         most = min(most, _FEW)

@@ -7,23 +7,158 @@ count. As with the labels of whole images, what is not clearly right is refused 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..common.files import TEXT, reason, text_of
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
-from .class_names import few
+from .class_names import few, printable
 from .dataset import EMBEDDED, Dataset, Sample, open_dataset
 from .images import check_turn, image_sizes, read_index_mask
-from .mask_files import find_masks, part, read_names
-from .sources import FolderSource
+from .sources import FolderSource, ZipSource, list_folder
+
+_PLAIN = re.compile(r"((?!\.{1,2}/)[^/]+/)*")
+
+
+def match_names(dataset: Dataset, place: Path, names: Mapping[str, str], what: str) -> dict[str, str]:
+    """Return, by sample id, the key in `names` that means it, where there is one. names: what to show, by bare path."""
+    samples = _grouped([sample.id for sample in dataset.samples], bare_path)
+    matches = {key: key for key in names if key in samples}
+    folders = {_tail(path, 2).rpartition("/")[0] for path in samples}
+    if folders & set(dataset.class_names):
+        folders |= set(dataset.class_names)  # also of classes that --limit left out
+    alike = {parts: [_grouped(paths, partial(_tail, parts=parts)) for paths in (samples, names)] for parts in (1, 2)}
+    for key in names:
+        tail = _tail(key, 2)
+        if tail.rpartition("/")[0] not in folders:  # a file in such a folder cannot mean an image of another one
+            tail = _tail(key, 1)
+        meant, rivals = (groups.get(tail, []) for groups in alike[1 + tail.count("/")])
+        if key in samples or all(path in matches for path in meant):
+            continue
+        path = _only([name for path_of in meant for name in samples[path_of]], names[key], place)
+        if len(rivals) > 1:
+            first, second = (names[rival] for rival in rivals[:2])
+            remedy = f"keep one, or name it {bare_path(path)}"
+            raise DataError(f"{place}: {first} and {second} may both be meant for {path}; {remedy}")
+        matches[bare_path(path)] = key
+    if not matches:
+        usual = next(iter(samples))
+        raise DataError(f"{place}: {what} of none of the {len(dataset)} images; expected names such as {usual}")
+    return {_only(samples[path], names[key], place): key for path, key in sorted(matches.items())}
+
+
+def _only(meant: Sequence[str], shown: str, place: Path) -> str:
+    if len(meant) > 1:
+        first, second = meant[:2]
+        same = bare_path(first) == bare_path(second)
+        remedy = "rename one of them" if same else f"name it with the folder of its image, such as {bare_path(first)}"
+        raise DataError(f"{place}: {shown} may be meant for {first} and for {second}; {remedy}")
+    return meant[0]
+
+
+def _grouped(names: Iterable[str], key: Callable[[str], str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(key(name), []).append(name)
+    return groups
+
+
+def bare_path(name: str) -> str:
+    """Return a path without its suffix, as `PurePosixPath` has it, which takes ten times as long."""
+    folder, slash, last = name.rpartition("/")
+    stem, _, suffix = last.rpartition(".")
+    if last and not last.startswith(".") and not (stem and not suffix) and _PLAIN.fullmatch(folder + slash):
+        return folder + slash + (stem or last)
+    path = PurePosixPath(name)
+    return str(path.parent / path.stem)
+
+
+def _tail(path: str, parts: int) -> str:
+    return "/".join(path.split("/")[-parts:])
+
+
+_MOST = 32767  # classes that int16 can number
+
+
+def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
+    """Return the mask of every sample that has one, by its id, and lines for the user.
+
+    A mask belongs to the image of its path except for the suffix, or of its stem where that is unique, as in `truth`.
+    Raises DataError for a folder without masks, without a mask of any image, and for an ambiguous name.
+    """
+    listing = list_folder(folder)
+    if not listing.images:
+        notes = "".join(f"{note}; " for note in listing.notes)
+        raise DataError(f"{folder}: no masks in it; {notes}expected PNG files with the names of the images")
+    names: dict[str, str] = {}
+    for name in listing.images:
+        if names.setdefault(bare_path(name), name) != name:
+            raise DataError(f"{folder}: {name} and {names[bare_path(name)]} are masks of the same image; keep one")
+    stems = {PurePosixPath(sample.id).stem for sample in dataset.samples}
+    if stems.isdisjoint(PurePosixPath(name).stem for name in listing.images):
+        mask, image = listing.images[0], dataset.samples[0].id
+        why = f"no mask has the name of an image; a mask is called {mask}, an image {image}"
+        raise DataError(f"{folder}: {why}; expected the same names except for the suffix")
+    matched = match_names(dataset, folder, names, "masks")
+    for sample, key in matched.items():
+        if key != bare_path(sample) and "/" in key and "/" in sample:
+            why = f"{names[key]} has the name of {sample} but lies in another folder"
+            raise DataError(f"{folder}: {why}; expected the same folders on both sides, or none")
+    masks = {sample: folder / names[key] for sample, key in matched.items()}
+    note = f"masks of {len(masks)} of {len(dataset)} images from {folder}"
+    if len(masks) < len(dataset):
+        note += f"; {len(dataset) - len(masks)} without a mask cannot be evaluated"
+    return masks, (note, *(f"masks: {note}" for note in listing.notes))
+
+
+def part(folder: Path, dataset: Dataset) -> Path:
+    """Return the folder of masks, or its subfolder named as the images' own is: annotations/test for images/test."""
+    source, parts = dataset.source, tuple[str, ...]()
+    if isinstance(source, FolderSource):
+        parts = Path(source.root).resolve().parts[1:]
+    elif isinstance(source, ZipSource):
+        parts = PurePosixPath(source.prefix).parts
+    tails = ["/".join(parts[-depth:]) for depth in range(1, len(parts) + 1)]
+    ours = {sample.id.partition("/")[0] for sample in dataset.samples if "/" in sample.id}
+    return next((folder / tail for tail in tails if (folder / tail).is_dir() and tail not in ours), folder)
+
+
+def read_names(place: Path, path: Path | None, num_classes: int | None) -> tuple[str, ...]:
+    """Return the classes in the order of their labels, from the file, or numbers where there is none.
+
+    path: a text file, one name per line; blank lines and lines that start with # are skipped. place: the images, for
+    errors. Raises DataError for no class, too many, a name that comes twice, and a file that cannot be read.
+    """
+    if path is None:
+        if num_classes is None:
+            remedy = "give their names (--classes) or --num-classes"
+            raise DataError(f"{place}: the number of classes is not known; {remedy}")
+        names = [str(label) for label in range(num_classes)]
+    else:
+        try:
+            lines = [line.strip() for line in text_of(path, TEXT).splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            remedy = "give a text file with one name per line"
+            raise DataError(f"{path}: not a readable list of classes ({reason(error)}); {remedy}") from None
+        names = [printable(line) for line in lines if line and not line.startswith("#")]
+    if not 0 < len(names) <= _MOST:
+        expected = f"1 … {_MOST}, one name per line in label order"
+        raise DataError(f"{path or place}: {len(names)} classes; expected {expected}")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{path}: named more than once: {few(twice)}; expected a different name for each label")
+    return tuple(names)
+
 
 # The first noun of each line of objectInfo150.txt; its line 90 says "television" in later editions.
 _NAMES = """
@@ -108,38 +243,34 @@ class LabelledScenes:
         colours, of another size, or with a label that is neither a class nor ignored.
         """
         if self.layout == "embedded":
-            where, labels = sample.id, _shape_labels(sample.id)
+            split, _, index = sample.id.partition("/")
+            shape = shapes.rendered(split, int(index))
+            where, labels = sample.id, shape.mask.astype(np.int32) * (1 + shape.label)
         elif sample.id in self.masks:
             where = str(self.masks[sample.id])
             content = _MASK_FILES.read(where)
             check_turn(image_sizes(self.dataset.read(sample)), image_sizes(content), sample.id)
             labels = read_index_mask(content, where)
         else:
-            raise BadImageError(
-                f"{sample.id}: no mask for this image, though others have one; add it or leave it out (--ids)"
-            )
+            remedy = "add it or leave it out (--ids)"
+            raise BadImageError(f"{sample.id}: no mask for this image, though others have one; {remedy}")
         if labels.shape != tuple(size):
             there, here = (f"{width}x{height}" for height, width in (labels.shape, size))
             raise BadImageError(f"{where}: the mask is of {there} pixels, the image of {here}; expected the same")
         ignored = np.isin(labels, self.ignored)
         classes = labels - self.first
         strange = ~ignored & ((classes < 0) | (classes >= len(self.class_names)))
-        if strange.any():
-            raise BadImageError(f"{where}: {self._strange(labels[strange])}")
-        return np.where(ignored, -1, classes).astype(np.int16)
-
-    def _strange(self, labels: npt.NDArray[np.int32]) -> str:
-        values, counts = np.unique(labels, return_counts=True)
-        counted = few([f"{value} on {count} pixels" for value, count in zip(values, counts, strict=True)])
-        last = self.first + len(self.class_names) - 1
+        if not strange.any():
+            return np.where(ignored, -1, classes).astype(np.int16)
+        counts = zip(*np.unique(labels[strange], return_counts=True), strict=True)
+        counted = few([f"{value} on {count} pixels" for value, count in counts])
+        span = f"{self.first} … {self.first + len(self.class_names) - 1}{_ignoring(self.ignored)}"
         remedy = "correct the mask" if self.layout == "ade20k" else "name its class (--classes) or ignore it (--ignore)"
-        return f"label {counted}; expected {self.first} … {last}{_ignoring(self.ignored)}; {remedy}"
+        raise BadImageError(f"{where}: label {counted}; expected {span}; {remedy}")
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) over the images, the owner and the bytes of each mask, the classes, and what is
-        ignored.
-
-        The embedded masks are not hashed: they change only with the images.
+        ignored. The embedded masks are not hashed: they change only with the images.
         """
         total = hashlib.sha256(repr((self.class_names, self.first, self.ignored)).encode())
         total.update(self.dataset.digest().encode())
@@ -191,7 +322,10 @@ def open_scenes(
     if recognised != "folders" and (masks or classes or set(ignore) - set(IGNORE)):
         raise DataError(f"{data_dir}: {recognised} has its own masks; leave out --masks, --classes and --ignore")
     if tree is not None:
-        scenes = _ade20k(*tree)
+        split, images, labels = tree
+        dataset = replace(open_dataset(images, layout="unlabelled"), name=f"ade20k-{split}")
+        note = f"layout ade20k: {split}, {len(CLASSES)} classes; label 0 is ignored, label 1 is class 0"
+        scenes = _scenes(dataset, "ade20k", labels, CLASSES, (FIRST - 1,), [note])
     else:
         scenes = _embedded(str(data_dir)) if embedded else _folders(place, masks, classes, ignore, num_classes)
     count = len(scenes.class_names)
@@ -216,62 +350,39 @@ def _embedded(spec: str) -> LabelledScenes:
     return LabelledScenes(dataset, ("background", *shapes.CLASSES), "embedded", notes)
 
 
-def _shape_labels(sample_id: str) -> npt.NDArray[np.int32]:
-    split, _, index = sample_id.partition("/")
-    shape = shapes.rendered(split, int(index))
-    return shape.mask.astype(np.int32) * (1 + shape.label)
-
-
-def _ade20k(split: str, images: Path, masks: Path) -> LabelledScenes:
-    dataset = replace(open_dataset(images, layout="unlabelled"), name=f"ade20k-{split}")
-    note = f"layout ade20k: {split}, {len(CLASSES)} classes; label 0 is ignored, label 1 is class 0"
-    return _scenes(dataset, "ade20k", masks, CLASSES, (FIRST - 1,), FIRST, [note])
-
-
 def _folders(
     place: Path, masks: str | Path | None, classes: str | Path | None, ignore: Sequence[int], num_classes: int | None
 ) -> LabelledScenes:
     if masks is None:
         unpack = ", and unpack a zip that holds them" if place.is_file() else ""
-        raise DataError(
-            f"{place}: no masks, and not ADE20K's images/validation and annotations/validation; give a folder of "
-            f"masks (--masks){unpack}"
-        )
+        why = "no masks, and not ADE20K's images/validation and annotations/validation"
+        raise DataError(f"{place}: {why}; give a folder of masks (--masks){unpack}")
     folder = Path(masks)
     if not folder.is_dir():
         problem = "not a folder; masks are not read from files such as a zip" if folder.exists() else "no such folder"
         raise DataError(f"{folder}: {problem}; give a folder of masks with the names of the images (--masks)")
     ours, theirs = place.resolve(), folder.resolve()
     if place.is_dir() and (ours.is_relative_to(theirs) or theirs.is_relative_to(ours)):
-        raise DataError(
-            f"{place} and {folder}: one holds the other, so that masks mix with images; give a folder of each"
-        )
+        why = "one holds the other, so that masks mix with images"
+        raise DataError(f"{place} and {folder}: {why}; give a folder of each")
     ignored = tuple(sorted({int(label) for label in ignore}))
     if ignored and (ignored[0] < 0 or ignored[-1] > 65535):
         raise DataError(f"ignored labels {', '.join(map(str, ignored))}: expected numbers in 0 … 65535")
     names = read_names(place, None if classes is None else Path(classes), num_classes)
     dataset = open_dataset(place, layout="unlabelled")
     notes = [f"layout folders: {len(names)} classes{_ignoring(ignored)}"]
-    notes += [
-        f"label {index} is ignored, although it is class {names[index]!r}" for index in ignored if index < len(names)
-    ]
-    return _scenes(dataset, "folders", part(folder, dataset), names, ignored, 0, notes)
+    notes += [f"label {i} is ignored, although it is class {names[i]!r}" for i in ignored if i < len(names)]
+    return _scenes(dataset, "folders", part(folder, dataset), names, ignored, notes)
 
 
 def _scenes(
-    dataset: Dataset,
-    layout: str,
-    folder: Path,
-    class_names: tuple[str, ...],
-    ignored: tuple[int, ...],
-    first: int,
-    notes: Sequence[str],
+    dataset: Dataset, layout: str, folder: Path, names: tuple[str, ...], ignored: tuple[int, ...], notes: list[str]
 ) -> LabelledScenes:
     masks, matched = find_masks(dataset, folder)
     others = [note for note in dataset.notes if not note.startswith("layout ") and not note.endswith("without labels")]
     lines = (*notes, *matched, *others)
     dataset = replace(dataset, layout=layout, notes=lines)
-    return LabelledScenes(dataset, class_names, layout, lines, masks, ignored, first)
+    return LabelledScenes(dataset, names, layout, lines, masks, ignored, FIRST if layout == "ade20k" else 0)
 
 
 def _ignoring(labels: Sequence[int]) -> str:

@@ -192,9 +192,7 @@ def wears_its_own(draw: Draws) -> bool:
 
 
 def colours_of(draw: Draws, name: str, background: Floats) -> tuple[Floats, Floats]:
-    """Return two related colours. The first is usually near the class's own, else the one of four farthest from the
-    ground.
-    """
+    """Return two related colours: the first usually near the class's own, else the farthest from the ground of four."""
     if wears_its_own(draw):
         first = np.array([OWN[name][c] + draw(f"shift {c}", -20, 20) for c in range(3)], np.float64)
     else:
@@ -202,8 +200,7 @@ def colours_of(draw: Draws, name: str, background: Floats) -> tuple[Floats, Floa
         drawn = [np.array([draw(f"colour {i}{c}", 0, 255) for c in "rgb"], np.float64) for i in range(4)]
         first = max(drawn, key=lambda colour: float(np.abs(colour - mean).sum()))
     step = draw("contrast", 20, 60)
-    second = np.where(first < 128, first + step, first - step)
-    return first, second
+    return first, np.where(first < 128, first + step, first - step)
 
 
 def _texture(draw: Draws, u: Floats, v: Floats) -> Floats:
@@ -319,11 +316,10 @@ def rendered_pair(index: int) -> Pair:
     names = [CLASSES[place] for place in labels]
     each = SIZES[_SPLIT] // len(CLASSES)
     for attempt in range(_TRIES):
-        drawn = [
-            draws_of(_SPLIT, len(CLASSES) * draw(f"{which} {attempt}", 0, each - 1) + place)
-            for which, place in zip(("first", "second"), labels, strict=True)
-        ]
-        if _overlap(*drawn):
+        turns = [draw(f"{which} {attempt}", 0, each - 1) for which in ("first", "second")]
+        drawn = [draws_of(_SPLIT, len(CLASSES) * k + place) for k, place in zip(turns, labels, strict=True)]
+        (radius, _, x, y), (other, _, right, down) = map(place_of, drawn)
+        if (x - right) ** 2 + (y - down) ** 2 < (0.8 * (radius + other)) ** 2:  # so near that they surely touch
             continue
         masks = np.stack([mask_of(one, name) for one, name in zip(drawn, names, strict=True)])
         if not (_grown(masks[0]) & masks[1]).any():
@@ -335,12 +331,6 @@ def rendered_pair(index: int) -> Pair:
     for one, name, colour in zip(drawn, names, colours, strict=True):
         paint(canvas, one, name, colour)
     return Pair(np.floor(canvas + 0.5).astype(np.uint8), masks, labels)
-
-
-def _overlap(first: Draws, second: Draws) -> bool:
-    """Whether two shapes are so near each other that their masks need not be compared."""
-    (radius, _, x, y), (other, _, right, down) = place_of(first), place_of(second)
-    return (x - right) ** 2 + (y - down) ** 2 < (0.8 * (radius + other)) ** 2
 
 
 def _grown(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -369,9 +359,8 @@ def changed(index: int, change: str) -> Changed:
     rotation, colour and texture; it is the new label. background: another photograph.
     """
     if change not in CHANGES or not (0 <= index < SIZES[_SPLIT] and wears_its_own(draws_of(_SPLIT, index))):
-        raise DataError(
-            f"embedded shapes have no change {change} of {_SPLIT}/{index}; changes are {', '.join(CHANGES)}"
-        )
+        known = ", ".join(CHANGES)
+        raise DataError(f"embedded shapes have no change {change} of {_SPLIT}/{index}; changes are {known}")
     draw, own, other = draws_of(_SPLIT, index), label(index), other_label(index)
     canvas = ground_of(Draws(f"{draw.key}/other ground") if change == "background" else draw)
     colours = colours_of(draw, CLASSES[other if change == "colour" else own], canvas)

@@ -95,7 +95,6 @@ class FolderSource(DataSource):
     root: str
 
     def read(self, sample_id: str) -> bytes:
-        """Read the file."""
         path = Path(self.root, sample_id)
         try:
             status = path.stat()
@@ -116,17 +115,14 @@ class ZipSource(DataSource):
     prefix: str = ""
 
     def read(self, sample_id: str) -> bytes:
-        """Read the member."""
         archive, members = _open_zip(self.path, os.getpid())
         try:
             member = members[self.prefix + sample_id]
             if member.file_size > MAX_FILE_BYTES:
                 raise BadImageError(f"{sample_id}: claims {member.file_size} bytes in the zip; not read")
             if member.file_size > max(_INFLATED, 100 * member.compress_size):
-                raise BadImageError(
-                    f"{sample_id}: {member.compress_size} bytes in the zip inflate to {member.file_size}, as no image "
-                    "does; not read"
-                )
+                sizes = f"{member.compress_size} bytes in the zip inflate to {member.file_size}"
+                raise BadImageError(f"{sample_id}: {sizes}, as no image does; not read")
             with archive.open(member) as file:  # `archive.read` would inflate more than the member claims
                 return file.read(member.file_size + 1)
         except BadImageError:
@@ -140,15 +136,12 @@ class ShapesSource(DataSource):
     """The embedded set (robustkit.data.shapes); a sample's id is '<split>/<index>'."""
 
     def read(self, sample_id: str) -> bytes:
-        """Generate the image and encode it as PNG."""
         return encode_png(_shape(sample_id).pixels)
 
     def mask(self, sample_id: str) -> Mask | None:
-        """Return the generated object's mask."""
         return _shape(sample_id).mask.copy()
 
     def box(self, sample_id: str) -> Box | None:
-        """Return the generated object's box."""
         return _shape(sample_id).box
 
 
@@ -200,9 +193,7 @@ def list_folder(root: Path) -> Listing:
     """List all images under `root`. Links are followed, loops of links are cut; hidden files and what systems put
     next to a user's files are ignored.
     """
-    found = _Found()
-    folders: list[str] = []
-    unreadable: list[str] = []
+    found, folders, unreadable = _Found(), list[str](), list[str]()
     todo = [("", str(root), frozenset[tuple[int, int]]())]
     while todo:
         prefix, path, parents = todo.pop()
@@ -220,7 +211,11 @@ def list_folder(root: Path) -> Listing:
             name = prefix + entry.name
             if _ignored(entry.name):
                 continue
-            if _is_folder(entry):
+            try:
+                is_folder = entry.is_dir()
+            except OSError:  # a link to itself
+                is_folder = False
+            if is_folder:
                 folders.append(name)
                 todo.append((name + "/", entry.path, parents | {key}))
             else:
@@ -240,14 +235,6 @@ def _head_of(entry: os.DirEntry[str]) -> bytes:
             return file.read(_HEAD)
     except OSError:
         return b""
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, links followed; a link to itself is not."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
 
 
 def list_zip(path: Path) -> Listing:
@@ -283,10 +270,13 @@ def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfi
         check_plain(Path(path))
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
-        raise DataError(
-            f"{path}: not a zip file that can be read ({reason(error)}); expected a folder or a .zip"
-        ) from None
-    _refuse_overlap(path, archive.infolist())
+        why = f"not a zip file that can be read ({reason(error)})"
+        raise DataError(f"{path}: {why}; expected a folder or a .zip") from None
+    end = 0
+    for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
+        if info.header_offset < end:  # a few kilobytes would be inflated as often as there are names
+            raise DataError(f"{path}: member {info.filename[:80]!r} overlaps another one; the zip is refused")
+        end = info.header_offset + _HEADER + info.compress_size
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.filename.replace("\\", "/")
@@ -299,26 +289,14 @@ def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfi
         if info.flag_bits & 1:
             raise DataError(f"{path}: member {info.filename!r} is encrypted; decrypt the zip first")
         if name in members:
-            raise DataError(
-                f"{path}: member {info.filename!r} occurs twice, and nothing says which one counts; zip it again"
-            )
+            why = "occurs twice, and nothing says which one counts"
+            raise DataError(f"{path}: member {info.filename!r} {why}; zip it again")
         members[name] = info
     return archive, members
 
 
-def _refuse_overlap(path: str, members: list[zipfile.ZipInfo]) -> None:
-    """Raise DataError where members share bytes: a few kilobytes would be inflated as often as there are names."""
-    end = 0
-    for info in sorted(members, key=lambda info: info.header_offset):
-        if info.header_offset < end:
-            raise DataError(f"{path}: member {info.filename[:80]!r} overlaps another one; the zip is refused")
-        end = info.header_offset + _HEADER + info.compress_size
-
-
-_BATCH, _OPCODES = (
-    1 << 27,
-    1 << 19,
-)  # most bytes and instructions of a batch file, which has 31 MB and some ten thousand
+# Most bytes and instructions of a batch file, which has 31 MB and some ten thousand:
+_BATCH, _OPCODES = 1 << 27, 1 << 19
 
 
 @dataclass(frozen=True)
@@ -328,16 +306,13 @@ class CifarSource(DataSource):
     batches: tuple[str, ...]
 
     def read(self, sample_id: str) -> bytes:
-        """Encode the sample's pixels as PNG."""
         pixels, _ = read_cifar(self.batches)
         return encode_png(pixels[int(sample_id.rpartition("/")[2])])
 
 
 @lru_cache(maxsize=2)
 def read_cifar(batches: tuple[str, ...]) -> tuple[npt.NDArray[np.uint8], tuple[int, ...]]:
-    """Return the pixels (N, 32, 32, 3) uint8 and labels of CIFAR-10 batch files, in file order; their pickles do not
-    run.
-    """
+    """Return the pixels (N, 32, 32, 3) uint8 and labels of CIFAR-10 batch files; their pickles do not run."""
     pixels, labels = [], []
     for path in batches:
         content = read_plain_pickle(Path(path))

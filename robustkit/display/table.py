@@ -22,7 +22,9 @@ class TextTable:
     line that explains the columns. checkpoint: the one that the table is about, with whose name the title begins.
 
     spare: headings of columns to leave out where room is short, the first of them first. heads: headings that stand
-    above rows, each with the place of its row; below: lines that stand below them, in the order of their rows.
+    above rows, each with the place of its row; below: lines that stand below them, in the order of their rows. values:
+    of each row the fraction behind each cell but the first, by which it is shaded, None where there is none; empty
+    where no cell is a fraction on its own.
     """
 
     title: str
@@ -34,6 +36,7 @@ class TextTable:
     spare: tuple[str, ...] = ()
     heads: tuple[tuple[int, str], ...] = ()
     below: tuple[tuple[int, str], ...] = ()
+    values: tuple[tuple[float | None, ...], ...] = ()
 
     def under_heads(self, heads: Sequence[str], width: int = 1) -> TextTable:
         """Return the table without its first `width` columns: where they change, a heading stands above the rows.
@@ -58,21 +61,6 @@ class TextTable:
             return self
         headings, *rows = (row[:place] + row[place + 1 :] for row in (self.headings, *self.rows))
         return replace(self, title=f"{self.title}; {heading} = {said.pop()}", headings=headings, rows=tuple(rows))
-
-
-@dataclass(frozen=True)
-class HeatTable:
-    """A table whose cells are shaded by their values.
-
-    rows: texts under `headings`. values: of each row the fraction behind each cell but the first, None where there is
-    none; empty where no cell is a fraction on its own. checkpoint: as of a `TextTable`.
-    """
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    values: tuple[tuple[float | None, ...], ...] = ()
-    checkpoint: str = ""
 
 
 def numeric_columns(table: TextTable) -> set[int]:
@@ -226,11 +214,11 @@ def _shade(value: float, lower: bool) -> float:
     return min(max(1 - value if lower else value, 0.0), 1.0)
 
 
-def grid_of(table: TextTable | HeatTable, *, keys: int = 1, folded: bool = False) -> Grid:
+def grid_of(table: TextTable, *, keys: int = 1, folded: bool = False) -> Grid:
     """Return a table as a grid."""
     part = part_of(table)
     shades = {place: _shade(value, True) for place, value in (part.values or {}).items()}
-    return Grid(table.title, table.headings, table.rows, keys, shades, _note(table), part.flags, folded)
+    return Grid(table.title, table.headings, table.rows, keys, shades, table.note, part.flags, folded)
 
 
 def with_flags(grids: Sequence[Grid], flags: Texts) -> list[Grid]:
@@ -238,25 +226,20 @@ def with_flags(grids: Sequence[Grid], flags: Texts) -> list[Grid]:
     return [replace(grids[0], flags=(*grids[0].flags, *flags)), *grids[1:]] if grids else []
 
 
-def part_of(table: TextTable | HeatTable, checkpoint: str = "") -> Part:
+def part_of(table: TextTable, checkpoint: str = "") -> Part:
     """Return a table of one checkpoint as a part."""
     values = {
         (row, column): value
-        for row, line in enumerate(table.values if isinstance(table, HeatTable) else ())
+        for row, line in enumerate(table.values)
         for column, value in enumerate(line, start=1)
         if value is not None
     }
-    flags = table.flags if isinstance(table, TextTable) else ()
-    return Part(checkpoint or table.checkpoint, table.headings, table.rows, values, flags)
+    return Part(checkpoint or table.checkpoint, table.headings, table.rows, values, table.flags)
 
 
-def _note(table: TextTable | HeatTable) -> str:
-    return table.note if isinstance(table, TextTable) else ""
-
-
-def together(tables: Iterable[TextTable | HeatTable], *, folded: bool = False) -> list[Grid]:
+def together(tables: Iterable[TextTable], *, folded: bool = False) -> list[Grid]:
     """Return tables as grids: those of several checkpoints whose titles are alike except for the name become one."""
-    groups: dict[tuple[str, str], list[TextTable | HeatTable]] = {}
+    groups: dict[tuple[str, str], list[TextTable]] = {}
     for place, table in enumerate(tables):
         alone = "" if table.checkpoint else str(place)
         groups.setdefault((alone, table.title.removeprefix(f"{table.checkpoint}: ")), []).append(table)
@@ -265,7 +248,7 @@ def together(tables: Iterable[TextTable | HeatTable], *, folded: bool = False) -
         if alone or len(some) == 1:
             grids.append(grid_of(some[0], folded=folded))
             continue
-        notes = dict.fromkeys(_note(table) for table in some)
+        notes = dict.fromkeys(table.note for table in some)
         capital = title if title[1:2].isupper() else title[:1].upper() + title[1:]
         of_all = side_by_side(capital, [part_of(table) for table in some], note=" ".join(filter(None, notes)))
         grids += [replace(grid, folded=folded) for grid in of_all]

@@ -20,7 +20,7 @@ from ..display.table import Grid, Part, TextTable, side_by_side
 from .aggregate import Result, Results, column_of
 from .metrics import PREFIX, WEIGHT, Metric, interval_cell, is_finite, weight_of
 from .presenting import short_names
-from .registry import words_of
+from .registry import metric_in, words_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +126,7 @@ def support_rows(results: Results, wanted: Callable[[str], bool]) -> dict[str, l
             metric, by = weight_of(name)
             if not metric or not wanted(condition):
                 continue
-            own = words_of(condition).metric(PREFIX + metric)
+            own = metric_in(words_of(condition), PREFIX + metric)
             cell = interval_cell if own and own.scale == 100 else _plain_cell
             before, after = cells.get((condition, metric)), cells[condition, PREFIX + metric]
             figures = cell(before), cell(after), by, f"{row['value']:.2f}", str(row["n"])

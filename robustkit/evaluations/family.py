@@ -164,7 +164,7 @@ class Presenter(Part):
         keys: those of its conditions that some checkpoint has. headline: the task's metric.
         """
         names = [headline.name, *(metric.name for metric in self.words.metrics if metric.paired and metric.label)]
-        shown = self.words.in_short(list(dict.fromkeys(text for text, _ in keys if not self.words.is_control(text))))
+        shown = dict.fromkeys(text for text, _ in keys)
         return ((text, name) for text in shown for name in names if (text, name) in keys)
 
     def tables(self, results: Results) -> Sequence[TextTable]:
@@ -177,7 +177,7 @@ class Presenter(Part):
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         """Return what the short table of a run may show of its conditions, `texts`. headline: the task's metric."""
-        for text in self.words.in_short(texts):
+        for text in texts:
             if self.words.in_results:
                 yield ShortRow(headline.heading, name_of(text, "badge", manifest), text, headline)
             else:

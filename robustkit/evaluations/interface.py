@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
-from ..protocol.card import Card
-from ..protocol.condition import CLEAN, Condition, ConditionPattern, Value, parse_parameters, show
-from .metrics import Metric, SummaryRow, Term, is_finite, named
+from ..protocol.condition import Condition, ConditionPattern, Value, parse_parameters, show
+from .metrics import Metric, SummaryRow, Term, is_finite
 
 BACKWARD = 1.5
 """Forwards that a backward to the input takes as long as, on a ViT on a CPU; measured seconds soon replace it."""
@@ -122,6 +121,22 @@ class View:
     drawn: bool = True
 
 
+@dataclass(frozen=True)
+class PublishedNames:
+    """How published tables name the conditions of a family.
+
+    names: that the tables have. is_fixed: whether a name means the same condition under every card; it raises
+    ProtocolError for a name of this family that is not understood. as_published: the name of a condition that is
+    exactly the paper's; empty where only its text identifies it. metrics: numbers that the tables have and no run
+    computes.
+    """
+
+    names: Sequence[str] = ()
+    is_fixed: Callable[[str], bool] = lambda name: False
+    as_published: Callable[[str], str] = lambda text: ""
+    metrics: tuple[str, ...] = ()
+
+
 class Vocabulary:
     """The words of one family.
 
@@ -131,8 +146,12 @@ class Vocabulary:
     in_sentence: how a sentence says that something is so under a condition, `{}` being its name there.
     in_results: whether its conditions stand in the task's table of results. in_means: whether they are part of means
     over conditions. metrics: its own numbers. benchmark: the kind of mean that is preferred to all its others.
-    expected: whether a sentence about a run mentions that none of its conditions was evaluated. published_metrics:
-    numbers that published tables have and no run computes. terms: what the words of its tables mean.
+    expected: whether a sentence about a run mentions that none of its conditions was evaluated. results_only: kinds of
+    its conditions that are means of results. images_of_under: whether a condition takes the images of its `under`, of
+    the checkpoint `from` where it names one, from the process that made them. levels: a regular expression of what the
+    texts of conditions differ in that are counted and shown as one group. derived_metrics: numbers made of `metrics`,
+    which lists leave out. remarks: how flags begin that raise no doubt. published: what published tables call them.
+    terms: what the words of its tables mean.
     """
 
     name: ClassVar[str] = ""
@@ -146,28 +165,15 @@ class Vocabulary:
     metrics: ClassVar[tuple[Metric, ...]] = ()
     benchmark: ClassVar[str] = ""
     expected: ClassVar[bool] = False
-    published_metrics: ClassVar[tuple[str, ...]] = ()
+    results_only: ClassVar[Container[str]] = ()
+    images_of_under: ClassVar[bool] = False
+    levels: ClassVar[str] = ""
+    derived_metrics: ClassVar[tuple[Metric, ...]] = ()
+    remarks: ClassVar[tuple[str, ...]] = ()
+    published: ClassVar[PublishedNames] = PublishedNames()
     terms: ClassVar[tuple[Term, ...]] = ()
 
     # Texts
-
-    def distance_norm(self, text: str) -> str:
-        """Return the norm in which records of a condition have the `distance` of the smallest change that misleads;
-        empty where they have none.
-        """
-        return ""
-
-    def shows(self, kind: str) -> bool:
-        """Whether conditions of a kind show images, on which others can be evaluated."""
-        return self.in_results or self.in_means
-
-    def starts_from(self, text: str) -> str:
-        """Return the text of the condition whose images a condition changes."""
-        return CLEAN.text
-
-    def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
-        """Return the checkpoint and the condition whose images a condition takes from the process that made them."""
-        return checkpoint, text
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         """Return what people call a condition where it stands: in a row of a table, in a sentence, on an axis or as the
@@ -197,39 +203,9 @@ class Vocabulary:
         """Yield the words of a command that evaluate a condition. other: reads another condition."""
         yield from ("--attacks", "none", "--evaluations", pattern.text)
 
-    def metric(self, name: str) -> Metric | None:
-        """Return its metric of this name; None where it has none."""
-        return named(self.metrics, name)
-
-    def is_remark(self, flag: str) -> bool:
-        """Whether a flag raises no doubt."""
-        return False
-
-    def is_control(self, text: str) -> bool:
-        """Whether a condition is a yardstick for others and says nothing of the model."""
-        return False
-
-    # Conditions that belong together
-
-    def group(self, text: str) -> str:
-        """Return the text of the group that is counted and shown together, such as all severities of a corruption."""
-        return text
-
-    def shares(self, text: str) -> dict[str, float]:
-        """Return the conditions whose records a result is a mean over, and the share of each."""
-        return {text: 1.0}
-
-    def means(self, texts: Sequence[str]) -> Iterator[str]:
-        """Yield the texts of the means over conditions that may be made of `texts`."""
-        yield from ()
-
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         """Return the conditions whose records a number needs. conditions: those of the run."""
-        return [*self.shares(text)]
-
-    def in_short(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return those of its conditions that a short table shows."""
-        return texts
+        return [text]
 
     def view(self, text: str) -> View | None:
         """Return how the sample browser shows a condition; None where its records hold no predictions."""
@@ -242,41 +218,3 @@ class Vocabulary:
         """
         if self.in_results:
             yield from ((text, name, "") for text, name in values if name == metric)
-
-    def estimated(self, text: str, metric: str) -> str:
-        """Return the text of the condition whose headline figure this one of its own estimates; empty where none."""
-        return ""
-
-    # Figures that others published
-
-    def published_names(self) -> Sequence[str]:
-        """Return the names of its conditions in published tables."""
-        return ()
-
-    def published_name(self, text: str) -> str:
-        """Return the name of a condition in published tables; empty where they do not have it."""
-        return text.partition("(")[0]
-
-    def published_as(self, text: str) -> str:
-        """Return the name of a condition that is exactly the paper's; empty where only its text identifies it."""
-        return ""
-
-    def unlike_published(self, text: str) -> str:
-        """Say how a condition differs from the one that `published_as` names; empty where it does not."""
-        return ""
-
-    def is_of_card(self, name: str) -> bool:
-        """Whether a name in a published table means a condition that a card completes."""
-        return False
-
-    def text_under(self, name: str, card: Card) -> str:
-        """Return the text of the condition that a name means under a card. Raises ProtocolError where it means none."""
-        return name
-
-    def is_fixed(self, name: str) -> bool:
-        """Whether a name in a published table means the same condition under every card.
-
-        Raises:
-            ProtocolError: it is of this family, but not understood.
-        """
-        return False

@@ -17,7 +17,7 @@ from ..runs.manifest import Manifest
 from .aggregate import Results
 from .family import family_of
 from .metrics import LEFT_OUT, Cells, is_finite
-from .registry import by_words, kind_of, name_of, shares_of, words_of
+from .registry import by_words, group_of, kind_of, name_of, shares_of, words_of
 
 _NAMED = 3  # conditions and checkpoints that a flag names
 _WIDEST = 28
@@ -101,12 +101,12 @@ def raised(every: Iterable[Flagged], called: Mapping[str, str]) -> list[Flag]:
     manifests: dict[str, Manifest] = {}
     for result in every:
         name, condition, words = result.checkpoint, result.condition, words_of(result.condition)
-        single = len(words.shares(condition)) == 1
-        group, level = (words.group(condition), {condition}) if single else (condition, set[str]())
+        single = len(shares_of(condition)) == 1
+        group, level = (group_of(condition), {condition}) if single else (condition, set[str]())
         reached.setdefault(name, {}).setdefault(group, set()).update(level)
         manifests[name] = result.manifest
         for flag in result.flags:
-            if not words.is_remark(flag):
+            if not flag.startswith(words.remarks):
                 seen.setdefault(flag, {}).setdefault(name, {}).setdefault(group, set()).update(level)
     found = []
     for flag, checkpoints in seen.items():
@@ -196,7 +196,7 @@ def gaps_of(run: RunFolder) -> list[Gap]:
     names: dict[str, str] = {}
     there: dict[str, list[int]] = {}
     for condition in manifest.conditions:
-        group = words_of(condition).group(condition)
+        group = group_of(condition)
         names.setdefault(group, name_of(group, "table", manifest))
         for checkpoint in manifest.names:
             units[group] += run.shard_count

@@ -26,7 +26,7 @@ from ..common.plugins import GROUPS, declared
 from ..errors import DamagedRecord, PluginError, ProtocolError, RunError, unknown
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
-from .registry import EVERY_FAMILY, kind_of, words_of
+from .registry import EVERY_FAMILY, kind_of, pattern_of, words_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -278,7 +278,9 @@ class Part:
 
 def part_of(checkpoint: str, condition: str, shard: int, shards: int, parts: int) -> int:
     """Return the number of the part, from 1 on, that a unit is of. shards: of the run."""
-    checkpoint, condition = words_of(condition).computed_with(checkpoint, condition)
+    if words_of(condition).images_of_under:  # which the same process makes
+        given = pattern_of(condition).given
+        checkpoint, condition = given.get("from", checkpoint), given.get("under", condition)
     together = shards >= ENOUGH * parts
     return (_number(checkpoint, "" if together else condition) + shard) % parts + 1
 

@@ -15,6 +15,7 @@ from ..errors import ProtocolError
 from ..protocol.card import number
 from ..protocol.condition import ConditionPattern, split_list
 from .interface import Named, Place, Vocabulary
+from .metrics import Metric, named
 
 FOLDERS = {
     "clean": "clean",
@@ -39,6 +40,8 @@ OWN_KINDS = (*FOLDERS, *built_in("families"), "")
 ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in FOLDERS)
 """Each is a kind of condition of the folder `attacks`."""
 _ATTACKS = "attacks"
+_OF_RECORDS = ("corruptions", "maps")
+"""Folders of families with results that are over the records of conditions with another text."""
 
 
 def _with_words(value: Any) -> Any:
@@ -104,18 +107,33 @@ def name_of(text: str, place: Place, manifest: Named) -> str:
 
 def shows(text: str) -> bool:
     """Whether a condition shows images, on which others can be evaluated; one that only measures does not."""
-    return words_of(text).shows(kind_of(text))
+    words = words_of(text)
+    return (words.in_results or words.in_means) and kind_of(text) not in words.results_only
+
+
+def metric_in(words: Vocabulary, name: str) -> Metric | None:
+    """Return the metric of this name that a family has; None where it has none."""
+    return named((*words.metrics, *words.derived_metrics), name)
 
 
 def shares_of(text: str) -> dict[str, float]:
     """Return the conditions whose records a result is a mean over, and the share of each."""
-    return words_of(text).shares(text)
+    kind = kind_of(text)
+    if FOLDERS.get(kind) not in _OF_RECORDS:
+        return {text: 1.0}
+    shares: dict[str, float] = module_of(kind, "condition").shares_of(text)
+    return shares
+
+
+def group_of(text: str) -> str:
+    """Return the text of the group that is counted and shown together, such as all severities of a corruption."""
+    levels = words_of(text).levels
+    return re.sub(levels, "", text) if levels else text
 
 
 def is_over_groups(text: str) -> bool:
     """Whether a result is a mean over several groups of conditions, such as corruptions."""
-    words = words_of(text)
-    return len({words.group(share) for share in words.shares(text)}) > 1
+    return len(set(map(group_of, shares_of(text)))) > 1
 
 
 def by_words(texts: Iterable[str]) -> list[tuple[Vocabulary, list[str]]]:

@@ -19,8 +19,18 @@ from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_pixels
 from ..errors import BadImageError, ModelError, RobustkitError
-from ..models.setup_check import BETTER, Bench, PartFit, Screen, fit_part, spread_first
-from ..models.setups import AS_GIVEN, NORMALISATIONS, Setup, alternatives
+from ..models.setup_check import (
+    AS_GIVEN,
+    BETTER,
+    NORMALISATIONS,
+    Bench,
+    PartFit,
+    Screen,
+    Setup,
+    alternatives,
+    fit_part,
+    spread_first,
+)
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress

@@ -23,7 +23,7 @@ from ..common.determinism import float32, lacks_order, ordered, seeded
 from ..common.randomness import SampleRng, upload
 from ..data.dataset import Dataset, Sample
 from ..data.images import unit
-from ..models.batch_size import free
+from ..models.device import free
 from ..models.identity import Classifier
 from ..protocol.card import Card
 from ..protocol.condition import Condition

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError
+from ..evaluations.maps.condition import is_control
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import chief_figures, unfinished
-from ..evaluations.registry import check_condition, shares_of, words_of
+from ..evaluations.registry import check_condition, shares_of
 from ..evaluations.setup_flags import is_of_setup
 from ..protocol.condition import CLEAN
 from ..runs.description import shown_as
@@ -154,7 +155,7 @@ def _of_row(subject: MeasuredRun, row: SummaryRow, name: str) -> Iterator[str]:
         return
     shares = set(shares_of(condition))
     of_a_mean = any(shares < set(shares_of(text)) for text, _ in subject.cells[name])  # which has a rule
-    if of_a_mean or words_of(condition).is_control(condition):
+    if of_a_mean or is_control(condition):
         return
     if condition == CLEAN.text:
         yield from _rule("of all samples", f"n under clean >= {row['n']}", name)

@@ -21,9 +21,10 @@ import numpy as np
 from ..common.intervals import Floats
 from ..errors import ProtocolError, RunError
 from ..evaluations.aggregate import STOPPED
+from ..evaluations.corruptions.condition import possible_means
 from ..evaluations.metrics import INCOMPLETE
 from ..evaluations.records import Recorded
-from ..evaluations.registry import by_words, fits, is_exactly, pattern_of, vocabulary_of, words_of
+from ..evaluations.registry import fits, is_exactly, pattern_of, vocabulary_of, words_of
 from ..protocol.condition import Condition
 from ..results.pairing import Side, lacking, same_identity
 from ..runs.folder import RunFolder
@@ -312,8 +313,7 @@ def _figure(
     """Return the condition that a rule means, in full, and the conditions whose records its figure needs."""
     by_text, wanted = {condition.text: condition for condition in conditions}, bounded(rule).condition
     assert wanted is not None
-    means = [mean for words, texts in by_words(by_text) for mean in words.means(texts)]
-    fitting = [text for text in dict.fromkeys((*by_text, *means)) if fits(wanted, text)]
+    fitting = [text for text in dict.fromkeys((*by_text, *possible_means(by_text))) if fits(wanted, text)]
     exact = [text for text in fitting if is_exactly(wanted, text)] or fitting
     if len(exact) != 1:
         several = f"{wanted.text} may be {' or '.join(exact)}; write one of them in full"

@@ -8,8 +8,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,42 +19,32 @@ import torch
 from timm.layers import resample_abs_pos_embed  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 
+from ..common.files import first_line
 from ..common.plugins import importing_from, run_file
 from ..errors import CheckpointError, ModelError, RobustkitError
-from .specs import REMEDY, answers, hub
+from .specs import REMEDY, WEIGHT_FILES, answers, hub
 
 
 def held_weights(arch: str) -> dict[str, Any] | None:
-    """Return what `timm.create_model` takes as `pretrained_cfg_overlay` to build a network with published weights.
-
-    None where they may be fetched. Without a network, the file of the cache.
-
-    Raises:
-        ModelError: there is neither a network nor such a file.
+    """Return what `timm.create_model` takes as `pretrained_cfg_overlay` to build a network with published weights: None
+    where they may be fetched, else the file of the cache. Raises ModelError where there is neither.
     """
     config = timm.get_pretrained_cfg(arch)  # type: ignore[attr-defined, unused-ignore]
     source = getattr(config, "hf_hub_id", None) or ""
     address = hub() if source else getattr(config, "url", None) or ""
-    if not address or (not source and _fetched(address)) or answers(address):
+    fetched = Path(torch.hub.get_dir()) / "checkpoints" / address.rpartition("/")[2]
+    if not address or (not source and fetched.is_file()) or answers(address):
         return None
-    if source and (file := _cached(source, getattr(config, "hf_hub_filename", None))):
-        return {"file": file}
+    if source:
+        from huggingface_hub import try_to_load_from_cache
+
+        repository, _, revision = source.partition("@")
+        named = getattr(config, "hf_hub_filename", None)
+        for name in (named,) if named else WEIGHT_FILES:
+            file = try_to_load_from_cache(repository, name, revision=revision or None)
+            if isinstance(file, str):
+                return {"file": file}
     raise ModelError(f"weights of {arch!r} could not be fetched: {address} gives no answer; {REMEDY.format(arch=arch)}")
-
-
-def _fetched(url: str) -> bool:
-    return (Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]).is_file()
-
-
-def _cached(source: str, name: str | None) -> str | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    repository, _, revision = source.partition("@")
-    for file in (name,) if name else ("model.safetensors", "pytorch_model.bin"):
-        found = try_to_load_from_cache(repository, file, revision=revision or None)
-        if isinstance(found, str):
-            return found
-    return None
 
 
 PROBED = (32, 64, 96, 128, 224, 256, 384)
@@ -77,14 +67,12 @@ def build(arch: str, *, kwargs: Mapping[str, Any], img_size: int | tuple[int, in
     Raises ModelError for an unknown name or a factory that cannot be found, raises, or returns something else.
     """
     if is_factory(arch):
-        return _call(arch, {**kwargs, **({} if img_size is None else {"img_size": img_size})})
+        return _call(arch, dict(kwargs) if img_size is None else {**kwargs, "img_size": img_size})
     return create(arch, kwargs=kwargs, img_size=img_size)
 
 
 def code_digest(arch: str) -> str | None:
-    """Return the SHA-256 of the source file that holds a factory, with the modules next to it that it imported when
-    the network was built; None if it has none (built in, or in an archive).
-    """
+    """Return the SHA-256 of a factory's source file with the modules next to it that it imported; None without one."""
     place = arch.rpartition(":")[0]
     path: str | None = place
     if (known := _DIGESTS.get(Path(place).resolve())) is not None:
@@ -103,15 +91,14 @@ def create(
 ) -> nn.Module:
     """Build a timm network; with `pretrained` its published weights, which may be fetched."""
     if not timm.is_model(arch):
-        raise ModelError(unknown_architecture(arch))
-    refused = [name for name in kwargs if name.startswith(_LOADS)]
-    if refused:
+        near = difflib.get_close_matches(arch.split(".")[0], timm.list_models(), n=3, cutoff=0.5)
+        guess = f"did you mean {', '.join(near)}? " if near else ""
+        raise ModelError(f"unknown architecture {arch!r}; {guess}expected a timm name or your own FILE.py:FUNCTION")
+    if refused := [name for name in kwargs if name.startswith(_LOADS)]:
         raise ModelError(f"arch_kwargs holds {', '.join(refused)}; expected only the shape of the network")
     sized = {**kwargs, "img_size": img_size} if img_size is not None else dict(kwargs)
-    weights: dict[str, Any] = {
-        "pretrained": pretrained,
-        "pretrained_cfg_overlay": held_weights(arch) if pretrained else None,
-    }
+    held = held_weights(arch) if pretrained else None
+    weights: dict[str, Any] = {"pretrained": pretrained, "pretrained_cfg_overlay": held}
     try:
         try:
             network = timm.create_model(arch, **weights, **sized)
@@ -122,43 +109,25 @@ def create(
     except RobustkitError:
         raise
     except Exception as error:  # a constructor or a download may raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+        why = first_line(error)
         if pretrained:
-            raise ModelError(
-                f"weights of {arch!r} could not be fetched ({reason}); {REMEDY.format(arch=arch)}"
-            ) from error
-        raise ModelError(
-            f"{arch!r} cannot be built with {dict(sized)} ({reason}); check --img-size and arch_kwargs"
-        ) from error
+            raise ModelError(f"weights of {arch!r} could not be fetched ({why}); {REMEDY.format(arch=arch)}") from error
+        raise ModelError(f"{arch!r} cannot be built with {sized} ({why}); check --img-size and arch_kwargs") from error
     if not isinstance(network, nn.Module):
         raise ModelError(f"{arch!r} is a {type(network).__name__}; expected a network")
     return network
 
 
-def unknown_architecture(arch: str) -> str:
-    """Return one line for a name that timm does not have, with the nearest ones."""
-    base = arch.split(".")[0]
-    near = difflib.get_close_matches(base, timm.list_models(), n=3, cutoff=0.5)
-    guess = f"did you mean {', '.join(near)}? " if near else ""
-    return f"unknown architecture {arch!r}; {guess}expected a timm name or your own FILE.py:FUNCTION"
-
-
 _DIGESTS: dict[Path, str] = {}  # of the files that were run last
-
-
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
 
 
 def _module(place: str, arch: str) -> ModuleType:
     if not place.endswith(".py"):
-        with _importable(Path.cwd()):
+        sys.path.insert(0, folder := str(Path.cwd()))
+        try:
             return importlib.import_module(place)
+        finally:
+            sys.path.remove(folder)
     path = Path(place).resolve()
     if not path.is_file():
         raise ModelError(f"architecture {arch!r}: no file {place}; expected FILE.py:FUNCTION")
@@ -168,33 +137,27 @@ def _module(place: str, arch: str) -> ModuleType:
 
 
 def _call(arch: str, kwargs: Mapping[str, Any]) -> nn.Module:
-    place, _, name = arch.rpartition(":")
+    (place, _, name), where = arch.rpartition(":"), f"architecture {arch!r}"
     try:
         module = _module(place, arch)
     except ModelError:
         raise
     except Exception as error:  # the user's own code
-        raise ModelError(
-            f"architecture {arch!r}: {place} cannot be imported ({_short(error)}); check the file"
-        ) from error
+        raise ModelError(f"{where}: {place} cannot be imported ({in_short(error)}); check the file") from error
     factory = getattr(module, name, None)
     if not callable(factory):
         there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         near = difflib.get_close_matches(name, there, n=3, cutoff=0.4) or there[:5]
-        raise ModelError(f"architecture {arch!r}: no function {name!r} in {place}; it has {', '.join(near) or 'none'}")
+        raise ModelError(f"{where}: no function {name!r} in {place}; it has {', '.join(near) or 'none'}")
     try:
         accepted = inspect.signature(factory).parameters
         taken = {*accepted, *(_OF_MOST if any(p.kind is p.VAR_KEYWORD for p in accepted.values()) else ())}
         with importing_from(Path(place).resolve().parent) if place.endswith(".py") else nullcontext():
             network = factory(**{key: value for key, value in kwargs.items() if key in taken})
     except Exception as error:  # the user's own code
-        raise ModelError(
-            f"architecture {arch!r}: {name}() raised {_short(error)}; run it by itself to see more"
-        ) from error
+        raise ModelError(f"{where}: {name}() raised {in_short(error)}; run it by itself to see more") from error
     if not isinstance(network, nn.Module):
-        raise ModelError(
-            f"architecture {arch!r}: {name}() returned a {type(network).__name__}; expected a torch nn.Module"
-        )
+        raise ModelError(f"{where}: {name}() returned a {type(network).__name__}; expected a torch nn.Module")
     _check_methods(network, arch)
     return network
 
@@ -215,22 +178,23 @@ def _check_methods(network: nn.Module, arch: str) -> None:
         seen |= set(map(id, inside))
 
 
-def _short(error: Exception) -> str:
-    text = (str(error).strip().splitlines() or [""])[0][:160]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def in_short(error: Exception) -> str:
+    """Return the kind of an error, and the first line that it says."""
+    kind, text = type(error).__name__, first_line(error)
+    return kind if text == kind else f"{kind}: {text}"
 
 
 def classes_of(network: nn.Module, size: tuple[int, int]) -> int:
     """Return K of a network that maps (B, 3, H, W) to (B, K), by one forward of zeros. ModelError where it does not."""
+    name = type(network).__name__
     try:
-        logits = _zeros(network, size)
+        logits = zeros_through(network, size)
     except Exception as error:  # the user's own code
-        raise ModelError(
-            f"{type(network).__name__} fails on images of {size[0]} x {size[1]} ({_short(error)}); check --img-size"
-        ) from error
+        shown = f"{size[0]} x {size[1]}"
+        raise ModelError(f"{name} fails on images of {shown} ({in_short(error)}); check --img-size") from error
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ModelError(f"{type(network).__name__} returned {what}; expected logits of shape (batch, classes)")
+        raise ModelError(f"{name} returned {what}; expected logits of shape (batch, classes)")
     return int(logits.shape[1])
 
 
@@ -242,20 +206,19 @@ def probed_size(network: nn.Module) -> tuple[int, int]:
     fits = []
     for side in PROBED:
         try:
-            _zeros(network, (side, side))
+            zeros_through(network, (side, side))
         except Exception:  # the wrong size may raise anything
             continue
         fits.append(side)
     if len(fits) == 1:
         return fits[0], fits[0]
     takes = "images of any size" if fits else f"none of the sizes {', '.join(map(str, PROBED))}"
-    raise ModelError(
-        f"{type(network).__name__} takes {takes}, and nothing says which it was trained for; "
-        "give --img-size N (32 for CIFAR, 224 for most ImageNet models)"
-    )
+    why = f"{type(network).__name__} takes {takes}, and nothing says which it was trained for"
+    raise ModelError(f"{why}; give --img-size N (32 for CIFAR, 224 for most ImageNet models)")
 
 
-def _zeros(network: nn.Module, size: tuple[int, int]) -> Any:
+def zeros_through(network: nn.Module, size: tuple[int, int]) -> Any:
+    """Return what a network makes of one image of zeros."""
     with torch.no_grad():
         return network.eval()(torch.zeros(1, 3, *size))
 
@@ -277,16 +240,15 @@ def resample_positions(
         return tensors, ()
     prefix = 0 if getattr(network, "no_embed_class", False) else int(getattr(network, "num_prefix_tokens", 1))
     count, new = stored.shape[1] - prefix, (int(grid[0]), int(grid[1]))
-    old = _trained_grid(trained, embed, count)
+    old = None  # the grid of an image of that size, where the file has as many patches
+    if trained is not None:
+        rows, columns = (side // int(step) for side, step in zip(trained, embed.patch_size, strict=True))
+        old = (rows, columns) if rows * columns == count else None
     if old is None and sure:
         return tensors, ()
     if old == new or (old is None and expected.shape == stored.shape):
-        guessed = trained is None and new[0] != new[1]
-        return tensors, (
-            (f"position embeddings taken for those of {new[0]} x {new[1]} patches; the file does not say",)
-            if guessed
-            else ()
-        )
+        note = f"position embeddings taken for those of {new[0]} x {new[1]} patches; the file does not say"
+        return tensors, (note,) if trained is None and new[0] != new[1] else ()
     side = round(max(count, 0) ** 0.5)
     if old is None and side * side != count:
         raise CheckpointError(f"pos_embed of shape {list(stored.shape)} is not a square grid; it cannot be resampled")
@@ -294,12 +256,3 @@ def resample_positions(
     made = resample_abs_pos_embed(stored, new_size=list(new), old_size=list(old), num_prefix_tokens=prefix)
     note = f"position embeddings resampled from {old[0]} x {old[1]} to {new[0]} x {new[1]} patches"
     return {**tensors, "pos_embed": made}, (note,)
-
-
-def _trained_grid(trained: tuple[int, int] | None, embed: Any, count: int) -> tuple[int, int] | None:
-    """Return the grid of patches of an image of that size, where the file has as many."""
-    if trained is None:
-        return None
-    step = embed.patch_size
-    rows, columns = trained[0] // int(step[0]), trained[1] // int(step[1])
-    return (rows, columns) if rows * columns == count else None

@@ -26,10 +26,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from ..common.files import check_plain, json_in, reason
+from ..common.files import check_plain, first_line, json_in, reason
 from ..errors import CheckpointError
+from .claims import claims_of
 from .state_dict import Held, Part, Shapes, adapters, held_in, part_for, usual_part
-from .trainers import claims_of
 
 REMEDY = "if you trust its origin, load it yourself and save only the tensors: torch.save(model.state_dict(), FILE)"
 _PLAIN = re.compile(  # the objects that the weights of every torch file refer to
@@ -42,10 +42,8 @@ _RUNS = ("posix.", "nt.", "os.", "subprocess.", "sys.", "shutil.", "socket.", "i
 
 
 def load_pickle(path: Path) -> Any:
-    """Load what a .pth, .pt, .bin, .ckpt or .tar file of torch holds: tensors in plain containers.
-
-    Raises CheckpointError when the file holds any other kind of object (named), is a TorchScript archive, or is
-    damaged.
+    """Load what a .pth, .pt, .bin, .ckpt or .tar file of torch holds: tensors in plain containers. Raises
+    CheckpointError when it holds any other kind of object (named), is a TorchScript archive, or is damaged.
     """
     _refuse_bomb(path)
     try:
@@ -62,10 +60,8 @@ def _refuse_bomb(path: Path) -> None:
     size, claimed = path.stat().st_size, sum(member.file_size for member in members)
     program = max((member.file_size for member in members if member.filename.endswith(".pkl")), default=0)
     if claimed > 4 * size + (1 << 30) or program > _LARGEST_PICKLE:
-        raise CheckpointError(
-            f"{path}: a zip of {size >> 10} kB that inflates to {claimed >> 20} MB, {program >> 20} MB of it "
-            f"instructions; refused, for it would fill the memory; {REMEDY}"
-        )
+        why = f"a zip of {size >> 10} kB that inflates to {claimed >> 20} MB, {program >> 20} MB of it instructions"
+        raise CheckpointError(f"{path}: {why}; refused, for it would fill the memory; {REMEDY}")
 
 
 def _members(path: Path) -> list[zipfile.ZipInfo]:
@@ -83,8 +79,7 @@ def _reason(path: Path, error: Exception) -> str:
             return f"{path}: a TorchScript archive, which is a program and not only weights; save its state_dict"
         if not any(name.endswith("data.pkl") for name in names):
             return f"{path}: a zip archive without torch weights in it; give a file that torch.save wrote"
-    refused = foreign_globals(path)
-    if refused:
+    if refused := foreign_globals(path):
         more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
         return (
             f"{path}: refused, it is a pickle that would call {', '.join(refused[:3])}{more} when loaded "
@@ -92,24 +87,13 @@ def _reason(path: Path, error: Exception) -> str:
         )
     if isinstance(error, pickle.UnpicklingError) and "Unsupported" in str(error):
         return f"{path}: refused, it is a pickle with instructions that weights do not need; {REMEDY}"
-    return f"{path}: damaged or cut short ({_first_line(error)}); expected a file written by torch.save; fetch it again"
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:120].rstrip(" .:") if lines else type(error).__name__
+    said = first_line(error, 120).rstrip(" .:")
+    return f"{path}: damaged or cut short ({said}); expected a file written by torch.save; fetch it again"
 
 
 def foreign_globals(path: Path) -> list[str]:
-    """Return the names of the objects, other than parts of tensors, that a file's pickles refer to, the most dangerous
-    first.
-
-    Runs nothing.
-    """
-    names: dict[str, None] = {}
-    for stream in _pickles(path):
-        for name in _globals(stream):
-            names[name] = None
+    """Return the names, the most dangerous first, of what a file's pickles refer to besides tensors. Runs nothing."""
+    names = dict.fromkeys(name for stream in _pickles(path) for name in _globals(stream))
     foreign = [name for name in names if not _PLAIN.fullmatch(name)]
     return sorted(foreign, key=lambda name: not name.startswith((*_RUNS, "builtins.", "__builtin__.")))
 
@@ -123,7 +107,7 @@ def _pickles(path: Path) -> list[io.BytesIO]:
         except Exception:  # zipfile and zlib raise many kinds of errors for a damaged member
             return []
     with path.open("rb") as file:
-        return [io.BytesIO(file.read(64 << 20))]  # several pickles one after another, then raw storage
+        return [io.BytesIO(file.read(_LARGEST_PICKLE))]  # several pickles one after another, then raw storage
 
 
 def _globals(stream: io.BytesIO) -> list[str]:
@@ -173,7 +157,7 @@ class Checkpoint:
         JSON types. It comes from the file, so it is a claim, and never run.
     weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
     notes: lines for the user: what was stripped, mapped, chosen.
-    metadata_source: of its entries, `metadata` where it is left out: `trainer`, see `trainers`, or `weights` for the
+    metadata_source: of its entries, `metadata` where it is left out: `trainer`, see `claims`, or `weights` for the
         mean and std of a normalisation next to the network.
     held: all tensors of the file, until it is known which network they are for (`fitted`); None from then on.
     """
@@ -221,10 +205,8 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
         metadata, sources = claims.metadata, claims.sources
         if not held.tensors:
             inside = ", ".join(map(str, list(content)[:8])) or "nothing"
-            raise CheckpointError(
-                f"{path}: no weights found in it (it holds {inside}); expected weights at the top or under a name such "
-                "as state_dict, model or model_ema"
-            )
+            expected = "weights at the top or under a name such as state_dict, model or model_ema"
+            raise CheckpointError(f"{path}: no weights found in it (it holds {inside}); expected {expected}")
     _refuse_expanded(path, held.tensors)
     part = usual_part(path, held) if prefixes else Part(held.tensors, "bare", (), {}, ())
     found = Checkpoint(path, sha256(path), part.tensors, metadata, part.weights, part.notes + held.notes, sources)
@@ -239,11 +221,8 @@ def fitted(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> C
 
     The network is looked for in all mappings of the file, under every prefix, without the words that torch's wrappers
     put into names. Notes say what was taken and what was left aside. Where the file has too little of the network, or
-    the network was found before, it is returned as it is.
-
-    Raises:
-        CheckpointError: two sets of weights fit equally and no rule decides; the file holds an adapter; or what was
-            found is not sound.
+    the network was found before, it is returned as it is. Raises CheckpointError where two sets of weights fit equally
+    and no rule decides, the file holds an adapter, or what was found is not sound.
     """
     held, path = checkpoint.held, checkpoint.path
     if held is None:
@@ -261,17 +240,8 @@ def fitted(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> C
     metadata = {**checkpoint.metadata, **part.statistics}
     if part.statistics and any(name in checkpoint.metadata for name in part.statistics):
         notes += ("these outweigh the mean and std that the file names",)
-    return _sound(
-        replace(
-            checkpoint,
-            tensors=part.tensors,
-            metadata=metadata,
-            weights=part.weights,
-            notes=notes,
-            metadata_source={**checkpoint.metadata_source, **dict.fromkeys(part.statistics, "weights")},
-            held=None,
-        )
-    )
+    sources = {**checkpoint.metadata_source, **dict.fromkeys(part.statistics, "weights")}
+    return _sound(Checkpoint(path, checkpoint.sha256, part.tensors, metadata, part.weights, notes, sources))
 
 
 def sha256(path: Path) -> str:
@@ -284,9 +254,7 @@ def sha256(path: Path) -> str:
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """Return the hex digest of weights that came without a file: names, types, shapes and bytes, in the order of the
-    names.
-    """
+    """Return the hex digest of weights that came without a file: names, types, shapes and bytes, sorted by name."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -297,9 +265,8 @@ def digest_of(tensors: Mapping[str, Tensor]) -> str:
 
 def _kind(path: Path) -> str:
     if path.is_dir():
-        raise CheckpointError(
-            f"{path}: a folder; expected a file (for timm's layout of config.json and weights: local-dir:{path})"
-        )
+        instead = f"for timm's layout of config.json and weights: local-dir:{path}"
+        raise CheckpointError(f"{path}: a folder; expected a file ({instead})")
     if not path.exists():
         parent = path.parent
         near = difflib.get_close_matches(path.name, [p.name for p in parent.iterdir()], n=3) if parent.is_dir() else []
@@ -322,10 +289,8 @@ def _kind(path: Path) -> str:
         raise CheckpointError(f"{path}: a Git LFS pointer, not the weights; run `git lfs pull`")
     if b"\0" not in head and head.lstrip()[:1] in (b"<", b"{", b"["):
         raise CheckpointError(f"{path}: a web page or JSON text, not weights; fetch the file itself")
-    raise CheckpointError(
-        f"{path}: not a checkpoint (it begins with {head[:16]!r}); expected .safetensors, or a file by torch.save "
-        "(.pth, .pt, .bin, .ckpt, .tar)"
-    )
+    expected = ".safetensors, or a file by torch.save (.pth, .pt, .bin, .ckpt, .tar)"
+    raise CheckpointError(f"{path}: not a checkpoint (it begins with {head[:16]!r}); expected {expected}")
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -333,25 +298,25 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with path.open("rb") as start:
             if (length := int.from_bytes(start.read(8), "little")) > _HEADER:
                 raise ValueError(f"header too large, {length} bytes; at most {_HEADER} are read")
+            head = start.read(length)
         with safe_open(path, framework="pt", device="cpu") as file:
             header = dict(sorted((file.metadata() or {}).items()))  # it has another order in each process
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        _refuse_doubles(path)
+        json_in(head)  # it refuses a header that names a tensor twice
     except BaseException as error:  # a panic of the library's Rust is no Exception
         known = (SafetensorError, OSError, ValueError, TypeError, RuntimeError, MemoryError)
         if not isinstance(error, known) and type(error).__module__ != "pyo3_runtime":
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise CheckpointError(f"{path}: not a whole safetensors file ({reason}); fetch it again") from error
+        why = first_line(error, 200)
+        raise CheckpointError(f"{path}: not a whole safetensors file ({why}); fetch it again") from error
     metadata: dict[str, Any] = {name: text for name, text in header.items() if name != "format"}
     for name in JSON_KEYS:
         if name in metadata:
             try:
                 metadata[name] = json.loads(metadata[name], parse_constant=_refuse_constant)
             except (ValueError, RecursionError) as error:
-                raise CheckpointError(
-                    f"{path}: metadata {name!r} is {metadata[name][:80]!r}; expected JSON; write the file again"
-                ) from error
+                said = f"metadata {name!r} is {metadata[name][:80]!r}"
+                raise CheckpointError(f"{path}: {said}; expected JSON; write the file again") from error
     return tensors, metadata
 
 
@@ -359,24 +324,14 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _refuse_doubles(path: Path) -> None:
-    """Raise ValueError where a header names a tensor twice."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        json_in(file.read(size))
-
-
 def _sound(checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint with floats of at least 32 bits. CheckpointError for what cannot be weights."""
     path, tensors, notes = checkpoint.path, checkpoint.tensors, list(checkpoint.notes)
     if not tensors:
         raise CheckpointError(f"{path}: no tensors in it; expected the weights of a model")
-    empty = [name for name, tensor in tensors.items() if tensor.is_meta]
-    if empty:
-        raise CheckpointError(
-            f"{path}: {len(empty)} tensors on the meta device ({_groups(empty)}), without numbers; save the model "
-            "after its weights are there"
-        )
+    if empty := [name for name, tensor in tensors.items() if tensor.is_meta]:
+        what = f"{len(empty)} tensors on the meta device ({_groups(empty)}), without numbers"
+        raise CheckpointError(f"{path}: {what}; save the model after its weights are there")
     odd = [n for n, t in tensors.items() if t.is_quantized or t.is_complex() or t.layout != torch.strided]
     if odd:
         raise CheckpointError(f"{path}: quantised, sparse or complex weights ({_groups(odd)}); expected floats")
@@ -386,36 +341,24 @@ def _sound(checkpoint: Checkpoint) -> Checkpoint:
     try:
         tensors = {name: tensor.float() if name in short else tensor for name, tensor in tensors.items()}
     except (NotImplementedError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{path}: weights that torch cannot turn into float32 ({', '.join(sorted(_dtypes(tensors, short)))}); "
-            "write the file again as float32"
-        ) from error
+        kinds = ", ".join(sorted({str(tensors[name].dtype).removeprefix("torch.") for name in short}))
+        what = f"weights that torch cannot turn into float32 ({kinds})"
+        raise CheckpointError(f"{path}: {what}; write the file again as float32") from error
     floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-    bad = [name for name, tensor in floats.items() if not tensor.float().isfinite().all()]  # as it is computed
-    if bad:
-        raise CheckpointError(
-            f"{path}: NaN or infinite weights in {len(bad)} of {len(tensors)} tensors ({_groups(bad)}); "
-            "the training diverged or the file is damaged; take another checkpoint"
-        )
+    if bad := [name for name, tensor in floats.items() if not tensor.float().isfinite().all()]:  # as it is computed
+        why = f"NaN or infinite weights in {len(bad)} of {len(tensors)} tensors ({_groups(bad)})"
+        raise CheckpointError(f"{path}: {why}; the training diverged or the file is damaged; take another checkpoint")
     return replace(checkpoint, tensors=tensors, notes=tuple(notes))
 
 
-def _dtypes(tensors: Mapping[str, Tensor], names: set[str]) -> set[str]:
-    return {str(tensors[name].dtype).removeprefix("torch.") for name in names}
-
-
 def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError for a tensor that repeats the few numbers of its storage: the first operation on it would
-    fill the memory.
-    """
+    """Raise CheckpointError for a tensor that repeats the few numbers of its storage, until it is computed with."""
     dense = [t for t in tensors.values() if t.layout == torch.strided and not t.is_meta]
     held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in dense}
     claimed, stored = sum(t.numel() * max(t.itemsize, 4) for t in dense), sum(held.values())
     if claimed > 4 * stored + _ROOM:
-        raise CheckpointError(
-            f"{path}: {stored >> 20} MB of numbers claim to be {claimed >> 20} MB of weights; refused, for it would "
-            "fill the memory; take another checkpoint"
-        )
+        why = f"{stored >> 20} MB of numbers claim to be {claimed >> 20} MB of weights"
+        raise CheckpointError(f"{path}: {why}; refused, for it would fill the memory; take another checkpoint")
 
 
 def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool = False) -> tuple[str, ...]:
@@ -433,21 +376,14 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
     wrong = [name for name in tensors if name in expected and tensors[name].shape != expected[name].shape]
     fits = {name: tensor for name, tensor in tensors.items() if name in expected and name not in wrong}
     shapes = {name: f"{list(tensors[name].shape)} for {list(expected[name].shape)}" for name in wrong}
-    faults = [
-        f"{len(names)} {what}: {_groups(names, shapes)}"
-        for what, names in (("missing", missing), ("unexpected", unexpected), ("of wrong shape", wrong))
-        if names
-    ]
+    kinds = {"missing": missing, "unexpected": unexpected, "of wrong shape": wrong}
+    faults = [f"{len(names)} {what}: {_groups(names, shapes)}" for what, names in kinds.items() if names]
     if faults and (not allow_partial or not fits):
-        remedy = _remedy(missing, unexpected, wrong, tensors, expected)
-        if not remedy:
-            remedy = "give the right --arch, or --allow-partial to load what fits" if fits else _NOTHING
-        raise CheckpointError(
-            f"{checkpoint.path}: does not fit {type(model).__name__} ({len(fits)} of {len(expected)} tensors fit; "
-            f"{'; '.join(faults)}); {remedy}"
-        )
-    whole = [n for n, t in fits.items() if expected[n].is_floating_point() and not t.is_floating_point()]
-    if whole:
+        usual = "give the right --arch, or --allow-partial to load what fits" if fits else _NOTHING
+        remedy = _remedy(kinds, tensors, expected) or usual
+        found = f"{len(fits)} of {len(expected)} tensors fit; {'; '.join(faults)}"
+        raise CheckpointError(f"{checkpoint.path}: does not fit {type(model).__name__} ({found}); {remedy}")
+    if whole := [n for n, t in fits.items() if expected[n].is_floating_point() and not t.is_floating_point()]:
         raise CheckpointError(
             f"{checkpoint.path}: whole numbers where {type(model).__name__} has weights ({_groups(whole)}); quantised "
             "weights are not read: write the file again as float32"
@@ -461,14 +397,9 @@ _HEAD = re.compile(r"(.*\.)?(head|head_dist|fc|classifier|linear)\.(weight|bias)
 _SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|temperature|alpha|([qk]_norm|query_network)\.(weight|bias))")
 
 
-def _remedy(
-    missing: Sequence[str],
-    unexpected: Sequence[str],
-    wrong: Sequence[str],
-    tensors: Mapping[str, Tensor],
-    expected: Mapping[str, Tensor],
-) -> str:
+def _remedy(kinds: Mapping[str, list[str]], tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
     """Return what to do, if all faults have one of a few known causes; else ''."""
+    missing, unexpected, wrong = kinds.values()
     last = list(expected)[-1].rpartition(".")[0]  # the layer that gives the classes, whatever its name
     same = [name for name in wrong if tensors[name].ndim and tensors[name].shape[1:] == expected[name].shape[1:]]
     heads = [name for name in same if _HEAD.fullmatch(name) or name.rpartition(".")[0] == last]
@@ -485,9 +416,8 @@ def _remedy(
         classes = tensors[heads[0]].shape[0]
         remedies.append(f"the file has {classes} classes: --num-classes {classes}")
     if positions:
-        remedies.append(
-            "its position embeddings are of another image size: --img-size N builds for N and resamples them"
-        )
+        other = "its position embeddings are of another image size"
+        remedies.append(f"{other}: --img-size N builds for N and resamples them")
     return "; ".join(remedies)
 
 

@@ -1,16 +1,22 @@
-"""What a file says about its network: within bounds, and the architecture that its shapes tell.
+"""What a file says about its network: within bounds, the architecture that its shapes tell, and what a script left.
 
-bytes of metadata could ask for more than any memory holds.
+A few bytes of metadata could ask for more than any memory holds. Only what shapes really show is used; what they cannot
+show (number of heads, activation, normalisation of pixels) is taken from the family's convention, with a note. No other
+family is guessed.
 
-Only what shapes really show is used; what they cannot show (number of heads, activation, normalisation of pixels) is
-taken from the family's convention, with a note. Any other family is never guessed.
+What a training script left next to the weights, and what names say, is a claim about the set-up, and never proof. Each
+has a source, which run.json keeps: `metadata` where the file states the value, `trainer` where the arguments are those
+of a known script and the script fixes the value, `name` where only a name says so. The scripts, read in their public
+code: DeiT and what is built on it (QUEST, Elliptical), MAE, BEiT, ConvNeXt, DINO and iBOT, the references of
+torchvision, and timm's train.py.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -20,6 +26,8 @@ from torch import Tensor, device
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..attention.registry import FORMULAS
+from ..common.preprocessing import IMAGENET, INCEPTION, is_real
 from ..errors import CheckpointError, ModelError
 
 MOST_CLASSES = 1_000_000
@@ -48,39 +56,35 @@ _BUILT = frozenset(_WORDS.split())
 
 
 def check_arguments(
-    kwargs: Mapping[str, Any], where: Path | str, *, any_name: bool = False, name: str = "arch_kwargs"
-) -> None:
-    """Raise ModelError for an argument that is unknown, too large, or not a plain value.
-
-    any_name: they go to the user's own function, whose arguments may have any name.
+    kwargs: object, where: Path | str, *, any_name: bool = False, name: str = "arch_kwargs"
+) -> dict[str, Any]:
+    """Return arguments by name. Raises CheckpointError for anything else, and ModelError for an argument that is
+    unknown, too large, or not a plain value. any_name: they go to the user's own function, which may have any.
     """
+    if not isinstance(kwargs, dict):
+        raise CheckpointError(f"{where}: metadata {name} is {kwargs!r}; expected a JSON object")
     for key, value in kwargs.items():
         if key not in _BUILT and not any_name:
             remedy = "expected only the shape of the network; build it yourself and give --arch FILE.py:FUNCTION"
             raise ModelError(f"{where}: {name} holds {str(key)[:80]}; {remedy}")
         if not _is_shape(value):
-            raise ModelError(
-                f"{where}: {name} has {key} = {repr(value)[:80]}; expected a text, or numbers up to {_NUMBER}"
-            )
+            shown = repr(value)[:80]
+            raise ModelError(f"{where}: {name} has {key} = {shown}; expected a text, or numbers up to {_NUMBER}")
+    return kwargs
 
 
 def check_classes(claimed: object, where: Path | str) -> int:
     """Return the number of classes that a file or a user claims. Raises CheckpointError where it cannot be one."""
     if not isinstance(claimed, int) or not 0 <= claimed <= MOST_CLASSES:
-        raise CheckpointError(
-            f"{where}: metadata num_classes is {repr(claimed)[:80]}; expected a whole number of at most {MOST_CLASSES}"
-        )
+        shown, most = repr(claimed)[:80], MOST_CLASSES
+        raise CheckpointError(f"{where}: metadata num_classes is {shown}; expected a whole number of at most {most}")
     return claimed
 
 
 def _is_shape(value: object, depth: int = 2) -> bool:
     """Whether it is a plain value, a list of them, or such lists in a list, as CrossViT has for its branches."""
-    if not isinstance(value, list):
-        return _is_plain(value)
-    return depth > 0 and len(value) <= _LIST and all(_is_shape(each, depth - 1) for each in value)
-
-
-def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return depth > 0 and len(value) <= _LIST and all(_is_shape(each, depth - 1) for each in value)
     if isinstance(value, str):
         return len(value) <= _TEXT
     return value is None or (isinstance(value, int | float) and abs(value) <= _NUMBER)  # false for NaN
@@ -106,7 +110,9 @@ class Allowance(TorchDispatchMode):
             self.tensors -= 1
             return func(*args, **kwargs)
         made = func(*args, **kwargs)
-        self._count(sum(part.numel() for part in _new_tensors(made, args)))
+        held = {part.untyped_storage().data_ptr() for part in tree_leaves(args) if isinstance(part, Tensor)}
+        parts = (part for part in tree_leaves(made) if isinstance(part, Tensor))
+        self._count(sum(part.numel() for part in parts if part.untyped_storage().data_ptr() not in held))
         return made
 
     def _count(self, numbers: int) -> None:
@@ -116,14 +122,6 @@ class Allowance(TorchDispatchMode):
                 f"{self.where}: what it says about its network asks for many times the {self.held} numbers that it "
                 "holds; refused, for it would fill the memory; check the file, or give --arch"
             )
-
-
-def _new_tensors(made: Any, given: Any) -> Iterator[Tensor]:
-    """Yield the tensors in what an operation made that are not parts of what it was given."""
-    held = {part.untyped_storage().data_ptr() for part in tree_leaves(given) if isinstance(part, Tensor)}
-    for part in tree_leaves(made):
-        if isinstance(part, Tensor) and part.untyped_storage().data_ptr() not in held:
-            yield part
 
 
 SIZES = {192: ("tiny", 3), 384: ("small", 6), 768: ("base", 12), 1024: ("large", 16), 1280: ("huge", 16)}
@@ -146,14 +144,11 @@ class Guess:
 
 
 def renamed(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return tensors with the LayerScale names of the DeiT-3 files (`gamma_1`) as timm has them (`ls1.gamma`), and
-    notes.
-    """
+    """Return tensors with the LayerScale names of DeiT-3's files (`gamma_1`) as timm has them (`ls1.gamma`); notes."""
     new = {re.sub(r"^(blocks\.\d+)\.gamma_([12])$", r"\1.ls\2.gamma", name): tensor for name, tensor in tensors.items()}
     changed = sum(name not in tensors for name in new)
-    return new, (
-        f"{changed} LayerScale tensors mapped from gamma_1, gamma_2 to ls1.gamma, ls2.gamma",
-    ) if changed else ()
+    note = f"{changed} LayerScale tensors mapped from gamma_1, gamma_2 to ls1.gamma, ls2.gamma"
+    return new, (note,) if changed else ()
 
 
 def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless: bool = False) -> Guess:
@@ -173,8 +168,9 @@ def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless:
     convention = f"{heads} heads by the family's convention (shapes do not show the number)"
     if "blocks.0.attn.q_norm.weight" in shapes and "blocks.0.attn.q_norm.bias" not in shapes:
         raise _refusal("queries and keys under another norm than LayerNorm")
-    shown = _shown_heads(shapes, dim)
-    if shown:
+    by_norm = (shapes.get(f"blocks.0.attn.{name}") for name in ("q_norm.weight", "q_scale"))
+    by_head = shapes.get("blocks.0.attn.qk_scale")
+    if shown := next((dim // shape[-1] for shape in by_norm if shape), by_head[0] if by_head else None):
         heads, convention = shown, f"{shown} heads by the size of the query norm or scale"
     depth = 1 + max(int(match[1]) for name in shapes if (match := re.match(r"blocks\.(\d+)\.", name)))
     if depth > len(shapes):
@@ -185,6 +181,9 @@ def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless:
     registers = shapes["reg_token"][1] if "reg_token" in shapes else 0
     tokens, distilled = "cls_token" in shapes, "dist_token" in shapes
     grid, no_embed_class = _grid(shapes["pos_embed"][1], tokens + distilled + registers)
+    after, before = "fc_norm.weight" in shapes, "norm.weight" in shapes
+    if after == before:
+        raise _refusal("both norm and fc_norm" if after else "no final norm")
     kwargs: dict[str, Any] = {
         "img_size": grid * patch,
         "patch_size": patch,
@@ -199,7 +198,8 @@ def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless:
         "class_token": tokens,
         "reg_tokens": registers,
         "no_embed_class": no_embed_class,
-        **_pooling(shapes, tokens),
+        "global_pool": "avg" if after or not tokens else "token",
+        "fc_norm": after,
     }
     deit3 = "blocks.0.ls1.gamma" in shapes and no_embed_class and not registers
     named = next((name for name in names if "deit" in name.lower()), "")
@@ -207,24 +207,10 @@ def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless:
     seen = [text for text, there in (("distilled", distilled), (f"{registers} register tokens", registers)) if there]
     classes = f"{kwargs['num_classes']} classes" if kwargs["num_classes"] else "no classifier"
     summary = f"{depth} blocks, patch {patch}, {grid * patch} pixels, {classes}"
-    return Guess(
-        arch,
-        kwargs,
-        (
-            f"architecture guessed from the tensors: {arch}, {', '.join([summary, *seen])}; {convention}",
-            *((f"taken for a DeiT because of the name {named!r}",) if named and not distilled and not deit3 else ()),
-        ),
-    )
-
-
-def _shown_heads(shapes: Mapping[str, tuple[int, ...]], dim: int) -> int | None:
-    """Return the number of heads, where a norm or a scale of queries shows it."""
-    for name in ("q_norm.weight", "q_scale"):
-        shape = shapes.get(f"blocks.0.attn.{name}")
-        if shape:
-            return dim // shape[-1]
-    shape = shapes.get("blocks.0.attn.qk_scale")
-    return shape[0] if shape else None
+    notes = (f"architecture guessed from the tensors: {arch}, {', '.join([summary, *seen])}; {convention}",)
+    if named and not distilled and not deit3:
+        notes += (f"taken for a DeiT because of the name {named!r}",)  # type: ignore[assignment]
+    return Guess(arch, kwargs, notes)
 
 
 def _refusal(why: str) -> CheckpointError:
@@ -241,8 +227,7 @@ def _check_family(shapes: Mapping[str, tuple[int, ...]], headless: bool) -> None
         raise _refusal(f"no ViT or DeiT of timm (they begin {first})")
     if any(name.startswith("norm_pre.") for name in shapes):
         raise _refusal("a norm before the blocks, as in CLIP, whose activation function is not in the shapes")
-    strange = [name for name in shapes if not _FAMILY.fullmatch(name)]
-    if strange:
+    if strange := [name for name in shapes if not _FAMILY.fullmatch(name)]:
         raise _refusal(f"{len(strange)} names that no plain ViT or DeiT has ({', '.join(strange[:3])})")
     if "head.weight" not in shapes and not headless:
         raise _refusal("no classifier (head.weight); of features alone robustkit features tells more")
@@ -258,19 +243,184 @@ def _grid(length: int, prefix: int) -> tuple[int, bool]:
     raise _refusal(f"{length} position embeddings, which is not a square grid with or without {prefix} prefix tokens")
 
 
-def _pooling(shapes: Mapping[str, tuple[int, ...]], tokens: bool) -> dict[str, Any]:
-    after, before = "fc_norm.weight" in shapes, "norm.weight" in shapes
-    if after == before:
-        raise _refusal("both norm and fc_norm" if after else "no final norm")
-    return {"global_pool": "avg" if after or not tokens else "token", "fc_norm": after}
-
-
 def _name(size: str, patch: int, deit: bool, distilled: bool, *, deit3: bool) -> str:
     """Return the timm name whose defaults (mean, std, crop) suit best. Sizes and patches themselves go into kwargs."""
     family = "deit3" if deit3 else "deit" if deit else "vit"
     middle = "distilled_" if distilled else ""
     names = [f"{family}_{size}_{middle}patch{p}_224" for p in (patch, 16, 14)]
-    if distilled:
-        names.append("deit_base_distilled_patch16_224")
-    names.append(f"{'deit3' if deit3 else 'deit'}_base_patch16_224" if deit or deit3 else f"vit_{size}_patch16_224")
+    names += ["deit_base_distilled_patch16_224"] if distilled else []
+    names.append(f"{family}_base_patch16_224" if deit or deit3 else f"vit_{size}_patch16_224")
     return next(name for name in (*names, "vit_base_patch16_224") if timm.is_model(name))
+
+
+_HOLDERS = ("args", "config", "hparams", "hyper_parameters", "opt", "cfg", "arguments")
+_NAMES = {  # argument of a training script -> name in our metadata
+    **dict.fromkeys(("arch", "model", "model_name"), "arch"),
+    **dict.fromkeys(("num_classes", "nb_classes", "num_labels"), "num_classes"),
+    **dict.fromkeys(("img_size", "image_size", "input_size", "val_crop_size"), "input_size"),
+    **dict.fromkeys(("attention", "attn_type", "attention_type", "attn"), "attention"),
+    **dict.fromkeys(("mean", "image_mean", "img_mean"), "mean"),
+    **dict.fromkeys(("std", "image_std", "img_std"), "std"),
+    **dict.fromkeys(("crop_pct", "eval_crop_ratio"), "crop_pct"),
+    **{name: name for name in ("interpolation", "crop_mode")},
+}
+_INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos")
+_OF_DINO = ("out_dim", "teacher_temp", "global_crops_scale", "local_crops_number", "n_last_blocks")
+_NEGATED = re.compile(r"(?i)(^|_)(no|not|non|without|disable[sd]?|skip|ablat\w*|distill?\w*|from|vs|compare\w*)(_|$)")
+_SYNONYMS = {"mahala": "elliptical", "mahalanobis": "elliptical"}
+_NAMED = {name: name for name, formula in FORMULAS.items() if not formula.initial(1, 1) and "-" not in name} | _SYNONYMS
+
+
+@dataclass
+class Claims:
+    """What a file says about its model. metadata: JSON types, by the names of our own checkpoints. sources: of each
+    entry, `metadata`, `trainer` or `name`. notes: lines for the user.
+    """
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def claim(self, name: str, value: Any, source: str = "metadata") -> None:
+        if name not in self.metadata:
+            self.metadata[name], self.sources[name] = value, source
+
+
+def claims_of(content: Mapping[str, Any]) -> Claims:
+    """Return what a training script saved next to the weights. content: what torch.load returned; no value of it runs.
+
+    A value stands in the file's top level or in the arguments next to the weights; the first found counts.
+    """
+    claims = Claims()
+    held = (content.get(name) for name in _HOLDERS)
+    arguments = (vars(each) if isinstance(each, argparse.Namespace) else each for each in held)
+    holders = [content, *(each for each in arguments if isinstance(each, Mapping))]
+    for holder in holders:
+        for theirs, ours in _NAMES.items():
+            if (value := _plain(holder.get(theirs))) is not None:
+                claims.claim(ours, value)
+    _check_attention(claims, holders)
+    _check_size(claims)
+    _check_pixels(claims)
+    size = claims.metadata.get("input_size")
+    if size and max(size) <= 32 and any("eval_crop_ratio" in holder for holder in holders):
+        claims.metadata["crop_pct"] = 1.0  # DeiT's script shows such images whole
+    for holder in holders:
+        for script, values in _fixed_by(holder, size):
+            for name, value in values.items():
+                claims.claim(name, value, "trainer")
+            taken = ", ".join(name for name in values if claims.sources[name] == "trainer")
+            if taken:
+                claims.notes.append(f"{taken} as {script} fixes them: the file holds its arguments")
+    return claims
+
+
+def formula_in(name: str) -> str | None:
+    """Return the attention formula that a name of a model or file mentions: `deit_tiny_patch16_224_quest` -> `quest`.
+    None where it mentions none, or several that are no formula together.
+    """
+    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
+    words |= {word.lower() for word in re.split(r"[^A-Za-z0-9]+", name)}
+    found = {_NAMED[word] for word in words if word in _NAMED}
+    if found == {"elliptical", "quest"} or "ellipticalquest" in words:
+        return "elliptical-quest"
+    return found.pop() if len(found) == 1 else None
+
+
+def _plain(value: object) -> Any:
+    """Return a text, a number that a message can show, or a short list of them; None for anything else."""
+    if isinstance(value, list | tuple):
+        values = [_plain(item) for item in value]
+        return values if 0 < len(values) < 10 and None not in values else None
+    if isinstance(value, str):
+        return value or None
+    return value if isinstance(value, int | float) and not abs(value) >= 1 << 63 else None
+
+
+def _check_attention(claims: Claims, holders: list[Mapping[str, Any]]) -> None:
+    """Keep a formula that is known; a flag such as `quest=True` or `use_quest=True` names one, too."""
+    said = claims.metadata.get("attention")
+    if said is not None and said not in ("none", "other"):
+        formula = next((name for name in FORMULAS if str(said).strip().lower() == name), None)
+        if formula is None and str(said).partition("(")[0] not in FORMULAS:
+            del claims.metadata["attention"], claims.sources["attention"]
+            claims.notes.append(f"the file says attention {str(said)[:40]!r}, which is none of robustkit's formulas")
+        elif formula is not None:
+            claims.metadata["attention"] = formula
+    for holder in holders[1:]:
+        flags = [str(name) for name, value in holder.items() if value is True and not _NEGATED.search(str(name))]
+        found = {formula for flag in flags if (formula := formula_in(flag)) not in (None, "standard")}
+        if found == {"elliptical", "quest"}:
+            found = {"elliptical-quest"}
+        if len(found) == 1:
+            claims.claim("attention", found.pop(), "name")  # of an argument, which may mean something else
+
+
+def _check_size(claims: Claims) -> None:
+    """Keep an image size as [height, width]; timm's option has the channels first."""
+    size = claims.metadata.get("input_size")
+    sides = size[-2:] if isinstance(size, list) else [size]
+    if all(type(side) is int for side in sides):
+        claims.metadata["input_size"] = sides if len(sides) == 2 else sides * 2
+    else:  # others say nothing that can be used
+        claims.metadata.pop("input_size", None)
+        claims.sources.pop("input_size", None)
+
+
+def _check_pixels(claims: Claims) -> None:
+    """Keep a mean and std of three channels, in units of pixels in [0, 1], and an interpolation that is known."""
+    for name in ("mean", "std"):
+        if name in claims.metadata:
+            values = claims.metadata[name] = _three(claims.metadata[name])
+            if not (isinstance(values, list) and len(values) == 3 and all(map(is_real, values))):
+                _drop(claims, name, "expected three numbers")
+    both = [claims.metadata.get(name, []) for name in ("mean", "std")]
+    if all(both) and max(both[0]) > 1:  # of pixels in 0 to 255
+        for name in ("mean", "std"):
+            claims.metadata[name] = [value / 255 for value in claims.metadata[name]]
+        claims.notes.append("the file's mean and std are of pixels from 0 to 255; divided by 255")
+    interpolation = claims.metadata.get("interpolation")
+    if interpolation is not None and str(interpolation).lower() not in _INTERPOLATIONS:
+        _drop(claims, "interpolation", f"expected one of {', '.join(_INTERPOLATIONS)}")
+
+
+def _three(value: Any) -> Any:
+    """Return three numbers where a text or a single number stands for them; anything else as it is."""
+    if isinstance(value, str):
+        try:
+            value = [float(part) for part in value.replace(",", " ").strip("[]() ").split()]
+        except ValueError:
+            return value
+    values = [value] if is_real(value) else value
+    return values * 3 if isinstance(values, list) and len(values) == 1 else values
+
+
+def _drop(claims: Claims, name: str, expected: str) -> None:
+    value = claims.metadata.pop(name)
+    del claims.sources[name]
+    claims.notes.append(f"the file says {name} {repr(value)[:40]}, which is left out; {expected}")
+
+
+def _fixed_by(arguments: Mapping[str, Any], size: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a script whose arguments these are, with the values of the set-up that its code fixes."""
+    side = max(size) if isinstance(size, list) else 224
+    # What MAE, BEiT and ConvNeXt do: a crop of 224 from 256, and no crop of larger images.
+    usual = {"crop_pct": 224 / 256 if side <= 224 else 1.0, "interpolation": "bicubic"}
+    if isinstance(default := arguments.get("imagenet_default_mean_and_std"), bool):
+        mean, std = IMAGENET if default else INCEPTION
+        yield "BEiT's or ConvNeXt's script", {"mean": list(mean), "std": list(std), **usual}
+        return
+    statistics = {"mean": list(IMAGENET[0]), "std": list(IMAGENET[1])}
+    if _is_number(arguments.get("eval_crop_ratio")):
+        yield "DeiT's script", {**statistics, "interpolation": "bicubic"}
+    elif _is_number(arguments.get("val_crop_size")) and _is_number(arguments.get("val_resize_size")):
+        crop = min(1.0, arguments["val_crop_size"] / arguments["val_resize_size"])
+        yield "torchvision's script", {**statistics, "crop_pct": crop, "interpolation": "bilinear"}
+    elif "nb_classes" in arguments and "input_size" in arguments and "mean" not in arguments:  # timm's has a mean
+        yield "DeiT's or MAE's script", {**statistics, **(usual if side > 32 else {})}
+    elif isinstance(arguments.get("arch"), str) and any(name in arguments for name in _OF_DINO):
+        yield "DINO's or iBOT's script", {**statistics, "crop_pct": 224 / 256, "interpolation": "bicubic"}
+
+
+def _is_number(value: object) -> bool:
+    return is_real(value) and value > 0  # type: ignore[operator]

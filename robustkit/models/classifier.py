@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import timm
 import torch
@@ -27,14 +27,13 @@ from .identity import (
     attention_notes,
     display_name,
     give_attention,
+    identity_of,
     warn_of_assumptions,
     without_head,
 )
 from .input_config import InputOptions, pair, resolve_preprocessing
 from .specs import find
 from .state_dict import VIT
-
-T = TypeVar("T")
 
 
 def load(
@@ -75,7 +74,10 @@ def load(
     wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size)
     if spec.startswith("timm:"):
         classifier = _from_timm(spec, wanted, pretrained)
-        return as_features(classifier) if features else _with_head(classifier.identity.num_classes, spec, classifier)
+        if features:
+            return as_features(classifier)
+        _check_head(classifier.identity.num_classes, spec)
+        return classifier
     source = find(spec)
     if source.transformers:
         from . import hugging_face
@@ -99,10 +101,8 @@ def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
     notes = () if pretrained else (f"{name} has random weights",)
     published = (getattr(network, "pretrained_cfg", None) or {}).get("num_classes")
     if pretrained and published is not None and wanted.num_classes not in (None, published):
-        raise ModelError(
-            f"{spec} has {published} classes, not {wanted.num_classes}: with another number its head would be random; "
-            "leave --num-classes out, or give the file of a checkpoint that was trained on them"
-        )
+        why = f"{spec} has {published} classes, not {wanted.num_classes}: with another number its head would be random"
+        raise ModelError(f"{why}; leave --num-classes out, or give the file of a checkpoint that was trained on them")
     by_timm = "published" if pretrained else "architecture"
     kind, source = give_attention(network, wanted.attention, {}, {}, spec, plain="published")
     resolved = resolve_preprocessing(network, wanted, {}, spec, config_of=by_timm)
@@ -154,54 +154,40 @@ def _from_file(
         tensors = without_head(network, tensors)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     notes += partial
-    by: dict[str, Any] = {
-        "said_by": checkpoint.metadata_source,
-        "config_of": "code" if is_factory(arch) else "architecture",
-    }
-    resolved = resolve_preprocessing(network, wanted, metadata, str(checkpoint.path), **by)
+    where, said_by, code = str(checkpoint.path), checkpoint.metadata_source, is_factory(arch)
+    config_of = "code" if code else "architecture"
+    resolved = resolve_preprocessing(network, wanted, metadata, where, said_by=said_by, config_of=config_of)
     notes += resolved.notes
-    timm_classes = None if is_factory(arch) else getattr(network, "num_classes", None)
+    timm_classes = None if code else getattr(network, "num_classes", None)
     if not features and timm_classes is not None:
-        _with_head(timm_classes, spec, network)
+        _check_head(timm_classes, spec)
     classes = 0 if features else timm_classes or classes_of(network, resolved.preprocessing.input_size)
     if not features and wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     names = metadata.get("class_names")
-    identity = ModelIdentity(
-        name=display_name(name),
-        spec=spec,
-        path=checkpoint.path,
-        sha256=checkpoint.sha256,
-        arch=arch,
-        attention=kind,
-        attention_source=source,
+    identity = identity_of(
+        *(checkpoint, name, spec, arch, (kind, source), partial),
         num_classes=int(classes),
         preprocessing=resolved.preprocessing,
         preprocessing_source=resolved.sources,
-        weights=checkpoint.weights + (", in part" if partial else ""),
-        code_sha256=code_digest(arch) if is_factory(arch) else None,
+        code_sha256=code_digest(arch) if code else None,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
         notes=checkpoint.notes + notes,
-        metadata=metadata,
     )
     return as_features(Classifier(network, identity)) if features else Classifier(network, identity)
 
 
-def _with_head(classes: int, spec: str, network: T) -> T:
-    """Return a network of timm that gives logits. Raises ModelError for one that gives features."""
-    if classes:
-        return network
-    raise ModelError(
-        f"{spec} has no classifier (num_classes 0): what it returns are features; evaluate them with robustkit features"
-    )
+def _check_head(classes: int, spec: str) -> None:
+    """Raise ModelError for a network of timm that gives features."""
+    if not classes:
+        said = "what it returns are features; evaluate them with robustkit features"
+        raise ModelError(f"{spec} has no classifier (num_classes 0): {said}")
 
 
 def _architecture(
     checkpoint: Checkpoint, wanted: InputOptions, headless: bool
 ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-    """Return (arch, arguments, notes): from the option, else a timm name from metadata, else a guess. A file never
-    names code.
-    """
+    """Return (arch, arguments, notes): of the option, else of metadata, else a guess; a file never names code."""
     claimed = checkpoint.metadata.get("arch")
     kwargs = checkpoint.metadata.get("arch_kwargs", {})
     if not isinstance(kwargs, dict):

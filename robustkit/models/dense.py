@@ -1,11 +1,14 @@
 """Networks that predict a class for each pixel, as segmenters of pixels in [0, 1]; the Segmenter (Strudel et al. 2021).
 
-Tensor names are those of the public checkpoints, `encoder.*` and `decoder.*`, whose encoder names are timm's.
+Tensor names are those of the public checkpoints, `encoder.*` and `decoder.*`, whose encoder names are timm's. Windows
+slide where a network takes images of one size: it sees those of any size, and its overlapping logits are averaged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,10 +22,202 @@ from timm.models.vision_transformer import (
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..common.preprocessing import LARGEST_SIDE
 from ..errors import ModelError, unknown
-from .architecture import create
+from .architecture import create, in_short, zeros_through
 from .identity import Classifier
-from .windows import Windows
+from .input_config import pair
+
+RESIZES = {"ade20k": (512, 2048)}
+"""The test pipeline of a data set in the public code: the short side, and the most of the long side."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How images are shown to a network.
+
+    size: (height, width) of a window. stride: rows and columns from one to the next, at most `size`; the last one ends
+        where the image does. short_side: images are resized (bilinearly) to it first; None for their own size. Either
+        way they are enlarged, never shrunk, to a window, as `inference` of the public code does (Strudel et al. 2021).
+    batch: most windows in one pass.
+    resize: one of RESIZES, to resize images as the public data pipeline does before that inference, except for its
+        rounding to 8 bits.
+    """
+
+    size: tuple[int, int]
+    stride: tuple[int, int]
+    short_side: int | None = None
+    batch: int = 16
+    resize: str | None = None
+
+    def __post_init__(self) -> None:
+        if not all(0 < step <= side for step, side in zip(self.stride, self.size, strict=True)):
+            why = f"stride {self.stride[0]}x{self.stride[1]} for windows of {self.size[0]}x{self.size[1]}"
+            raise ModelError(f"{why}: expected 1 or more, at most the window, so that no pixel is left out")
+        for what, number in (("short side", self.short_side), ("windows a pass", self.batch)):
+            if number is not None and number < 1:
+                raise ModelError(f"{what} {number}: expected 1 or more")
+        if self.resize not in (None, *RESIZES):
+            raise ModelError(unknown("resize", str(self.resize), RESIZES))
+        if self.resize is not None and self.short_side is not None:
+            both = f"resize {self.resize} and a short side of {self.short_side}: both say how large images are shown"
+            raise ModelError(f"{both}; give one of --resize and --short-side")
+
+    def sizes(self, height: int, width: int) -> list[tuple[int, int]]:
+        """Return the sizes that an image takes in turn, from its own to that at which windows are cut."""
+        taken = [(height, width)]
+        if self.resize is not None:
+            short, most = RESIZES[self.resize]
+            scale = min(most / max(height, width), short / min(height, width))
+            taken.append((max(1, int(height * scale + 0.5)), max(1, int(width * scale + 0.5))))
+        return [*taken, self._covering(*taken[-1])]
+
+    def _covering(self, height: int, width: int) -> tuple[int, int]:
+        """Return the size with the short side as asked, each side at least a window, rounded down as in public."""
+        sides, wanted = (height, width), list(self.size)
+        if self.short_side is not None:
+            shorter = int(width < height)
+            wanted[shorter] = max(wanted[shorter], self.short_side)
+        elif height >= wanted[0] and width >= wanted[1]:
+            return sides
+        first = 0 if wanted[0] * width >= wanted[1] * height else 1  # the side that has to grow most
+        other = 1 - first
+        wanted[other] = max(wanted[other], int(sides[other] / sides[first] * wanted[first]))
+        return wanted[0], wanted[1]
+
+    def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
+        """Return the top rows and left columns of the windows on an image shown at that size."""
+        rows, columns = (
+            [*(at for at in range(0, side, step) if at < side - window), side - window]
+            for side, step, window in zip((height, width), self.stride, self.size, strict=True)
+        )
+        return rows, columns
+
+    def __call__(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """Return the logits (B, K, H, W) of normalised images (B, 3, H, W); differentiable.
+
+        network: windows to logits of their size, or of a coarser grid, which is enlarged bilinearly.
+        """
+        height, width = images.shape[-2:]
+        shown = images
+        for frame in self.sizes(height, width):
+            if shown.shape[-2:] != frame:
+                shown = functional.interpolate(shown, frame, mode="bilinear")
+        tops, lefts = self.edges(*frame)
+        high, wide = self.size
+        cut = torch.cat([shown[..., top : top + high, left : left + wide] for top in tops for left in lefts])
+        parts = [network(part) for part in torch.split(cut, self.batch)]
+        together = parts[0] if len(parts) == 1 else torch.cat(parts)
+        seen = together.reshape(len(tops), len(lefts), len(images), *together.shape[1:])
+        if seen.shape[-2:] == self.size:
+            logits = _averaged([_averaged(row.unbind(), lefts, dim=3) for row in seen], tops, dim=2)
+        else:
+            logits = _enlarged(seen, (tops, lefts), self.size, frame)
+        return logits if frame == (height, width) else functional.interpolate(logits, (height, width), mode="bilinear")
+
+
+def _averaged(parts: Sequence[Tensor], starts: Sequence[int], dim: int) -> Tensor:
+    """Join parts of equal length that begin at `starts` along a dimension; where they overlap, their mean."""
+    if len(parts) == 1:
+        return parts[0]
+    length = parts[0].shape[dim]
+    breaks = sorted({*starts, *(start + length for start in starts)})
+    pieces = []
+    for low, high in itertools.pairwise(breaks):
+        over = [(part, start) for part, start in zip(parts, starts, strict=True) if start <= low < start + length]
+        there = [part.narrow(dim, low - start, high - low) for part, start in over]
+        exact = torch.promote_types(parts[0].dtype, torch.float32)
+        pieces.append(there[0].to(exact) if len(there) == 1 else torch.stack(there).to(exact).mean(dim=0))
+    return torch.cat(pieces, dim)
+
+
+def _enlarged(
+    seen: Tensor, edges: tuple[Sequence[int], Sequence[int]], window: tuple[int, int], frame: tuple[int, int]
+) -> Tensor:
+    """Return the windows enlarged and averaged, (B, K, *frame), in two products of matrices: to enlarge a window
+    bilinearly, to put it in its place, and to divide by the number of windows there, is linear in its rows, and in its
+    columns.
+
+    seen: (rows of windows, columns of windows, B, K, h, w).
+    """
+    with torch.autocast(seen.device.type, enabled=False):
+        seen = seen.to(torch.promote_types(seen.dtype, torch.float32))
+        axes = zip(seen.shape[-2:], edges, window, frame, strict=True)
+        down, across = (_placed(*axis, seen) for axis in axes)
+        wide = seen.permute(2, 3, 0, 4, 1, 5).flatten(4, 5).flatten(2, 3) @ across
+        return down.mT @ wide
+
+
+def _placed(side: int, starts: Sequence[int], length: int, whole: int, like: Tensor) -> Tensor:
+    """Return (windows * side, whole): the share of each of a window's `side` values in each place of the whole."""
+    places = torch.eye(side, dtype=like.dtype, device=like.device)[None]
+    weights = functional.interpolate(places, length, mode="linear")[0]
+    placed = weights.new_zeros(len(starts), side, whole)
+    count = weights.new_zeros(whole)
+    for part, start in zip(placed, starts, strict=True):
+        part[:, start : start + length] = weights
+        count[start : start + length] += 1
+    return (placed / count).flatten(0, 1)
+
+
+_OVERLAPS = 8  # most windows along a side that a pixel may lie in, if the file gives the stride
+_OVERLAP = 32  # pixels that two windows share in the public code, if nothing gives the stride
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """What the user says about windows; None where the file or the architecture decides."""
+
+    window: int | tuple[int, int] | None = None
+    stride: int | tuple[int, int] | None = None
+    short_side: int | None = None
+    resize: str | None = None
+
+
+def sides(value: object, option: str) -> tuple[int, int]:
+    try:
+        return pair(value, option)
+    except ModelError:
+        raise ModelError(f"{option} is {value!r}; expected one or two positive whole numbers of pixels") from None
+
+
+def asked_windows(options: WindowOptions) -> tuple[Windows | None, tuple[str, ...]]:
+    """Return the windows that the user asks for, and notes; None for whole images."""
+    if options.window is not None:
+        return resolve_windows(sides(options.window, "--window"), options, {}, True, None)
+    if options.stride or options.short_side or options.resize:
+        raise ModelError("--stride, --short-side and --resize are of windows; give --window, too")
+    return None, ()
+
+
+def resolve_windows(
+    size: tuple[int, int], options: WindowOptions, metadata: Mapping[str, Any], ours: bool, stride: object
+) -> tuple[Windows, tuple[str, ...]]:
+    """Return the windows, and notes. stride: what the file says, for windows of this size."""
+    notes, said = tuple[str, ...](), stride if options.stride is None else options.stride
+    if said is None:
+        rows, columns = (side - _OVERLAP if side > 2 * _OVERLAP else side for side in size)
+        said = (rows, columns)
+        if rows < size[0]:
+            notes += (f"windows of {size[0]}x{size[1]} overlap by {_OVERLAP} pixels; --stride says otherwise",)
+    short = options.short_side
+    if short is None and options.resize is None:
+        short = metadata.get("short_side")
+    if short is None and options.resize is None and not ours:
+        notes += (
+            "images keep their size and are enlarged to a window where they are smaller, as in the public inference; "
+            "its data pipeline for ADE20K resizes them to a short side of 512 before that: --resize ade20k",
+        )
+    if short is not None and not (isinstance(short, int) and short > 0):
+        raise ModelError(f"--short-side is {short!r}; expected a positive whole number of pixels")
+    if options.short_side is None and short is not None and short > LARGEST_SIDE:
+        raise ModelError(f"the file's short side is {short}; expected {LARGEST_SIDE} at most; give --short-side")
+    steps = sides(said, "--stride")
+    if options.stride is None and any(_OVERLAPS * step < side for step, side in zip(steps, size, strict=True)):
+        what = f"the file's stride is {said!r} for windows of {size[0]}x{size[1]}"
+        raise ModelError(f"{what}; expected an eighth of these at least; give --stride")
+    return Windows(size, steps, short, resize=options.resize), notes
+
 
 _EXPECTED = "logits (batch, classes, height, width), or a dict that holds them as 'out'"
 
@@ -76,15 +271,12 @@ def count_classes(dense: Dense, size: tuple[int, int]) -> int:
     """Return K, by one forward of zeros. ModelError where the network does not give (B, K, H, W)."""
     name = type(dense.network).__name__
     try:
-        with torch.no_grad():
-            logits = dense.eval()(torch.zeros(1, 3, *size))
+        logits = zeros_through(dense, size)
     except ModelError:
         raise
     except Exception as error:  # the user's own code
-        said = (str(error).splitlines() or [""])[0][:160]
-        raise ModelError(
-            f"{name} fails on an image of {size[0]}x{size[1]} ({type(error).__name__}: {said}); expected {_EXPECTED}"
-        ) from error
+        shown = f"{size[0]}x{size[1]}"
+        raise ModelError(f"{name} fails on an image of {shown} ({in_short(error)}); expected {_EXPECTED}") from error
     return int(logits.shape[1])
 
 
@@ -107,9 +299,8 @@ class LinearDecoder(nn.Module):
 
 class MaskTransformer(nn.Module):
     """Patch tokens and one token per class go through blocks; a mask is the cosine of a patch and a class, normalised
-    over the classes. (B, N, D) to (B, N, K).
-
-    dropout, drop_path: while training; the second block has all of drop_path and the first none, as published.
+    over the classes. (B, N, D) to (B, N, K). dropout, drop_path: while training; the second block has all of drop_path
+    and the first none, as published.
     """
 
     def __init__(
@@ -158,11 +349,8 @@ class MaskTransformer(nn.Module):
             tokens = block(tokens)
         tokens = self.decoder_norm(tokens)
         patches, classes = tokens[:, : -self.classes], tokens[:, -self.classes :]
-        patches, classes = (
-            functional.normalize(side @ projection, dim=-1)
-            for side, projection in ((patches, self.proj_patch), (classes, self.proj_classes))
-        )
-        return self.mask_norm(patches @ classes.mT)  # type: ignore[no-any-return]
+        patches, classes = functional.normalize(patches @ self.proj_patch, dim=-1), classes @ self.proj_classes
+        return self.mask_norm(patches @ functional.normalize(classes, dim=-1).mT)  # type: ignore[no-any-return]
 
 
 class SegmenterNetwork(nn.Module):
@@ -204,10 +392,8 @@ def build_segmenter(
 
     arch: a ViT of timm. window: side or (height, width) of the images, multiples of the patch; the architecture's own
         if left out. decoder_kwargs: depth, heads, dropout, drop_path of a mask transformer.
-    norm_eps: of the encoder's LayerNorms; None for the architecture's own.
-
-    Raises:
-        ModelError: an unknown decoder, an encoder that is not a ViT of timm, or values that do not fit.
+    norm_eps: of the encoder's LayerNorms; None for the architecture's own. Raises ModelError for an unknown decoder, an
+        encoder that is not a ViT of timm, and values that do not fit.
     """
     if decoder not in DECODERS:
         raise ModelError(unknown("decoder", decoder, DECODERS))
@@ -218,30 +404,17 @@ def build_segmenter(
     if is_model_in_modules(arch, _VITS) or not timm.is_model(arch):  # the second to say which names are near
         encoder = create(arch, kwargs=kwargs, img_size=window)
     if not isinstance(encoder, VisionTransformer):
-        raise ModelError(
-            f"{arch} cannot be a Segmenter's encoder: expected a ViT of timm, such as vit_tiny_patch16_224"
-        )
-    _check_patches(encoder)
-    width = int(encoder.embed_dim)
-    try:
-        head = (
-            LinearDecoder(width, classes)
-            if decoder == "linear"
-            else MaskTransformer(width, classes, **(decoder_kwargs or {}))
-        )
-    except (TypeError, ValueError, AssertionError) as fault:
-        raise ModelError(f"decoder {decoder} cannot be built with {dict(decoder_kwargs or {})} ({fault})") from None
-    return SegmenterNetwork(encoder, head, classes)
-
-
-def _check_patches(encoder: VisionTransformer) -> None:
-    """Raise ModelError where an image is not a multiple of the patches: timm leaves out its last pixels, which need a
-    label here.
-    """
+        usual = "a ViT of timm, such as vit_tiny_patch16_224"
+        raise ModelError(f"{arch} cannot be a Segmenter's encoder: expected {usual}")
     embed: Any = encoder.patch_embed
     patch = embed.feat_ratio(as_scalar=False)
-    if any(side % step for side, step in zip(embed.img_size, patch, strict=True)):
-        window = "x".join(map(str, embed.img_size))
-        raise ModelError(
-            f"window {window} for patches of {'x'.join(map(str, patch))}: expected multiples of these; check --window"
-        )
+    if any(side % step for side, step in zip(embed.img_size, patch, strict=True)):  # timm leaves out the last pixels
+        size, steps = ("x".join(map(str, sides)) for sides in (embed.img_size, patch))
+        raise ModelError(f"window {size} for patches of {steps}: expected multiples of these; check --window")
+    width = int(encoder.embed_dim)
+    try:
+        if decoder == "linear":
+            return SegmenterNetwork(encoder, LinearDecoder(width, classes), classes)
+        return SegmenterNetwork(encoder, MaskTransformer(width, classes, **(decoder_kwargs or {})), classes)
+    except (TypeError, ValueError, AssertionError) as fault:
+        raise ModelError(f"decoder {decoder} cannot be built with {dict(decoder_kwargs or {})} ({fault})") from None

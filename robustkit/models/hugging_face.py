@@ -1,30 +1,262 @@
 """Checkpoints of the transformers library as classifiers and segmenters: a folder of config.json, weights, processor.
 
 The library builds the network and reads names of older releases; files are read by us (`checkpoint`), since nothing of
-theirs may be executed or fetched, and nothing larger than the weights may be built.
+theirs may be executed or fetched, and nothing larger than the weights may be built. Each processor of the library has a
+resize of its own, and what it means by `size` differs from class to class. So what we read of it is believed only where
+both make the same pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.transforms.functional import pil_to_tensor
 
+from ..attention.apply import attention_layers
+from ..attention.interface import NOTED
+from ..attention.layers import SCALES
+from ..common.determinism import seeded
+from ..common.files import json_of, reason
 from ..common.preprocessing import Preprocessing
+from ..data.class_names import printable
 from ..data.images import to_pixels, unit
-from ..errors import CheckpointError, ModelError
-from .dense import Dense, Segmenter, count_classes
-from .identity import Classifier, as_features
+from ..errors import CheckpointError, ModelError, unknown
+from .checkpoint import Checkpoint, read
+from .claims import Allowance
+from .dense import Dense, Segmenter, WindowOptions, asked_windows, count_classes
+from .identity import Classifier, ModelIdentity, as_features, attention_notes, give_attention, identity_of
 from .input_config import InputOptions, resolve_preprocessing
-from .specs import ModelFile
+from .specs import WEIGHT_FILES, ModelFile
 from .transformers_config import Folder, normalisation, quiet, read_folder, resizing
-from .transformers_load import Loaded, build, check_pixels, library
-from .windows import WindowOptions, resolve_windows, sides
+
+INDEX = "model.safetensors.index.json"
+_INDEX = 64 << 20  # bytes of an index
+_PLACED = re.compile(rf"(.*)\.({'|'.join(SCALES)}|[qk]_norm\.(?:weight|bias))")  # a layer, and what a formula adds
+
+
+def is_sharded(folder: Path) -> bool:
+    """Whether an index names the files of its weights; a whole file next to it comes first, as in transformers."""
+    return (folder / INDEX).is_file() and not (folder / WEIGHT_FILES[0]).is_file()
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return the files of a folder's weights, in the order of their names; CheckpointError where there are none."""
+    if is_sharded(folder):
+        return [folder / name for name in sorted({str(name) for name in _places(folder / INDEX).values()})]
+    file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
+    if file is None:
+        raise CheckpointError(
+            f"{folder}: no weights next to config.json; expected {' or '.join((*WEIGHT_FILES, INDEX))}"
+        )
+    return [file]
+
+
+def _places(index: Path) -> Mapping[str, str]:
+    try:
+        said = json_of(index, _INDEX)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{index}: not JSON ({reason(error)}); expected an index of weights") from error
+    places = said.get("weight_map") if isinstance(said, Mapping) else None
+    if not isinstance(places, Mapping) or not places:
+        raise CheckpointError(f"{index}: has no weight_map; expected the file of each tensor")
+    for name in map(str, places.values()):
+        if Path(name).name != name or len(name) > 200 or not name.isprintable() or not name.endswith(".safetensors"):
+            raise CheckpointError(f"{index}: names the file {name[:80]!r}; expected .safetensors files next to it")
+    return places
+
+
+def read_weights(folder: Path) -> Checkpoint:
+    """Read the weights of a folder: one file, or those that an index names."""
+    files, index = files_of(folder), folder / INDEX
+    parts = [read(file, prefixes=False) for file in files]
+    if not is_sharded(folder):
+        return parts[0]
+    places = _places(index)
+    tensors: dict[str, Tensor] = {}
+    for file, part in zip(files, parts, strict=True):
+        tensors |= {key: value for key, value in part.tensors.items() if places.get(key) == file.name}
+    if missing := [key for key in places if key not in tensors]:
+        first = printable(str(missing[0]))[:80]
+        raise CheckpointError(f"{index}: {len(missing)} tensors are not in the files that it names ({first}, …)")
+    digest = digest_of_shards([(file.name, part.sha256) for file, part in zip(files, parts, strict=True)])
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    return Checkpoint(index, digest, tensors, {}, "bare", notes)
+
+
+def digest_of_shards(digests: Iterable[tuple[str, str]]) -> str:
+    """Return the digest of weights in several files. digests: names of the files, each with its SHA-256 (hex)."""
+    return hashlib.sha256("".join(f"{digest} {name}\n" for name, digest in digests).encode()).hexdigest()
+
+
+def give_added(model: nn.Module, added: Mapping[str, Tensor], formula: str, file: Path) -> None:
+    """Copy what a formula learned into the layers, in their order: the library translates only its own names."""
+    places: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in added.items():
+        if match := _PLACED.fullmatch(name):
+            places.setdefault(match[1], {})[match[2]] = tensor
+    layers = [layer for _, layer in attention_layers(model)] if places else []
+    rows = sorted(places, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+    for row, layer in zip(rows, layers, strict=False):
+        shapes = {name: value.shape for name, value in layer.state_dict().items() if _PLACED.fullmatch(f".{name}")}
+        if len(rows) != len(layers) or shapes != {name: tensor.shape for name, tensor in places[row].items()}:
+            raise CheckpointError(
+                f"{file}: {len(rows)} layers with {_listed(places[row])}; {formula} attention has "
+                f"{_listed(layer.state_dict(), shapes) or 'none'} in {len(layers)}; give --attention, or take another "
+                "file"
+            )
+        layer.load_state_dict(places[row], strict=False)
+
+
+def _listed(tensors: Mapping[str, Tensor], names: Iterable[str] | None = None) -> str:
+    return ", ".join(f"{name} {list(tensors[name].shape)}" for name in sorted(tensors if names is None else names))
+
+
+_HEADS = {
+    "image classification": ("AutoModelForImageClassification", "audit"),
+    "semantic segmentation": ("AutoModelForSemanticSegmentation", "segment"),
+    "causal language modelling": ("AutoModelForCausalLM", "text"),
+}
+"""The library's class of models by what they do, and the command that evaluates them."""
+_BACKBONE = "features"
+"""What a model without a head does; the library has one of every kind."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A network with its weights, what it was built from, its formula and who said so, and notes for the user."""
+
+    model: nn.Module
+    checkpoint: Checkpoint
+    folder: Folder
+    attention: tuple[str, str]
+    notes: tuple[str, ...]
+
+    def identity(self, name: str, spec: str, classes: int, **more: Any) -> ModelIdentity:
+        """Return what the model is. more: preprocessing, who said it, notes."""
+        names, digest = self.folder.class_names, self.folder.digest
+        metadata = {"model_type": self.folder.config["model_type"], "config_sha256": digest}
+        return identity_of(
+            *(self.checkpoint, name, spec, type(self.model).__name__, self.attention),
+            num_classes=classes,
+            code_sha256=digest,
+            class_names=tuple(map(printable, names)) if names is not None and len(names) == classes else None,
+            metadata={**metadata, "transformers": library(spec).__version__},
+            **more,
+        )
+
+
+def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Loaded:
+    """Build the model that config.json asks for, and give it all weights and its formula."""
+    transformers = library(spec)
+    folder = read_folder(source.path)
+    checkpoint = read_weights(folder.path)
+    auto = getattr(transformers, "AutoModel" if task == _BACKBONE else _HEADS[task][0])
+    model_type = str(folder.config["model_type"])
+    if model_type not in transformers.CONFIG_MAPPING:
+        known = list(transformers.CONFIG_MAPPING.keys())
+        raise ModelError(f"{folder.path}: {unknown('model_type', model_type, known)}"[:400])
+    with quiet(f"{folder.path / 'config.json'}"):
+        config = transformers.CONFIG_MAPPING[model_type].from_dict(folder.config)
+    if type(config) not in auto._model_mapping:
+        heads = (head for other, head in _HEADS.items() if other != task)
+        able = (command for head, command in heads if type(config) in getattr(transformers, head)._model_mapping)
+        remedy = next((f"use robustkit {command}" for command in able), "expected a model with such a head")
+        lacks = f"transformers {transformers.__version__} has no {task} of model_type {model_type!r}"
+        raise ModelError(f"{folder.path}: {lacks}; {remedy}")
+    added = {name: tensor for name, tensor in checkpoint.tensors.items() if _PLACED.fullmatch(name)}
+    plain = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in added}
+    kinds = auto._model_mapping[type(config)]
+    fused = all(getattr(k, "_supports_sdpa", False) for k in (kinds if isinstance(kinds, list | tuple) else (kinds,)))
+    config._attn_implementation = "sdpa" if fused else "eager"
+    with quiet(f"{folder.path}"), seeded(torch.device("cpu"), 0):
+        with Allowance(checkpoint.tensors, folder.path), torch.device("meta"):
+            kind = type(auto.from_config(config, trust_remote_code=False))
+        pooled = any("pooler." in name for name in plain) or "add_pooling_layer" not in signature(kind).parameters
+        options = {} if pooled or task != _BACKBONE else {"add_pooling_layer": False}
+        options |= dict.fromkeys(("output_loading_info", "ignore_mismatched_sizes"), True)
+        model, report = kind.from_pretrained(None, config=config, state_dict=plain, dtype=torch.float32, **options)
+    faults = [
+        f"{len(keys)} {what} ({', '.join(sorted(map(_key, keys))[:3])}{', …' if len(keys) > 3 else ''})"
+        for what in ("missing", "unexpected", "mismatched")
+        if (keys := list(report.get(f"{what}_keys", ())))
+    ]
+    if faults:
+        what = f"does not fit {kind.__name__} as config.json describes it: {'; '.join(faults)}"
+        raise CheckpointError(f"{checkpoint.path}: {what}; expected the weights that belong to it")
+    metadata = {"attention": folder.config.get(NOTED)}
+    attention = give_attention(model, wanted.attention, metadata, added, spec)
+    notes = attention_notes(*attention, wanted.attention, metadata)
+    give_added(model, added, attention[0], checkpoint.path)
+    model.eval()
+    return Loaded(model, checkpoint, folder, attention, checkpoint.notes + notes)
+
+
+def _key(entry: Any) -> str:
+    """Return a tensor's name, and what a mismatched one has and should have."""
+    if isinstance(entry, str):
+        return printable(entry)
+    name, found, wanted = entry
+    return f"{printable(str(name))} {list(found)} for {list(wanted)}"
+
+
+def library(spec: str) -> Any:
+    """Return the library. ModelError where it is not installed."""
+    try:
+        import transformers
+    except ImportError as error:
+        why = f"{spec} is a checkpoint of transformers, which is not installed ({error})"
+        raise ModelError(f'{why}; install it: pip install ".[hf]" in a clone of this project') from error
+    return transformers
+
+
+_SHAPES = ((1.7, 2.3), (2.5, 1.4), (0.6, 0.8), (1.3, 1.3))
+"""Heights and widths of the images that are tried, in those of the input; each also gets some odd pixels."""
+_LEVELS = 3.5  # between two resizes of the library itself there are up to 2, and rounded twice one more
+
+
+def drawn(size: tuple[int, int]) -> list[Image.Image]:
+    """Return images of black, white and coloured blocks, as no photograph has them, around (height, width)."""
+    draw = np.random.Generator(np.random.PCG64(0))
+    images = []
+    for place, (tall, wide) in enumerate(_SHAPES):
+        height, width = int(size[0] * tall) + place + 1, int(size[1] * wide) + 2 * place + 3
+        blocks = draw.choice(np.array([0, 60, 200, 255], np.uint8), (-(-height // 6), -(-width // 6), 3))
+        images.append(Image.fromarray(blocks.repeat(6, axis=0).repeat(6, axis=1)[:height, :width]))
+    return images
+
+
+def check_pixels(
+    processor: Any, show: Callable[[Image.Image], Tensor], size: tuple[int, int], said: Mapping[str, Any], where: Path
+) -> None:
+    """Raise CheckpointError unless `show` gives the normalised pixels (1, 3, H, W) of the processor.
+
+    size: (height, width) around which images are tried. said: by the processor; its std gives the message's unit.
+    """
+    scale = torch.tensor(said["std"])[:, None, None] * 255
+    for image in drawn(size):
+        with quiet(f"{where}: its processor"):
+            theirs = torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"])
+        with torch.no_grad():
+            ours = show(image)
+        kind, of = type(processor).__name__, f"of a picture of {image.height}x{image.width} pixels"
+        if theirs.shape != ours.shape:
+            made, here = (f"{x.shape[-2]}x{x.shape[-1]}" for x in (theirs, ours))
+            what = f"{kind} makes {made} pixels {of} where we would make {here}"
+            raise CheckpointError(f"{where}: {what}; how it resizes is not expressed here")
+        if not (most := float(((theirs - ours) * scale).abs().max())) <= _LEVELS:
+            why = f"{kind} makes other pixels {of} than we would, by up to {most:.0f} of 255 levels"
+            raise CheckpointError(f"{where}: {why}; how it resizes or normalises is not expressed here")
 
 
 class Logits(nn.Module):
@@ -53,8 +285,7 @@ class Logits(nn.Module):
             self.register_buffer(name, edge.view(1, -1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(pixel_values=self.resized(images)).logits
-        return logits
+        return self.model(pixel_values=self.resized(images)).logits  # type: ignore[no-any-return]
 
     def resized(self, images: Tensor) -> Tensor:
         """Return images (B, 3, H, W) at the size of the processor: columns first, as Pillow does."""
@@ -94,19 +325,30 @@ def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Class
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
     _only(wanted, spec)
     loaded = build(source, spec, wanted, "image classification")
-    network = Logits(loaded.model)
-    classes = _classes(loaded, source)
+    config: Any = loaded.model.config
+    kind, classes = getattr(config, "problem_type", None), int(config.num_labels)
+    if classes < 2 or kind in ("regression", "multi_label_classification"):
+        raise CheckpointError(
+            f"{source.path}: {classes} output{'s' * (classes != 1)}{f', problem_type {kind}' if kind else ''}; "
+            "expected a classifier of two classes or more, of which one is right"
+        )
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    classifier = _with_processor(loaded, network, classes, source, spec, wanted)
-    _runs(classifier, classifier.identity.preprocessing, spec)
+    classifier = _with_processor(loaded, Logits(loaded.model), classes, source, spec, wanted)
+    height, width = classifier.identity.preprocessing.input_size  # whether it takes what its processor makes
+    with quiet(f"{spec}: an image of {height}x{width}"), torch.no_grad():
+        logits = classifier(torch.full((1, 3, height, width), 0.5))
+    if logits.shape != (1, classes):
+        said = f"{spec} returned {tuple(logits.shape)} for one image; expected (1, {classes})"
+        raise ModelError(f"{said}: check id2label of config.json")
+    if not logits.isfinite().all():
+        said = f"{spec} returned logits that are not finite for a grey image"
+        raise ModelError(f"{said}; check config.json and the weights")
     return classifier
 
 
 def load_features(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
-    """Load the features of a model of the library, (B, D): before the head of a classifier, or of one without a head
-    what it pools, else its first token.
-    """
+    """Load the features (B, D) of a model of the library: before its head, or what it pools, else its first token."""
     named = read_folder(source.path).config.get("architectures")
     if isinstance(named, list) and any("ImageClassification" in str(name) for name in named):
         return as_features(load_classifier(source, spec, wanted))
@@ -129,26 +371,14 @@ def _with_processor(
     if processor is not None:
         shown: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
         own = Preprocessing(**shown)
-        check_pixels(
-            processor,
-            lambda image: _normalised(unit(to_pixels(image, own)), said),
-            own.input_size,
-            said["std"],
-            source.path,
-        )
+        where = source.path
+        check_pixels(processor, lambda image: _normalised(to_pixels(image, own), said), own.input_size, said, where)
     else:
         trained = getattr(loaded.model.config, "image_size", None)
         said["input_size"] = [trained, trained] if isinstance(trained, int) else list(trained or (224, 224))
     resolved = resolve_preprocessing(network, wanted, said, str(source.path))
-    identity = loaded.identity(
-        source.name,
-        spec,
-        classes,
-        preprocessing=resolved.preprocessing,
-        preprocessing_source=resolved.sources,
-        notes=loaded.notes + resolved.notes,
-    )
-    return Classifier(network, identity)
+    more = {"preprocessing": resolved.preprocessing, "preprocessing_source": resolved.sources}
+    return Classifier(network, loaded.identity(source.name, spec, classes, notes=loaded.notes + resolved.notes, **more))
 
 
 def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: WindowOptions) -> Segmenter:
@@ -160,27 +390,19 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
     size = said.pop("input_size", None)
     mode = str(said.get("interpolation", "bilinear"))
     if size and (said["crop_mode"] != "squash" or said["crop_pct"] != 1 or mode not in ("bilinear", "bicubic")):
-        raise CheckpointError(
-            f"{source.path}: its processor cuts images, or resizes them by {mode}, which is not expressed here for "
-            "segmenters; expected height and width, bilinear or bicubic"
-        )
+        why = f"its processor cuts images, or resizes them by {mode}, which is not expressed here for segmenters"
+        raise CheckpointError(f"{source.path}: {why}; expected height and width, bilinear or bicubic")
     squashed = tuple(size) if size and shown.window is None else None
     mean, std = wanted.mean or said["mean"], wanted.std or said["std"]
     network = Logits(loaded.model, squashed, mode, mean, std)
     if processor is not None and shown.window is None:
-        check_pixels(
-            processor,
-            lambda image: network.resized(_normalised(unit(pil_to_tensor(image)), said)),
-            squashed or (128, 128),
-            said["std"],
-            source.path,
-        )
-    window = None if shown.window is None else sides(shown.window, "--window")
-    windows, more = (None, ()) if window is None else resolve_windows(window, shown, {}, True, None)
-    if window is None and (shown.stride or shown.short_side or shown.resize):
-        raise ModelError("--stride, --short-side and --resize are of windows; give --window, too")
-    dense = Dense(network, windows)
-    probe = window or tuple(size or (128, 128))
+
+        def show(image: Image.Image) -> Tensor:
+            return network.resized(_normalised(pil_to_tensor(image), said))
+
+        check_pixels(processor, show, squashed or (128, 128), said, source.path)
+    windows, more = asked_windows(shown)
+    dense, probe = Dense(network, windows), windows.size if windows else tuple(size or (128, 128))
     classes = count_classes(dense, probe)
     if classes < 2:
         raise CheckpointError(f"{source.path}: {classes} output; expected a segmenter of two classes or more")
@@ -203,29 +425,16 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
     return Segmenter(dense, identity)
 
 
-def _normalised(pixels: Tensor, said: Mapping[str, Any]) -> Tensor:
-    """Return (1, 3, H, W) of pixels (3, H, W) in [0, 1]."""
+def _normalised(levels: Tensor, said: Mapping[str, Any]) -> Tensor:
+    """Return (1, 3, H, W) of grey levels (3, H, W)."""
     mean, std = (torch.tensor(said[name])[:, None, None] for name in ("mean", "std"))
-    return ((pixels - mean) / std)[None]
-
-
-def _classes(loaded: Loaded, source: ModelFile) -> int:
-    """Return how many classes a classifier tells apart. CheckpointError where that is not what it does."""
-    config: Any = loaded.model.config
-    kind, classes = getattr(config, "problem_type", None), int(config.num_labels)
-    if classes < 2 or kind in ("regression", "multi_label_classification"):
-        raise CheckpointError(
-            f"{source.path}: {classes} output{'s' * (classes != 1)}{f', problem_type {kind}' if kind else ''}; "
-            "expected a classifier of two classes or more, of which one is right"
-        )
-    return classes
+    return ((unit(levels) - mean) / std)[None]
 
 
 def _only(wanted: InputOptions, spec: str) -> None:
     if wanted.arch is not None:
-        raise ModelError(
-            f"--arch {wanted.arch} does not go with {spec}, whose config.json says what it is; leave it out"
-        )
+        what = "whose config.json says what it is"
+        raise ModelError(f"--arch {wanted.arch} does not go with {spec}, {what}; leave it out")
     if wanted.img_size is not None:
         raise ModelError(f"--img-size does not go with {spec}, whose processor says the size; leave it out")
 
@@ -234,10 +443,8 @@ def _processor(folder: Folder, wanted: InputOptions, backend: str) -> Any:
     """Return the processor of a folder; None where it has none, and the user says how images are normalised."""
     if folder.processor is None:
         if wanted.mean is None or wanted.std is None:
-            raise CheckpointError(
-                f"{folder.path}: no preprocessor_config.json, so nothing says how images are normalised; put it there, "
-                "or give --mean and --std"
-            )
+            why = "no preprocessor_config.json, so nothing says how images are normalised"
+            raise CheckpointError(f"{folder.path}: {why}; put it there, or give --mean and --std")
         return None
     reader: Any = library(str(folder.path)).AutoImageProcessor
     with quiet(f"{folder.path}: its processor"):
@@ -248,19 +455,3 @@ def _said(processor: Any, folder: Folder) -> dict[str, Any]:
     """Return what a processor says, with the defaults of its class, by the names of our metadata."""
     said = processor.to_dict()
     return {**normalisation(said, folder.path), **resizing(said, type(processor).__name__, folder.path)}
-
-
-def _runs(classifier: Classifier, preprocessing: Preprocessing, spec: str) -> None:
-    """Raise ModelError where the network does not take the images that its processor makes."""
-    height, width = preprocessing.input_size
-    with quiet(f"{spec}: an image of {height}x{width}"), torch.no_grad():
-        logits = classifier(torch.full((1, 3, height, width), 0.5))
-    if logits.shape != (1, classifier.identity.num_classes):
-        raise ModelError(
-            f"{spec} returned {tuple(logits.shape)} for one image; expected (1, {classifier.identity.num_classes}): "
-            "check id2label of config.json"
-        )
-    if not logits.isfinite().all():
-        raise ModelError(
-            f"{spec} returned logits that are not finite for a grey image; check config.json and the weights"
-        )

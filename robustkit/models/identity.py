@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,10 @@ from ..attention.apply import attention_kind, set_attention
 from ..attention.formulas import find_formula
 from ..common.preprocessing import UNPROVEN, Preprocessing
 from ..errors import ModelError, RobustkitWarning
-from .trainers import formula_in
+from .claims import formula_in
+
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,6 @@ class ModelIdentity:
     preprocessing_source: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same in JSON types."""
         return asdict(self) | {"path": None if self.path is None else str(self.path), "notes": list(self.notes)}
 
 
@@ -84,6 +86,25 @@ class Classifier(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.network(self.normalize(pixels))  # type: ignore[no-any-return]
+
+
+def identity_of(
+    file: Checkpoint, name: str, spec: str, arch: str, attention: tuple[str, str], partial: object = (), **more: Any
+) -> ModelIdentity:
+    """Return what a model from a checkpoint is. attention: the formula, and who said it. partial: not empty where not
+    all tensors fitted. more: the fields that a checkpoint does not say.
+    """
+    return ModelIdentity(
+        **{"metadata": file.metadata, **more},
+        name=display_name(name),
+        spec=spec,
+        path=file.path,
+        sha256=file.sha256,
+        arch=arch,
+        attention=attention[0],
+        attention_source=attention[1],
+        weights=file.weights + (", in part" if partial else ""),
+    )
 
 
 def give_attention(
@@ -189,49 +210,37 @@ def distinct_names(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
 def without_head(network: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Take the classifier off a network of timm, in place; return a file's tensors without those of it."""
     there = set(network.state_dict())
-    _reset(network)
+    network.reset_classifier(0)  # type: ignore[operator]
     gone = there - set(network.state_dict())
     return {name: tensor for name, tensor in tensors.items() if name not in gone}
 
 
 def as_features(classifier: Classifier) -> Classifier:
-    """Return a classifier without its head, whose identity says what is taken.
-
-    Raises:
-        ModelError: it gives no row of at least two numbers for an image.
+    """Return a classifier without its head, whose identity says what is taken. Raises ModelError where it gives no row
+    of at least two numbers for an image.
     """
     network, identity = classifier.network, classifier.identity
-    taken = "its output before the classifier"
+    grey = torch.full((1, 3, *identity.preprocessing.input_size), 0.5)
     if hasattr(network, "reset_classifier"):
-        _reset(network)
+        network.reset_classifier(0)  # type: ignore[operator]
+        taken = "its output before the classifier"
+    elif name := _last_linear(classifier, grey):
+        network.set_submodule(name, nn.Identity())
+        taken = f"what {name} takes"
     else:
-        name = _last_linear(classifier)
         taken = "the network's own output, which no linear layer makes"
-        if name:
-            network.set_submodule(name, nn.Identity())
-            taken = f"what {name} takes"
     with torch.no_grad():
-        found = classifier(_grey(classifier))
+        found = classifier(grey)
     if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 1 or found.shape[1] < 2:
         given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise ModelError(
-            f"{identity.name}: no features: {given} for one image; expected (1, D), D at least 2, from a network "
-            "without its head; give --arch FILE.py:FUNCTION with one that returns them"
-        )
+        why = f"no features: {given} for one image; expected (1, D), D at least 2, from a network without its head"
+        raise ModelError(f"{identity.name}: {why}; give --arch FILE.py:FUNCTION with one that returns them")
     note = f"features: {taken}, {found.shape[1]} numbers"
     classifier.identity = replace(identity, num_classes=0, class_names=None, notes=(*identity.notes, note))
     return classifier
 
 
-def _reset(network: Any) -> None:
-    network.reset_classifier(0)
-
-
-def _grey(classifier: Classifier) -> Tensor:
-    return torch.full((1, 3, *classifier.identity.preprocessing.input_size), 0.5)
-
-
-def _last_linear(classifier: Classifier) -> str:
+def _last_linear(classifier: Classifier, grey: Tensor) -> str:
     """Return the name of the linear layer whose output is the network's; empty where there is none."""
     made: dict[str, Tensor] = {}
     hooks = [
@@ -241,7 +250,7 @@ def _last_linear(classifier: Classifier) -> str:
     ]
     try:
         with torch.no_grad():
-            found = classifier(_grey(classifier))
+            found = classifier(grey)
     finally:
         for hook in hooks:
             hook.remove()

@@ -30,17 +30,10 @@ class InputOptions:
     num_classes: int | None
     mean: Sequence[float] | None
     std: Sequence[float] | None
-    interpolation: str | None
-    crop_pct: float | None
-    crop_mode: str | None
-    img_size: int | tuple[int, int] | None
-
-
-def _timm_config(config: object) -> dict[str, Any]:
-    """Return timm's data config with its defaults filled in; empty where there is none."""
-    if not hasattr(config, "get"):
-        return {}
-    return dict(resolve_data_config(pretrained_cfg=config))  # type: ignore[no-untyped-call, unused-ignore]
+    interpolation: str | None = None
+    crop_pct: float | None = None
+    crop_mode: str | None = None
+    img_size: int | tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,9 @@ def resolve_preprocessing(
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
     if config_of == "code" and isinstance(config, Mapping) and config.get("architecture"):
         config_of = "architecture"  # timm's own, which comes with any network that timm builds: the code states nothing
-    defaults, notes, sources = _timm_config(config), list[str](), dict[str, str]()
+    notes, sources, defaults = list[str](), dict[str, str](), dict[str, Any]()
+    if hasattr(config, "get"):  # timm's data config, with its defaults filled in
+        defaults = dict(resolve_data_config(pretrained_cfg=config))  # type: ignore[no-untyped-call, unused-ignore]
     said = {name: value for name, value in defaults.items() if config.get(name)}  # type: ignore[union-attr]
     size, sources["input_size"] = _input_size(network, wanted, metadata, said, where, notes, config_of)
     small = max(size) <= SMALL
@@ -91,11 +86,9 @@ def resolve_preprocessing(
 
     mean, std = (_three_numbers(choose(name), name, where) for name in ("mean", "std"))
     if assumed := [name for name in ("mean", "std") if sources[name] == ASSUMED]:
-        taken = f"{few_numbers(mean)} and {few_numbers(std)}"
+        taken, lacking = f"{few_numbers(mean)} and {few_numbers(std)}", " and ".join(assumed)
         options = " and ".join(f"--{name}" for name in assumed)
-        notes.append(
-            f"NO NORMALISATION: nothing gives {' and '.join(assumed)}, mean and std {taken} are taken; give {options}"
-        )
+        notes.append(f"NO NORMALISATION: nothing gives {lacking}, mean and std {taken} are taken; give {options}")
     elif assumed := [name for name in ("mean", "std") if sources[name] in UNPROVEN]:
         why = {"architecture": "the architecture's default", "trainer": "what its training script fixes"}
         notes.append(
@@ -103,16 +96,13 @@ def resolve_preprocessing(
             "and --std if the training used others, or check with `robustkit inspect --data-dir`"
         )
     interpolation, crop_mode, crop_pct = choose("interpolation"), choose("crop_mode"), choose("crop_pct")
-    for name, value, choices in (
-        ("interpolation", interpolation, INTERPOLATIONS),
-        ("crop mode", crop_mode, CROP_MODES),
-    ):
-        if value not in choices:
-            raise ModelError(unknown(name, value, choices))
+    if interpolation not in INTERPOLATIONS:
+        raise ModelError(unknown("interpolation", interpolation, INTERPOLATIONS))
+    if crop_mode not in CROP_MODES:
+        raise ModelError(unknown("crop mode", crop_mode, CROP_MODES))
     if not isinstance(crop_pct, int | float) or not _LEAST_CROP <= crop_pct <= 1:
-        raise ModelError(
-            f"{where}: crop_pct is {repr(crop_pct)[:80]}; expected a number in [{_LEAST_CROP}, 1]; check --crop-pct"
-        )
+        said_crop = repr(crop_pct)[:80]
+        raise ModelError(f"{where}: crop_pct is {said_crop}; expected a number in [{_LEAST_CROP}, 1]; check --crop-pct")
     preprocessing = Preprocessing(size, mean, std, interpolation, float(crop_pct), crop_mode)
     return Resolved(preprocessing, sources, tuple(notes))
 
@@ -156,7 +146,5 @@ def pair(value: object, where: object, most: float = math.inf) -> tuple[int, int
     if isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(v, int) and 0 < v <= most for v in pair):
         return pair[0], pair[1]
     bound = "" if most == math.inf else f" up to {most}"
-    raise ModelError(
-        f"{where}: image size is {repr(value)[:80]}; expected one or two positive whole numbers{bound}; check "
-        "--img-size"
-    )
+    expected = f"one or two positive whole numbers{bound}"
+    raise ModelError(f"{where}: image size is {repr(value)[:80]}; expected {expected}; check --img-size")

@@ -15,17 +15,26 @@ from torch import Tensor
 from ..attention.formulas import find_formula
 from ..common.determinism import seeded
 from ..common.preprocessing import LARGEST_SIDE
-from ..data.mask_files import printable
+from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory, resample_positions
 from .checkpoint import Checkpoint, fitted, load_into, read
 from .claims import Allowance, check_arguments, guess
-from .dense import PUBLIC_EPS, Dense, Segmenter, build_segmenter, count_classes
-from .identity import ModelIdentity, attention_notes, display_name, give_attention, warn_of_assumptions
+from .dense import (
+    PUBLIC_EPS,
+    Dense,
+    Segmenter,
+    WindowOptions,
+    asked_windows,
+    build_segmenter,
+    count_classes,
+    resolve_windows,
+    sides,
+)
+from .identity import attention_notes, give_attention, identity_of, warn_of_assumptions
 from .input_config import InputOptions, Resolved, pair, resolve_preprocessing
 from .specs import find
 from .state_dict import VIT
-from .windows import WindowOptions, resolve_windows, sides
 
 _PROBE = 128  # side of the image that is shown to count the classes of a network
 
@@ -92,28 +101,24 @@ def load_segmenter(
     if spec.startswith("timm:"):
         raise ModelError(f"{spec}: timm has classifiers only; give the file of a segmenter")
     source = find(spec)
-    wanted = InputOptions(arch, attention, num_classes, mean, std, None, None, None, None)
+    wanted = InputOptions(arch, attention, num_classes, mean, std)
     shown = WindowOptions(window, stride, short_side, resize)
     if source.transformers:
         from . import hugging_face
 
         made = hugging_face.load_segmenter(source, spec, wanted, shown)
-        warn_of_assumptions(made.identity)
-        return made
-    checkpoint = read(source.path, use_ema=use_ema)
-    metadata = {**source.metadata, **checkpoint.metadata}
-    segmenter = None if is_factory(arch or "") else _as_segmenter(checkpoint)
-    if segmenter is None and arch is None:
-        first = ", ".join(list(checkpoint.tensors)[:3])
-        raise CheckpointError(
-            f"{checkpoint.path}: not a Segmenter (its tensors begin {first}); expected encoder.* and decoder.*, or "
-            "give --arch FILE.py:FUNCTION; a classifier is for robustkit audit"
-        )
-    if segmenter is None:
-        made = _factory(replace(checkpoint, metadata=metadata), source.name, spec, wanted, shown, allow_partial)
     else:
-        segmenter = replace(segmenter, metadata={**source.metadata, **segmenter.metadata})
-        made = _segmenter(segmenter, source.name, spec, wanted, shown, allow_partial)
+        checkpoint = read(source.path, use_ema=use_ema)
+        segmenter = None if is_factory(arch or "") else _as_segmenter(checkpoint)
+        if segmenter is None and arch is None:
+            first = ", ".join(list(checkpoint.tensors)[:3])
+            raise CheckpointError(
+                f"{checkpoint.path}: not a Segmenter (its tensors begin {first}); expected encoder.* and decoder.*, or "
+                "give --arch FILE.py:FUNCTION; a classifier is for robustkit audit"
+            )
+        file = segmenter or checkpoint
+        file = replace(file, metadata={**source.metadata, **file.metadata})
+        made = (_segmenter if segmenter else _factory)(file, source.name, spec, wanted, shown, allow_partial)
     warn_of_assumptions(made.identity)
     return made
 
@@ -122,7 +127,10 @@ def _segmenter(
     checkpoint: Checkpoint, name: str, spec: str, wanted: InputOptions, shown: WindowOptions, allow_partial: bool
 ) -> Segmenter:
     metadata, ours = checkpoint.metadata, checkpoint.metadata.get("task") == "segmentation"
-    tensors, notes = _without_heads(checkpoint.tensors)
+    held, notes = checkpoint.tensors, tuple[str, ...]()
+    tensors = {key: tensor for key, tensor in held.items() if not re.match(r"encoder\.head(_dist)?\.", key)}
+    if left := len(held) - len(tensors):  # which the public encoders still carry, and a Segmenter does not use
+        notes += (f"{left} tensors of the encoder's classifier left out",)
     classes = _classes(checkpoint, tensors)
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
@@ -132,9 +140,7 @@ def _segmenter(
     linear = "decoder.head.weight" in tensors
     depth = len({match[1] for key in tensors if (match := re.match(r"decoder\.blocks\.(\d+)\.", key))})
     said = metadata.get("decoder_kwargs", {})
-    if not isinstance(said, dict):
-        raise CheckpointError(f"{checkpoint.path}: metadata decoder_kwargs is {said!r}; expected a JSON object")
-    check_arguments(said, checkpoint.path, any_name=True, name="decoder_kwargs")
+    said = check_arguments(said, checkpoint.path, any_name=True, name="decoder_kwargs")
     if not linear and "heads" not in said:
         notes += ("heads of the decoder by convention, 64 numbers each: tensors do not show how many there are",)
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
@@ -145,7 +151,7 @@ def _segmenter(
                 window=size,
                 decoder="linear" if linear else "mask_transformer",
                 arch_kwargs=kwargs,
-                decoder_kwargs={} if linear else {**(said if isinstance(said, dict) else {}), "depth": depth},
+                decoder_kwargs={} if linear else {**said, "depth": depth},
                 norm_eps=None if ours else PUBLIC_EPS,
             )
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
@@ -157,7 +163,8 @@ def _segmenter(
     said_by = checkpoint.metadata_source
     resolved = resolve_preprocessing(network.encoder, wanted, metadata, str(checkpoint.path), said_by=said_by)
     windows, more = resolve_windows(size, shown, metadata, ours, metadata.get("stride") if size == trained else None)
-    identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, resolved, partial)
+    said = _said(checkpoint, classes, resolved)
+    identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, **said)
     return Segmenter(Dense(network, windows), replace(identity, notes=checkpoint.notes + notes + partial + more))
 
 
@@ -175,71 +182,39 @@ def _factory(
     expected = network.state_dict()
     checkpoint = fitted(checkpoint, expected)
     metadata = checkpoint.metadata
-    tensors = {
-        key: value
-        for key, value in checkpoint.tensors.items()
-        if key in expected or not key.startswith("aux_classifier.")
-    }
-    notes: tuple[str, ...] = ()
-    if len(tensors) < len(checkpoint.tensors):
-        notes += (f"{len(checkpoint.tensors) - len(tensors)} tensors of the auxiliary classifier left out",)
+    held, notes = checkpoint.tensors, tuple[str, ...]()
+    tensors = {key: held[key] for key in held if key in expected or not key.startswith("aux_classifier.")}
+    if left := len(held) - len(tensors):
+        notes += (f"{left} tensors of the auxiliary classifier left out",)
     kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
-    size = None if shown.window is None else sides(shown.window, "--window")
-    windows, more = (None, ()) if size is None else resolve_windows(size, shown, {}, True, None)
-    if size is None and (shown.stride or shown.short_side or shown.resize):
-        raise ModelError("--stride, --short-side and --resize are of windows; give --window, too")
-    dense = Dense(network, windows)
-    classes = count_classes(dense, size or (_PROBE, _PROBE))
+    windows, more = asked_windows(shown)
+    dense, size = Dense(network, windows), windows.size if windows else (_PROBE, _PROBE)
+    classes = count_classes(dense, size)
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    sized = replace(wanted, img_size=size or (_PROBE, _PROBE))
-    said_by = checkpoint.metadata_source
+    sized, said_by = replace(wanted, img_size=size), checkpoint.metadata_source
     resolved = resolve_preprocessing(network, sized, metadata, str(checkpoint.path), said_by=said_by, config_of="code")
-    identity = _identity(checkpoint, name, spec, arch, (kind, source), classes, resolved, partial)
+    said = _said(checkpoint, classes, resolved)
+    identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, code_sha256=code_digest(arch), **said)
     return Segmenter(dense, replace(identity, notes=checkpoint.notes + notes + partial + more + resolved.notes))
 
 
-def _identity(
-    checkpoint: Checkpoint,
-    name: str,
-    spec: str,
-    arch: str,
-    attention: tuple[str, str],
-    classes: int,
-    resolved: Resolved,
-    partial: tuple[str, ...],
-) -> ModelIdentity:
+def _said(checkpoint: Checkpoint, classes: int, resolved: Resolved) -> dict[str, Any]:
+    """Return classes and pixels, as the identity of a segmenter has them."""
     said = checkpoint.metadata.get("class_names")
     names = tuple(printable(str(name)) for name in said) if isinstance(said, list) else ()
-    return ModelIdentity(
-        name=display_name(name),
-        spec=spec,
-        path=checkpoint.path,
-        sha256=checkpoint.sha256,
-        arch=arch,
-        attention=attention[0],
-        attention_source=attention[1],
-        num_classes=classes,
-        preprocessing=replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
-        weights=checkpoint.weights + (", in part" if partial else ""),
-        code_sha256=code_digest(arch) if is_factory(arch) else None,
-        class_names=names if len(names) == classes else None,
-        metadata=checkpoint.metadata,
-        preprocessing_source={name: resolved.sources[name] for name in ("mean", "std")},  # the rest is of windows
-    )
+    return {
+        "num_classes": classes,
+        "class_names": names if len(names) == classes else None,
+        "preprocessing": replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
+        "preprocessing_source": {name: resolved.sources[name] for name in ("mean", "std")},  # the rest is of windows
+    }
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-
-
-def _without_heads(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Drop the classifier that the public encoders still carry and a Segmenter does not use."""
-    kept = {key: tensor for key, tensor in tensors.items() if not re.match(r"encoder\.head(_dist)?\.", key)}
-    left = len(tensors) - len(kept)
-    return kept, (f"{left} tensors of the encoder's classifier left out",) if left else ()
 
 
 def _classes(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> int:
@@ -247,10 +222,8 @@ def _classes(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> int:
         if key in tensors and tensors[key].ndim > dimension:
             return int(tensors[key].shape[dimension])
     inside = ", ".join(key for key in tensors if key.startswith("decoder."))[:80] or "none"
-    raise CheckpointError(
-        f"{checkpoint.path}: its decoder is neither a mask transformer (decoder.cls_emb) nor linear "
-        f"(decoder.head.weight); decoder tensors: {inside}"
-    )
+    what = "its decoder is neither a mask transformer (decoder.cls_emb) nor linear (decoder.head.weight)"
+    raise CheckpointError(f"{checkpoint.path}: {what}; decoder tensors: {inside}")
 
 
 def _encoder(
@@ -260,15 +233,8 @@ def _encoder(
     metadata = checkpoint.metadata
     claimed, kwargs, size = metadata.get("arch"), metadata.get("arch_kwargs", {}), metadata.get("input_size")
     if isinstance(claimed, str) and timm.is_model(claimed) and size is not None and wanted.arch in (None, claimed):
-        if not isinstance(kwargs, dict):
-            raise CheckpointError(f"{checkpoint.path}: metadata arch_kwargs is {kwargs!r}; expected a JSON object")
-        check_arguments(kwargs, checkpoint.path)
-        return (
-            claimed,
-            kwargs,
-            pair(size, checkpoint.path, LARGEST_SIDE),
-            (f"encoder {claimed} from the file's metadata",),
-        )
+        kwargs, note = check_arguments(kwargs, checkpoint.path), f"encoder {claimed} from the file's metadata"
+        return claimed, kwargs, pair(size, checkpoint.path, LARGEST_SIDE), (note,)
     encoder = _part(tensors, "encoder.")
     try:
         guessed = guess({**encoder, "head.weight": torch.empty(1, 1)}, names=checkpoint.names)

@@ -8,7 +8,7 @@ another candidate is better beyond chance it is taken for the parts that follow,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,10 +17,28 @@ from torch import Tensor, nn
 
 from ..attention.fingerprint import FEWEST, Formulas, paired_interval
 from ..common.differences import holm, of_means
-from ..common.preprocessing import Preprocessing
+from ..common.preprocessing import IMAGENET, INCEPTION, Preprocessing, few_numbers
+from ..data.class_names import class_names
 from ..data.images import unit
-from .setups import AS_GIVEN, PARTS, Setup, alternatives
 
+AS_GIVEN = "as given"
+PARTS = ("attention", "normalisation", "crop", "interpolation", "channels", "labels")
+_CIFAR = (0.4914, 0.4822, 0.4465)
+NORMALISATIONS = {
+    "ImageNet": IMAGENET,
+    "0.5 / 0.5": INCEPTION,
+    "none, 0 to 1": ((0.0,) * 3, (1.0,) * 3),
+    "none, 0 to 255": ((0.0,) * 3, (1 / 255,) * 3),
+    "ImageNet, 0 to 255": (IMAGENET[0], (1 / 255,) * 3),
+    "CLIP": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+    "CIFAR-10": (_CIFAR, (0.2470, 0.2435, 0.2616)),
+    "CIFAR-10, std 0.2": (_CIFAR, (0.2023, 0.1994, 0.2010)),
+    "127 / 128 of 255": ((127 / 255,) * 3, (128 / 255,) * 3),
+}
+"""Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe."""
+CROPS = (0.875, 0.9, 0.95, 1.0)
+INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest")
+_SAME = 5e-4  # means and stds that differ by less are the same, written with fewer digits
 T = TypeVar("T")
 HOPELESS = 64
 """Images after which nothing more is looked at where no candidate is better than guessing."""
@@ -31,6 +49,117 @@ ALIKE = 0.02
 """Nats by which losses may differ and still count as the same: 2 % of a likelihood."""
 Score = Callable[[Tensor, Sequence[int], str], Tensor]
 """From logits (B, K), the places of their samples and a numbering of labels to (B, 2): NLL, and 1 where right."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a model computes, what it is shown, and how labels are numbered.
+
+    attention: the name of its formula; empty where it takes none. bgr: whether it is shown channels in reverse order,
+    each normalised as the colour that it is. labels: the name of a numbering, see `numberings`.
+    """
+
+    preprocessing: Preprocessing
+    bgr: bool = False
+    labels: str = AS_GIVEN
+    attention: str = ""
+
+    def with_part(self, part: str, other: Setup) -> Setup:
+        """Return it with one part of another."""
+        p, theirs = self.preprocessing, other.preprocessing
+        if part in ("attention", "channels", "labels"):
+            name = "bgr" if part == "channels" else part
+            return replace(self, **{name: getattr(other, name)})
+        if part == "normalisation":
+            return replace(self, preprocessing=replace(p, mean=theirs.mean, std=theirs.std))
+        name = "crop_pct" if part == "crop" else part
+        return replace(self, preprocessing=replace(p, **{name: getattr(theirs, name)}))
+
+    def name(self, part: str) -> str:
+        p = self.preprocessing
+        if part == "normalisation":
+            known = (name for name, values in NORMALISATIONS.items() if _is_same(p, values))
+            return next(known, f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}")
+        names = {"crop": f"{p.crop_pct:g}", "interpolation": p.interpolation, "channels": "BGR" if self.bgr else "RGB"}
+        return {**names, "labels": self.labels, "attention": self.attention}[part]
+
+    def option(self, part: str) -> str:
+        """Return how a command asks for one part of it, or what is to be done where none can."""
+        p = self.preprocessing
+        if part == "normalisation":
+            few = [values if len(set(values)) > 1 else values[:1] for values in (p.mean, p.std)]
+            return "give --mean '{}' --std '{}'".format(*(" ".join(f"{v:.6g}" for v in values) for values in few))
+        return {
+            "channels": "swap the channels in a --arch FILE.py:FUNCTION of your own",
+            "labels": "number the labels so in a --labels FILE.csv",
+            "attention": f"give --attention {self.attention}",
+            "crop": f"give --crop-pct {p.crop_pct:g}",
+            "interpolation": f"give --interpolation {p.interpolation}",
+        }[part]
+
+
+def _is_same(p: Preprocessing, values: tuple[Sequence[float], Sequence[float]]) -> bool:
+    pairs = zip((*p.mean, *p.std), (*values[0], *values[1]), strict=True)
+    return all(abs(a - b) < _SAME * max(1.0, b) and abs(a - b) < 0.1 * max(a, b, _SAME) for a, b in pairs)
+
+
+def alternatives(
+    part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], formulas: Sequence[str] = ()
+) -> dict[str, Setup]:
+    """Return a setup, first, and those that differ from it in one part, by the names of that part. formulas: of
+    attention, that the model's tensors allow.
+    """
+    others = _others(part, setup, numbered, formulas)
+    return {setup.name(part): setup} | {other.name(part): other for other in others}
+
+
+def _others(part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], formulas: Sequence[str]) -> Iterator[Setup]:
+    p = setup.preprocessing
+    if part == "attention":
+        yield from (replace(setup, attention=name) for name in formulas if name != setup.attention)
+    elif part == "normalisation":
+        for values in NORMALISATIONS.values():
+            if not _is_same(p, values):
+                yield replace(setup, preprocessing=replace(p, mean=values[0], std=values[1]))
+    elif part == "crop":
+        yield from (replace(setup, preprocessing=replace(p, crop_pct=c)) for c in CROPS if c != p.crop_pct)
+    elif part == "interpolation":
+        others = (name for name in INTERPOLATIONS if name != p.interpolation)
+        yield from (replace(setup, preprocessing=replace(p, interpolation=name)) for name in others)
+    elif part == "channels":
+        yield replace(setup, bgr=not setup.bgr)
+    else:
+        yield from (replace(setup, labels=name) for name in numbered if name != setup.labels)
+
+
+def numberings(names: Sequence[str], outputs: int) -> dict[str, list[int]]:
+    """Return numberings of labels: by name, from a label of the data to an output of the model.
+
+    names: of the data's classes, in the order of their labels. outputs: how many the model has.
+    """
+    count = min(len(names), outputs)
+    as_given = list(range(count))
+    found = {
+        AS_GIVEN: as_given,
+        "label + 1": [(label + 1) % outputs for label in as_given],
+        "label - 1": [(label - 1) % outputs for label in as_given],
+    }
+    readable, plain = class_names(tuple(names[:count]), count), list(names[:count])
+    alphabetical = _places([name.casefold() for name in readable])
+    ranked = {"names in alphabetical order": alphabetical, "names, capitals first": _places(plain)}
+    if all(name.isascii() and name.isdecimal() and len(name) < 10 for name in plain):
+        ranked["names in the order of their numbers"] = _places([int(name) for name in plain])
+    for name, places in ranked.items():
+        if places not in found.values():
+            found[name] = places
+    return found
+
+
+def _places(keys: Sequence[str] | Sequence[int]) -> list[int]:
+    places = [0] * len(keys)
+    for place, label in enumerate(sorted(range(len(keys)), key=lambda label: keys[label])):
+        places[label] = place
+    return places
 
 
 @dataclass(frozen=True)
@@ -77,17 +206,14 @@ class PartFit:
 
     @property
     def best(self) -> SetupFit:
-        """The candidate with the smallest loss."""
         return self.rows[0]
 
     @property
     def used(self) -> SetupFit:
-        """The candidate in use."""
         return next(row for row in self.rows if row.name == self.in_use)
 
     @property
     def text(self) -> str:
-        """The verdict in a sentence."""
         best, used, others = self.best, self.used, [row for row in self.rows if row.name != self.in_use]
         if self.makes_no_difference:
             return f"{self.part}: makes no difference on these images"
@@ -127,9 +253,8 @@ def measured(row: SetupFit) -> str:
 
 @dataclass(frozen=True)
 class Screen:
-    """When a candidate is dropped: after some samples, where it is behind by more than some standard errors.
-
-    behind_used: behind the one in use, not behind the best.
+    """When a candidate is dropped: after some samples, some standard errors behind the best, or (behind_used) the one
+    in use.
     """
 
     samples: int = 32
@@ -301,7 +426,6 @@ def _judged(
 
 
 def _p_value(differences: Tensor) -> float:
-    """Return the two-sided p-value of Student's t."""
     values = differences.double().numpy()
     return of_means(0 * values, values, binary=False).p_value
 

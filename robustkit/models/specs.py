@@ -12,9 +12,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..common.files import json_of, reason
+from ..common.files import first_line, json_of, reason
 from ..errors import CheckpointError, ModelError, unknown
-from .transformers_config import PROCESSORS, is_theirs
+from .transformers_config import MOST, PROCESSORS, is_theirs
 
 ANSWER, WAIT = 4.0, 5.0
 """Seconds: that a server has for each step of its answer, and for all of it, since looking up a name has no limit."""
@@ -33,7 +33,7 @@ def hub() -> str:
 
 def answers(address: str) -> bool:
     """Whether a server gives any answer at all, within `WAIT` seconds, by the proxies that the environment names."""
-    heard: list[bool] = []
+    heard = list[bool]()
     asking = threading.Thread(target=lambda: heard.append(_asked(address)), daemon=True)
     asking.start()
     asking.join(WAIT)
@@ -54,7 +54,6 @@ def _asked(address: str) -> bool:
 KINDS = ("hf", "hf-hub", "local-dir", "timm", "zoo")
 EXPECTED = "expected a file, zoo:NAME, timm:NAME, hf:DIR, hf-hub:ORG/NAME or local-dir:PATH"
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-_CONFIG = 16 << 20  # bytes of a config.json, which may name 22 000 classes
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,10 @@ class ModelFile:
 
 
 def find(spec: str) -> ModelFile:
-    """Find what is behind `zoo:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path. Errors list what is
-    there.
-    """
+    """Find what is behind `zoo:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path."""
     kind, _, rest = spec.partition(":")
     if kind == "zoo":
-        return _embedded(rest)
+        return ModelFile(embedded_file(rest), rest)
     if kind in ("local-dir", "hf"):
         return _folder(Path(rest), Path(rest).resolve().name)
     if kind == "hf-hub":
@@ -103,19 +100,7 @@ def embedded_file(name: str) -> Path:
     shipped = _shipped()
     if name not in shipped:
         raise ModelError(unknown("zoo model", name, shipped))
-    return _intact(name, shipped[name])
-
-
-def _shipped() -> dict[str, dict[str, Any]]:
-    listing: dict[str, dict[str, Any]] = json.loads((_zoo() / "checkpoints.json").read_text(encoding="utf-8"))
-    return listing
-
-
-def _zoo() -> Path:
-    return Path(str(resources.files("robustkit"))) / "embedded"
-
-
-def _intact(name: str, entry: dict[str, Any]) -> Path:
+    entry = shipped[name]
     path: Path = _zoo() / entry["file"]
     if not path.is_file():
         raise CheckpointError(f"zoo:{name}: {path} is missing; install RobustKit again from its source")
@@ -128,24 +113,25 @@ def _intact(name: str, entry: dict[str, Any]) -> Path:
     return path
 
 
-def _embedded(name: str) -> ModelFile:
-    return ModelFile(embedded_file(name), name)
+def _shipped() -> dict[str, dict[str, Any]]:
+    listing: dict[str, dict[str, Any]] = json.loads((_zoo() / "checkpoints.json").read_text(encoding="utf-8"))
+    return listing
+
+
+def _zoo() -> Path:
+    return Path(str(resources.files("robustkit"))) / "embedded"
 
 
 def _folder(folder: Path, name: str) -> ModelFile:
     config = folder / "config.json"
     if (folder / "adapter_config.json").is_file():
-        raise CheckpointError(
-            f"{folder}: an adapter of PEFT, not the weights of a network; merge it first: model.merge_and_unload(), "
-            "then model.save_pretrained(FOLDER)"
-        )
+        remedy = "merge it first: model.merge_and_unload(), then model.save_pretrained(FOLDER)"
+        raise CheckpointError(f"{folder}: an adapter of PEFT, not the weights of a network; {remedy}")
     if not config.is_file():
-        raise CheckpointError(
-            f"{folder}: no config.json in it; expected the layout of timm or transformers, config.json and "
-            "model.safetensors"
-        )
+        expected = "the layout of timm or transformers, config.json and model.safetensors"
+        raise CheckpointError(f"{folder}: no config.json in it; expected {expected}")
     try:
-        content = json_of(config, _CONFIG)
+        content = json_of(config, MOST)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{config}: not JSON ({reason(error)}); expected a config.json") from error
     if is_theirs(content):
@@ -154,10 +140,8 @@ def _folder(folder: Path, name: str) -> ModelFile:
     if weights is None:
         raise CheckpointError(f"{folder}: no weights next to config.json; expected {' or '.join(WEIGHT_FILES)}")
     if not isinstance(content, dict) or not isinstance(content.get("architecture"), str):
-        raise CheckpointError(
-            f"{config}: names no architecture of timm and no model_type of transformers; expected one of the two, or "
-            "give the weights' path"
-        )
+        what = "names no architecture of timm and no model_type of transformers"
+        raise CheckpointError(f"{config}: {what}; expected one of the two, or give the weights' path")
     return ModelFile(weights, name, _metadata(content))
 
 
@@ -181,22 +165,12 @@ def _from_hub(name: str) -> ModelFile:
 
     repository, _, revision = name.partition("@")
     silent = bool(address := hub()) and not answers(address)
+    files = ["config.json", *PROCESSORS, *WEIGHT_FILES, "model*.safetensors", "model.safetensors.index.json"]
+    options: dict[str, Any] = {"revision": revision or None, "allow_patterns": files, "local_files_only": silent}
     try:
-        folder = snapshot_download(
-            repository,
-            revision=revision or None,
-            allow_patterns=[
-                "config.json",
-                *PROCESSORS,
-                *WEIGHT_FILES,
-                "model*.safetensors",
-                "model.safetensors.index.json",
-            ],
-            local_files_only=silent,
-        )
+        folder = snapshot_download(repository, **options)
     except Exception as error:  # network, name and rights each raise another class
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        why = f"{address} gives no answer" if silent else reason
+        why = f"{address} gives no answer" if silent else first_line(error)
         raise ModelError(
             f"hf-hub:{name} could not be fetched ({why}); check the name and the network; {REMEDY.format(arch='NAME')}"
         ) from error

@@ -28,15 +28,14 @@ VIT: Shapes = dict.fromkeys(
 """Tensors that every ViT and DeiT of timm has."""
 WEIGHTS = ("state_dict", "model", "model_state_dict", "net", "module", "weights", "params")
 PREFIXES = ("module.", "_orig_mod.", "model.")
-_WRAPPERS = frozenset(
-    ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
-)  # what wrappers of torch and Lightning put anywhere into a name
+# What wrappers of torch and Lightning put anywhere into a name:
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
 _AVERAGED = re.compile(
     r"(?i)(?<![a-z])(ema|swag?|avg|polyak|momentum)(?![a-z])|(model|net|weights)(ema|swa|avg)|(ema|swa|avg)(model|net)"
     r"|averag|shadow"
 )
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")  # which an average of parameters lacks
-_BESIDE = re.compile(  # what a training pipeline keeps next to its network and a forward pass does not use
+_NEXT_TO_IT = re.compile(  # what a training pipeline keeps next to its network and a forward pass does not use
     r"n_averaged|mask_token|masked_embed|(criterion|\w*loss\w*|\w*metrics?|\w*(acc|accuracy|auroc|confmat))(\..*)?"
 )
 _MEAN, _STDS = re.compile(r"((?:.*\.)?(?:\w+_)?)(means?|mu)"), ("std", "stds", "sd", "sds", "sigma")
@@ -61,7 +60,6 @@ class Held:
     notes: tuple[str, ...] = ()
 
     def place(self, prefix: str) -> str:
-        """Return the mapping that holds the names under a prefix."""
         return max((p for p in self.places if not p or prefix.startswith(f"{p}.")), key=len, default="")
 
 
@@ -136,8 +134,7 @@ def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
     """Return the weights of the network whose tensors are `expected`; None where the file has too little of them.
 
     Of student and teacher of the same shapes the teacher is taken, which is the student's average; otherwise averaged
-    weights only if asked for, or if there are no others. CheckpointError where two sets fit equally and no rule
-    decides.
+    weights only if asked for, or if there are no others. CheckpointError where two fit equally and no rule decides.
     """
     short = _short(held.tensors)
     wanted = dict(zip(_short(expected).values(), expected.items(), strict=True))
@@ -151,7 +148,7 @@ def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
     statistics, taken, more = normalisation(held.tensors, [name for name in held.tensors if name not in own])
     for name in held.tensors:
         rest = short[name].removeprefix(chosen.prefix)
-        if short[name].startswith(chosen.prefix) and name not in taken and not _BESIDE.fullmatch(rest):
+        if short[name].startswith(chosen.prefix) and name not in taken and not _NEXT_TO_IT.fullmatch(rest):
             own.setdefault(name, outer + rest)
     tensors = {own[name]: tensor for name, tensor in held.tensors.items() if name in own}
     if held.use_ema:
@@ -163,8 +160,8 @@ def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
     place, stage = held.place(chosen.shown), chosen.shown.rstrip(".").rpartition(".")[2]
     prefix = chosen.shown.removeprefix(f"{place}." if place else "")
     if not more and stage.isdecimal() and int(stage):
-        more = f"what came before {chosen.shown!r} in the Sequential is not in the file; give --mean and --std if it "
-        more += "normalised pixels"
+        gone = f"what came before {chosen.shown!r} in the Sequential is not in the file"
+        more = f"{gone}; give --mean and --std if it normalised pixels"
     known = {*own, *taken, *(name for each in named for name in each.names.values())}
     aside = [name for name in held.tensors if name not in known]
     notes = [*_taken(place, prefix), *notes, *([more] if more else [])]
@@ -203,9 +200,7 @@ def _short(names: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
 def _search(
     tensors: Mapping[str, Tensor], short: Mapping[str, str], wanted: Mapping[str, tuple[str, Any]]
 ) -> tuple[str, list[_Found]]:
-    """Return the prefixes of a file under which names of a network stand, and what the network's own names have before
-    that.
-    """
+    """Return what the network's own names begin with, and the prefixes of a file under which the rest of them stand."""
     ranked = []
     for outer in _common(list(wanted)):
         inner = {name.removeprefix(outer): size for name, (_, size) in wanted.items()}
@@ -245,9 +240,7 @@ def _splits(name: str, short: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _decided(path: Path, held: Held, near: Sequence[_Found]) -> tuple[_Found, list[_Found], list[str]]:
-    """Return the set that a rule takes of those that fit nearly as well as the best; those that are the same, its
-    student, or an average; and notes on these.
-    """
+    """Return the set that a rule takes of these; those that are the same, its student, or an average; and notes."""
     averaged = [each for each in near if _AVERAGED.search(each.shown)]
     pairs = [(t, s) for t in near for s in near if t is not s and _is_pair(t, s, held.tensors)]
     students = [student for _, student in pairs]
@@ -261,20 +254,20 @@ def _decided(path: Path, held: Held, near: Sequence[_Found]) -> tuple[_Found, li
     tied = [each for each in pool if each.score == best]
     if not held.use_ema:
         tied = [each for each in tied if each not in averaged] or tied
-    tied = _distinct(tied, held.tensors)
-    if len(tied) > 1:
-        listed = ", ".join(repr(each.label or "the file itself") for each in tied[:5])
+    distinct = list[_Found]()  # without copies; those with the shortest prefixes first
+    for each in sorted(tied, key=lambda one: one.prefix.count(".")):
+        if not any(_same(each, other, held.tensors) for other in distinct):
+            distinct.append(each)
+    chosen = distinct[0]
+    if len(distinct) > 1:
+        listed = ", ".join(repr(each.label or "the file itself") for each in distinct[:5])
         raise CheckpointError(
-            f"{path}: {len(tied)} sets of weights fit equally, and nothing says which is meant: {listed}; save the one "
-            "that you mean alone, e.g. torch.save(torch.load(FILE)[NAME], 'one.pth')"
+            f"{path}: {len(distinct)} sets of weights fit equally, and nothing says which is meant: {listed}; save the "
+            "one that you mean alone, e.g. torch.save(torch.load(FILE)[NAME], 'one.pth')"
         )
-    (chosen,) = tied
     named = [each for each in near if each in averaged or each in students or _same(each, chosen, held.tensors)]
-    notes = [
-        f"of student and teacher the teacher is taken; to evaluate {student.label!r}, save it alone"
-        for teacher, student in pairs
-        if teacher is chosen
-    ]
+    left = (student.label for teacher, student in pairs if teacher is chosen)
+    notes = [f"of student and teacher the teacher is taken; to evaluate {label!r}, save it alone" for label in left]
     if not held.use_ema:
         notes += [_averaged_note(each.label) for each in averaged if each is not chosen]
         lists = [place for place in held.unnamed if _AVERAGED.search(place)]
@@ -282,37 +275,25 @@ def _decided(path: Path, held: Held, near: Sequence[_Found]) -> tuple[_Found, li
     return chosen, named, notes
 
 
-def _distinct(found: Sequence[_Found], tensors: Mapping[str, Tensor]) -> list[_Found]:
-    """Return the sets without copies of one before; those with the shortest prefixes first."""
-    kept = list[_Found]()
-    for each in sorted(found, key=lambda one: one.prefix.count(".")):
-        if not any(_same(each, other, tensors) for other in kept):
-            kept.append(each)
-    return kept
-
-
 def _same(first: _Found, second: _Found, tensors: Mapping[str, Tensor]) -> bool:
-    pairs = ((tensors[name], tensors[second.names[rest]]) for rest, name in first.names.items() if rest in second.names)
-    return first.names.keys() == second.names.keys() and all(
-        a.shape == b.shape
-        and a.dtype == b.dtype
-        and a.layout == b.layout == torch.strided
-        and not (a.is_meta or b.is_meta)
-        and torch.equal(a, b)
-        for a, b in pairs
-    )
+    if first.names.keys() != second.names.keys():
+        return False
+    pairs = [(tensors[name], tensors[second.names[rest]]) for rest, name in first.names.items()]
+    kinds = ([(t.shape, t.dtype, t.layout, t.is_meta) for t in (a, b)] for a, b in pairs)
+    plain = all(a == b and a[2:] == (torch.strided, False) for a, b in kinds)
+    return plain and all(torch.equal(a, b) for a, b in pairs)
 
 
 def _is_pair(teacher: _Found, student: _Found, tensors: Mapping[str, Tensor]) -> bool:
     """Whether these are a teacher and its student, of the same shapes throughout."""
     if re.sub("(?i)teacher", "student", teacher.prefix) != student.prefix or teacher.prefix == student.prefix:
         return False
-    shapes = [
+    ours, theirs = (
         {name.removeprefix(each.shown): tensor.shape for name, tensor in tensors.items() if name.startswith(each.shown)}
         for each in (teacher, student)
-    ]
-    both = shapes[0].keys() & shapes[1].keys()
-    return 2 * len(both) > len(shapes[0]) and all(shapes[0][name] == shapes[1][name] for name in both)
+    )
+    both = ours.keys() & theirs.keys()
+    return 2 * len(both) > len(ours) and all(ours[name] == theirs[name] for name in both)
 
 
 def _no_average(path: Path, held: Held) -> CheckpointError:
@@ -345,7 +326,9 @@ def normalisation(
     for name in names:
         match = _MEAN.fullmatch(name)
         stds = [f"{match[1]}{word}" for word in _STDS if f"{match[1]}{word}" in tensors] if match else []
-        if stds and all(_is_statistic(tensors[each]) for each in (name, stds[0])):
+        pair = [tensors[each] for each in (name, *stds[:1])]
+        plain = all(t.layout == torch.strided and not (t.is_meta or t.is_quantized or t.is_complex()) for t in pair)
+        if stds and plain and all(t.numel() in (1, 3) for t in pair):
             mean, std = _three(tensors[name]), _three(tensors[stds[0]])
             if max(mean) > 1 and min(std) > 1:  # of pixels in [0, 255]
                 mean, std = [value / 255 for value in mean], [value / 255 for value in std]
@@ -359,11 +342,6 @@ def normalisation(
         return {}, taken, f"tensors hold different normalisations ({listed}), none is taken; give --mean and --std"
     shown = [", ".join(f"{value:.4g}" for value in numbers) for numbers in values[0].values()]
     return values[0], taken, f"mean {shown[0]} and std {shown[1]} from the tensors {where}"
-
-
-def _is_statistic(tensor: Tensor) -> bool:
-    plain = tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_quantized or tensor.is_complex())
-    return plain and tensor.numel() in (1, 3)
 
 
 def _three(tensor: Tensor) -> list[float]:

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import json_of, reason
-from ..common.preprocessing import LARGEST_SIDE
-from ..data.mask_files import printable
+from ..common.preprocessing import LARGEST_SIDE, is_real
+from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
 
 CONFIG, PROCESSORS = "config.json", ("preprocessor_config.json", "processor_config.json")
-_MOST = 16 << 20  # bytes of a config.json, which may name 22 000 classes
+MOST = 16 << 20  # bytes of a config.json, which may name 22 000 classes
 _LARGEST = 1_000_000  # of any whole number in it
 _DEEPEST = 20
 _DROPPED = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "experts_implementation")
@@ -41,13 +41,8 @@ _UNLIKE = {
     "keep_aspect_ratio": "a size that depends on the image",
 }
 _SWITCHES = (
-    "do_resize",
-    "do_rescale",
-    "do_normalize",
-    "do_center_crop",
-    "do_pad",
-    "do_flip_channel_order",
-    "include_top",
+    *("do_resize", "do_rescale", "do_normalize", "do_center_crop", "do_pad"),
+    *("do_flip_channel_order", "include_top"),
 )
 
 
@@ -100,7 +95,7 @@ def read_folder(path: Path) -> Folder:
 
 def _checked(file: Path) -> dict[str, Any]:
     try:
-        content = json_of(file, _MOST)
+        content = json_of(file, MOST)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file}: not JSON ({reason(error)}); expected a file of transformers") from error
     if not isinstance(content, dict):
@@ -109,18 +104,15 @@ def _checked(file: Path) -> dict[str, Any]:
         if key in _REFUSED and value:
             raise CheckpointError(f"{file}: {where}: {_REFUSED[key]}")
         if key in ("backbone", "backbone_checkpoint") and isinstance(value, str):
-            raise CheckpointError(
-                f"{file}: {where} = {value[:80]!r}: it is built from another model, which nothing here fetches; "
-                "expected a backbone_config"
-            )
+            why = "it is built from another model, which nothing here fetches"
+            raise CheckpointError(f"{file}: {where} = {value[:80]!r}: {why}; expected a backbone_config")
         if key == "use_pretrained_backbone" and value:
             raise CheckpointError(f"{file}: {where}: it would fetch other weights; expected those of this checkpoint")
         if isinstance(value, float) and not math.isfinite(value):
             raise CheckpointError(f"{file}: {where} is {value}; expected a finite number")
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
             raise CheckpointError(f"{file}: {where} = {str(value)[:40]}; expected at most {_LARGEST}")
-    checked: dict[str, Any] = _without(content)
-    return checked
+    return _without(content)  # type: ignore[no-any-return]
 
 
 def _entries(value: Any, where: str, depth: int, file: Path) -> Iterator[tuple[str, str, Any]]:
@@ -141,9 +133,7 @@ def _without(value: Any) -> Any:
 
 
 def normalisation(said: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """Return mean and std of a processor, complete with its class's defaults. CheckpointError for pixels that no
-    mean and std express.
-    """
+    """Return mean and std of a processor, with its class's defaults. CheckpointError for what these do not express."""
     for name in _SWITCHES:
         if not isinstance(said.get(name), bool | None):
             raise CheckpointError(f"{where}: {name} is {repr(said[name])[:80]}; expected true or false")
@@ -153,10 +143,9 @@ def normalisation(said: Mapping[str, Any], where: Path) -> dict[str, Any]:
             raise CheckpointError(f"{where}: {key} asks for {what}, which is not expressed here")
     factor = said.get("rescale_factor", 1 / 255)
     if not rescaled:
-        raise CheckpointError(
-            f"{where}: do_rescale is false; expected true, with rescale_factor 1/255: pixels in [0, 1]"
-        )
-    if not _is_number(factor) or not math.isclose(factor, 1 / 255, rel_tol=1e-6):
+        wanted = "expected true, with rescale_factor 1/255: pixels in [0, 1]"
+        raise CheckpointError(f"{where}: do_rescale is false; {wanted}")
+    if not is_real(factor) or not math.isclose(factor, 1 / 255, rel_tol=1e-6):
         shown = f"the text {factor[:80]!r}" if isinstance(factor, str) else repr(factor)[:80]
         raise CheckpointError(f"{where}: rescale_factor is {shown}; expected 1/255 = {1 / 255}, for pixels in [0, 1]")
     if said.get("do_normalize") is False:
@@ -168,28 +157,24 @@ def normalisation(said: Mapping[str, Any], where: Path) -> dict[str, Any]:
     return {"mean": mean, "std": std}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _three(value: Any, name: str, where: Path) -> list[float]:
-    numbers = [value] * 3 if _is_number(value) else value
+    numbers = [value] * 3 if is_real(value) else value
     if numbers is None:
         return [0.0] * 3 if name == "image_mean" else [1.0] * 3
-    if not isinstance(numbers, list | tuple) or len(numbers) != 3 or not all(map(_is_number, numbers)):
+    if not isinstance(numbers, list | tuple) or len(numbers) != 3 or not all(map(is_real, numbers)):
         raise CheckpointError(f"{where}: {name} is {repr(value)[:80]}; expected three numbers")
-    if name == "image_mean" and not all(0 <= number <= 1 for number in numbers):
-        scale = ", as rescale_factor makes pixels: divide it by 255" if max(numbers) > 1 else ""
-        raise CheckpointError(f"{where}: image_mean is {repr(value)[:80]}; expected three numbers in [0, 1]{scale}")
-    if name == "image_std" and not all(1e-30 < number <= 1 for number in numbers):
-        scale = ", as rescale_factor makes pixels: divide it by 255" if min(numbers) > 1 else ""
-        raise CheckpointError(f"{where}: image_std is {repr(value)[:80]}; expected three numbers in (0, 1]{scale}")
+    mean = name == "image_mean"
+    if not all(0 <= number <= 1 and (mean or number > 1e-30) for number in numbers):
+        larger = max(numbers) > 1 if mean else min(numbers) > 1
+        scale = ", as rescale_factor makes pixels: divide it by 255" if larger else ""
+        span = "[0, 1]" if mean else "(0, 1]"
+        raise CheckpointError(f"{where}: {name} is {repr(value)[:80]}; expected three numbers in {span}{scale}")
     return [float(number) for number in numbers]
 
 
 def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
     """Return size, interpolation and crop of a processor of the class `kind`, by the names of our metadata; empty for
-    images as they come. CheckpointError for what `Preprocessing` cannot express, by its name.
+    images as they come. CheckpointError for what `Preprocessing` cannot express.
     """
     cut = _pair(said.get("crop_size"), where) if said.get("do_center_crop") else None
     if said.get("do_resize") is False:
@@ -201,7 +186,7 @@ def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
         known = ", ".join(f"{number} ({name})" for number, name in _RESAMPLING.items())
         raise CheckpointError(f"{where}: resample is {repr(resample)[:80]}; expected one of {known}")
     size, share = said.get("size"), said.get("crop_pct")
-    if share is not None and not (_is_number(share) and 0.1 <= share <= 1):
+    if share is not None and not (is_real(share) and 0.1 <= share <= 1):
         raise CheckpointError(f"{where}: crop_pct is {repr(share)[:80]}; expected a number in [0.1, 1]")
     if isinstance(size, Mapping) and size.get("longest_edge") is not None:
         raise CheckpointError(f"{where}: size {dict(size)} has a longest_edge, which is not expressed here")
@@ -232,9 +217,8 @@ def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
     if cut is None and short is not None:  # images of any aspect
         crop = "is true without a crop_size" if said.get("do_center_crop") else "is false"
         shown = f"do_center_crop {crop}, and {shown}"
-    raise CheckpointError(
-        f"{where}: {shown}: not expressed here; expected a square crop after shortest_edge, or height and width alone"
-    )
+    usual = "a square crop after shortest_edge, or height and width alone"
+    raise CheckpointError(f"{where}: {shown}: not expressed here; expected {usual}")
 
 
 def _side(size: Any, name: str, where: Path) -> int | None:
@@ -257,7 +241,6 @@ def _pair(size: Any, where: Path) -> tuple[int, int] | None:
 
 
 def _square(size: tuple[int, int] | None) -> int | None:
-    """Return the side of a square."""
     return size[0] if size is not None and size[0] == size[1] else None
 
 
@@ -282,9 +265,7 @@ def quiet(what: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (CheckpointError, ModelError):
-        raise
-    except (KeyboardInterrupt, SystemExit):
+    except (CheckpointError, ModelError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # what a config says may break the library anywhere; a panic of Rust is no Exception
         lines = " ".join(filter(None, map(str.strip, str(error).splitlines()[:3])))

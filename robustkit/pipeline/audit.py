@@ -29,11 +29,6 @@ def _options(kind: type[Request]) -> list[Option]:
     return [each for each in options_of(kind) if each.name not in ("checkpoints", "data_dir")]
 
 
-def _parameter(each: Option) -> inspect.Parameter:
-    default = None if each.group else inspect.Parameter.empty if each.default is MISSING else each.default
-    return inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=each.keyword)
-
-
 def takes_options_of(kind: type[Request]) -> Callable[[F], F]:
     """Show the options of a request in the signature and the docstring of the function that carries it out."""
 
@@ -41,7 +36,11 @@ def takes_options_of(kind: type[Request]) -> Callable[[F], F]:
         signature = inspect.signature(function)
         first, data, progress, say, _ = signature.parameters.values()
         given = _options(kind)
-        shown = [first, data, *map(_parameter, given), progress, say]
+        empty, keyword = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
+        usual = [None if each.group else empty if each.default is MISSING else each.default for each in given]
+        pairs = zip(given, usual, strict=True)
+        own = (inspect.Parameter(o.name, keyword, default=default, annotation=o.keyword) for o, default in pairs)
+        shown = [first, data, *own, progress, say]
         lines = (f"    {each.name}{'=False' * (each.default is True)}: {each.help}" for each in given if each.help)
         function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Options:", *lines])
         vars(function).update(__signature__=signature.replace(parameters=shown), request=kind)

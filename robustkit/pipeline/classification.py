@@ -27,9 +27,8 @@ from ..evaluations.maps.regions.condition import parse_regions
 from ..evaluations.maps.truth import Truth, open_truth
 from ..evaluations.maps.two_objects.condition import two_object_condition
 from ..evaluations.registry import is_attack, shows
-from ..evaluations.subject import Settings
-from ..models.batch_size import best_batch
 from ..models.classifier import load
+from ..models.device import best_batch
 from ..models.identity import Classifier, distinct_names
 from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition
@@ -44,39 +43,28 @@ from .plan import Contender, Plan
 from .request import ClassificationRequest
 
 
-def maps_of(request: ClassificationRequest, only_corrupted: bool) -> tuple[MapSpec, ...]:
-    """Return the maps that are scored, controls included."""
+def _of_clean_images(
+    request: ClassificationRequest, only_corrupted: bool
+) -> tuple[tuple[MapSpec, ...], tuple[Condition, ...], list[MapSpec], tuple[Condition, ...]]:
+    """Return the maps that are scored, controls included; the regions that noise drowns, and the maps these are of; and
+    the conditions of plug-ins. Raises ProtocolError for an unknown map, and where there are no clean images.
+    """
     maps = () if request.cams is None else parse_cams(request.cams, request.faithfulness)
-    if maps and only_corrupted:
-        raise ProtocolError(
-            f"--cams {request.cams!r} on {request.data_dir}, a tree of corrupted images: expected the clean ones"
-        )
-    return maps
-
-
-def regions_of(request: ClassificationRequest, only_corrupted: bool) -> tuple[Condition, ...]:
-    """Return the regions that noise drowns. Raises ProtocolError for an unknown map, and without clean images."""
-    if request.region_noise is None:
-        return ()
-    regions = parse_regions(request.region_noise)
+    regions = () if request.region_noise is None else parse_regions(request.region_noise)
+    evaluations = request.evaluation_conditions()
     if only_corrupted:
-        raise ProtocolError(
-            f"--region-noise on {request.data_dir}, a tree of corrupted images: expected the clean ones"
-        )
-    for condition in regions:
-        if method := method_of(condition):
-            check_method(method, condition.text)
-    return regions
-
-
-def method_of(region: Condition) -> str:
-    """Return the map that a region is of; empty where it is of none."""
-    return str(dict(region.parameters).get("map", ""))
-
-
-def maps_of_regions(regions: Sequence[Condition]) -> list[MapSpec]:
-    """Return the maps that regions are of, with their own options."""
-    return [MapSpec(method, options=chosen_of(each)) for each in regions if (method := method_of(each))]
+        here, usual = f"on {request.data_dir}, a tree of corrupted images", "expected the clean ones"
+        if maps:
+            raise ProtocolError(f"--cams {request.cams!r} {here}: {usual}")
+        if regions:
+            raise ProtocolError(f"--region-noise {here}: {usual}")
+        if evaluations:
+            raise ProtocolError(f"--evaluations {evaluations[0].text} {here}: give clean ones")
+    methods = [(str(dict(each.parameters).get("map", "")), each) for each in regions]
+    for method, region in methods:
+        if method:
+            check_method(method, region.text)
+    return maps, regions, [MapSpec(method, options=chosen_of(each)) for method, each in methods if method], evaluations
 
 
 def next_to(
@@ -86,14 +74,11 @@ def next_to(
     if not request.stability:
         return ()
     if any(condition.released for condition in shown):
-        raise ProtocolError(
-            "--stability with released corruptions: it needs the clean image next to the corrupted one; leave out "
-            "--corrupted-dir, or --stability"
-        )
+        why = "it needs the clean image next to the corrupted one"
+        raise ProtocolError(f"--stability with released corruptions: {why}; leave out --corrupted-dir, or --stability")
     looking = [spec for spec in maps if not spec.is_control]
-    return tuple(
-        map_condition(spec, under) for under in shown if under != CLEAN and shows(under.text) for spec in looking
-    )
+    others = [under for under in shown if under != CLEAN and shows(under.text)]
+    return tuple(map_condition(spec, under) for under in others for spec in looking)
 
 
 def of_the_data(dataset: Dataset, maps: Sequence[MapSpec]) -> tuple[Condition, ...]:
@@ -111,26 +96,17 @@ def check_located(regions: Sequence[Condition], truth: Truth) -> None:
     """Raise ProtocolError for a region that needs to know where objects are, where nobody says so."""
     unknown_place = next((condition for condition in regions if condition.needs_truth), None)
     if unknown_place is not None and not truth.is_known:
-        raise ProtocolError(
-            f"{unknown_place.text}: {truth.dataset.name} does not say where objects are; give --boxes or --masks, or "
-            "drown a region of a map"
-        )
+        why = f"{truth.dataset.name} does not say where objects are"
+        raise ProtocolError(f"{unknown_place.text}: {why}; give --boxes or --masks, or drown a region of a map")
 
 
 _PIXELS = ("input_size", "interpolation", "crop_pct", "crop_mode")
-_IN_WORDS = {
-    "input_size": "input size",
-    "crop_pct": "crop share",
-    "crop_mode": "crop mode",
-    "std": "standard deviation",
-}
+_IN_WORDS = {"crop_pct": "crop share", "std": "standard deviation"}
 
 
 def handed_on(request: ClassificationRequest, attacked: Sequence[Condition]) -> frozenset[str]:
-    """Return the texts of the attacks whose adversarial images are passed on or kept.
-
-    Raises:
-        ProtocolError: there is none.
+    """Return the texts of the attacks whose adversarial images are passed on or kept. ProtocolError where there is
+    none.
     """
     if not (request.transfer or request.keep_adversarials):
         return frozenset()
@@ -145,10 +121,8 @@ def plan_transfer(
     request: ClassificationRequest, attacked: Sequence[Condition], entries: Sequence[CheckpointEntry]
 ) -> tuple[tuple[Condition, ...], dict[str, str]]:
     """Return a condition for each attack and each checkpoint that its images are found for; and what each takes, as a
-    digest of that checkpoint.
-
-    Raises:
-        ProtocolError: there is nothing to pass on, nobody to pass it to, or the checkpoints take other pixels.
+    digest of that checkpoint. Raises ProtocolError where there is nothing to pass on, nobody to pass it to, or the
+    checkpoints take other pixels.
     """
     if not request.transfer:
         return (), {}
@@ -175,11 +149,9 @@ def _check_pixels(request: ClassificationRequest, entries: Sequence[CheckpointEn
         for name in names:
             there, here = (getattr(entry.preprocessing, name) for entry in (first, other))
             if there != here:
-                what = _IN_WORDS.get(name, name)
-                raise ProtocolError(
-                    f"--transfer: {what} is {_shown(there)} for {first.name} and {_shown(here)} for {other.name}: what "
-                    "misleads one is no input of the other; audit them apart"
-                )
+                what = _IN_WORDS.get(name, name.replace("_", " "))
+                why = f"--transfer: {what} is {_shown(there)} for {first.name} and {_shown(here)} for {other.name}"
+                raise ProtocolError(f"{why}: what misleads one is no input of the other; audit them apart")
 
 
 def _shown(value: object) -> str:
@@ -202,16 +174,11 @@ class _Candidate:
 
 
 def plan(request: ClassificationRequest) -> Plan:
-    """Return all that an audit of classifiers needs.
-
-    Raises:
-        RobustkitError: anything that is wrong with the request.
-    """
+    """Return all that an audit of classifiers needs. Raises RobustkitError for anything that is wrong with it."""
     card = request.card
     tree, only_corrupted = _tree(request)
     attacked = request.attack_conditions(_attacks(request, only_corrupted), request.engine)
-    maps, regions = maps_of(request, only_corrupted), regions_of(request, only_corrupted)
-    settings = request.settings
+    maps, regions, of_regions, evaluations = _of_clean_images(request, only_corrupted)
     place = tree if only_corrupted and tree else request.data_dir
     candidates, lines = _open(request, place, unlabelled=_is_of_maps_alone(request, attacked, maps))
     dataset = _shared_dataset(candidates)
@@ -226,15 +193,10 @@ def plan(request: ClassificationRequest) -> Plan:
     )
     corruptions, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
     attacked = beneath.conditions
-    _check_networks(request, candidates, attacked, (*maps, *maps_of_regions(regions)))
+    _check_networks(request, candidates, attacked, (*maps, *of_regions))
     truth = open_truth(dataset, request.boxes, request.masks)
     check_located(regions, truth)
     dataset = replace(dataset, notes=(*dataset.notes, *truth.notes))  # the page says what was read, too
-    evaluations = request.evaluation_conditions()
-    if evaluations and only_corrupted:
-        raise ProtocolError(
-            f"--evaluations {evaluations[0].text} on {request.data_dir}, a tree of corrupted images: give clean ones"
-        )
     showing = [condition for condition in evaluations if shows(condition.text)]
     shown = (*(() if only_corrupted else attacked), *corruptions.conditions, *showing)
     if any(sample.label < 0 for sample in dataset.samples):
@@ -254,7 +216,7 @@ def plan(request: ClassificationRequest) -> Plan:
     return Plan(
         request=request,
         run=run,
-        contenders=tuple(_contender(candidate, card, settings, tree, truth, reused) for candidate in candidates),
+        contenders=tuple(_contender(candidate, request, tree, truth, reused) for candidate in candidates),
         conditions=conditions,
         dataset=dataset,
         digest=dataset.digest,
@@ -313,36 +275,29 @@ def _inputs_in_words(candidates: Sequence[_Candidate]) -> Iterator[str]:
 
 
 def _shared_dataset(candidates: Sequence[_Candidate]) -> Dataset:
-    """Return the data set that all checkpoints share.
-
-    Raises:
-        DataError: the checkpoints number the classes of the same files differently.
-    """
+    """Return the data set that all checkpoints share. DataError where they number its classes differently."""
     first = candidates[0]
     for other in candidates[1:]:
         if other.dataset.samples != first.dataset.samples or other.dataset.valid_labels != first.dataset.valid_labels:
-            raise DataError(
-                f"{first.name} and {other.name} number the classes of {first.dataset.root} differently; audit them in "
-                "runs of their own"
-            )
+            what = f"{first.name} and {other.name} number the classes of {first.dataset.root} differently"
+            raise DataError(f"{what}; audit them in runs of their own")
     return first.dataset
 
 
 def _contender(
     candidate: _Candidate,
-    card: Card,
-    settings: Settings,
+    request: ClassificationRequest,
     tree: CorruptedTree | None,
     truth: Truth,
     reused: frozenset[str],
 ) -> Contender:
-    classifier, dataset = candidate.classifier, candidate.dataset
+    classifier, dataset, own = candidate.classifier, candidate.dataset, request.settings
     return Contender(
         describe(classifier.identity, candidate.preprocessing),
-        lambda settings: ClassifierSubject(classifier, card, settings, dataset.valid_labels, reused),
+        lambda settings: ClassifierSubject(classifier, request.card, settings, dataset.valid_labels, reused),
         Images(dataset, candidate.preprocessing, tree, truth),
         candidate.preprocessing,
-        partial(best_batch, classifier, settings.device, settings.dtype),
+        partial(best_batch, classifier, own.device, own.dtype),
     )
 
 
@@ -363,7 +318,6 @@ def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
 
 
 def _is_of_maps_alone(request: ClassificationRequest, attacked: Sequence[Condition], maps: Sequence[MapSpec]) -> bool:
-    """Whether nothing needs a label."""
     others = request.corruptions, request.evaluations, request.region_noise
     nothing_else = tuple(attacked) == (CLEAN,) and others == (None, None, None)
     return bool(maps) and nothing_else and all(spec.target != "label" for spec in maps)
@@ -387,10 +341,7 @@ def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tu
 
 
 def _check_networks(
-    request: ClassificationRequest,
-    candidates: Sequence[_Candidate],
-    attacked: Sequence[Condition],
-    maps: Sequence[MapSpec],
+    request: ClassificationRequest, candidates: list[_Candidate], attacked: Sequence[Condition], maps: Sequence[MapSpec]
 ) -> None:
     """Raise ModelError for a network that cannot be explained, or whose attention cannot be watched or attacked."""
     for candidate in candidates:
@@ -402,10 +353,8 @@ def _check_networks(
             inside = given.get("version") == "attention" or str(given.get("loss")).startswith("kq")
             if inside and not can_be_seen(candidate.classifier.network):
                 instead = "loss ce" if "loss" in given else "another version, such as standard"
-                raise ModelError(
-                    f"{candidate.name}: {condition.text} works on attention, and there is no attention that is "
-                    f"understood; expected {instead}"
-                )
+                why = "works on attention, and there is no attention that is understood"
+                raise ModelError(f"{candidate.name}: {condition.text} {why}; expected {instead}")
 
 
 def check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) -> None:
@@ -420,7 +369,5 @@ def check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) 
                 f"as right here (ReaL); set early_stop=false, or leave out --real-labels"
             )
         if condition.engine != "robustkit" and not predicted:
-            raise DataError(
-                f"{condition.text}: {condition.engine} leads away from one label, but several count as right here "
-                f"(ReaL); use --engine robustkit, or leave out --real-labels"
-            )
+            why = f"{condition.engine} leads away from one label, but several count as right here (ReaL)"
+            raise DataError(f"{condition.text}: {why}; use --engine robustkit, or leave out --real-labels")

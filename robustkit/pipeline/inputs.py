@@ -31,59 +31,49 @@ _USUAL = "apgd-ce"
 
 
 def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition]:
-    """Yield the conditions of an attack that asks for a second phase; nothing for another.
-
-    Raises:
-        ProtocolError: the attack has no stages, or none of them are left for one of the phases.
+    """Yield the conditions of an attack that asks for a second phase; nothing for another. Raises ProtocolError where
+    the attack has no stages, or none of them are left for one of the phases.
     """
     name, arguments = split_condition(item)
     parts = (arguments or "").split(",")
     stated = [(match[1], match[2].strip()) for part in parts if (match := _OWN.fullmatch(part))]
-    own = dict(stated)
-    if not own:
+    if not (own := dict(stated)):
         return
+    what = f"condition {item!r}"
     others = [part for part in parts if part.strip() and not _OWN.fullmatch(part)]
     if name != "autoattack":
-        raise ProtocolError(f"condition {item!r}: first and second are of autoattack; leave them out of {name}")
+        raise ProtocolError(f"{what}: first and second are of autoattack; leave them out of {name}")
     if len(own) < len(stated):
-        raise ProtocolError(f"condition {item!r}: first or second is given twice; leave one of them out")
+        raise ProtocolError(f"{what}: first or second is given twice; leave one of them out")
     m = own.get("second", "")
     if not m.isdecimal() or not int(m):
-        raise ProtocolError(
-            f"condition {item!r}: second is {m or 'missing'}; expected how many samples, such as second=200"
-        )
+        raise ProtocolError(f"{what}: second is {m or 'missing'}; expected how many samples, such as second=200")
 
     def parsed(*more: str) -> Condition:
         return parse_condition(f"{name}({','.join([*others, *more])})", card, **options)
 
     whole = parsed()
     if whole.engine != "robustkit":
-        raise ProtocolError(f"condition {item!r}: engine {whole.engine} runs all stages at once; leave it out")
+        raise ProtocolError(f"{what}: engine {whole.engine} runs all stages at once; leave it out")
     if dict(whole.parameters).get("only"):
-        raise ProtocolError(f"condition {item!r}: only leaves out stages, which the second phase runs; leave it out")
+        raise ProtocolError(f"{what}: only leaves out stages, which the second phase runs; leave it out")
     if whole.on:
-        raise ProtocolError(
-            f"condition {item!r}: on draws from all samples, second from those that stand; leave one out"
-        )
+        raise ProtocolError(f"{what}: on draws from all samples, second from those that stand; leave one out")
     every = getattr(build_attack(whole, card), "stage_names", ())
     first = own.get("first", _USUAL)
     chosen = [stage for stage in every if stage in first.split("+")]
     rest = [stage for stage in every if stage not in chosen]
     if "+".join(chosen) != first or not (chosen and rest) or list(every[: len(chosen)]) != chosen:
         examples = "first=" + " or first=".join("+".join(every[:count]) for count in range(1, len(every)))
-        raise ProtocolError(
-            f"condition {item!r}: first is {first}; expected the stages that it begins with: {examples}"
-        )
+        raise ProtocolError(f"{what}: first is {first}; expected the stages that it begins with: {examples}")
     begin, end = (parsed(f"only={'+'.join(stages)}") for stages in (chosen, rest))
     yield begin
     yield two_phase_condition(begin, end, whole, first, int(m))
 
 
 def plugin_condition(text: str) -> Condition:
-    """Return a condition of a family that a plug-in brings.
-
-    Raises:
-        ProtocolError: it is of another family, or of none. PluginError: the plug-in makes something else of it.
+    """Return a condition of a family that a plug-in brings. Raises ProtocolError where it is of another family, or of
+    none, and PluginError where the plug-in makes something else of it.
     """
     kind, _ = split_condition(text)
     if EVERY_FAMILY.plugin(kind) is None:
@@ -94,12 +84,10 @@ def plugin_condition(text: str) -> Condition:
             raise ProtocolError(unknown("evaluation", kind, names))
         words = shlex.join(vocabulary_of(kind).command(pattern_of(text), pattern_of))
         raise ProtocolError(f"--evaluations {text}: it takes families of plug-ins; ask for this one by {words}")
-    condition: object = vocabulary_of(kind).parse(text)
-    if not isinstance(condition, Condition) or (condition.name, kind_of(condition.text)) != (kind, kind):
-        raise PluginError(
-            f"--evaluations {text}: its plug-in makes {condition!r} of it; expected a condition {kind}(...)"
-        )
-    return condition
+    made: object = vocabulary_of(kind).parse(text)
+    if not isinstance(made, Condition) or (made.name, kind_of(made.text)) != (kind, kind):
+        raise PluginError(f"--evaluations {text}: its plug-in makes {made!r} of it; expected a condition {kind}(...)")
+    return made
 
 
 def labelled_data(
@@ -112,10 +100,8 @@ def labelled_data(
     unlabelled: bool = False,
 ) -> Dataset:
     """Return the samples to evaluate a model on, with labels in its order of classes; unlabelled: or without any.
-
-    Raises:
-        DataError: the data set is unusable, has no labels, or its labels do not fit the model.
-        NothingEvaluated: no sample is left.
+    Raises DataError where the data set is unusable, has no labels, or its labels do not fit the model, and
+    NothingEvaluated where no sample is left.
     """
     if not str(data_dir):
         raise DataError("--data-dir is empty; give a folder, a zip, or embedded:shapes")
@@ -136,10 +122,8 @@ def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], Plan], fr
     """Return attacks, those on corrupted images with the definition that the corruption alone has in this run.
 
     What the text of an attack says itself stays. plan: of corruptions, as `plan_corruptions`, from a list of them.
-    frost_dir: of frost's photographs.
-
-    Raises:
-        ProtocolError, DataError: as `plan` does, or the corruption has no such definition.
+    frost_dir: of frost's photographs. Raises ProtocolError or DataError as `plan` does, or where the corruption has no
+    such definition.
     """
     conditions, digests, lines = list[Condition](), dict[str, str](), dict[str, None]()
     for condition in attacked:

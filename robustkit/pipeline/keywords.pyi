@@ -3,7 +3,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from .presets import Preset
+from .request import Preset
 
 class AuditOptions(TypedDict, total=False):
     model: Mapping[str, Any] | None

@@ -30,7 +30,6 @@ from ..evaluations.registry import EVERY_FAMILY
 from ..evaluations.subject import Settings
 from ..models.device import device_name
 from ..models.identity import ModelIdentity
-from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.description import whole_card_line, without_option
 from ..runs.manifest import (
@@ -47,7 +46,7 @@ from ..runs.manifest import (
 from ..runs.merging import disagreements, joined
 from ..tasks.registry import EVERY_TASK
 from .plan import Plan
-from .presets import Preset, spelled_out
+from .request import Preset, spelled_out
 
 
 def registries() -> dict[str, Registry[Any]]:
@@ -66,8 +65,7 @@ def used_plugins(
     conditions: Iterable[Condition], checkpoints: Sequence[CheckpointEntry], task: str
 ) -> tuple[PluginEntry, ...]:
     """Return the plug-ins that a run uses, with the conditions and checkpoints whose records each decides."""
-    of_conditions: dict[Plugin, list[str]] = {}
-    of_checkpoints: dict[Plugin, list[str]] = {}
+    of_conditions, of_checkpoints = dict[Plugin, list[str]](), dict[Plugin, list[str]]()
     for condition in conditions:
         for plugin in dict.fromkeys(family_of(condition.name).evaluator.plugins(condition)):
             of_conditions.setdefault(plugin, []).append(condition.text)
@@ -85,6 +83,7 @@ def used_plugins(
     )
 
 
+_OF_CARD = ("tag", "name", "version", "task", "digest", "space", "labels", "summary", "source")
 _QUEUED = 512
 """Samples in a unit on an accelerator for attacks that make their own batches: towards its end these run empty."""
 
@@ -92,8 +91,7 @@ _QUEUED = 512
 def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any) -> CheckpointEntry:
     """Return a checkpoint as run.json and every record describe it. more: further fields, in JSON types."""
     before, after = asdict(identity.preprocessing), asdict(preprocessing)
-    by_card = {name: "card" for name in after if after[name] != before[name]}
-    sources = identity.preprocessing_source | by_card
+    sources = identity.preprocessing_source | {name: "card" for name in after if after[name] != before[name]}
     described = identity.to_dict() | {"preprocessing": after, "preprocessing_source": sources} | more
     return msgspec.convert(_plain(described), CheckpointEntry)
 
@@ -112,10 +110,7 @@ def _plain(value: Any) -> Any:
 def prepare(plan: Plan, digest: str) -> list[str]:
     """Write run.json, or extend the one that an earlier command left; return lines for the user.
 
-    digest: of the data set.
-
-    Raises:
-        RunError: the folder holds records that this plan would not make.
+    digest: of the data set. Raises RunError where the folder holds records that this plan would not make.
     """
     run = plan.run
     old = run.read_manifest()
@@ -129,16 +124,13 @@ def prepare(plan: Plan, digest: str) -> list[str]:
         raise RunError(f"{run.path} holds another run: {'; '.join(odd)}; use another --out, or delete that folder")
     run.write_manifest(joined(old, new))
     lines = [whole_card_line(old)] if old.format == 1 else []
-    lines += [batch_sizes(old.batch_size, new.batch_size)] if old.batch_size != new.batch_size else []
+    if old.batch_size != new.batch_size:
+        sizes = f"batch size was {old.batch_size} before and is {new.batch_size} now"
+        lines.append(f"{sizes}: the same draws, results equal up to float rounding")
     there, here = old.made_with, new.made_with
     both = [(name, there[name], text) for name, text in here.items() if name in there]
     changed = [f"{name} was {before} before and is {now} now" for name, before, now in both if before != now]
     return [*lines, f"{', '.join(changed)}: figures that come from both are flagged"] if changed else lines
-
-
-def batch_sizes(there: int, here: int) -> str:
-    """Return a line on two batch sizes in one run."""
-    return f"batch size was {there} before and is {here} now: the same draws, results equal up to float rounding"
 
 
 def described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
@@ -154,7 +146,11 @@ def described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         arguments=_plain(request.arguments()),
         seed=settings.seed,
-        protocol=_protocol(card),
+        protocol=CardEntry(
+            **{name: getattr(card, name) for name in _OF_CARD},
+            caveats=tuple(card.caveats),
+            parameters=_plain(card.parameters),
+        ),
         conditions=tuple(dict.fromkeys(condition.text for condition in plan.conditions)),
         claims={condition.text: Claim(**condition.claim) for condition in plan.conditions if condition.claim},
         checkpoints=checkpoints,
@@ -187,9 +183,8 @@ def described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
 
 def shard_size(plan: Plan, settings: Settings) -> int:
     """Return how many samples a unit of work has where nobody says."""
-    queues = any(
-        family_of(condition.name).evaluator.takes_shards(condition, plan.request.card) for condition in plan.conditions
-    )
+    card = plan.request.card
+    queues = any(family_of(each.name).evaluator.takes_shards(each, card) for each in plan.conditions)
     fair = -(-len(plan.dataset.samples) // count_in("WORLD_SIZE", 1))  # so that each process has some
     more = min(_QUEUED, fair) if queues and settings.device.type != "cpu" else 1
     return max(plan.request.least_shard, settings.batch_size, more)
@@ -211,15 +206,6 @@ def _data(plan: Plan, digest: str, size: int) -> DataEntry:
     )
 
 
-def _protocol(card: Card) -> CardEntry:
-    kept = ("tag", "name", "version", "task", "digest", "space", "labels", "summary", "source")
-    return CardEntry(
-        **{name: getattr(card, name) for name in kept},
-        caveats=tuple(card.caveats),
-        parameters=_plain(card.parameters),
-    )
-
-
 def versions() -> dict[str, str]:
     """Return the versions of what computes, by name."""
     names = ("torch", "timm", "numpy", "pillow", "pyarrow")
@@ -230,8 +216,8 @@ def versions() -> dict[str, str]:
 
 
 def _command(plan: Plan) -> str:
-    """Return the command of the whole run: the words that started this process, without the folders of the program and
-    --part, and a preset spelled out, unless the plan has others.
+    """Return the command of the whole run: the plan's, or the words that started this process, without the program's
+    folders and --part, and a preset spelled out.
     """
     if plan.command:
         return shlex.join(plan.command)

@@ -86,8 +86,8 @@ def _lacking(
     run, name, part = plan.run, contender.name, plan.request.share
     shards, able = shards_of(plan), ready(plan, contender.name, conditions)
     waiting = [condition.text for condition in conditions if condition not in able]
-    told = "waits for the first phase of all parts; then run each part again, on a folder that has it of all"
-    lines += [f"{name}: {text} {told}" for text in waiting]
+    why = "waits for the first phase of all parts; then run each part again, on a folder that has it of all"
+    lines += [f"{name}: {text} {why}" for text in waiting]
     conditions = able
 
     def needed(text: str, shard: int) -> bool:
@@ -103,8 +103,7 @@ def _lacking(
     doubted = [each.text for each in bearing if each in measured and needs_evidence(run, name, each, card)]
     checks = CLEAN in measured and not (conditions and conditions[0].waits)
     unchecked = _why_unchecked(plan, contender) if checks else ""
-    if unchecked and not lacking:
-        unchecked = ""  # a finished run is as it is
+    unchecked = unchecked if lacking or unchecked is None else ""  # a finished run is as it is
     return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
 
 
@@ -119,9 +118,7 @@ def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:
 
 
 def _without_strange(plan: Plan, contender: Contender, conditions: Sequence[Condition]) -> list[str]:
-    """Remove files that are not what was written for this run; return a line on each. Those that other parts make are
-    left to them.
-    """
+    """Remove files that are not what was written for this run, except for other parts' own; return a line on each."""
     run, name, shards, part = plan.run, contender.name, shards_of(plan), plan.request.share
 
     def dropped(find: Callable[[str], Sequence[tuple[Path, str]]]) -> Iterator[tuple[Path, str]]:
@@ -157,24 +154,17 @@ def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
 
 def ready(plan: Plan, name: str, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
     """Return the conditions that can be computed: a part leaves those out that draw from the records of another one
-    until all parts have made these.
+    until all parts have made these. Who computes all of a run makes these first.
     """
-    if plan.request.share is None:  # who computes all of a run makes these first
-        return tuple(conditions)
-    return tuple(
-        condition
-        for condition in conditions
-        if condition.after is None or not plan.run.missing_units(name, condition.after.text)
-    )
+    missing, alone = plan.run.missing_units, plan.request.share is None
+    return tuple(c for c in conditions if alone or c.after is None or not missing(name, c.after.text))
 
 
 def units_of(plan: Plan, name: str, conditions: Sequence[Condition]) -> dict[str, list[int]]:
     """Return the shards of a checkpoint that this command is about, by the text of a condition."""
-    shards, part = shards_of(plan), plan.request.share
-    return {
-        each.text: [shard for shard in range(shards) if part is None or part.holds(name, each.text, shard, shards)]
-        for each in conditions
-    }
+    n, part = shards_of(plan), plan.request.share
+    texts = [each.text for each in conditions]
+    return {text: [k for k in range(n) if part is None or part.holds(name, text, k, n)] for text in texts}
 
 
 def shards_of(plan: Plan) -> int:
@@ -201,19 +191,13 @@ def announced(
     if ranks.leads:
         for line in (line for _, _, _, lines, _ in every for line in lines):
             say(line)
-        texts = {text for lacking, *_ in every for _, some in lacking for text in some}
-        conditions = [condition.under or condition for condition in plan.conditions if condition.text in texts]
+        asked = {text for lacking, *_ in every for _, some in lacking for text in some}
+        conditions = [condition.under or condition for condition in plan.conditions if condition.text in asked]
         for line in lines_on_device(conditions, device):
             say(line)
         if done := sum(there for _, _, there, *_ in every):
             say(f"{done} units of work were there already and were not computed again")
-    samples = len(plan.dataset.samples[:at_most])
-    return _reporter(plan, ranks, progress, every, samples)
-
-
-def _reporter(plan: Plan, ranks: Ranks, progress: Progress, every: Sequence[Lacking], samples: int) -> Reporter:
-    """Say what is to be done, and return what tells how far it is. every: what each of `lots` lacks."""
-    size, device = plan.run.manifest.shard_size, plan.request.settings.device
+    samples, size = len(plan.dataset.samples[:at_most]), plan.run.manifest.shard_size
     card, classes = plan.request.card, len(plan.dataset.valid_labels or plan.dataset.class_names)
     jobs = []
     for (contender, _), (lacking, doubted, *_, unchecked) in zip(lots(plan), every, strict=True):
@@ -235,34 +219,18 @@ def _reporter(plan: Plan, ranks: Ranks, progress: Progress, every: Sequence[Lack
         there = sum(done for _, _, done, *_ in every)
         evidence = sum(len(texts) for _, texts, *_ in every)
         whys = [why for *_, why in every]
-        lines = work_lines(
-            plan.conditions,
-            len(own),
-            samples,
-            units,
-            there,
-            evidence,
-            card,
-            classes,
-            whys.count(None),
-            filter(None, whys),
-        )
-        for line in lines:
+        work = (plan.conditions, len(own), samples, units, there, evidence, card, classes)
+        for line in work_lines(*work, whys.count(None), filter(None, whys)):
             PLAN.info(no_controls(line))
     estimate = Estimate(jobs, ranks.size)
     return Reporter(plan.run, plan.conditions, samples, own, estimate, ranks, progress, device.type)
 
 
 def await_same(run: RunFolder, manifest: dict[str, Any]) -> None:
-    """Wait until this process sees the run.json that the first one wrote; a network file system may take a while.
-
-    Raises:
-        RunError: it does not come.
-    """
+    """Wait until this process sees the run.json that the first one wrote. RunError where it never does."""
     began = time.monotonic()
     while (seen := run.read_manifest()) is None or seen.to_plain() != manifest:
         if time.monotonic() - began > _SEEN:
-            raise RunError(
-                f"{run.manifest_path} is not what the first process wrote; give an --out that all processes see"
-            )
+            remedy = "give an --out that all processes see"
+            raise RunError(f"{run.manifest_path} is not what the first process wrote; {remedy}")
         time.sleep(0.1)

@@ -34,7 +34,6 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """The checkpoint's name."""
         return self.entry.name
 
 
@@ -71,9 +70,8 @@ class Plan:
     sequential: bool = False
 
     def settings(self, chosen: int | None) -> Settings:
-        """Return how to compute. chosen: the batch size that an earlier command chose.
-
-        The best batch size is measured where it is asked for and no command has chosen one.
+        """Return how to compute. chosen: the batch size that an earlier command chose; without one, `auto` measures the
+        best.
         """
         settings = self.request.settings
         measures = [contender.best_batch for contender in self.contenders if contender.best_batch]
@@ -83,11 +81,8 @@ class Plan:
 
 
 def plan_of(request: Request) -> Plan:
-    """Return all that a run needs: what `plan` of the module of its task in this room makes, or of a slice's or
-    a plug-in's task.
-
-    Raises:
-        RobustkitError: anything that is wrong with the request.
+    """Return all that a run needs: what `plan` of the module of its task in this room makes, or of a slice's or a
+    plug-in's task. Raises RobustkitError for anything that is wrong with the request.
     """
     maker = import_module(f"{__package__}.{request.task}") if request.task in TASKS else EVERY_TASK[request.task]
     planned: Plan = maker.plan(request)

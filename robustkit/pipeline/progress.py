@@ -22,7 +22,7 @@ from ..evaluations.attacks.evidence import SAMPLES
 from ..evaluations.family import family_of
 from ..evaluations.interface import Cost
 from ..evaluations.maps.evaluate import cost_lines
-from ..evaluations.registry import vocabulary_of
+from ..evaluations.registry import shows
 from ..evaluations.setup import CHECK, COST, FIRST
 from ..protocol.card import Card
 from ..protocol.condition import Condition
@@ -336,7 +336,7 @@ class Reporter:
     def _figure(self, entry: _Entry) -> str:
         """Return the headline figure of the images that conditions show; empty for others."""
         kind = entry.conditions[0].name
-        if not vocabulary_of(kind).shows(kind):
+        if not shows(kind):
             return ""
         try:
             task = task_of(self.run.manifest)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
 from ..common.options import option, option_group, read_labels, read_sides, read_triple
-from ..errors import ProtocolError
-from .presets import Preset, preset_of
+from ..errors import ProtocolError, unknown
+from ..runs.description import without_option
 from .processes import follows
 
 if TYPE_CHECKING:
@@ -25,6 +25,60 @@ if TYPE_CHECKING:
     from ..evaluations.subject import Settings
     from ..protocol.card import Card
     from ..protocol.condition import Condition
+
+_FEW = "gaussian_noise(severity=3),defocus_blur(severity=3),fog(severity=3),jpeg_compression(severity=3)"
+OPTIONS: dict[str, dict[str, dict[str, str | int]]] = {
+    "classification": {
+        "quick": {"attacks": "fgsm,pgd", "corruptions": _FEW, "limit": 100},
+        "standard": {"attacks": "fgsm,pgd", "corruptions": "in-c", "cams": "grad-cam", "limit": 1000},
+        "full": {"attacks": "fgsm,pgd,autoattack", "corruptions": "in-c,in-c-extra", "cams": "grad-cam"},
+    },
+    "segmentation": {
+        "quick": {"attacks": "pgd", "corruptions": _FEW, "limit": 50},
+        "standard": {"attacks": "pgd,segpgd", "corruptions": "segformer-16", "limit": 500},
+        "full": {"attacks": "pgd,segpgd", "corruptions": "in-c,in-c-extra"},
+    },
+}
+"""Options by preset, by task. The radius is the protocol card's; without a limit all samples are evaluated. Grad-CAM
+works for CNNs and ViTs alike.
+"""
+NAMES = tuple(OPTIONS["classification"])
+_CONSTANTS = ("auto", "imagenet", "cifar")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """An amount of work by its name, and the options that stand for it."""
+
+    name: str
+    options: Mapping[str, str | int]
+
+    def only(self, names: Iterable[str]) -> Preset:
+        """Return the part of it that these options say."""
+        return Preset(self.name, {name: self.options[name] for name in names if name in self.options})
+
+    def words(self) -> Iterator[str]:
+        for name, value in self.options.items():
+            yield from (f"--{name.replace('_', '-')}", str(value))
+
+
+def preset_of(task: str, name: str) -> Preset:
+    """Return a preset by its name. Raises ProtocolError for an unknown one."""
+    presets = OPTIONS.get(task, {})
+    if name in presets:
+        return Preset(name, presets[name])
+    if name in _CONSTANTS:
+        why = f"preset {name!r}: the constants of corruptions are chosen by --constants {name}"
+        raise ProtocolError(f"{why}; a preset is an amount of work: {', '.join(presets) or 'none for this task'}")
+    raise ProtocolError(unknown("preset", name, presets))
+
+
+def spelled_out(words: Sequence[str], preset: Preset) -> list[str]:
+    """Return the words of a command with the options that a preset stands for in place of its name."""
+    rest = without_option(words, "--preset")
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:end], *preset.words(), *rest[end:]]
+
 
 # The options of models and data sets, which are entries of one field
 
@@ -95,11 +149,8 @@ class Request:
     task: as in cards. usual_attacks: used where none are named. usual_batch: the batch size by kind of device, where
     none is given. least_shard: samples in a unit of work, unless given or a batch is larger. kept: the fields that
     run.json keeps, so that the same samples can be found again. lacks: the fields that mean nothing for the task.
-    lists: those that are read more than once, so that an iterator becomes a tuple.
-    preset: fills what is not given; what it filled stays.
-
-    Raises:
-        ProtocolError: a size is below 1, or a dtype is not supported.
+    lists: those that are read more than once, so that an iterator becomes a tuple. preset: fills what is not given;
+    what it filled stays. Raises ProtocolError where a size is below 1, or a dtype is not supported.
     """
 
     task: ClassVar[str]
@@ -152,7 +203,7 @@ class Request:
             self._settle()
 
     def _settle(self) -> None:
-        from ..models.device import DTYPES, unknown_dtype
+        from ..models.device import DTYPES
 
         check_date()
         if self.preset is not None:
@@ -169,7 +220,7 @@ class Request:
         if any(isinstance(size, int) and size < 1 for size in sizes):
             raise ProtocolError("batch size {}, shard size {}, limit {}: expected 1 or more".format(*sizes))
         if self.dtype not in DTYPES:
-            raise ProtocolError(unknown_dtype(self.dtype))
+            raise ProtocolError(unknown("dtype", self.dtype, DTYPES))
         if self.out is not None and not str(self.out).strip():
             raise ProtocolError("out is empty; expected a run folder, or leave it out for runs/<checkpoint>")
         for name in self.lists:
@@ -213,7 +264,6 @@ class Request:
 
     @property
     def frost(self) -> str | None:
-        """The folder of frost's photographs, if one is given."""
         return None if self.frost_dir is None else str(self.frost_dir)
 
     @property
@@ -247,9 +297,7 @@ class Request:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Leave a mark in the run folder, where it holds a run already and this fails: that run is not what was asked
-        for.
-        """
+        """Where this fails, leave a mark in a run folder that holds a run, which is not what was asked for."""
         try:
             yield
         except Exception as fault:

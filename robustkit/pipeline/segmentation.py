@@ -25,11 +25,7 @@ from .request import SegmentationRequest
 
 
 def plan(request: SegmentationRequest) -> Plan:
-    """Return all that a run of segmenters needs.
-
-    Raises:
-        RobustkitError: anything that is wrong with the request.
-    """
+    """Return all that a run of segmenters needs. Raises RobustkitError for anything that is wrong with the request."""
     card = request.card
     attacked, settings = request.attack_conditions(request.attack_list), request.settings
     models = [load_segmenter(spec, **request.model) for spec in request.checkpoints]

@@ -34,8 +34,7 @@ from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_flags import setup_flags, setup_notes
 from ..evaluations.subject import Batch, Evaluation, Reader, Subject, Supply
-from ..models.batch_size import out_of_memory
-from ..models.device import device_name
+from ..models.device import device_name, out_of_memory
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN, Condition
 from ..runs.binding import provenance_metadata, provenance_of

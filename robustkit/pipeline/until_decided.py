@@ -11,7 +11,7 @@ from ..common.environment import count_in
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError
 from ..gate.policy import Policy
-from ..gate.sequential import Question, Trial, baseline_of, options_asked, trial_of
+from ..gate.sequential import Trial, baseline_of, options_asked, trial_of
 from ..gate.verdicts import UNDECIDED, Outcome
 from ..results.summary import Run
 from ..runs.folder import RunFolder
@@ -42,13 +42,10 @@ def until_decided(
     """Compute the records of a shuffled run that undecided rules need, shard by shard; return the run, with summary and
     report, and the verdicts.
 
-    request: what to evaluate follows from the policy. command: the words of its audit, which lack that, too.
-    at_most: samples that may be looked at; all of them if left out. A run that was stopped is gone on with:
-    verdicts are functions of the records in their order, whatever was there already.
-
-    Raises:
-        ProtocolError: a rule cannot be decided while samples come; RobustkitError: as `run`. Both before a file is
-            written.
+    request: what to evaluate follows from the policy. command: the words of its audit, which lack that, too. at_most:
+    samples that may be looked at; all of them if left out. A run that was stopped is gone on with: verdicts are
+    functions of the records in their order, whatever was there already. Raises ProtocolError where a rule cannot be
+    decided while samples come, and RobustkitError as `run`, both before a file is written.
     """
     if count_in("WORLD_SIZE", 1) > 1:
         raise ProtocolError("--until-decided in several processes: samples come one by one; leave torchrun out")
@@ -57,30 +54,16 @@ def until_decided(
     asked: dict[str, Any] = {option.removeprefix("--"): value for option, value in options.items()}
     size = request.shard_size or max(LOOK, request.settings.batch_size)
     with plugin_session(), request.noted():
-        return _decided(
-            replace(request, **asked, shuffle=True, shard_size=size), policy, baseline, at_most, words, progress, say
-        )
-
-
-def _decided(
-    request: ClassificationRequest,
-    policy: Policy,
-    baseline: RunFolder | None,
-    at_most: int | None,
-    words: Sequence[str],
-    progress: Progress,
-    say: Callable[[str], None],
-) -> tuple[Run, Outcome]:
-    """Do so. request: with what the policy asks for. words: of the audit that completes the run."""
-    plan = plan_of(request)
-    digest = plan.digest()
-    plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
-    card, names = request.card, [contender.name for contender in plan.contenders]
-    before = None if baseline is None else baseline_of(baseline, described(plan, digest, plan.run.read_manifest()))
-    trial = trial_of(policy, names, plan.conditions, task_named(card.task), before)
-    ids = [sample.id for sample in plan.dataset.samples][:at_most]
-    carry_out(plan, progress, say, partial(_compute, trial, ids))
-    return plan.run, trial.outcome(plan.run, baseline)
+        request = replace(request, **asked, shuffle=True, shard_size=size)
+        plan = plan_of(request)
+        digest = plan.digest()
+        plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
+        names = [contender.name for contender in plan.contenders]
+        before = None if baseline is None else baseline_of(baseline, described(plan, digest, plan.run.read_manifest()))
+        trial = trial_of(policy, names, plan.conditions, task_named(request.card.task), before)
+        ids = [sample.id for sample in plan.dataset.samples][:at_most]
+        carry_out(plan, progress, say, partial(_compute, trial, ids))
+        return plan.run, trial.outcome(plan.run, baseline)
 
 
 def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:
@@ -104,7 +87,7 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
             open_ = trial.open(name)
             if not open_:
                 break
-            needs = _needs(open_)
+            needs = {text for question in open_ for text in question.needs}
             work = [(shard, [text for text in texts if text in needs]) for place, texts in lacking if place == shard]
             worker.compute(name, [piece for piece in work if piece[1]])
             for question in open_:
@@ -118,14 +101,10 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
     return reporter
 
 
-def _needs(questions: Sequence[Question]) -> set[str]:
-    return {text for question in questions for text in question.needs}
-
-
 def _wanted(trial: Trial, name: str, shards: int, lacking: Lacking) -> Lacking:
     """Return of what a checkpoint lacks that which rules may need."""
     pieces, doubted, done, lines, unchecked = lacking
-    needs = _needs(trial.open(name))
+    needs = {text for question in trial.open(name) for text in question.needs}
     some = [(shard, [text for text in texts if text in needs]) for shard, texts in pieces if shard < shards]
     checks = unchecked if needs else ""
     return [piece for piece in some if piece[1]], [text for text in doubted if text in needs], done, lines, checks

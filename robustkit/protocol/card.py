@@ -13,17 +13,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from ..common.files import parse_toml, written_text
-from ..common.plugins import built_in, declared
-from ..common.preprocessing import Preprocessing
+from ..common.plugins import built_in, declared, shipped_files
+from ..common.preprocessing import Preprocessing, is_real
 from ..errors import ProtocolError, unknown
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 Space = Literal["pixels", "normalised", "sigma"]
 """Where attacks work: on pixels, on the normalised tensor of some published code, or on series (sigma)."""
@@ -49,22 +45,14 @@ _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 
 def number(text: object, what: str = "number", expected: str = "a number such as 1/255, 0.5/255 or 0.004") -> Fraction:
     """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`. what, expected: for the message.
-
-    Raises:
-        ProtocolError: it is not such a number.
+    Raises ProtocolError where it is not such a number.
     """
     try:
-        top, *bottom = str(text).split("/")
-        if (
-            isinstance(text, bool)
-            or len(bottom) > 1
-            or not all(_DECIMAL.fullmatch(part.strip()) for part in (top, *bottom))
-        ):
+        top, *bottom = map(str.strip, str(text).split("/"))
+        if isinstance(text, bool) or len(bottom) > 1 or not all(map(_DECIMAL.fullmatch, (top, *bottom))):
             raise ValueError(text)
-        value = Fraction(top.strip()) / (Fraction(bottom[0].strip()) if bottom else 1)
-        if (
-            max(abs(value.numerator), value.denominator) >= 10**30
-        ):  # `format_number` must give a text that reads back the same
+        value = Fraction(top) / Fraction(bottom[0] if bottom else 1)
+        if max(abs(value.numerator), value.denominator) >= 10**30:  # its text must be read back as the same
             raise ValueError(text)
         return value
     except (ValueError, ZeroDivisionError):
@@ -138,10 +126,8 @@ class Card:
         size = tuple(rule.pop("input_size"))
         if size != preprocessing.input_size:
             text = f"{preprocessing.input_size[0]}x{preprocessing.input_size[1]}"
-            return (
-                preprocessing,
-                f"card {self.name} has a resize rule for {size[0]}x{size[1]} only; the model's {text} is kept",
-            )
+            rule_of = f"card {self.name} has a resize rule for {size[0]}x{size[1]} only"
+            return preprocessing, f"{rule_of}; the model's {text} is kept"
         changed = replace(preprocessing, **rule)
         if changed == preprocessing:
             return preprocessing, ""
@@ -171,32 +157,21 @@ def digest_of_part(card: Parameters, condition: str, whole: bool = False) -> str
     """
     named = {*_SHARED, *_WORD.findall(condition)}
     used = {name: dict(options) for name, options in card.parameters.items() if whole or name in named}
-    canonical = json.dumps(
-        [card.task, card.space, card.labels, used], sort_keys=True, separators=(",", ":"), default=str
-    )
+    decides = [card.task, card.space, card.labels, used]
+    canonical = json.dumps(decides, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def card_names() -> list[str]:
     """Return the cards that travel with the package."""
-    return sorted(_cards())
-
-
-def _cards() -> dict[str, Traversable]:
-    """Return the files of the cards of the core and of its slices, by name."""
-    packages = [entry.module.rpartition(".")[0] for entry in built_in("tasks").values()]
-    folders = [resources.files(package) / "cards" for package in ("robustkit.protocol", *packages)]
-    files = (file for folder in folders if folder.is_dir() for file in folder.iterdir())
-    return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
+    return sorted(shipped_files("robustkit.protocol", "cards"))
 
 
 def load_card(spec: str) -> Card:
-    """Load a card by its name, or from the user's own TOML file.
-
-    Raises:
-        ProtocolError: no such card, or a field is missing, unknown or of the wrong type.
+    """Load a card by its name, or from the user's own TOML file. Raises ProtocolError where there is no such card, or a
+    field is missing, unknown or of the wrong type.
     """
-    if (file := _cards().get(spec)) is not None:
+    if (file := shipped_files("robustkit.protocol", "cards").get(spec)) is not None:
         return _card(file.read_text(encoding="utf-8"), spec)
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
@@ -206,19 +181,16 @@ def load_card(spec: str) -> Card:
 
 def _card(text: str, where: str) -> Card:
     data = parse_toml(text, where, ProtocolError)
-    attacked = {"threat", "attacks"} if "scoring" not in data else {"threat", "attacks"} & data.keys()
-    missing = {"name", "version", *({"threat", "attacks"} if attacked else ())} - data.keys()
-    if missing:
+    attacked = "scoring" not in data or {"threat", "attacks"} & data.keys()
+    if missing := {"name", "version", *(("threat", "attacks") if attacked else ())} - data.keys():
         raise ProtocolError(f"protocol card {where}: missing {', '.join(sorted(missing))}")
     _check_keys(data, _TOP, where)
     threat = _table(data, "threat", where)
     _check_keys(threat, _THREAT, f"{where} [threat]")
     space, labels = threat.get("space", "pixels"), threat.get("labels", "true")
     if space not in get_args(Space) or labels not in ("true", "predicted"):
-        raise ProtocolError(
-            f"protocol card {where}: space {space!r}, labels {labels!r}; expected {', '.join(get_args(Space))}, "
-            "and true or predicted"
-        )
+        expected = f"{', '.join(get_args(Space))}, and true or predicted"
+        raise ProtocolError(f"protocol card {where}: space {space!r}, labels {labels!r}; expected {expected}")
     task = data.get("task", "classification")
     tasks = (*TASKS, *built_in("tasks"), *(plugin.name for plugin in declared("tasks")))
     if task not in tasks:
@@ -235,23 +207,24 @@ def _card(text: str, where: str) -> Card:
         raise ProtocolError(f"protocol card {where}: bounds are of pixels; leave them out where space is {space}")
     attacks = {name: _table(data["attacks"], name, where) for name in _table(data, "attacks", where)}
     for limits in (bounds, *(options.get("bounds") for options in attacks.values())):
-        if limits is not None and not (isinstance(limits, list) and len(limits) == 2 and all(map(_is_number, limits))):
+        if limits is not None and not (isinstance(limits, list) and len(limits) == 2 and all(map(is_real, limits))):
             raise ProtocolError(f"protocol card {where}: bounds {limits!r}; expected two numbers such as [0.0, 1.0]")
-    if not _is_number(rule.get("crop_pct", 1)):
+    if not is_real(rule.get("crop_pct", 1)):
         raise ProtocolError(f"protocol card {where}: crop_pct {rule['crop_pct']!r}; expected a number such as 0.875")
+    caveats = data.get("caveats", [])
+    if not isinstance(caveats, list):
+        raise ProtocolError(f"protocol card {where}: caveats is {caveats!r}; expected a list of texts")
     try:
         canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as fault:
-        raise ProtocolError(
-            f"protocol card {where}: holds a value that no card can have ({fault}); expected texts, finite numbers, "
-            "true or false, lists and tables"
-        ) from None
+        why = f"protocol card {where}: holds a value that no card can have ({fault})"
+        raise ProtocolError(f"{why}; expected texts, finite numbers, true or false, lists and tables") from None
     return Card(
         name=str(data["name"]),
         version=version,
         summary=str(data.get("summary", "")),
         source=str(data.get("source", "")),
-        caveats=tuple(map(str, _caveats(data, where))),
+        caveats=tuple(map(str, caveats)),
         task=task,
         digest=hashlib.sha256(canonical.encode()).hexdigest(),
         space=cast("Space", space),
@@ -263,17 +236,6 @@ def _card(text: str, where: str) -> Card:
         preprocessing=rule,
         attacks=attacks,
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _caveats(data: Mapping[str, Any], where: str) -> list[Any]:
-    value = data.get("caveats", [])
-    if not isinstance(value, list):
-        raise ProtocolError(f"protocol card {where}: caveats is {value!r}; expected a list of texts")
-    return value
 
 
 def _table(data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:

@@ -19,24 +19,18 @@ _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def split_condition(text: str) -> tuple[str, str | None]:
-    """Return a condition's name, in lower case, and what stands in its brackets; None without brackets.
-
-    Raises:
-        ProtocolError: it is neither a name nor name(key=value,...).
+    """Return a condition's name, in lower case, and what stands in its brackets; None without brackets. Raises
+    ProtocolError for anything but a name or name(key=value,...).
     """
     form = _FORM.fullmatch(text)
     if not form:
-        raise ProtocolError(
-            f"condition {text!r}: expected a name or name(key=value,...), such as pgd(eps=1/255,steps=20)"
-        )
+        expected = "a name or name(key=value,...), such as pgd(eps=1/255,steps=20)"
+        raise ProtocolError(f"condition {text!r}: expected {expected}")
     return form[1].lower(), form[2]
 
 
 def split_list(text: str | Iterable[str]) -> list[str]:
-    """Return the items of a list, stripped, without empty ones: `pgd(steps=5,restarts=2),fgsm` has two.
-
-    Commas inside brackets, however deep, separate nothing.
-    """
+    """Return the items of a list, stripped, without empty ones. Commas inside brackets separate nothing."""
     if not isinstance(text, str):
         return [part.strip() for part in text if part.strip()]
     parts, depth = [""], 0
@@ -50,10 +44,8 @@ def split_list(text: str | Iterable[str]) -> list[str]:
 
 
 def split_arguments(name: str, text: str | None, known: Mapping[str, Value]) -> dict[str, str]:
-    """Return what stands in the brackets of a condition by key.
-
-    Raises:
-        ProtocolError: it is not key=value, or a key stands there twice.
+    """Return what stands in the brackets of a condition by key. ProtocolError where it is not key=value, or comes
+    twice.
     """
     given: dict[str, str] = {}
     for item in filter(None, map(str.strip, (text or "").split(","))):
@@ -67,10 +59,8 @@ def split_arguments(name: str, text: str | None, known: Mapping[str, Value]) -> 
 
 
 def typed(name: str, key: str, text: str, known: Mapping[str, Value]) -> Value:
-    """Return a text as a value of the type that parameter `key` has in `known`.
-
-    Raises:
-        ProtocolError: there is no such parameter, or the value is of another type.
+    """Return a text as a value of the type that parameter `key` has in `known`. Raises ProtocolError where there is no
+    such parameter, or the value is of another type.
     """
     if key not in known:
         raise ProtocolError(unknown(f"parameter of {name}", key, known))
@@ -92,10 +82,8 @@ def typed(name: str, key: str, text: str, known: Mapping[str, Value]) -> Value:
 
 
 def parse_parameters(text: str, known: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:
-    """Return a condition's name, and all its parameters in the order of `known`, which has the usual values.
-
-    Raises:
-        ProtocolError: the text is malformed, or has an unknown parameter, or a value of the wrong type.
+    """Return a condition's name, and all its parameters in the order of `known`, which has the usual values. Raises
+    ProtocolError where the text is malformed, or has an unknown parameter, or a value of the wrong type.
     """
     name, inside = split_condition(text)
     given = split_arguments(name, inside, known)
@@ -111,10 +99,7 @@ def show(value: Value) -> str:
 
 @dataclass(frozen=True)
 class ConditionPattern:
-    """The conditions that have every parameter given here.
-
-    what: the corruption or the map; empty for others.
-    """
+    """The conditions that have every parameter given here. what: the corruption or the map; empty for others."""
 
     text: str
     name: str
@@ -123,7 +108,6 @@ class ConditionPattern:
 
     @property
     def given(self) -> dict[str, str]:
-        """The parameters by name."""
         return dict(self.parameters)
 
     @property
@@ -195,7 +179,6 @@ class Condition:
 
     @property
     def engine(self) -> str:
-        """The library that makes the attack."""
         return str(dict(self.parameters).get("engine", "robustkit"))
 
     @property

@@ -17,9 +17,12 @@ from ..common.files import check_plain, reason, write_whole
 from ..display.text import Made, code, fenced, plain, table
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
+from ..evaluations.attacks.condition import starts_from
+from ..evaluations.attacks.two_phase.condition import estimated
+from ..evaluations.corruptions.condition import in_short
 from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import left_out_lines, unfinished
-from ..evaluations.registry import by_words, name_of, words_of
+from ..evaluations.registry import name_of
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
@@ -48,7 +51,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
     known = [row for row in rows if row["value"] is not None]
     measured = [row for row in known if row["metric"] == task.headline]
     attacked = [row for row in measured if row["condition"] in claims]
-    attacked = [row for row in attacked if words_of(row["condition"]).starts_from(row["condition"]) == CLEAN.text]
+    attacked = [row for row in attacked if starts_from(row["condition"]) == CLEAN.text]
     attacked += [row for row in known if _estimated(row) not in {"", *(whole["condition"] for whole in measured)}]
     on_clean = (row for row in measured if row["condition"] == CLEAN.text)
     chosen = min(reversed(attacked), key=lambda row: row["value"]) if attacked else next(on_clean, None)
@@ -70,7 +73,7 @@ def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "
 
 def _estimated(row: Mapping[str, Any]) -> str:
     """Return the text of the attack whose figure a row estimates; empty where it was measured."""
-    return words_of(row["condition"]).estimated(row["condition"], row["metric"])
+    return estimated(row["condition"], row["metric"])
 
 
 def badge(label: str, value: str, description: str) -> str:
@@ -217,8 +220,7 @@ def model_index(document: Mapping[str, Any], task: str | None) -> str:
 def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     named = {name: metric.hub for name, metric in metrics().items() if metric.hub is not None}
     rows = [row for row in document["results"] if row["metric"] in named and row["value"] is not None]
-    measured = by_words(dict.fromkeys(row["condition"] for row in rows))
-    shown = {text for words, texts in measured for text in words.in_short(texts)}  # of means, the widest
+    shown = in_short(row["condition"] for row in rows)  # of means, the widest
     called = samples_of(document["protocol"]["task"]).many
     for row in rows:
         if row["condition"] not in shown:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from ..common.preprocessing import spelled
-from ..display.svg import Figure, Style, style
+from ..display.svg import Style, style
 from ..display.table import Section, together
 from ..display.text import no_formula
 from ..display.web import ENLARGE
@@ -100,11 +100,6 @@ def in_order(sections: Iterable[Section]) -> list[Section]:
     """Return sections in the order of a page."""
     places = {name: float(place) for place, name in enumerate(SECTIONS)}
     return sorted(sections, key=lambda section: places.get(section.name, places["logits"] + 0.5))
-
-
-def figures(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Figure]:
-    """Return all figures of a run, in the order of a page. rows: of its summary."""
-    return [figure for section in sections_of(run, rows) for figure in section.figures]
 
 
 WIDE = 0.2

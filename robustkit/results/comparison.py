@@ -23,11 +23,12 @@ from ..common.differences import Difference, holm
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
+from ..evaluations.corruptions.condition import unlike_published
 from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged, raised, short_names
-from ..evaluations.registry import kind_of, name_of, words_of
+from ..evaluations.registry import group_of, kind_of, name_of, words_of
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
@@ -114,16 +115,6 @@ class Comparison:
     def sample(self) -> str:
         """What one of the samples is called by which figures are paired."""
         return next((pair.second.run.manifest.protocol.samples.one for pair in self.pairs), "sample")
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """Of all pairs, each once; then those of the results that are compared."""
-        return tuple(dict.fromkeys([*(flag for pair in self.pairs for flag in pair.flags), *own_flags(self.pairs)]))
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Of all pairs, each once."""
-        return tuple(dict.fromkeys(line for pair in self.pairs for line in pair.left_out))
 
 
 @dataclass(frozen=True)
@@ -290,7 +281,7 @@ def _with_flags(pair: Pair, reference: Published | None) -> Pair:
         tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
         here = [tag.partition("@")[0] for tag in tags if not reference.is_of(tag)]
         flags += [f"published under {reference.protocol}, here {name}" for name in here]
-        unlike = ((text, words_of(text).unlike_published(text)) for text in published)
+        unlike = ((text, unlike_published(text)) for text in published)
         flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
     own = tuple(flagged(first, second, {(row.condition, row.metric) for row in rows}))
     return replace(pair, flags=tuple(dict.fromkeys(flags)), own=own)
@@ -329,7 +320,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
     for side, other, name in ((second, first, names[1]), (first, second, names[0])):
         wanted = dict.fromkeys([*other.conditions, *side.manifest.conditions])
         lacking = [text for text in wanted if text not in side.conditions]
-        groups = {text: words_of(text).group(text) for text in (*lacking, *common)}
+        groups = {text: group_of(text) for text in (*lacking, *common)}
         partly = {groups[text] for text in common}
         # A group that is lacking at all levels is named as a group.
         if merged := dict.fromkeys(text if groups[text] in partly else groups[text] for text in lacking):

@@ -23,18 +23,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ..attention.registry import FORMULAS
 from ..common.files import parse_toml, written_text
+from ..common.plugins import shipped_files
 from ..errors import RobustkitError, RunError, unknown
-from ..evaluations.registry import kind_of, vocabularies, words_of
+from ..evaluations.attacks.condition import text_under
+from ..evaluations.registry import is_attack, kind_of, vocabularies, words_of
 from ..protocol.card import card_names, load_card
 from ..tasks.registry import find_metric, metrics
 
-_FOLDER = resources.files("robustkit.results") / "references"
 _FIELDS = ("summary", "source", "data", "protocol")
 Figures = Mapping[str, Mapping[str, float]]
 
@@ -70,7 +70,7 @@ class Published:
         card = self.protocol.partition("@")[0]
         if card in card_names():
             try:
-                return words_of(name).text_under(name, load_card(card))
+                return text_under(name, load_card(card)) if is_attack(kind_of(name)) else name
             except RobustkitError as fault:
                 raise RunError(f"{self.name}: {fault}") from None
         if "(" in name:
@@ -93,25 +93,24 @@ class Published:
 
 def _of(by_attention: Mapping[str, Figures], attention: str, condition: str, metric: str) -> float | None:
     table = by_attention.get(attention, {})
-    return table.get(condition, table.get(words_of(condition).published_as(condition), {})).get(metric)
+    return table.get(condition, table.get(words_of(condition).published.as_published(condition), {})).get(metric)
 
 
 def reference_names() -> list[str]:
     """Return the names of the figures that come with the package."""
-    return sorted(entry.name[:-5] for entry in _FOLDER.iterdir() if entry.name.endswith(".toml"))
+    return sorted(shipped_files("robustkit.results", "references"))
 
 
 def read_published(spec: str) -> Published:
     """Return figures that come with the package, by their name, or those of a file. Raises RunError where there is no
     such file, or it holds what is not understood.
     """
-    names = reference_names()
-    if spec in names:
-        return _parsed((_FOLDER / f"{spec}.toml").read_text("utf-8"), spec)
+    if file := shipped_files("robustkit.results", "references").get(spec):
+        return _parsed(file.read_text("utf-8"), spec)
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
         return _parsed(written_text(path, spec, RunError), spec)
-    raise RunError(unknown("reference", spec, names, remedy="or give the path of a TOML file"))
+    raise RunError(unknown("reference", spec, reference_names(), remedy="or give the path of a TOML file"))
 
 
 def _parsed(text: str, where: str) -> Published:
@@ -140,15 +139,16 @@ def _parsed(text: str, where: str) -> Published:
 
 def _check_figures(condition: str, figures: object, where: str) -> None:
     every = vocabularies()
-    names = [name for words in every for name in words.published_names()]
+    names = [name for words in every for name in words.published.names]
+    kind = kind_of(condition)
     try:
-        understood = _is_fixed(condition) or words_of(condition).is_of_card(kind_of(condition))
+        understood = _is_fixed(condition) or (is_attack(kind) and kind in words_of(condition).published.names)
     except RobustkitError as fault:
         raise RunError(f"{where}: {fault}") from None
     if not understood:
         remedy = "or a text such as cam(agcam)"
         raise RunError(f"{where}: {unknown('condition', condition, names, remedy=remedy)}")
-    metric_names = [*metrics(), *(name for words in every for name in words.published_metrics)]
+    metric_names = [*metrics(), *(name for words in every for name in words.published.metrics)]
     for metric, value in _table(figures, f"{where} {condition}").items():
         if metric not in metric_names and find_metric(metric) is None:
             raise RunError(f"{where} {condition}: {unknown('metric', metric, metric_names, remedy='or leave it out')}")
@@ -170,4 +170,4 @@ def _table(value: object, where: str) -> dict[str, Any]:
 
 def _is_fixed(name: str) -> bool:
     """Whether a name means the same condition under every card."""
-    return any(words.is_fixed(name) for words in vocabularies())
+    return any(words.published.is_fixed(name) for words in vocabularies())

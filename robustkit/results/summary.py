@@ -62,7 +62,7 @@ def doubts_of(rows: Iterable[SummaryRow]) -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         for flag in row["flags"]:
-            if not words_of(row["condition"]).is_remark(flag):
+            if not flag.startswith(words_of(row["condition"]).remarks):
                 found.setdefault(flag, {})[row["condition"]] = None
     return {flag: list(conditions) for flag, conditions in found.items()}
 

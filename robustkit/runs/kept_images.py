@@ -201,7 +201,7 @@ def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: 
 
 def strange_images(run: RunFolder, kind: str, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
     """Return the files of a kind, `PICTURES` or `ADVERSARIALS`, that reading would refuse, and why; as far as can be
-    told without decoding them.
+    seen without decoding them.
     """
     strange = []
     for condition in conditions:

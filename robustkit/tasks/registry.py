@@ -8,7 +8,7 @@ from typing import Any
 
 from ..common.plugins import Registry, built_in, plugin_session
 from ..evaluations.metrics import Metric, named
-from ..evaluations.registry import EVERY_FAMILY, vocabularies
+from ..evaluations.registry import EVERY_FAMILY, metric_in, vocabularies
 from ..protocol.card import TASKS
 
 
@@ -44,7 +44,7 @@ def find_metric(name: str) -> Metric | None:
     if (metric := named(_of_tasks(), name)) is not None:
         return metric
     for _ in range(2):
-        of_families = (words.metric(name) for words in vocabularies())
+        of_families = (metric_in(words, name) for words in vocabularies())
         if (metric := next(filter(None, (*of_families, named(_of_plugins(), name))), None)) is not None:
             return metric
         for registry in (EVERY_FAMILY, EVERY_TASK):

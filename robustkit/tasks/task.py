@@ -14,7 +14,7 @@ from ..evaluations.family import family_of
 from ..evaluations.metrics import TERMS as OF_SUPPORT
 from ..evaluations.metrics import Metric, Term, named
 from ..evaluations.records import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
-from ..evaluations.registry import kind_of, vocabularies, words_of
+from ..evaluations.registry import kind_of, metric_in, vocabularies, words_of
 from ..protocol.card import Samples, samples_of
 from .registry import EVERY_TASK
 
@@ -98,7 +98,7 @@ class Task:
         if not len(ids):
             raise nothing_common(first, second, condition)
         before, after = aligned(first_ids, first_values, ids), aligned(second_ids, second_values, ids)
-        definition = named(self.metrics, metric) or words_of(condition).metric(metric)
+        definition = named(self.metrics, metric) or metric_in(words_of(condition), metric)
         if definition is not None and definition.by_rank:
             return of_ranks(before, after)
         return of_means(before, after, binary=definition is not None and definition.binary)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import statistics
 import sys
 import time
@@ -18,9 +19,8 @@ from collections.abc import Callable
 
 import torch
 
-from robustkit.models.dense import Dense, build_segmenter
+from robustkit.models.dense import Dense, Windows, build_segmenter
 from robustkit.models.device import pick_device
-from robustkit.models.windows import Windows
 
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:
@@ -53,12 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
     windows = Windows((options.window,) * 2, (options.window - 32,) * 2)
     height, width = map(int, options.size.split("x"))
     images = torch.randn(options.batch, 3, height, width, device=device)
-    if windows.frame(height, width) != (height, width):
+    if windows.sizes(height, width)[-1] != (height, width):
         parser.error(f"--size {options.size}: expected no side below the window of {options.window}")
     cut = torch.cat(
         [
             images[..., top : top + options.window, left : left + options.window]
-            for top, left in windows.corners(height, width)
+            for top, left in itertools.product(*windows.edges(height, width))
         ]
     )
     forward = copy.deepcopy(network)  # as published: it enlarges each window to its size

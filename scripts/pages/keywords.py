@@ -25,7 +25,7 @@ IMPORTS = {
     "pathlib": ("Path",),
     "typing": ("Any", "Literal", "TypedDict"),
     "typing_extensions": ("Required",),
-    ".presets": ("Preset",),
+    ".request": ("Preset",),
 }
 _OF_SLICE = re.compile(r"^from \.tasks\..*\n", re.MULTILINE)
 
@@ -49,7 +49,7 @@ def _stub(made_from: str, classes: dict[str, type[Request]]) -> str:
     text = f"# Made by `python -m scripts.pages.keywords` from {made_from}.\n"
     for module, names in IMPORTS.items():
         if used := [name for name in names if re.search(rf"\b{name}\b", body)]:
-            text += "\n" * (module in ("typing_extensions", ".presets")) + f"from {module} import {', '.join(used)}\n"
+            text += "\n" * (module in ("typing_extensions", ".request")) + f"from {module} import {', '.join(used)}\n"
     return text + body
 
 

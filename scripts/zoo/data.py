@@ -24,8 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from robustkit.data import shapes
-from robustkit.data.dataset import open_dataset
-from robustkit.data.generated import EMBEDDED
+from robustkit.data.dataset import EMBEDDED, open_dataset
 from robustkit.errors import DataError
 from robustkit.models.checkpoint import digest_of
 

@@ -31,9 +31,8 @@ from robustkit.attention.formulas import find_formula
 from robustkit.common.files import write_whole
 from robustkit.data.scenes import LabelledScenes, open_scenes
 from robustkit.errors import RobustkitError
-from robustkit.models.dense import SegmenterNetwork, build_segmenter
+from robustkit.models.dense import SegmenterNetwork, Windows, build_segmenter
 from robustkit.models.device import pick_device
-from robustkit.models.windows import Windows
 from robustkit.tasks.segmentation.counts import class_counts
 
 from .recipe import decay_at, parameter_groups, rate_at, seed_of

@@ -21,8 +21,7 @@ from robustkit.cli.listing import LISTINGS
 from robustkit.cli.options import SECTIONS
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.display.console import laid_out
-from robustkit.models.setup_check import FITS, PartFit, SetupFit
-from robustkit.models.setups import Setup
+from robustkit.models.setup_check import FITS, PartFit, Setup, SetupFit
 from robustkit.models.specs import embedded_file
 from robustkit.report.refresh import refresh
 from robustkit.results.summary import Run

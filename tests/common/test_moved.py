@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 import pytest
+from places import DELETED
 
 from robustkit.moved import MOVED
 
@@ -28,6 +29,6 @@ def test_an_old_name_warns_and_finds_what_has_moved(old: str, new: str, name: st
 
 
 def test_every_new_name_is_there() -> None:
-    assert all(import_module(new) for new in MOVED.values())
+    assert all(import_module(new) for new in MOVED.values() if not {*new.split(".")[2:3]} & {*DELETED})
     with pytest.raises(ModuleNotFoundError):
         import_module("robustkit.evaluations.nothing")

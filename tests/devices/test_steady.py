@@ -22,8 +22,7 @@ import robustkit
 from robustkit.common.determinism import lacks_order, ordered, seeded
 from robustkit.errors import ModelError
 from robustkit.evaluations.subject import Lens
-from robustkit.models.batch_size import out_of_memory
-from robustkit.models.device import device_name, has_float64, pick_device
+from robustkit.models.device import device_name, has_float64, out_of_memory, pick_device
 
 needs_stand_in = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a stand-in")
 

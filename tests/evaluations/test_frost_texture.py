@@ -12,12 +12,14 @@ import robustkit
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.condition import (
     SETS,
-    VOCABULARY,
     Corrupted,
+    as_published,
     asked_texture,
     conditions_of,
     expand,
     parse_corrupted,
+    possible_means,
+    unlike_published,
 )
 from robustkit.evaluations.corruptions.plan import choose_texture
 from robustkit.evaluations.corruptions.results import doubts
@@ -38,11 +40,11 @@ def test_texts_and_back() -> None:
 
 
 def test_means_that_hold_frost_say_so_and_others_do_not() -> None:
-    means = list(VOCABULARY.means(ALL))
+    means = list(possible_means(ALL))
     assert {"in-c(texture=own)", "weather(texture=own)", "noise", "blur", "corruption(frost,texture=own)"} <= set(means)
     assert not {"in-c", "weather", "noise(texture=own)", "corruption(frost)"} & set(means)
     assert sorted(conditions_of("in-c(texture=own)")) == sorted(ALL)
-    both = list(VOCABULARY.means([*ALL, *(f"corruption(frost,severity={s})" for s in range(1, 6))]))
+    both = list(possible_means([*ALL, *(f"corruption(frost,severity={s})" for s in range(1, 6))]))
     assert {"in-c", "in-c(texture=own)"} <= set(both) and len(both) == len(set(both))
 
 
@@ -71,12 +73,10 @@ def test_which_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_figure_beside_published_ones_is_flagged() -> None:
-    assert (
-        VOCABULARY.published_as("in-c(texture=own)") == "in-c" and VOCABULARY.published_as("in-c(preset=cifar)") == ""
-    )
-    assert VOCABULARY.published_as("corruption(frost,texture=own)") == "corruption(frost)"
-    assert "benchmark's photographs" in VOCABULARY.unlike_published("in-c(texture=own)")
-    assert not VOCABULARY.unlike_published("in-c") and not doubts("in-c", (224, 224), [])
+    assert as_published("in-c(texture=own)") == "in-c" and as_published("in-c(preset=cifar)") == ""
+    assert as_published("corruption(frost,texture=own)") == "corruption(frost)"
+    assert "benchmark's photographs" in unlike_published("in-c(texture=own)")
+    assert not unlike_published("in-c") and not doubts("in-c", (224, 224), [])
     (flag,) = doubts("in-c(texture=own)", (224, 224), [])
     assert flag.startswith("frost(texture=own): not the benchmark's photographs")
     demanded = pattern_of("in-c(texture=photographs)")

@@ -17,7 +17,7 @@ from small_audit import audit
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data import picture_files
 from robustkit.data.dataset import Dataset, open_dataset
-from robustkit.data.images import image_size, read_image, read_mask
+from robustkit.data.images import image_size, object_mask, read_image
 from robustkit.errors import BadImageError, DataError, RunError
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.maps.condition import METRICS, only_boxes
@@ -348,14 +348,14 @@ ENCODINGS = {
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_binary_masks_in_the_usual_encodings(encoding: str) -> None:
-    assert read_mask(ENCODINGS[encoding], "a").tolist() == (SHAPE == 1).tolist()
+    assert object_mask(ENCODINGS[encoding], "a").pixels.tolist() == (SHAPE == 1).tolist()
 
 
 @pytest.mark.parametrize(
     "pixels", [SHAPE * 0, SHAPE * 0 + 1, SHAPE * 127, SHAPE * 0 + 255], ids=["0", "1", "127", "255"]
 )
 def test_masks_of_one_or_two_greys(pixels: np.ndarray[Any, Any]) -> None:
-    assert read_mask(encoded(Image.fromarray(pixels)), "a").tolist() == (pixels > 0).tolist()
+    assert object_mask(encoded(Image.fromarray(pixels)), "a").pixels.tolist() == (pixels > 0).tolist()
 
 
 def test_a_palette_is_turned_as_grey_is() -> None:
@@ -366,12 +366,12 @@ def test_a_palette_is_turned_as_grey_is() -> None:
             image.putpalette(VOC)
         buffer = io.BytesIO()
         image.save(buffer, "PNG", exif=exif)
-        assert read_mask(buffer.getvalue(), "a").tolist() == np.rot90(SHAPE == 1, -1).tolist()
+        assert object_mask(buffer.getvalue(), "a").pixels.tolist() == np.rot90(SHAPE == 1, -1).tolist()
 
 
 def test_a_mask_that_is_cut_off_is_named() -> None:
     with pytest.raises(BadImageError, match=r"^masks/a\.png: "):
-        read_mask(encoded(indexed(np.tile(SHAPE, (90, 90))), palette=VOC)[:-40], "masks/a.png")
+        object_mask(encoded(indexed(np.tile(SHAPE, (90, 90))), palette=VOC)[:-40], "masks/a.png")
 
 
 def test_masks_that_are_all_empty_are_refused_and_some_are_told(tmp_path: Path) -> None:
@@ -636,7 +636,7 @@ def as_palette(numbers: np.ndarray[Any, Any]) -> Image.Image:
     ids=["grey", "palette", "16 bits", "16 bits, 65535", "equal channels", "a large index"],
 )
 def test_255_next_to_labels_is_void(image: Image.Image) -> None:
-    assert read_mask(encoded(image), "a").tolist() == (RING == 15).tolist()
+    assert object_mask(encoded(image), "a").pixels.tolist() == (RING == 15).tolist()
 
 
 @pytest.mark.parametrize(
@@ -653,7 +653,7 @@ def test_255_next_to_labels_is_void(image: Image.Image) -> None:
 )
 def test_masks_that_may_mean_several_things_are_refused(image: Image.Image) -> None:
     with pytest.raises(BadImageError, match=r"^a: a mask of .*expected (0 for the background|one number per pixel)"):
-        read_mask(encoded(image, "TIFF" if image.mode == "F" else "PNG"), "a")
+        object_mask(encoded(image, "TIFF" if image.mode == "F" else "PNG"), "a")
 
 
 def test_void_is_void_in_every_mask_of_a_set_and_said(tmp_path: Path) -> None:

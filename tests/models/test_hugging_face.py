@@ -23,8 +23,8 @@ from robustkit.attention import capture, set_attention
 from robustkit.cli.app import cli
 from robustkit.data.images import to_pixels
 from robustkit.errors import CheckpointError, ModelError
+from robustkit.models.hugging_face import drawn
 from robustkit.models.segmenter import is_segmenter, load_segmenter
-from robustkit.models.transformers_load import drawn
 from scripts.hf.convert_vit import write
 
 transformers = pytest.importorskip("transformers", reason='transformers is an extra: pip install ".[hf]"')

@@ -17,9 +17,8 @@ from torch.nn import functional
 
 from robustkit.attention import FORMULAS, capture, get_attention, set_attention
 from robustkit.errors import CheckpointError, ModelError
-from robustkit.models.dense import PUBLIC_EPS, SegmenterNetwork, build_segmenter
+from robustkit.models.dense import PUBLIC_EPS, SegmenterNetwork, Windows, build_segmenter
 from robustkit.models.segmenter import load_segmenter
-from robustkit.models.windows import Windows
 
 DISTILLED = "deit_tiny_distilled_patch16_224"
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,16 +17,19 @@ from robustkit.models import load
 from robustkit.models.setup_check import (
     BETTER,
     FITS,
+    NORMALISATIONS,
     UNKNOWN,
     Bench,
     Screen,
+    Setup,
     _judged,
     _p_value,
+    alternatives,
     fit_part,
     fit_setup,
+    numberings,
     spread_first,
 )
-from robustkit.models.setups import NORMALISATIONS, Setup, alternatives, numberings
 
 TRUE = NORMALISATIONS["CLIP"]
 OWN = Preprocessing((4, 4), *TRUE, crop_pct=1.0)

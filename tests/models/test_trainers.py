@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from robustkit.common.preprocessing import IMAGENET
-from robustkit.models.trainers import claims_of, formula_in
+from robustkit.models.claims import claims_of, formula_in
 
 _IMAGENET = {"mean": list(IMAGENET[0]), "std": list(IMAGENET[1])}
 

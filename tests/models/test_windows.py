@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from robustkit.errors import ModelError
-from robustkit.models.windows import Windows
+from robustkit.models.dense import Windows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_corners_by_hand(
     size: tuple[int, int], stride: tuple[int, int], frame: tuple[int, int], rows: list[int], columns: list[int]
 ) -> None:
-    assert Windows(size, stride).corners(*frame) == [(top, left) for top in rows for left in columns]
+    assert Windows(size, stride).edges(*frame) == (rows, columns)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_corners_by_hand(
     ],
 )
 def test_frames_by_hand(short_side: int | None, image: tuple[int, int], frame: tuple[int, int]) -> None:
-    assert Windows((128, 96), (128, 96), short_side).frame(*image) == frame
+    assert Windows((128, 96), (128, 96), short_side).sizes(*image)[-1] == frame
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,6 @@ def test_frames_by_hand(short_side: int | None, image: tuple[int, int], frame: t
 def test_sizes_of_the_public_data_pipeline_by_hand(image: tuple[int, int], sizes: list[tuple[int, int]]) -> None:
     windows = Windows((512, 512), (480, 480), resize="ade20k")
     assert windows.sizes(*image) == sizes
-    assert windows.frame(*image) == sizes[-1]
 
 
 @pytest.mark.parametrize("window", [32, 480, 512])
@@ -78,7 +77,7 @@ def test_frames_equal_the_public_inference_at_every_size(window: int) -> None:
             short, long = sorted((height, width))
             grown = max(int(long / short * window), window)
             public = (window, grown) if height < width else (grown, window)
-            found = Windows((window, window), (window, window)).frame(height, width)
+            found = Windows((window, window), (window, window)).sizes(height, width)[-1]
             assert found == (public if short < window else (height, width)), (height, width)
 
 
@@ -131,7 +130,7 @@ def test_batches_equal_one_window_at_a_time(batch: int, shape: tuple[int, int]) 
         return network(part)
 
     found = windows(counted, images)
-    assert sum(calls) == 3 * len(windows.corners(*windows.frame(*shape)))
+    assert sum(calls) == 3 * math.prod(map(len, windows.edges(*windows.sizes(*shape)[-1])))
     assert max(calls) <= batch
     assert len(calls) == math.ceil(sum(calls) / batch)
     slow = SlowSegmenter(network.state_dict(), (4, 2), (1e-6, 1e-5), "elliptical-quest")

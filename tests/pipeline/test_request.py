@@ -23,8 +23,14 @@ from robustkit.data.scenes import IGNORE
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.condition import expand
 from robustkit.pipeline import audit as audit_module
-from robustkit.pipeline.presets import OPTIONS, preset_of, spelled_out
-from robustkit.pipeline.request import ClassificationRequest, Request, SegmentationRequest
+from robustkit.pipeline.request import (
+    OPTIONS,
+    ClassificationRequest,
+    Request,
+    SegmentationRequest,
+    preset_of,
+    spelled_out,
+)
 from scripts.pages import keywords
 
 CALLS: list[tuple[Any, type[Request]]] = [

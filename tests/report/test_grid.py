@@ -1,6 +1,6 @@
 """Tables of the page: what of several checkpoints becomes one table, and which cells stand where."""
 
-from robustkit.display.table import HeatTable, Part, TextTable, side_by_side, together
+from robustkit.display.table import Part, TextTable, side_by_side, together
 
 HEADINGS = ("condition", "n", "top-1")
 FIRST = Part("one", HEADINGS, (("clean", "8", "90.0"), ("fog", "8", "50.0")), {(0, 2): 0.9, (1, 2): 0.5})
@@ -41,7 +41,7 @@ def test_tables_that_differ_only_in_their_checkpoint_become_one() -> None:
     rows = (("cat", "0.5"),)
     tables = [
         TextTable("one: weak", ("class", "IoU"), rows, note="a", checkpoint="one"),
-        HeatTable("two: weak", ("class", "IoU"), rows, ((0.5,),), checkpoint="two"),
+        TextTable("two: weak", ("class", "IoU"), rows, values=((0.5,),), checkpoint="two"),
         TextTable("two: weak", ("class", "IoU"), rows),  # about no checkpoint
     ]
     both, alone = together(tables)

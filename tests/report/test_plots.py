@@ -21,7 +21,7 @@ from robustkit.evaluations.aggregate import Results, readable
 from robustkit.evaluations.attacks.results import Curve, curves
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
 from robustkit.evaluations.maps.tables import scores
-from robustkit.report.page import figures
+from robustkit.report.page import sections_of
 from robustkit.results.summary import Run
 from robustkit.runs.manifest import Claim
 from robustkit.tasks.labelled.subject import CLASSIFICATION
@@ -32,6 +32,11 @@ pytestmark = pytest.mark.usefixtures("whole_figures")
 
 PGD, LONG, FGSM = "pgd(eps=4/255,steps=20)", "pgd(eps=4/255,steps=100)", "fgsm(eps=1/255)"
 NASTY = "<script>alert('x')</script>&amp;\"$\\frac{a}{b}$_^ \u202e日本\x00\n" + "x" * 300
+
+
+def figures(run: Run, rows: Any) -> list[Figure]:
+    """Return all figures of a run, in the order of a page."""
+    return [figure for section in sections_of(run, rows) for figure in section.figures]
 
 
 def row(condition: str, metric: str, value: float | None, **others: Any) -> dict[str, Any]:

@@ -156,7 +156,8 @@ def test_scores_of_maps_are_those_that_both_have(tmp_path: Path) -> None:
     assert list(found) == [("cam(agcam,mode=box)", "cam_iou"), ("cam(agcam)", "abpc")]
     assert {(told.value, told.n) for told in found.values()} == {(0.125, N - 1)}
     records["plain", "cam(agcam)"] = [row | {"mask_iou": 0.5} for row in records["plain", "cam(agcam)"]]
-    assert compared(run_of(tmp_path / "x", records)).left_out == (
+    (pair,) = compared(run_of(tmp_path / "x", records)).pairs
+    assert pair.left_out == (
         f"{tmp_path / 'x'}: plain and other have no sample in common under cam(agcam,mode=mask); audit both again",
     )
 
@@ -405,7 +406,8 @@ def test_conditions_of_one_side_are_named(tmp_path: Path) -> None:
     own = {("plain", c): rows_of(0) for c in ("clean", PGD, *FOG)}
     other = {("plain", c): rows_of(1) for c in ("clean", ENDED, *FOG[:4], "corruption(snow,severity=1)")}
     found = compared(run_of(tmp_path / "a", own), run_of(tmp_path / "b", other))
-    assert found.left_out == (
+    (pair,) = found.pairs
+    assert pair.left_out == (
         f"plain of {tmp_path / 'b'} has no records under {PGD}, {FOG[4]}",
         f"plain of {tmp_path / 'a'} has no records under {ENDED}, corruption(snow)",
         f"single severities that make no mean are left out: {', '.join(FOG[:4])}",
@@ -430,7 +432,7 @@ def test_flags_of_the_results_stand_beside(tmp_path: Path) -> None:
     pgd = "PGD, 1/255, 20 steps"
     odd, weak = f"plain, {pgd}; clean: odd", f"third, {pgd}: weak"
     assert [own_flags([pair]) for pair in found.pairs] == [[odd], [odd, weak]]
-    assert found.flags == (odd, weak)  # each once, in words as on the page
+    assert own_flags(found.pairs) == [odd, weak]  # each once, in words as on the page
     assert [table.flags for table in tables(found)] == [(), (odd, weak)]
     run.write_summary([row | {"flags": ["odd"]} for row in rows if row["condition"] == PGD and row["metric"] != "top5"])
     assert own_flags(compared(run).pairs) == [f"plain; third, {pgd}: odd"]

@@ -15,6 +15,8 @@ from sealing import seal
 
 from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
+from robustkit.evaluations.corruptions import tables as corruptions
+from robustkit.evaluations.maps.regions.results import PRESENTER as REGIONS
 from robustkit.evaluations.metrics import mean_share
 from robustkit.gate.policy import parse_policy
 from robustkit.report.refresh import refresh
@@ -78,3 +80,17 @@ def test_without_it_nobody_knows_it(run: Run) -> None:
     assert [*table.rows[0]][4:] == [*COLUMNS, "largest |δ|"] and "boldness" not in shown(run, rows)
     with pytest.raises(ProtocolError, match="boldness"):
         parse_policy(f'[[rule]]\nrequire = "{RULE}"', "policy.toml")
+
+
+def test_a_new_metric_of_a_family_is_a_column_of_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(condition: str, *names: str) -> list[dict[str, Any]]:
+        figures = {"checkpoint": "one", "condition": condition, "value": 0.25, "n": 9, "ci_low": 0.125, "ci_high": 0.5}
+        return [figures | {"metric": name, "flags": []} for name in (*names, TOY.name)]
+
+    monkeypatch.setattr(type(REGIONS.words), "metrics", (*REGIONS.words.metrics, TOY))
+    (table,) = REGIONS.tables(rows("region-noise(region=object,severity=5)", "region_top1"))
+    assert dict(zip(table.headings, table.rows[0], strict=True))[TOY.label] == "25.0 [12.5, 50.0]"
+    monkeypatch.setattr(corruptions, "METRICS", (*corruptions.METRICS, TOY))
+    foggy = rows("corruption(fog,severity=3)", "top1")
+    (means,) = corruptions.corruption_tables([*foggy, *rows("in-c(severity=3)", "mean_error")])
+    assert dict(zip(means.mean_headings, means.means[0], strict=True))["boldness % [95 %]"] == "25.0 [12.5, 50.0]"

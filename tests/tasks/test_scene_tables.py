@@ -13,7 +13,7 @@ from rich.console import Console
 from scene_records import counts, record, share
 
 from robustkit.display.console import print_tables
-from robustkit.display.table import HeatTable
+from robustkit.display.table import TextTable
 from robustkit.evaluations.corruptions.condition import SETS, shares_of
 from robustkit.tasks.condition_table import ConditionTable
 from robustkit.tasks.segmentation.counts import Counts
@@ -98,7 +98,7 @@ def test_tables_of_a_definition() -> None:
 def test_a_terminal_shows_the_tables_but_not_the_longest() -> None:
     own = {f"corruption({c},severity={s})": share(0.1 * s) for c in SETS["noise"] for s in (1, 2, 3, 4, 5)}
     tables = scene_tables(summary(own | {"clean": share(0.8)}, 1, "0"))
-    long = HeatTable("many", ("class", "images", "clean"), (("[red]wall", "1", "2"),) * (LONGEST + 1))
+    long = TextTable("many", ("class", "images", "clean"), (("[red]wall", "1", "2"),) * (LONGEST + 1))
     console = Console(width=150, record=True, file=io.StringIO())
     print_tables(console, terminal_scenes([*tables, long, replace(long, rows=long.rows[1:])]))
     text = console.export_text()

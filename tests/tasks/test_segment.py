@@ -33,8 +33,7 @@ from robustkit.errors import (
     ProtocolError,
     RunError,
 )
-from robustkit.models.dense import build_segmenter
-from robustkit.models.windows import Windows
+from robustkit.models.dense import Windows, build_segmenter
 from robustkit.report import page
 from robustkit.results.summary import Run
 from robustkit.tasks.condition_table import ConditionTable

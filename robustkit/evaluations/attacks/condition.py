@@ -7,7 +7,7 @@ alone and the attack on it are a pair.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar
@@ -19,9 +19,9 @@ from ...display.text import amount
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, part_of
-from ..interface import Named, Place, Vocabulary
+from ..interface import Named, Place, PublishedNames, Vocabulary
 from ..metrics import WEIGHT, Metric, Term, of_samples, plain_name, supported
-from ..registry import ATTACK_NAMES, EVERY_FAMILY, name_of, pattern_of, vocabulary_of, words_of
+from ..registry import ATTACK_NAMES, EVERY_FAMILY, is_attack, kind_of, name_of, pattern_of, vocabulary_of, words_of
 
 if TYPE_CHECKING:
     import attacks
@@ -117,9 +117,9 @@ def on_corrupted(attack: Condition, under: Condition) -> Condition:
 
 
 def starts_from(text: str) -> str:
-    """Return the text of the condition whose images an attack changes, by the attack's text."""
+    """Return the text of the condition whose images an attack changes; `clean` for other conditions, too."""
     _, named, inside = text.partition(f",{UNDER}=")
-    return f"{_KIND}({inside}" if named else CLEAN.text
+    return f"{_KIND}({inside}" if named and is_attack(kind_of(text)) else CLEAN.text
 
 
 def parts(text: str) -> tuple[str, dict[str, str]]:
@@ -156,6 +156,11 @@ def beneath(text: str, manifest: Named) -> str:
     return "" if start == CLEAN.text else f" on {name_of(start, 'table', manifest)}"
 
 
+def text_under(name: str, card: Card) -> str:
+    """Return the text of the condition that the name of an attack means under a card. Raises ProtocolError."""
+    return _parse(name, card).text
+
+
 class AttackWords(Vocabulary):
     """Attacks, by their names in the registry."""
 
@@ -165,6 +170,7 @@ class AttackWords(Vocabulary):
     in_results = True
     metrics: ClassVar[tuple[Metric, ...]] = (FOUND, supported(TOP1), WEIGHT)
     terms = TERMS
+    published = PublishedNames((*ATTACKS, *DENSE_ATTACKS))
     expected = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
@@ -198,9 +204,6 @@ class AttackWords(Vocabulary):
         rest = ", ".join(filter(None, (*words, beneath(text, manifest).strip())))
         return f"{called} ({rest})" if place == "sentence" else ", ".join(filter(None, (called, rest)))
 
-    def starts_from(self, text: str) -> str:
-        return starts_from(text)
-
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         """Yield the strongest attack with results at each radius, on clean images and on those of each corruption; of
         equally strong ones the last.
@@ -219,15 +222,6 @@ class AttackWords(Vocabulary):
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [text, *([supporting(text, conditions)] if plain_name(metric) else [])]
-
-    def published_names(self) -> Sequence[str]:
-        return (*ATTACKS, *DENSE_ATTACKS)
-
-    def is_of_card(self, name: str) -> bool:
-        return name in self.published_names()
-
-    def text_under(self, name: str, card: Card) -> str:
-        return _parse(name, card).text
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         """Raise ProtocolError also where the attack makes sense under none of the cards that come with the package."""

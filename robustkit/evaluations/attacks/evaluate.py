@@ -3,9 +3,7 @@
 `clean`, `fgsm(eps=1/255)`, `pgd(eps=1/255,steps=20)`, `autoattack(eps=1/255,version=standard)`. The text always names
 eps (and the norm unless linf) and the attack's budget, and otherwise only what differs from the protocol card, so it
 means the same thing wherever the card's tag stands next to it. `engine=` names another library that ran the attack,
-`under=fog,severity=3` the corruption whose images are attacked.
-`corruption(fog,severity=3)` is read and written by `evaluations.corruptions.condition`, `cam(agcam)` by
-`evaluations.maps.condition`. `attention(clean)` watches the model's attention on the images of another condition.
+`under=fog,severity=3` the corruption whose images are attacked. Conditions of other families are read by theirs.
 
 What reads and runs models is loaded when a batch is evaluated; texts are read without.
 """
@@ -179,9 +177,9 @@ def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
     if eps < 0:
         raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
     if norm == "linf" and card.space == "pixels" and eps > 1:
+        far = format_number(eps)
         raise ProtocolError(
-            f"eps {format_number(eps)}: eps is in pixels of [0, 1], where 1 allows everything; "
-            f"did you mean {format_number(eps)}/255?"
+            f"eps {far}: eps is in pixels of [0, 1], where 1 allows everything; did you mean {far}/255?"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -14,7 +15,7 @@ from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...errors import BadImageError
-from ...models.batch_size import out_of_memory
+from ...models.device import out_of_memory
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.folder import RunFolder
@@ -28,7 +29,6 @@ from .gradient_masking import AFTERWARDS
 SAMPLES = 32
 """The number of samples that the figures are measured on, spread evenly over the data set."""
 _STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
-_NONE_RIGHT = {AFTERWARDS: "no prediction is right"}
 _CLOSELY = 8  # samples in a pass of what is taken again
 _BATCH = 16  # with a graph in float32, next to an attack that may be in bfloat16
 
@@ -86,19 +86,11 @@ def gather_evidence(
     figures = None
     while figures is None:
         try:
-            examined = partial(
-                examine,
-                subject.exact,  # low precision rounds as a defence would
-                attacked_inputs(subject, Batch(torch.stack(images), samples), condition),
-                subject.labels(samples),
-                attack.threat,
-                rng=rng,
-                batch_size=size,
-                attack=attack,
-                surrogates=subject.exact.surrogates,
-                brief=condition.name != "autoattack",
-            )
-            figures = subject.steadily(condition.text, rng, examined)
+            exact, labels = subject.exact, subject.labels(samples)  # low precision rounds as a defence would
+            inputs = attacked_inputs(subject, Batch(torch.stack(images), samples), condition)
+            brief, around = condition.name != "autoattack", exact.surrogates
+            asked = partial(examine, exact, inputs, labels, attack.threat, rng=rng, batch_size=size, brief=brief)
+            figures = subject.steadily(condition.text, rng, partial(asked, attack=attack, surrogates=around))
             figures["unmeasured"][AFTERWARDS] = figures["unasked"].pop(AFTERWARDS)  # a flag until it has ended
         except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
             if not out_of_memory(fault) or size == 1:
@@ -126,7 +118,8 @@ def confirm_evidence(
     again = partial(examine_again, subject.exact, inputs, labels, attack.threat, rng=rng, batch_size=size)
     del figures["unmeasured"][AFTERWARDS]
     try:
-        figures |= subject.steadily(condition.text, rng, again) or {"unasked": {**figures["unasked"], **_NONE_RIGHT}}
+        none_right = {"unasked": {**figures["unasked"], AFTERWARDS: "no prediction is right"}}
+        figures |= subject.steadily(condition.text, rng, again) or none_right
     except (RuntimeError, ValueError, TypeError, NotImplementedError, MemoryError) as fault:
         figures["unmeasured"][AFTERWARDS] = in_a_line(fault)
     run.write_evidence(name, condition.text, figures)
@@ -138,9 +131,7 @@ def _read(dataset: Dataset, preprocessing: Preprocessing) -> tuple[list[Tensor],
     every, count = dataset.samples, min(SAMPLES, len(dataset.samples))
     for place in range(count):
         sample = every[place * len(every) // count]
-        try:
+        with suppress(BadImageError):
             images.append(to_pixels(dataset.image(sample), preprocessing, sample.id))
             samples.append(sample)
-        except BadImageError:
-            continue
     return images, samples

@@ -17,7 +17,7 @@ from attacks.model_access import Model, frozen, input_gradient
 from attacks.threat import per_sample
 
 from ...common.determinism import float32, lacks_order
-from ...models.batch_size import out_of_memory
+from ...models.device import out_of_memory
 from . import probes
 from .gradient_masking import AFTERWARDS, RANDOM
 from .probes import Asker, Columns
@@ -192,8 +192,7 @@ class _Examiner:
 
     def part(self, images: Tensor, labels: Tensor, rng: Rng) -> Columns:
         """Examine one batch: a row for each sample, for each right one, or for each whose slope can be read."""
-        logits_of = self.asker.logits
-        passes = torch.stack([logits_of(images) for _ in range(3)]).detach()
+        passes = torch.stack([self.asker.logits(images) for _ in range(3)]).detach()
         logits, predictions = passes[0], passes.argmax(dim=2)
         numbers = passes.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         noise = (numbers[1:] - numbers[0]).norm(dim=2).amax(dim=0) / numbers[0].norm(dim=1).clamp_min(1e-30)
@@ -239,16 +238,6 @@ class _Examiner:
         self.asker.backwards += len(points)
         return logits.detach(), input_gradient(LOSSES[name](logits, labels), points)
 
-    def _edge(self, images: Tensor, ends: Tensor) -> Tensor:
-        """Return where PGD would end with more steps: what went half of eps or more goes all of it."""
-        change, eps = ends - images, self.threat.eps
-        if self.threat.norm == "linf":
-            change = torch.where(change.abs() >= 0.5 * eps, eps * change.sign(), change)
-        else:
-            length = change.flatten(1).norm(dim=1).clamp_min(1e-12)
-            change = change * per_sample(eps / length, images)
-        return self.asker.cut(images + change)
-
     def aside(
         self, images: Tensor, labels: Tensor, ends: Tensor, rng: Rng, clean: Mapping[str, Tensor] | None = None
     ) -> Columns:
@@ -257,8 +246,14 @@ class _Examiner:
         """
         columns: Columns = {}
         inside = self.threat.random_start(images, rng, "evidence/inside")
+        change, eps = ends - images, self.threat.eps
+        if self.threat.norm == "linf":  # what went half of eps or more goes all of it
+            change = torch.where(change.abs() >= 0.5 * eps, eps * change.sign(), change)
+        else:
+            change = change * per_sample(eps / change.flatten(1).norm(dim=1).clamp_min(1e-12), images)
+        edge = self.asker.cut(images + change)
         with self.asker.widened():
-            for place, points in (("clean", images), ("inside", inside), ("edge", self._edge(images, ends))):
+            for place, points in (("clean", images), ("inside", inside), ("edge", edge)):
                 known = dict(clean or {}) if place == "clean" else {}
                 if place == "clean":
                     if not known:

@@ -10,11 +10,11 @@ A peer is loaded on first use.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -72,8 +72,7 @@ def make_perturb(
     given, eps = stage.parameters, threat.eps
     targeted = given.get("loss") == "dlr-targeted"
     kind = f"{stage.attack}{'-t' * targeted}{'-l2' * (stage.attack == 'pgd' and threat.norm == 'l2')}"
-    home, _, name = _MEMBERS[engine][kind].rpartition(".")
-    member = getattr(importlib.import_module(home), name)
+    member = resolve_name(_MEMBERS[engine][kind])
     attack: Perturb
     if stage.attack in ("fgsm", "pgd"):
         size = STEP_SHARES[threat.norm] * eps if given.get("step_size") is None else given["step_size"]
@@ -134,13 +133,6 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 
 
-def supported(engine: str) -> tuple[str, ...]:
-    """Return the names of RobustKit's attacks that a peer can make; raises ProtocolError for an unknown engine."""
-    if engine not in _SUPPORTED:
-        raise ProtocolError(unknown("engine", engine, ENGINES))
-    return _SUPPORTED[engine]
-
-
 def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, Any]) -> PeerAttack:
     """Return the attack `name` of RobustKit as the library `engine` makes it.
 
@@ -153,9 +145,10 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
     ours = "use --engine robustkit"
     if engine == "robustkit":
         raise ProtocolError(f"engine robustkit is not a peer; expected one of: {', '.join(_SUPPORTED)}")
-    names = supported(engine)
-    if name not in names:
-        listed = ", ".join(names)
+    if engine not in _SUPPORTED:
+        raise ProtocolError(unknown("engine", engine, ENGINES))
+    if name not in _SUPPORTED[engine]:
+        listed = ", ".join(_SUPPORTED[engine])
         raise ProtocolError(f"engine {engine} has no {name} that means the same; expected one of: {listed}; or {ours}")
     known = _defaults(name)
     resolved = known | dict(parameters)

@@ -23,8 +23,9 @@ from ..aggregate import EXCEEDS, FEWEST, Estimate, Reading, Result, column_of, r
 from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Right, aligned_outcomes, chance
-from ..registry import words_of
+from ..registry import kind_of
 from .condition import FOUND, TOP1, starts_from, supporting
+from .distances.condition import distance_norm
 from .gradient_masking import Doubt
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Strengths:
         self.reading, self.manifest = reading, reading.manifest
         self._tables: dict[str, pa.Table | None] = {}
         self._alike: dict[tuple[str, str], dict[str, Floats]] = {}
-        self._starts = {_start(text) for text in self.manifest.claims} | {CLEAN.text}
+        self._starts = {starts_from(text) for text in self.manifest.claims} | {CLEAN.text}
 
     def take(self, condition: str, read: pa.Table) -> None:
         """Take the readable rows under a condition, which are otherwise read again."""
@@ -69,7 +70,7 @@ class Strengths:
 
         n: the samples that are right when clean. The interval is of resampled samples, up to the same radius.
         """
-        sizes = self._sizes(words_of(condition).distance_norm(condition), _start(condition))
+        sizes = self._sizes(distance_norm(condition), starts_from(condition))
         if condition not in sizes or len(sizes) < 2:
             return
         smallest = np.minimum.reduce([*sizes.values()])
@@ -96,7 +97,7 @@ class Strengths:
         """
         claims = self.manifest.claims
         claim = claims[condition]
-        sizes = self._sizes(claim.norm, _start(condition))
+        sizes = self._sizes(claim.norm, starts_from(condition))
         others = [text for text in sizes if text != condition and (text not in claims or claims[text].eps == claim.eps)]
         if condition not in sizes or not others:
             return
@@ -121,9 +122,7 @@ class Strengths:
         attacks = [
             text
             for text in self.manifest.conditions
-            if (text in fixed or words_of(text).distance_norm(text) == norm)
-            and not part_of(text)
-            and _start(text) == start
+            if (text in fixed or distance_norm(text) == norm) and not part_of(text) and starts_from(text) == start
         ]
         tables = {text: table for text in attacks if (table := self.table(text)) is not None}
         clean = self.table(start)
@@ -149,11 +148,6 @@ class Strengths:
             names = ["sample_id", "correct", "linf", "l2", "distance"]
             self._tables[condition] = evaluated(self.reading, condition, names)
         return self._tables[condition]
-
-
-def _start(condition: str) -> str:
-    """Return the condition whose images an attack changes."""
-    return words_of(condition).starts_from(condition)
 
 
 CHANCE = 0.001
@@ -201,7 +195,7 @@ def contradiction(manifest: Manifest, condition: str, found: Right, figures: Map
     found: its answers. figures: of `examining.examine`, or what someone else put in their place.
     """
     ids, fell, steps = (figures or {}).get("sample_ids"), (figures or {}).get("fell"), (figures or {}).get("loss_steps")
-    claim, name = manifest.claims.get(condition), _name(condition)
+    claim, name = manifest.claims.get(condition), kind_of(condition)
     if not (isinstance(ids, list) and isinstance(fell, list) and isinstance(steps, list) and len(ids) == len(fell)):
         return ""
     if claim is None or not claim.eps or not steps or not isinstance(steps[-1], int):
@@ -229,7 +223,7 @@ def findings_of(flags: Sequence[str]) -> list[Doubt]:
 
 def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
     """Whether the attack must do at least what `weaker` does: at the same eps, and with steps enough for it."""
-    own, other = _STRENGTH.get(_name(condition), 0), _STRENGTH.get(_name(weaker), math.inf)
+    own, other = _STRENGTH.get(kind_of(condition), 0), _STRENGTH.get(kind_of(weaker), math.inf)
     claims, start = manifest.claims, starts_from(condition)
     if condition not in claims or not claims[condition].eps or own <= other or 0 < other < 1:
         return False
@@ -243,19 +237,15 @@ def _is_above(manifest: Manifest, condition: str, weaker: str) -> bool:
     return ours == theirs and enough
 
 
-def _name(condition: str) -> str:
-    return condition.partition("(")[0]
-
-
 def _steps(condition: str) -> int:
     """Return the updates of an attack from its text, over all restarts; 1 for a single step."""
     counts = {key: int(count) for key, count in re.findall(r"(steps|restarts)=(\d+)", condition)}
-    return counts.get("steps", _STEPS.get(_name(condition), 1)) * counts.get("restarts", 1)
+    return counts.get("steps", _STEPS.get(kind_of(condition), 1)) * counts.get("restarts", 1)
 
 
 def _travel(condition: str, eps: float) -> float:
     """Return how many radii the steps of PGD can go in all; infinity for attacks that choose their own steps."""
-    if _name(condition) != "pgd":
+    if kind_of(condition) != "pgd":
         return math.inf if _steps(condition) >= 10 else 0.0
     size = re.search(r"step_size=([\d.e+-]+)(\*eps)?", condition)
     step = 0.15 if size is None else float(size[1]) / (1 if size[2] else eps)
@@ -263,7 +253,7 @@ def _travel(condition: str, eps: float) -> float:
 
 
 def _labels(manifest: Manifest, condition: str) -> str:
-    return str(manifest.protocol.parameters.get(_name(condition), {}).get("labels", manifest.protocol.labels))
+    return str(manifest.protocol.parameters.get(kind_of(condition), {}).get("labels", manifest.protocol.labels))
 
 
 class OrderOfAttacks(Overview):
@@ -275,7 +265,7 @@ class OrderOfAttacks(Overview):
         self.strengths, self.noted = Strengths(reading), dict[str, Sequence[str]]()
 
     def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
-        if _name(condition) in _STRENGTH:
+        if kind_of(condition) in _STRENGTH:
             self.rights[condition] = Right.of(read)
         self.strengths.take(condition, read)
         if condition in self.manifest.claims:

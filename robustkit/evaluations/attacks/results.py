@@ -23,10 +23,11 @@ from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Overview, Presenter
 from ..interface import Clause, share
 from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
-from ..registry import words_of
+from ..presenting import of_family
 from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, beneath, parts, starts_from
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 from .ranking import OrderOfAttacks, findings_of
+from .two_phase.condition import phases_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,15 +217,12 @@ def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: st
     said = " ".join(_description(attack, shown, names, space) for attack, shown in attacks.items())
     sizes = sorted({point.n for line in lines for _, point in line.points})
     counted = f"n = {sizes[0]}" if len(sizes) == 1 else f"n from {sizes[0]} to {sizes[-1]}"
-    return draw(
-        section,
-        f"{title} against eps, {norm}",
-        40 + 18 * -(-len(names) // 2) + 215 * -(-len(attacks) // 2),
-        paint,
-        alt=f"{what} against eps. {said}",
-        caption=f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are drawn a little "
-        "apart so that none hides another.",
+    title, height = f"{title} against eps, {norm}", 40 + 18 * -(-len(names) // 2) + 215 * -(-len(attacks) // 2)
+    caption = (
+        f"{what} with 95 % intervals, {counted}, from unattacked samples (eps 0) on. Series are drawn a little apart "
+        "so that none hides another."
     )
+    return draw(section, title, height, paint, alt=f"{what} against eps. {said}", caption=caption)
 
 
 def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], space: str) -> str:
@@ -280,15 +278,10 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], look
     eps = re.search(r"\beps=([^,)]+)", condition)
     short = plain(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
     shown = plain(condition, 150).replace(",", ", ")  # so that a line can break
-    return draw(
-        "stages",
-        f"Samples standing after each stage of {short}",
-        260 + 18 * -(-len(names) // 2),
-        paint,
-        alt=f"{plain(condition, 90)}: {listed(sentences)}.",
-        caption=f"{shown}: each stage attacks the samples that the ones before left standing; 95 % intervals.",
-        name=condition,
-    )
+    title, height = f"Samples standing after each stage of {short}", 260 + 18 * -(-len(names) // 2)
+    alt = f"{plain(condition, 90)}: {listed(sentences)}."
+    caption = f"{shown}: each stage attacks the samples that the ones before left standing; 95 % intervals."
+    return draw("stages", title, height, paint, alt=alt, caption=caption, name=condition)
 
 
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
@@ -333,10 +326,6 @@ def dossier_grids(results: Results) -> list[Grid]:
     return grids
 
 
-def _is_ours(text: str) -> bool:
-    return words_of(text) is VOCABULARY
-
-
 class AttacksAggregator(Aggregator):
     """Records of attacks into results."""
 
@@ -375,9 +364,8 @@ class AttacksPresenter(Presenter):
         samples count only where there are no others, and stages of an attack that is estimated as a whole, which has
         its own clause, do not.
         """
-        named = ((text, metric.name) for text in manifest.conditions for metric in words_of(text).metrics)
-        estimated = (words_of(text).estimated(text, name) for text, name in named)
-        stages = tuple({f"{attack.removesuffix(')')},only=" for attack in estimated if attack})
+        estimated = filter(None, map(phases_of, manifest.conditions))
+        stages = tuple({f"{phases.attack.removesuffix(')')},only=" for phases in estimated})
         whole = [text for text in manifest.claims if not text.startswith(stages)]
         every = [text for text in whole if not part_of(text)] or whole
         on_clean = [text for text in every if starts_from(text) == CLEAN.text]
@@ -394,7 +382,7 @@ class AttacksPresenter(Presenter):
         if found := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in strength_rows(results)]:
             headings = ("", *STRENGTH_HEADINGS[1:])
             yield TextTable("how strong the attacks were", headings, tuple(found), note=STRENGTH_NOTE)
-        yield from support_tables(results, _is_ours)
+        yield from support_tables(results, of_family(self.name))
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         """Yield the curves, the stages, and the evidence.
@@ -410,7 +398,7 @@ class AttacksPresenter(Presenter):
             grids = side_by_side(title, stages, keys=2, headline=headline)
             found, title = _parts_of(strength_rows(results), STRENGTH_HEADINGS), "How strong the attacks were"
             strengths = side_by_side(title, found, headline=STRENGTH_HEADINGS[1], note=STRENGTH_NOTE)
-            return {"grids": grids, "strengths": [*strengths, *support_grids(results, _is_ours)]}
+            return {"grids": grids, "strengths": [*strengths, *support_grids(results, of_family(self.name))]}
 
         yield Section("stages", "Attacks in stages", in_stages, tuple(stage_figures(results, looks)))
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})

@@ -10,7 +10,7 @@ from ...errors import ProtocolError
 from ...protocol.condition import Condition, ConditionPattern
 from ..interface import Named, Place, Vocabulary
 from ..metrics import Metric, Term
-from ..registry import vocabulary_of
+from ..registry import shows, vocabulary_of
 
 COLUMN_NAMES = (
     *("largest_logit", "query_norm", "key_norm"),
@@ -82,9 +82,7 @@ class UnderWords(Vocabulary):
 
     kind: ClassVar[str]
     usual: ClassVar[str]
-
-    def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
-        return checkpoint, under_of(text, self.kind) or text
+    images_of_under = True
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         under = under_of(text, self.kind) or text
@@ -96,13 +94,13 @@ class UnderWords(Vocabulary):
         inner = read(under).text
         return ConditionPattern(f"{self.kind}({inner})", self.kind, "", (("under", inner),))
 
-    def takes(self, kind: str) -> bool:
-        """Whether conditions of a kind may stand inside."""
-        return vocabulary_of(kind).shows(kind)
+    def takes(self, under: str) -> bool:
+        """Whether a condition may stand inside."""
+        return shows(under)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         under = pattern.given.get("under") or self.kind
-        if not self.takes(under.partition("(")[0]):
+        if not self.takes(under):
             raise ProtocolError(f"condition {text!r}: expected such as {self.kind}({self.usual})")
         other(under)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from ...errors import ProtocolError
 from ...protocol.condition import ConditionPattern
-from ..interface import Named, Place, Vocabulary
+from ..interface import Named, Place, PublishedNames, Vocabulary
 
 
 class CleanWords(Vocabulary):
@@ -16,15 +16,10 @@ class CleanWords(Vocabulary):
     in_sentence = "on {}"
     in_results = True
     in_means = True
+    published = PublishedNames(("clean",), "clean".__eq__)
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         return text if place != "sentence" or manifest is None else f"clean {manifest.protocol.samples.many}"
-
-    def published_names(self) -> Sequence[str]:
-        return ("clean",)
-
-    def is_fixed(self, name: str) -> bool:
-        return name == "clean"
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "as they are") for text, name, _ in super().chief(values, metric))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import ClassVar
@@ -16,8 +16,9 @@ from corruptions.registry import CORRUPTIONS as CORRUPTION_CLASSES
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, ConditionPattern, split_list
-from ..interface import Named, Place, View, Vocabulary
+from ..interface import Named, Place, PublishedNames, View, Vocabulary
 from ..metrics import Metric, Term, mean_share
+from ..registry import words_of
 
 BENCHMARK = "in-c"
 """The set of corruptions that a rule means where it names none."""
@@ -444,6 +445,40 @@ def _in_table(text: str) -> str:
     return f"{part.name.replace('_', ' ')}{f', severity {at}' if at else ''}{definition}"
 
 
+def possible_means(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts of the means that may be made of the corruptions among `texts`."""
+    every = (means_of_shares(example, members) for example, members in by_definition(texts))
+    yield from dict.fromkeys(chain.from_iterable(every))
+
+
+def in_short(texts: Iterable[str]) -> list[str]:
+    """Return the means over sets, those over severities that no set holds, and what neither holds."""
+    texts = list(dict.fromkeys(texts))
+    sets = [text for text in texts if text.partition("(")[0] in SETS]
+    means = [text for text in texts if "severity=" not in text]
+    short, covered = list[str](), set[str]()
+    for text in dict.fromkeys((*sets, *means, *texts)):
+        if not (parts := set(shares_of(text))) <= covered:
+            short.append(text)
+            covered |= parts if "severity=" not in text or text in sets else set()
+    return short
+
+
+def as_published(text: str) -> str:
+    """Return the condition with the benchmark's photographs, of which `unlike_published` says that they differ."""
+    return re.sub(rf"\({_OWN}\)|,{_OWN}", "", text) if _OWN in text else ""
+
+
+def unlike_published(text: str) -> str:
+    """Say how a condition differs from the one that `as_published` names; empty where it does not."""
+    unlike = _OWN in text and words_of(text) is VOCABULARY
+    return "frost's own textures stand for the benchmark's photographs" if unlike else ""
+
+
+def _is_fixed(name: str) -> bool:
+    return name.partition("(")[0] in SETS or parse_corrupted(name) is not None
+
+
 class CorruptionWords(Vocabulary):
     """Single corruptions, and means over severities and over sets."""
 
@@ -461,47 +496,24 @@ class CorruptionWords(Vocabulary):
     terms = TERMS
     benchmark = BENCHMARK
     expected = True
-    published_metrics = ("mce_16",)
-
-    def shows(self, kind: str) -> bool:
-        return kind not in SETS
-
-    def group(self, text: str) -> str:
-        part = parse_corrupted(text)
-        return text if part is None else part.mean.text
-
-    def shares(self, text: str) -> dict[str, float]:
-        return shares_of(text)
-
-    def means(self, texts: Sequence[str]) -> Iterator[str]:
-        every = (means_of_shares(example, members) for example, members in by_definition(texts))
-        yield from dict.fromkeys(chain.from_iterable(every))
+    results_only = SETS
+    levels = r",severity=[0-5](?=[,)])"
+    published = PublishedNames(tuple(SETS), _is_fixed, as_published, ("mce_16",))
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [*shares_of(text), *(["clean"] if metric in ("relative_mce", "retention") else [])]
 
-    def in_short(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return the means over sets, those over severities that no set holds, and what neither holds."""
-        sets = [text for text in texts if text.partition("(")[0] in SETS]
-        means = [text for text in texts if "severity=" not in text]
-        short, covered = list[str](), set[str]()
-        for text in dict.fromkeys((*sets, *means, *texts)):
-            if not (parts := set(self.shares(text))) <= covered:
-                short.append(text)
-                covered |= parts if "severity=" not in text or text in sets else set()
-        return short
-
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         """Yield the errors of the benchmark's set; without it those of the three worst sets or corruptions."""
-        short = self.in_short(list(dict.fromkeys(text for text, _ in values)))
+        short = in_short(text for text, _ in values)
         texts = [text for text in short if text.partition("(")[0] == BENCHMARK] or short
         errors = [(text, "mean_error") for text in texts if (text, "mean_error") in values]
         scores = [(text, metric) for text in texts if (text, metric) in values]
         figures = sorted(errors, key=lambda key: -values[key]) or sorted(scores, key=lambda key: values[key])
         which = f", one of the three worst of {len(figures)}" if len(figures) > 3 else ""
         for text, name in figures[:3]:
-            over = "severities" if self.shows(text.partition("(")[0]) else "corruptions and severities"
-            yield text, name, f"mean over {over}{which}" if len(self.shares(text)) > 1 else f"one severity{which}"
+            over = "severities" if text.partition("(")[0] not in SETS else "corruptions and severities"
+            yield text, name, f"mean over {over}{which}" if len(shares_of(text)) > 1 else f"one severity{which}"
         yield from ((text, "mce", "the benchmark's figure") for text in texts if (text, "mce") in values)
 
     def view(self, text: str) -> View:
@@ -509,22 +521,6 @@ class CorruptionWords(Vocabulary):
         assert part is not None
         line = part.mean.text.removeprefix("corruption(").removesuffix(")")
         return View(line, str(part.severity or ""), "severity")
-
-    def published_names(self) -> Sequence[str]:
-        return tuple(SETS)
-
-    def published_as(self, text: str) -> str:
-        """Return the condition with the benchmark's photographs, of which `unlike_published` says that they differ."""
-        return re.sub(rf"\({_OWN}\)|,{_OWN}", "", text) if _OWN in text else ""
-
-    def unlike_published(self, text: str) -> str:
-        return "frost's own textures stand for the benchmark's photographs" if _OWN in text else ""
-
-    def published_name(self, text: str) -> str:
-        return "" if self.shows(text.partition("(")[0]) else super().published_name(text)
-
-    def is_fixed(self, name: str) -> bool:
-        return name.partition("(")[0] in SETS or parse_corrupted(name) is not None
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         if place in ("table", "sentence"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from corruptions.registry import CATEGORIES
 
-from ...display.table import CardPart, Grid, HeatTable, Part, Section, TextTable, side_by_side, with_flags
+from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ...runs.manifest import Manifest
 from ..family import Presenter
 from ..interface import Clause, ShortRow, percent, share
@@ -36,6 +36,7 @@ from .condition import (
     category_of,
     corruption_names,
     definition_of,
+    in_short,
     parse_corrupted,
     set_of,
     shares_of,
@@ -177,7 +178,7 @@ _KIND = {name: kind for kind, names in CATEGORIES.items() for name in names}
 Values = tuple[float | None, ...]
 
 
-def retention_tables(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:
+def retention_tables(checkpoint: str, cells: Cells) -> Iterator[TextTable]:
     """Yield the tables of one checkpoint, those of each definition of corruptions together."""
     for definition in dict.fromkeys(_definition(condition) for condition, _ in cells):
         if definition is not None:
@@ -191,7 +192,7 @@ def _definition(condition: str) -> str | None:
     return None if part is None else part.definition
 
 
-def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[HeatTable]:
+def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[TextTable]:
     mine = {key: row for key, row in cells.items() if _definition(key[0]) == definition}
     parts = [parse_corrupted(next(iter(shares_of(condition)))) for condition, _ in mine]
     labels = {part.label: part.mean for part in parts if part is not None}
@@ -200,7 +201,7 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[HeatTabl
     rows, values = _with_categories([part.name for part in found], lines)
     source = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
-    yield HeatTable(title, SEVERITY_HEADINGS, tuple(rows), tuple(values), checkpoint)
+    yield TextTable(title, SEVERITY_HEADINGS, tuple(rows), values=tuple(values), checkpoint=checkpoint)
     means = []
     for text in [condition for condition, metric in mine if metric == "miou" and set_of(condition)]:
         shares = (percent_cell(finite(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
@@ -208,7 +209,7 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[HeatTabl
         means.append((text, str(mine[text, "miou"]["n"]), *whole, *shares, loss_cell(mine.get((text, "nll")))))
     if means:
         title = f"{checkpoint}: means over sets of corruptions, {source}"
-        yield HeatTable(title, RETENTION_HEADINGS, tuple(means), checkpoint=checkpoint)
+        yield TextTable(title, RETENTION_HEADINGS, tuple(means), checkpoint=checkpoint)
 
 
 def _by_severity(part: Corrupted, cells: Cells, clean: float | None) -> tuple[tuple[str, ...], Values]:
@@ -290,7 +291,7 @@ class CorruptionsPresenter(Presenter):
         Of single samples the mean error, of any other metric the figure itself; of single severities the task's metric.
         """
         there = dict.fromkeys(keys)
-        texts = list(VOCABULARY.in_short(list(dict.fromkeys(text for text, _ in keys))))
+        texts = in_short(text for text, _ in keys)
         texts.sort(key=lambda text: text.partition("(")[0] != BENCHMARK)
         for text in texts:
             mean, own = (text, "mean_error"), (text, headline.name)
@@ -341,7 +342,7 @@ class CorruptionsPresenter(Presenter):
         """Yield of a metric of single samples the mean errors, else the means."""
         means = [named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
         for metric in (*filter(None, means), headline):
-            for text in VOCABULARY.in_short(texts):
+            for text in in_short(texts):
                 yield ShortRow(f"under corruption: {metric.heading}", VOCABULARY.label(text), text, metric)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -12,8 +12,8 @@ from cam.registry import CONTROLS, METHODS
 from ...errors import ProtocolError, unknown
 from ...protocol.card import number
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, split_list
-from ..interface import Named, Place, View, Vocabulary
-from ..metrics import WEIGHT, Metric, Term, mean_share, named, plain_name, supported
+from ..interface import Named, Place, PublishedNames, View, Vocabulary
+from ..metrics import WEIGHT, Metric, Term, mean_share, plain_name, supported
 from ..registry import name_of, vocabulary_of
 from .methods import METHOD_NAMES, Chosen, check_names, method_names, method_text, shown, take_options
 
@@ -390,11 +390,50 @@ def only_boxes(manifest: Named) -> bool:
     return given or any(note.startswith(BOXES_GIVEN) for note in manifest.data.notes)
 
 
+def _lead(score: Metric) -> Metric:
+    """Return the lead of a score over the best control."""
+    low, high = score.difference_ends
+    plain = replace(score, paired=False, share=False, drafted=False, also=())
+    return replace(plain, name=score.name + _OVER, label=f"lead in {score.label}", least=low, most=high)
+
+
+def is_control(text: str) -> bool:
+    """Whether a condition is a yardstick for maps and says nothing of the model."""
+    parts = parts_of(text)
+    return parts is not None and parts[0].is_control
+
+
+def shares_of(text: str) -> dict[str, float]:
+    """Return the condition whose records a result of maps is of, with the share 1."""
+    parts = parts_of(text)
+    return {text if parts is None else parts[0].text: 1.0}
+
+
+def as_published(text: str) -> str:
+    """Return the published name of a condition that is the paper's, such as `agcam-mask`; empty for others."""
+    parts, paper = parts_of(text), MapSpec("agcam")
+    if parts is None or parts[0].is_control:
+        return ""
+    explained, mode = parts
+    if (explained.threshold, explained.target) != (paper.threshold, paper.target):
+        return ""
+    kind = "stability" if explained.under else {"box": "", "mask": "mask", "": "faithfulness"}[mode]
+    return "-".join(filter(None, (explained.method, kind)))
+
+
+def _is_fixed(name: str) -> bool:
+    method = next((name.removesuffix(kind) for kind in _KINDS[1:] if name.endswith(kind)), name)
+    return method in METHODS or parts_of(name) is not None
+
+
 class MapWords(Vocabulary):
     """Scores of maps, and how they change under another condition."""
 
     name = "maps"
     in_sentence = "in its maps ({})"
+    derived_metrics = tuple(map(_lead, CONTROLLED))
+    remarks = (BEST,)
+    published = PublishedNames([f"{method}{kind}" for method in METHODS for kind in _KINDS], _is_fixed, as_published)
     presenter_in = "tables"
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
     telling = (ON,)
@@ -408,27 +447,12 @@ class MapWords(Vocabulary):
         explained, mode = parts
         words = [METHOD_NAMES.get(explained.method, explained.method)]
         words += [option.replace("=", " ") for option in shown(explained.options)]
-        words += (
-            [{"box": "boxes", "mask": "pixels against boxes" if only_boxes(manifest) else "masks"}[mode]]
-            if mode
-            else []
-        )
+        masks = "pixels against boxes" if only_boxes(manifest) else "masks"
+        words += [{"box": "boxes", "mask": masks}[mode]] if mode else []
         words += [f"threshold {explained.threshold:g}"] if explained.threshold != 0.5 else []
         words += ["of the label's class"] if explained.target == "label" else []
         words += [f"clean against {name_of(explained.under, 'table', manifest)}"] if explained.under else []
         return ", ".join(words)
-
-    def metric(self, name: str) -> Metric | None:
-        """Return its metric of this name, including leads over controls."""
-        lead = name.removesuffix(_OVER)
-        if lead == name:
-            return super().metric(name)
-        score = named(CONTROLLED, lead)
-        if score is None:
-            return None
-        low, high = score.difference_ends
-        plain = replace(score, paired=False, share=False, drafted=False, also=())
-        return replace(plain, name=name, label=f"lead in {score.label}", least=low, most=high)
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         """Yield the lead of the first method over the best control."""
@@ -436,20 +460,9 @@ class MapWords(Vocabulary):
         if first := next(leads, None):
             yield (*first, "lead of the maps over the best control, which does not look at the image")
 
-    def is_remark(self, flag: str) -> bool:
-        return flag.startswith(BEST)
-
-    def is_control(self, text: str) -> bool:
-        parts = parts_of(text)
-        return parts is not None and parts[0].is_control
-
-    def shares(self, text: str) -> dict[str, float]:
-        parts = parts_of(text)
-        return {text if parts is None else parts[0].text: 1.0}
-
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [
-            *self.shares(text),
+            *shares_of(text),
             *([CLEAN.text] if plain_name(metric) else []),
             *(condition for condition in conditions if _OVER in metric and condition.startswith("cam(")),
         ]
@@ -459,27 +472,6 @@ class MapWords(Vocabulary):
         assert explained is not None
         scores = {} if explained.under else _VIEWED
         return View(text, over=explained.under or "clean", scores=scores, drawn=not explained.is_control)
-
-    def published_names(self) -> Sequence[str]:
-        return [f"{method}{kind}" for method in METHODS for kind in _KINDS]
-
-    def published_name(self, text: str) -> str:
-        """Return the published name, such as `agcam-mask`; empty for controls."""
-        parts = parts_of(text)
-        if parts is None:
-            return super().published_name(text)
-        explained, mode = parts
-        kind = "stability" if explained.under else {"box": "", "mask": "mask", "": "faithfulness"}[mode]
-        return "" if explained.is_control else "-".join(filter(None, (explained.method, kind)))
-
-    def published_as(self, text: str) -> str:
-        parts, paper = parts_of(text), MapSpec("agcam")
-        same = parts is not None and (parts[0].threshold, parts[0].target) == (paper.threshold, paper.target)
-        return self.published_name(text) if same else ""
-
-    def is_fixed(self, name: str) -> bool:
-        method = next((name.removesuffix(kind) for kind in _KINDS[1:] if name.endswith(kind)), name)
-        return method in METHODS or parts_of(name) is not None
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:
         given = pattern.given

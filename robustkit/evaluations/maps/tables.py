@@ -16,6 +16,7 @@ from ..family import Presenter
 from ..interface import Clause, ShortRow
 from ..metrics import Cells, SummaryRow, figure_cell, is_finite
 from ..presenting import flag_lines, of_family
+from ..registry import metric_in
 from .condition import BEST, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri
 from .methods import METHOD_NAMES, method_names, shown
@@ -345,7 +346,7 @@ class MapsPresenter(Presenter):
                 continue
             for name, mode in LEADS:
                 score = score_called(name, mode, boxes)
-                metric, lead = VOCABULARY.metric(name), VOCABULARY.metric(f"{name}_over_control")
+                metric, lead = metric_in(VOCABULARY, name), metric_in(VOCABULARY, f"{name}_over_control")
                 if mode == parts[1] and metric is not None and lead is not None:
                     yield ShortRow(HEADING, f"{_called(text)}: {score}", text, metric)
                     yield ShortRow(HEADING, "  – best control", text, lead)

@@ -35,8 +35,8 @@ from ...common.files import bytes_of, check_plain, lines_of, reason
 from ...common.preprocessing import Preprocessing
 from ...data.class_names import few
 from ...data.dataset import Dataset, Sample
-from ...data.images import ObjectMask, Sizes, check_turn, image_sizes, object_mask, read_mask, to_pixels
-from ...data.mask_files import bare_path, match_names
+from ...data.images import ObjectMask, Sizes, check_turn, image_sizes, object_mask, to_pixels
+from ...data.scenes import bare_path, match_names
 from ...data.shapes import CHANGES
 from ...data.sources import MAX_FILE_BYTES, FolderSource, list_folder
 from ...errors import BadImageError, DataError
@@ -101,7 +101,7 @@ class Truth:
         if sample.id in self.masks:
             path = self.masks[sample.id]
             content = _MASK_FILES.read(str(path))
-            mask, sizes = torch.from_numpy(read_mask(content, str(path), self.void)), self._sizes(sample)
+            mask, sizes = torch.from_numpy(object_mask(content, str(path), self.void).pixels), self._sizes(sample)
             _check_size(sample, "mask", (mask.shape[1], mask.shape[0]), sizes.upright)
             check_turn(sizes, image_sizes(content), sample.id)
             return self._of_mask(mask, frame, mode, share)
@@ -143,7 +143,7 @@ class Truth:
 def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | Path | None = None) -> Truth:
     """Open the ground truth for the samples of a data set, in the pixels of their upright images.
 
-    boxes: a CSV of boxes, or a folder of ILSVRC XML files. masks: a folder of mask images (see `read_mask`), of the
+    boxes: a CSV of boxes, or a folder of ILSVRC XML files. masks: a folder of mask images (see `object_mask`), of the
     images' sizes. What belongs to a sample has its path except for the suffix; or its stem alone, where no other sample
     and no other box or mask has that stem.
 

@@ -14,10 +14,11 @@ from ...common.intervals import Floats, bootstrap, draws_interval, wilson
 from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, amount, code
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
+from ...evaluations.corruptions.condition import possible_means
 from ...evaluations.metrics import Cells, finite, interval_cell, is_finite, named
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
-from ...evaluations.registry import by_words, is_over_groups, shares_of, words_of
+from ...evaluations.registry import is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN
 from ...runs.manifest import CheckpointEntry, Manifest
 from .heads import few_shot
@@ -142,25 +143,22 @@ def _spreads(condition: str, values: Mapping[str, Floats], flags: list[str]) -> 
 
 def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
     """Yield the rows of every mean over conditions that a checkpoint's allow."""
-    for words, conditions in by_words(kept):
-        for mean in words.means(conditions):
-            shares = shares_of(mean)
-            if not all(text in kept for text in shares):
-                continue
-            ids = common_ids([kept[text][0] for text in shares])
-            if not len(ids):
-                continue
-            flags = list(dict.fromkeys(flag for text in shares for flag in kept[text][2] if _is_shared(flag)))
-            if len(ids) < expected:
-                flags.append(f"{expected - len(ids)} of {expected} samples lack some of its conditions; left out")
-            sums = {
-                metric: np.zeros((len(ids), *each.shape[1:])) for metric, each in kept[next(iter(shares))][1].items()
-            }
-            for text, share in shares.items():
-                there, values, _ = kept[text]
-                for metric in sums:
-                    sums[metric] += share * aligned(there, values[metric], ids)
-            yield from _rows(mean, sums, flags, single=False)
+    for mean in possible_means(kept):
+        shares = shares_of(mean)
+        if not all(text in kept for text in shares):
+            continue
+        ids = common_ids([kept[text][0] for text in shares])
+        if not len(ids):
+            continue
+        flags = list(dict.fromkeys(flag for text in shares for flag in kept[text][2] if _is_shared(flag)))
+        if len(ids) < expected:
+            flags.append(f"{expected - len(ids)} of {expected} samples lack some of its conditions; left out")
+        sums = {metric: np.zeros((len(ids), *each.shape[1:])) for metric, each in kept[next(iter(shares))][1].items()}
+        for text, share in shares.items():
+            there, values, _ = kept[text]
+            for metric in sums:
+                sums[metric] += share * aligned(there, values[metric], ids)
+        yield from _rows(mean, sums, flags, single=False)
 
 
 def _is_shared(flag: str) -> bool:

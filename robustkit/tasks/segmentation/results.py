@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats
 from ...evaluations.aggregate import FEWEST, Parts, Reading, Result
+from ...evaluations.corruptions.condition import possible_means
 from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.metrics import LEFT_OUT
 from ...evaluations.records import Recorded, common_ids, nothing_common
-from ...evaluations.registry import by_words, is_over_groups, shares_of, words_of
+from ...evaluations.registry import is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN
 from .counts import COLUMNS, METRICS, NO_INTERVAL, Counts, averaged, biased, interval, mean_known
 from .subject import BY_RUN
@@ -120,12 +121,11 @@ def scene_mean_rows(by_condition: Mapping[str, Counts], expected: int, names: Se
     by_condition: counts by the text of the condition, `clean` among them if it was evaluated. expected: images of the
     data set.
     """
-    for words, conditions in by_words(by_condition):
-        for mean in words.means(conditions):
-            shares = shares_of(mean)
-            if all(text in by_condition for text in shares):
-                texts = [*shares, *([CLEAN.text] if CLEAN.text in by_condition else [])]
-                yield from _mean(mean, shares, {text: by_condition[text] for text in texts}, expected, names)
+    for mean in possible_means(by_condition):
+        shares = shares_of(mean)
+        if all(text in by_condition for text in shares):
+            texts = [*shares, *([CLEAN.text] if CLEAN.text in by_condition else [])]
+            yield from _mean(mean, shares, {text: by_condition[text] for text in texts}, expected, names)
 
 
 def _mean(

@@ -23,9 +23,8 @@ from ...data.scenes import LabelledScenes, open_scenes, whole
 from ...errors import BadImageError, DataError
 from ...evaluations.attacks.evaluate import build_attack
 from ...evaluations.subject import Batch, ImageSubject, Reader, Settings
-from ...models.dense import Segmenter
+from ...models.dense import Segmenter, Windows
 from ...models.identity import ModelIdentity
-from ...models.windows import Windows
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from .counts import class_counts

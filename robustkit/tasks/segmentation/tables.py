@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...display.svg import Figure, Point, dots, draw, labels, legend, listed, panels, percent, plain, style
-from ...display.table import CardPart, HeatTable, TextTable
+from ...display.table import CardPart, TextTable
 from ...display.text import code
+from ...evaluations.attacks.condition import starts_from
 from ...evaluations.corruptions.tables import retention_tables
 from ...evaluations.metrics import Cells, SummaryRow, finite, percent_cell
 from ...evaluations.registry import is_over_groups, kind_of, words_of
@@ -24,11 +25,11 @@ LONGEST = 40
 """The longest table of classes that a terminal shows, in rows."""
 
 
-def scene_tables(results: Sequence[SummaryRow]) -> list[HeatTable]:
+def scene_tables(results: Sequence[SummaryRow]) -> list[TextTable]:
     """Return the tables about parts of the results, from the rows of the summary: of corruptions, and of classes.
     None where no condition has an mIoU.
     """
-    tables, by_checkpoint = list[HeatTable](), dict[str, dict[tuple[str, str], SummaryRow]]()
+    tables, by_checkpoint = list[TextTable](), dict[str, dict[tuple[str, str], SummaryRow]]()
     for row in results:
         by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
     for checkpoint, cells in by_checkpoint.items():
@@ -37,7 +38,7 @@ def scene_tables(results: Sequence[SummaryRow]) -> list[HeatTable]:
     return tables
 
 
-def _classes(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:
+def _classes(checkpoint: str, cells: Cells) -> Iterator[TextTable]:
     """Yield the IoU of each class under everything but single corruptions; images: those that have it when clean."""
     shown = [
         condition
@@ -54,10 +55,10 @@ def _classes(checkpoint: str, cells: Cells) -> Iterator[HeatTable]:
         rows.append((metric[4:-1], "0" if first is None else str(first["n"]), *map(percent_cell, fractions)))
         values.append((None, *fractions))
     title = f"{checkpoint}: IoU in % by class; images: with the class in prediction or truth, {shown[0]}"
-    yield HeatTable(title, ("class", "images", *shown), tuple(rows), tuple(values), checkpoint=checkpoint)
+    yield TextTable(title, ("class", "images", *shown), tuple(rows), values=tuple(values), checkpoint=checkpoint)
 
 
-def terminal_scenes(tables: Sequence[HeatTable]) -> Iterator[TextTable]:
+def terminal_scenes(tables: Sequence[TextTable]) -> Iterator[TextTable]:
     """Yield the tables for a terminal; of a long one about classes only where to find it."""
     for table in tables:
         if table.headings[0] == "class" and len(table.rows) > LONGEST:
@@ -66,7 +67,7 @@ def terminal_scenes(tables: Sequence[HeatTable]) -> Iterator[TextTable]:
             yield TextTable(table.title, table.headings, table.rows, spare=("NLL", "pixel acc. %", "mean acc. %"))
 
 
-def card_parts(checkpoint: str, table: ConditionTable, others: Sequence[HeatTable]) -> Iterator[CardPart]:
+def card_parts(checkpoint: str, table: ConditionTable, others: Sequence[TextTable]) -> Iterator[CardPart]:
     """Yield the tables of a checkpoint, except those of many classes, which are in results.json."""
     if not table.figures and not others:
         return
@@ -121,7 +122,7 @@ def _shown(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: M
     attacked = [
         condition
         for condition in by_condition
-        if condition in claims and words_of(condition).starts_from(condition) == CLEAN.text
+        if condition in claims and starts_from(condition) == CLEAN.text
         if math.isfinite(miou.get(condition, math.nan))
     ]
     sets = [condition for condition in by_condition if is_over_groups(condition)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import ClassVar
 
@@ -94,7 +94,7 @@ VOCABULARY = DisturbanceWords()
 FAMILY = LazyFamily(VOCABULARY)
 
 
-def parse_disturbances(asked: str | Sequence[str]) -> tuple[Condition, ...]:
+def parse_disturbances(asked: str | Iterable[str]) -> tuple[Condition, ...]:
     """Return the conditions of a list, each once; `all` stands for every kind with its usual value.
 
     Raises:

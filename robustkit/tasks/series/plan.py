@@ -68,7 +68,7 @@ def plan(request: SeriesRequest) -> Plan:
         RobustkitError: anything that is wrong with the request.
     """
     card = request.card
-    conditions = (*_attacks(request), *_disturbances(request), *request.evaluation_conditions())
+    conditions = (*_attacks(request), *parse_disturbances(request.disturbances or ()), *request.evaluation_conditions())
     models = [load_series(spec, **request.model) for spec in request.checkpoints]
     distinct_names(models)
     dataset = _shared([_opened(request, model) for model in models], models)
@@ -101,11 +101,6 @@ def _attacks(request: SeriesRequest) -> tuple[Condition, ...]:
                 unknown("attack on series", condition.text, card.attacks, remedy=f"card {card.name} has no other")
             )
     return conditions
-
-
-def _disturbances(request: SeriesRequest) -> tuple[Condition, ...]:
-    asked = request.disturbances
-    return () if asked is None else parse_disturbances(asked if isinstance(asked, str) else tuple(asked))
 
 
 def _opened(request: SeriesRequest, model: SeriesClassifier) -> Dataset:

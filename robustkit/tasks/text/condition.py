@@ -9,13 +9,17 @@ from typing import ClassVar
 
 from ...errors import ProtocolError
 from ...evaluations.family import LazyFamily
-from ...evaluations.interface import Named, Place, Vocabulary
+from ...evaluations.interface import Named, Place, PublishedNames, Vocabulary
 from ...evaluations.metrics import Term
 from ...protocol.condition import Condition, ConditionPattern, Value
 
 USUAL = "word-swap(rate=1.5),word-swap(rate=2.5),word-swap(rate=5)"
 """The rates of published tables."""
 _CALLED = {"word-swap": "words swapped", "typo": "words mistyped", "case": "words in another case"}
+
+
+def _is_fixed(name: str) -> bool:
+    return name.partition("(")[0] in _CALLED and bool(VOCABULARY.parse(name))
 
 
 class PerturbationWords(Vocabulary):
@@ -27,6 +31,7 @@ class PerturbationWords(Vocabulary):
     parameters: ClassVar[dict[str, Value]] = {"rate": Fraction(5)}
     in_sentence = "with {}"
     in_results = True
+    published = PublishedNames(is_fixed=_is_fixed)
     terms = (
         Term(
             "word-swap",
@@ -50,9 +55,6 @@ class PerturbationWords(Vocabulary):
         if not 0 < float(rate) <= 100:
             raise ProtocolError(f"{text}: rate {rate}; expected percent of the words, above 0 and at most 100")
         return replace(condition, draws=condition.name)
-
-    def is_fixed(self, name: str) -> bool:
-        return name.partition("(")[0] in self.kinds and bool(self.parse(name))
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         kind, _, inside = text.partition("(")

@@ -27,13 +27,12 @@ from ...common.files import write_whole
 from ...common.preprocessing import Preprocessing
 from ...errors import CheckpointError, DataError, ModelError
 from ...models.checkpoint import Checkpoint, load_into, read
-from ...models.claims import Allowance, check_arguments
+from ...models.claims import Allowance, check_arguments, formula_in
+from ...models.hugging_face import build
 from ...models.identity import Classifier, ModelIdentity, attention_notes, display_name
 from ...models.input_config import InputOptions
 from ...models.specs import ModelFile, find
-from ...models.trainers import formula_in
 from ...models.transformers_config import quiet
-from ...models.transformers_load import build
 from .documents import Words
 from .tokenizers import FolderTokenizer, Tokenizer, WordTokenizer, check_size
 
@@ -283,12 +282,6 @@ def _of_library(source: ModelFile, spec: str, attention: str | None) -> Language
     model = LanguageModel(
         OfLibrary(loaded.model), replace(identity, code_sha256=code), tokenizer, min(context, _LONGEST)
     )
-    _runs(model, spec)
-    return model
-
-
-def _runs(model: LanguageModel, spec: str) -> None:
-    """Raise CheckpointError where the network gives no finite logit for each token of its vocabulary."""
     with quiet(f"{spec}: two tokens"), torch.no_grad():
         logits = model(torch.zeros((1, 2), dtype=torch.int64))
     if logits.shape != (1, 2, model.identity.num_classes) or not logits.isfinite().all():
@@ -296,3 +289,4 @@ def _runs(model: LanguageModel, spec: str) -> None:
             f"{spec} returned {tuple(logits.shape)} for two tokens; expected finite logits of "
             f"(1, 2, {model.identity.num_classes}): check config.json and the weights"
         )
+    return model

@@ -50,9 +50,15 @@ def plan(request: TextRequest) -> Plan:
         raise NothingEvaluated(f"{dataset.root}: no document is left to evaluate; loosen --limit or --ids")
     models = [load_language_model(spec, **request.model) for spec in request.checkpoints]
     distinct_names(models)
-    _check_tokens(models)
+    first = models[0]
+    for other in models[1:]:
+        if other.tokenizer.digest != first.tokenizer.digest:  # nothing of them can be compared
+            raise DataError(
+                f"{first.identity.name} and {other.identity.name} have other vocabularies; evaluate them in runs of "
+                "their own"
+            )
     notes = (f"{model.identity.name}: {note}" for model in models for note in model.identity.notes)
-    run = Run(request.folder(models[0].identity.name))
+    run = Run(request.folder(first.identity.name))
     return Plan(
         request=request,
         run=run,
@@ -74,17 +80,6 @@ def _perturbations(asked: str | Sequence[str] | None) -> tuple[Condition, ...]:
         if words_of(text.lower()) is not VOCABULARY:
             raise ProtocolError(unknown("perturbation", kind_of(text), VOCABULARY.kinds))
     return tuple(dict.fromkeys(map(VOCABULARY.parse, texts)))
-
-
-def _check_tokens(models: Sequence[LanguageModel]) -> None:
-    """Raise DataError where models cut a text into other tokens, so that nothing of them can be compared."""
-    first = models[0]
-    for other in models[1:]:
-        if other.tokenizer.digest != first.tokenizer.digest:
-            raise DataError(
-                f"{first.identity.name} and {other.identity.name} have other vocabularies; evaluate them in runs of "
-                "their own"
-            )
 
 
 def _windows(model: LanguageModel, card: Card, request: TextRequest) -> Windows:

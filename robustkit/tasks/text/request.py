@@ -20,7 +20,7 @@ class LanguageModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextRequest(Request):
-    """The request of `text`. data_dir: the documents. windows: how a text is cut (`tasks.text.lines`)."""
+    """The request of `text`. data_dir: the documents. windows: how a text is cut (`Windows` in `subject`)."""
 
     task = "text"
     usual_attacks = "none"

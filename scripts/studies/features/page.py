@@ -30,8 +30,8 @@ from robustkit.results.summary import Run
 from robustkit.runs.files import folder_name
 from robustkit.runs.manifest import CheckpointEntry
 from robustkit.tasks.features.heads import Asked
+from robustkit.tasks.features.plan import Pixels
 from robustkit.tasks.features.results import heads_of
-from robustkit.tasks.features.subject import Pixels
 from scripts.pages.writing import markdown, write_page
 
 START = """# What features know

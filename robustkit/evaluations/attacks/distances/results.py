@@ -26,6 +26,7 @@ from ...metrics import SummaryRow, by_checkpoint
 from ...presenting import flag_lines, of_family
 from ...records import Bools, Layer, PerSample, Recorded, Right, decode_layers, head_name, not_paired
 from ...registry import words_of
+from ..condition import starts_from
 from ..ranking import Strengths, distances_of, evaluated
 from .condition import (
     ACCURACY,
@@ -102,7 +103,7 @@ def _others(reading: Reading, condition: str, read: pa.Table | None) -> Iterator
     if read is None or manifest.protocol.space == "normalised":
         return
     for other, claim in manifest.claims.items():
-        if claim.norm != norm or claim.eps <= 0 or words_of(other).starts_from(other) != CLEAN.text:
+        if claim.norm != norm or claim.eps <= 0 or starts_from(other) != CLEAN.text:
             continue
         if (table := evaluated(reading, other, ["sample_id", "correct"])) is not None:
             mine, theirs = shared(read["sample_id"].to_pylist(), table["sample_id"].to_pylist())
@@ -252,8 +253,8 @@ class DistanceSummary(Summary):
             return []
         distances = distances_of(read)
         if lost := int(np.isinf(distances).sum()):
-            where = f"{lost} of {len(read)} samples"
-            flags.append(f"no wrong point was found for {where}; gradients may mislead the attack")
+            of = f"{lost} of {len(read)}"
+            flags.append(f"no wrong point was found for {of} samples; gradients may mislead the attack")
         flags += weak_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags
@@ -296,7 +297,6 @@ def median_interval(values: Floats) -> tuple[float, float]:
     return float(ordered[place - 1]), float(ordered[n - place])
 
 
-_TITLE = "Smallest changes"
 _NOTE = (
     "Accuracy at a radius counts the samples whose nearest wrong point found is further away; samples that are wrong "
     "as they are have distance 0. 95 % intervals: of the median by order statistics, of accuracies Wilson's."
@@ -459,9 +459,6 @@ class DistancesPresenter(Presenter):
 
     words = VOCABULARY
 
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return (key for key in keys if key[1] == AREA.name)
-
     def tables(self, results: Results) -> Sequence[TextTable]:
         """Return a table for each checkpoint."""
         ours = by_checkpoint(results, lambda text: text if words_of(text) is VOCABULARY else None)
@@ -479,10 +476,10 @@ class DistancesPresenter(Presenter):
             lines, note = flag_lines(results, of_family(self.name)), max((table.note for table in tables), key=len)
             parts = [part_of(table) for table in tables]
             # A row for each figure, a column for each checkpoint.
-            grid = replace(side_by_side(_TITLE, parts, keys=2, headline="value", note=note)[0], title=_TITLE)
-            figures = tuple(distance_figures(results, looks))
-            title = "Smallest changes that mislead"
-            yield Section("distances", title, lambda: {"grids": with_flags([grid], lines)}, figures)
+            title, figures = "Smallest changes", tuple(distance_figures(results, looks))
+            grid = replace(side_by_side(title, parts, keys=2, headline="value", note=note)[0], title=title)
+            values = {"grids": with_flags([grid], lines)}
+            yield Section("distances", f"{title} that mislead", lambda: values, figures)
 
 
 PRESENTER = DistancesPresenter()

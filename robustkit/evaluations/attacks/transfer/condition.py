@@ -67,10 +67,8 @@ class TransferWords(Vocabulary):
     metrics = (ACCURACY, KEPT)
     terms = TERMS
     telling = ("from",)
-
-    def computed_with(self, checkpoint: str, text: str) -> tuple[str, str]:
-        passed = passed_of(text)
-        return (checkpoint, text) if passed is None else (passed.source, passed.attack)
+    images_of_under = True
+    levels = r",from=.*(?=\)$)"
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         passed = passed_of(text)
@@ -105,10 +103,6 @@ class TransferWords(Vocabulary):
         attack = other(pattern.given.get("under", "pgd"))
         yield from vocabulary_of(attack.name).command(attack, other)
         yield "--transfer"
-
-    def group(self, text: str) -> str:
-        passed = passed_of(text)
-        return text if passed is None else group_text(passed.attack)
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         passed = passed_of(text)

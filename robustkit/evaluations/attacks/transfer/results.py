@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from ....display.table import Grid, Section, TextTable, with_flags
@@ -17,8 +18,8 @@ from ...interface import ShortRow, percent
 from ...metrics import SummaryRow, interval_cell, is_finite
 from ...presenting import flag_lines, flags_of, of_family, short_names
 from ...records import Right, aligned_outcomes, chance
-from ...registry import name_of, words_of
-from ..condition import TOP1
+from ...registry import name_of
+from ..condition import TOP1, starts_from
 from ..ranking import evaluated
 from .condition import ACCURACY, KEPT, VOCABULARY, Passed, passed_of
 
@@ -38,30 +39,21 @@ class Masked(Overview):
     """Attacks with a checkpoint's own gradients that do less than what was found with another's."""
 
     def __init__(self, reading: Reading) -> None:
-        self.reading = reading
-        every = [passed_of(text) for text in reading.manifest.conditions]
-        self.passed = [passed for passed in every if passed is not None and passed.source != reading.checkpoint]
-        attacks = {passed.attack for passed in self.passed}
-        self.wanted = attacks | {words_of(attack).starts_from(attack) for attack in attacks}
-        self.rights = dict[str, Right]()
-
-    def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
-        if condition in self.wanted:
-            self.rights[condition] = Right.of(read)
+        self.reading, self.right = reading, cache(partial(right_under, reading))
 
     def flags(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for passed in self.passed:
-            if flag := self._flag(passed):
+        for text in self.reading.manifest.conditions:
+            passed = passed_of(text)
+            if passed is not None and passed.source != self.reading.checkpoint and (flag := self._flag(text, passed)):
                 found.setdefault(passed.attack, []).append(flag)
         return found
 
-    def _flag(self, passed: Passed) -> str:
-        own = self.rights.get(passed.attack)
-        theirs = right_under(self.reading, f"transfer({passed.attack},from={passed.source})")
+    def _flag(self, text: str, passed: Passed) -> str:
+        own, theirs = self.right(passed.attack), self.right(text)
         if own is None or theirs is None:
             return ""
-        start = self.rights.get(words_of(passed.attack).starts_from(passed.attack))
+        start = self.right(starts_from(passed.attack))
         mine, other, *before = aligned_outcomes([own, theirs, *([start] if start is not None else [])])
         if not len(mine):
             return ""

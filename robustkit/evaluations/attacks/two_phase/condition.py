@@ -25,11 +25,6 @@ class Phases(NamedTuple):
     first: str
     m: int
 
-    @property
-    def all_go_through(self) -> str:
-        """The text of the condition that is the first phase."""
-        return f"{self.attack.removesuffix(')')},only={self.first})"
-
 
 def two_phase_condition(first: Condition, rest: Condition, attack: Condition, stages: str, m: int) -> Condition:
     """Return the condition that runs `rest` on m samples of those that `first` leaves standing.
@@ -74,6 +69,12 @@ TERMS = (
 )
 
 
+def estimated(text: str, metric: str) -> str:
+    """Return the text of the attack whose headline figure a figure estimates; empty where it estimates none."""
+    phases = phases_of(text)
+    return phases.attack if phases is not None and metric == ESTIMATE.name else ""
+
+
 class TwoPhaseWords(Vocabulary):
     """An attack in stages, whose last stages some samples alone go through."""
 
@@ -114,10 +115,6 @@ class TwoPhaseWords(Vocabulary):
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         yield from ((text, name, "the whole attack, estimated") for text, name in values if name == ESTIMATE.name)
-
-    def estimated(self, text: str, metric: str) -> str:
-        phases = phases_of(text)
-        return phases.attack if phases is not None and metric == ESTIMATE.name else ""
 
 
 VOCABULARY = TwoPhaseWords()

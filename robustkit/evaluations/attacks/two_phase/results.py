@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from ...family import Looks
     from ...metrics import Cells, Metric
 
-_FEW = 5
-_HALVINGS = 60
+_FEW, _HALVINGS = 5, 60
 
 
 def two_phase_share(n: int, standing: int, drawn: int, kept: int) -> tuple[float, Interval]:
@@ -106,9 +105,9 @@ class TwoPhaseSummary(Summary):
         if fallen < n and not drawn:
             return []  # the shards of those that were drawn are still to come
         known = table.drop_columns("correct")  # losses are of those drawn
-        claimed, whole = phases.all_go_through, self.reading.flags(condition, known, phases.all_go_through)
-        flags = [*whole, *notes, *attack.doubts(self.reading, claimed, second)]
-        # Those of the phase that all samples go through count, too.
+        claimed = f"{phases.attack.removesuffix(')')},only={phases.first})"  # the phase that all samples go through
+        flags = [*self.reading.flags(condition, known, claimed), *notes]
+        flags += attack.doubts(self.reading, claimed, second)
         table, notes = self.reading.joined(self.reading.shards(claimed, ("sample_id", "error", "linf", "l2")))
         flags = list(dict.fromkeys([*flags, *self.reading.flags(claimed, table), *notes]))
         kept = int(column_of(second, "correct").sum()) if drawn else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....protocol.condition import Condition
 from ...metrics import Metric, Term
+from ...registry import kind_of
 from ..condition import UnderWords
 
 
@@ -60,8 +61,8 @@ class LedgerWords(UnderWords):
     metrics = METRICS
     terms = TERMS
 
-    def takes(self, kind: str) -> bool:
-        return kind != "clean" and super().takes(kind)
+    def takes(self, under: str) -> bool:
+        return kind_of(under) != "clean" and super().takes(under)
 
 
 VOCABULARY = LedgerWords()
