@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+def of_runs(column: str) -> bool:
+    """Whether a column of records is about a run of an attack: `predicted js`."""
+    return column.startswith(tuple(f"{name} " for name in BY_RUN))
+
+
 def counts_of_runs(table: pa.Table) -> list[Counts]:
     """Return the counts at the worst point of each run of an attack; none where it makes no several runs."""
     found = []
@@ -190,11 +195,11 @@ def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
     data = reading.manifest.data
     every, expected = data.class_names, data.n
     judged = [place for place in range(len(every)) if place not in (data.unjudged or ())]
-    names, of_runs = [every[place] for place in judged], tuple(f"{column} " for column in BY_RUN)
+    names = [every[place] for place in judged]
     rows: list[dict[str, Any]] = []
     by_condition: dict[str, Counts] = {}
     for condition in conditions:
-        table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or name.startswith(of_runs)))
+        table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or of_runs(name)))
         counts = Counts.of(table, [*reading.flags(condition, table), *odd]).of_classes(judged)
         rows += reading.rows(scene_rows(condition, counts, names))
         if runs := [each.of_classes(judged) for each in counts_of_runs(table)]:
