@@ -19,10 +19,18 @@ OF_A_FAMILY = {
     "cli/inspection.py": "shows what the attention of a checkpoint does",
     "cli/listing.py": "lists what can be asked for, by name",
     "cli/completion.py": "completes the same names",
+    "gate/draft.py": "proposes no rule on a control of maps",
+    "gate/sequential.py": "reads the means over corruptions that a rule may name",
     "pipeline/": "turns the options of families into their conditions",
+    "report/card.py": "has a short table, without severities, and marks estimates of two phases",
+    "report/samples.py": "lays a map over its image",
+    "results/comparison.py": "says which corruptions are not those of a paper, and which were compared by their mean",
+    "results/pairing.py": "says that the evidence on an attack is missing",
+    "results/published.py": "completes the attacks that a paper names from the card",
     "tasks/classification/subject.py": "decodes images, also those of a corrupted tree, and where their objects are",
     "tasks/labelled/subject.py": "runs the attack that a condition names",
-    "tasks/segmentation/subject.py": "runs the attack that a condition names",
+    "tasks/labelled/metrics.py": "knows the columns of an attack's stages",
+    "tasks/segmentation/": "runs attacks, and has one section for all: curves of attacks, bars and means of corruptions",
 }
 """Modules outside a family's folder that may import it, and why."""
 NAMES_A_KIND = {
@@ -34,6 +42,7 @@ NAMES_A_KIND = {
     "data/shapes.py": "a square is a shape there",
     "evaluations/registry.py": "says which family a kind is of",
     "models/claims.py": "a part of timm's names of ViTs",
+    "moved.py": "a part of the names of modules",
     "pipeline/inputs.py": "the attack that has stages",
     "pipeline/request.py": "the attack that is run by default, and common lists of conditions",
     "runs/description.py": "what a command is called",
