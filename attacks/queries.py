@@ -183,8 +183,10 @@ class Square(QueuedAttack):
             index = upload(which, rows.device)
             rng = front.rng.take(rows[index])
             signs = _signs(rng.uniform(numbers, f"square/start/{run}").to(clean))
-            change = signs if linf else unit(_tiled(signs, tile, height, width))
-            points[index] = ball.take(index).project_(clean[index] + self.threat.eps * change)
+            if not linf:  # bumps of these signs side by side, 0 at the right and lower rest
+                bumps = torch.kron(signs, _bump_on(signs.device, signs.dtype, tile))
+                signs = unit(nn.functional.pad(bumps, (0, width - bumps.shape[3], 0, height - bumps.shape[2])))
+            points[index] = ball.take(index).project_(clean[index] + self.threat.eps * signs)
             draws[index] = rng.uniform((self.queries, each), f"square/queries/{run}").to(clean)
         lowest = torch.full_like(rows, -torch.inf, dtype=clean.dtype)
         no = torch.zeros_like(rows, dtype=torch.bool)
@@ -324,12 +326,6 @@ def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
     new = bumps * _signs(draws[:, 5:, None, None]) + here
     new = new / (new.square().sum(dim=(2, 3), keepdim=True).sqrt() + 1e-12) * (unused / channels + budget).sqrt()
     return change.masked_fill(other, 0.0).flatten(2).scatter(2, places, new.flatten(2)).view_as(change)
-
-
-def _tiled(signs: Tensor, tile: int, height: int, width: int) -> Tensor:
-    """Return bumps (n, C, H, W) of these signs (n, C, rows, columns) side by side, 0 at the right and lower rest."""
-    bumps = torch.kron(signs, _bump_on(signs.device, signs.dtype, tile))
-    return nn.functional.pad(bumps, (0, width - bumps.shape[3], 0, height - bumps.shape[2]))
 
 
 @functools.cache

@@ -59,7 +59,7 @@ def with_norms(x: Tensor, other: Tensor) -> Tensor:
 def logit_shares(before: Projected, after: Projected) -> tuple[Tensor, Tensor]:
     """Return the change of the logits (B, H, N, M) and its parts by `FACTORS`, (3, B, H, N, M), which sum to it."""
     sees_query, sees_key = before.sees_norms()
-    logits = {}
+    logits: dict[tuple[int, ...], Tensor] = {}
     for query, key, angle in product((0, 1), repeat=3):
         own, sides = (before, after)[angle], (before, after)
         q = own.q if query == angle or not sees_query else with_norms(own.q, sides[query].q)
@@ -69,15 +69,10 @@ def logit_shares(before: Projected, after: Projected) -> tuple[Tensor, Tensor]:
     for place in range(3):
         part = torch.zeros_like(logits[0, 0, 0])
         for others in ((0, 0), (0, 1), (1, 0), (1, 1)):
-            one, none = (_inserted(others, place, value) for value in (1, 0))
+            one, none = ((*others[:place], value, *others[place:]) for value in (1, 0))
             part.add_(logits[one] - logits[none], alpha=1 / 3 if others[0] == others[1] else 1 / 6)
         parts.append(part)
     return logits[1, 1, 1] - logits[0, 0, 0], torch.stack(parts)
-
-
-def _inserted(others: tuple[int, int], place: int, value: int) -> tuple[int, int, int]:
-    first, second = others
-    return [(value, first, second), (first, value, second), (first, second, value)][place]
 
 
 @dataclass(frozen=True)
@@ -181,8 +176,9 @@ def softmax_slope(attention: Tensor) -> Tensor:
     p = attention.float() if attention.dtype in (torch.float16, torch.bfloat16) else attention
     if p.shape[-1] == 1:
         return torch.where(p[..., 0].isfinite(), 0.0, torch.nan).to(p)
-    (first, second), place = _two_largest(p)
-    rest = p.scatter(-1, place, 0.0)
+    top = p.topk(2, dim=-1)
+    first, second = top.values.unbind(dim=-1)
+    rest = p.scatter(-1, top.indices[..., :1], 0.0)
     least = torch.maximum(first * (1 - first), (first + second - (first - second) ** 2) / 2)
     # Two alike leave no room between them: the root is that value.
     alike = first - second <= 1e-6 * first
@@ -195,9 +191,3 @@ def softmax_slope(attention: Tensor) -> Tensor:
         step = ((first - root) * pull - first * first) / slope
         root = torch.where(alike, first, (root - step.nan_to_num(nan=0.0)).clamp(max=first))
     return torch.where(p.isfinite().all(dim=-1), torch.maximum(root, torch.zeros_like(root)), torch.nan)
-
-
-def _two_largest(p: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Return the two largest values (...) of each row, and the place (..., 1) of the first."""
-    top = p.topk(2, dim=-1)
-    return (top.values[..., 0], top.values[..., 1]), top.indices[..., :1]

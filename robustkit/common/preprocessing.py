@@ -80,12 +80,9 @@ def texts_of(values: Mapping[str, Any], numbers: Callable[[Sequence[float]], str
 
     numbers: writes those of channels and crop.
     """
-    of_images = {
-        "input_size": f"{values['input_size'][0]}x{values['input_size'][1]} pixels",
-        "interpolation": str(values["interpolation"]),
-        "crop_pct": f"crop {numbers([values['crop_pct']])}",
-        "crop_mode": str(values["crop_mode"]),
-    }
+    size, crop = "{}x{} pixels".format(*values["input_size"]), f"crop {numbers([values['crop_pct']])}"
+    of_images = {"input_size": size, "interpolation": str(values["interpolation"]), "crop_pct": crop}
+    of_images["crop_mode"] = str(values["crop_mode"])
     said = {name: f"{name} {numbers(values[name])}" for name in ("mean", "std")}
     return {**(of_images if any(values["input_size"]) else {}), **said}
 

@@ -213,10 +213,8 @@ def to_pixels(image: Image.Image, preprocessing: Preprocessing, name: str = "the
     """
     height, width = _resized(image.height, image.width, preprocessing)
     if height * width > MAX_RESIZED or min(height, width) < 1:
-        raise BadImageError(
-            f"{name}: {image.width} x {image.height} pixels are too thin: resized they would be {width} x {height}, at "
-            f"most {MAX_RESIZED // 1_000_000} million are made; crop it"
-        )
+        thin = f"{image.width} x {image.height} pixels are too thin: resized they would be {width} x {height}"
+        raise BadImageError(f"{name}: {thin}, at most {MAX_RESIZED // 1_000_000} million are made; crop it")
     return _transform(preprocessing)(image)
 
 

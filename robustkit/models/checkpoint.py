@@ -229,10 +229,8 @@ def fitted(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> C
         return checkpoint
     shapes = {name: each.shape if isinstance(each, Tensor) else each for name, each in expected.items()}
     if (added := adapters(held.tensors)) and not adapters(shapes):
-        raise CheckpointError(
-            f"{path}: an adapter of a network (it holds {added[0][:80]}), not its weights; merge it "
-            "first: model.merge_and_unload() in PEFT, then torch.save(model.state_dict(), FILE)"
-        )
+        remedy = "merge it first: model.merge_and_unload() in PEFT, then torch.save(model.state_dict(), FILE)"
+        raise CheckpointError(f"{path}: an adapter of a network (it holds {added[0][:80]}), not its weights; {remedy}")
     part = part_for(path, held, shapes)
     if part is None:
         return replace(checkpoint, held=None)

@@ -87,10 +87,8 @@ class Windows:
 
     def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
         """Return the top rows and left columns of the windows on an image shown at that size."""
-        rows, columns = (
-            [*(at for at in range(0, side, step) if at < side - window), side - window]
-            for side, step, window in zip((height, width), self.stride, self.size, strict=True)
-        )
+        axes = zip((height, width), self.stride, self.size, strict=True)
+        rows, columns = ([*range(0, side - window, step), side - window] for side, step, window in axes)
         return rows, columns
 
     def __call__(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:

@@ -364,10 +364,8 @@ def _with_processor(
     processor = _processor(loaded.folder, wanted, "pil")  # our images are resized by Pillow, too
     said = {} if processor is None else _said(processor, loaded.folder)
     if processor is not None and "input_size" not in said:
-        raise CheckpointError(
-            f"{source.path}: its processor leaves images as large as they are (do_resize false), which is not "
-            "expressed here for classifiers; give it do_resize and a size"
-        )
+        why = "its processor leaves images as large as they are (do_resize false), which is not expressed here"
+        raise CheckpointError(f"{source.path}: {why} for classifiers; give it do_resize and a size")
     if processor is not None:
         shown: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
         own = Preprocessing(**shown)

@@ -106,10 +106,9 @@ def embedded_file(name: str) -> Path:
         raise CheckpointError(f"zoo:{name}: {path} is missing; install RobustKit again from its source")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != entry["sha256"]:
-        raise CheckpointError(
-            f"zoo:{name}: {path} has sha256 {digest[:12]}…, expected {entry['sha256'][:12]}…: it is not the checkpoint "
-            "that was shipped; install RobustKit again from its source"
-        )
+        other = f"{path} has sha256 {digest[:12]}…, expected {entry['sha256'][:12]}…"
+        why = "it is not the checkpoint that was shipped; install RobustKit again from its source"
+        raise CheckpointError(f"zoo:{name}: {other}: {why}")
     return path
 
 

@@ -310,10 +310,8 @@ def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
         return ""
     text = request.attack_list
     if only_corrupted and text:
-        raise DataError(
-            f"{request.data_dir} holds corrupted images only, which are not attacked; leave out --attacks {text}, or "
-            "give the clean images as --data-dir and this tree as --corrupted-dir"
-        )
+        why = f"{request.data_dir} holds corrupted images only, which are not attacked; leave out --attacks {text}"
+        raise DataError(f"{why}, or give the clean images as --data-dir and this tree as --corrupted-dir")
     return text
 
 
@@ -364,10 +362,9 @@ def check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) 
     for condition in conditions:
         predicted = attacked_labels(condition, card) == "predicted"
         if condition.early_stop and predicted:
-            raise DataError(
-                f"{condition.text} stops at the first prediction that is not the model's own, but several labels count "
-                f"as right here (ReaL); set early_stop=false, or leave out --real-labels"
-            )
+            why = f"{condition.text} stops at the first prediction that is not the model's own"
+            several = "several labels count as right here (ReaL)"
+            raise DataError(f"{why}, but {several}; set early_stop=false, or leave out --real-labels")
         if condition.engine != "robustkit" and not predicted:
             why = f"{condition.engine} leads away from one label, but several count as right here (ReaL)"
             raise DataError(f"{condition.text}: {why}; use --engine robustkit, or leave out --real-labels")

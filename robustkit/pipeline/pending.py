@@ -109,12 +109,9 @@ def _lacking(
 
 def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:
     """Whether some checkpoint is still to be scored on the adversarial images of a unit."""
-    return any(
-        not plan.run.shard_path(contender.name, condition.text, shard).is_file()
-        for condition in plan.conditions
-        if condition.source == source and condition.under is not None and condition.under.text == attack
-        for contender in plan.contenders
-    )
+    passed = (c for c in plan.conditions if c.source == source and c.under is not None and c.under.text == attack)
+    pairs = ((contender.name, c.text) for c in passed for contender in plan.contenders)
+    return any(not plan.run.shard_path(*pair, shard).is_file() for pair in pairs)
 
 
 def _without_strange(plan: Plan, contender: Contender, conditions: Sequence[Condition]) -> list[str]:
