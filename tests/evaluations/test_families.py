@@ -19,10 +19,12 @@ from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
 from robustkit.evaluations.corruptions.condition import SETS
 from robustkit.evaluations.family import Aggregator, Evaluator, Family, Presenter, families, families_of, family_of
-from robustkit.evaluations.registry import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, kind_of, vocabulary_of
+from robustkit.evaluations.interface import Place
+from robustkit.evaluations.registry import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, kind_of, name_of, vocabulary_of
 from robustkit.report.page import SECTIONS, sections_of
 from robustkit.report.refresh import refresh
 from robustkit.tasks.task import task_of
+from scripts.count import hooks
 
 
 def test_each_kind_has_its_family_and_its_words() -> None:
@@ -103,3 +105,26 @@ def test_a_family_with_tables_alone_stands_on_the_page_and_in_the_terminal(
     said = console.export_text()
     assert "turned by a quarter" in said and "turn(90)" in said and "⚑ a, turn(90): upside <down>" in said
     assert seam.family_of("turn").name == "attacks"  # what no family has taken
+
+
+def test_each_interface_has_few_hooks_and_each_hook_several_families() -> None:
+    found = hooks(Path(__file__).parents[2])
+    assert found.keys() == {"Vocabulary", "Evaluator", "Aggregator", "Presenter"}
+    assert all(len(methods) <= 8 for methods in found.values())
+    few = [name for methods in found.values() for name, users in methods.items() if len(users) < 2]
+    assert not few, f"make each a field, or a function that is called where it is wanted: {few}"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("clean", ["clean", "on clean images", "clean", "clean"]),
+        ("corruption(fog,severity=3)", ["fog, severity 3", "under fog, severity 3", *["fog, severity 3"] * 2]),
+        ("cam(agcam,mode=box)", ["AG-CAM, boxes", "in its maps (AG-CAM, boxes)", *["cam(agcam,mode=box)"] * 2]),
+        ("two-object(map=rise)", ["two objects, maps by rise", "of two objects, in maps by rise", "rise", "rise"]),
+    ],
+)
+def test_a_condition_has_one_name_in_each_place(tmp_path: Path, text: str, names: list[str]) -> None:
+    manifest = make_run(tmp_path / "run", shown=False).manifest
+    places: tuple[Place, ...] = ("table", "sentence", "axis", "badge")
+    assert [name_of(text, place, manifest) for place in places] == names

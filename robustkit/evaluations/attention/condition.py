@@ -10,7 +10,7 @@ from ...errors import ProtocolError
 from ...protocol.condition import Condition, ConditionPattern
 from ..interface import Named, Place, Vocabulary
 from ..metrics import Metric, Term
-from ..registry import shows, vocabulary_of
+from ..registry import kind_of, shows, vocabulary_of
 
 COLUMN_NAMES = (
     *("largest_logit", "query_norm", "key_norm"),
@@ -86,7 +86,7 @@ class UnderWords(Vocabulary):
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         under = under_of(text, self.kind) or text
-        return vocabulary_of(under.partition("(")[0]).label(under)
+        return vocabulary_of(kind_of(under)).label(under)
 
     def read(self, text: str, read: Callable[[str], ConditionPattern]) -> ConditionPattern | None:
         if (under := under_of(text, self.kind)) is None:

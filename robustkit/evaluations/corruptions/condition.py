@@ -18,7 +18,7 @@ from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, ConditionPattern, split_list
 from ..interface import Named, Place, PublishedNames, View, Vocabulary
 from ..metrics import Metric, Term, mean_share
-from ..registry import words_of
+from ..registry import kind_of, words_of
 
 BENCHMARK = "in-c"
 """The set of corruptions that a rule means where it names none."""
@@ -454,7 +454,7 @@ def possible_means(texts: Iterable[str]) -> Iterator[str]:
 def in_short(texts: Iterable[str]) -> list[str]:
     """Return the means over sets, those over severities that no set holds, and what neither holds."""
     texts = list(dict.fromkeys(texts))
-    sets = [text for text in texts if text.partition("(")[0] in SETS]
+    sets = [text for text in texts if kind_of(text) in SETS]
     means = [text for text in texts if "severity=" not in text]
     short, covered = list[str](), set[str]()
     for text in dict.fromkeys((*sets, *means, *texts)):
@@ -476,7 +476,7 @@ def unlike_published(text: str) -> str:
 
 
 def _is_fixed(name: str) -> bool:
-    return name.partition("(")[0] in SETS or parse_corrupted(name) is not None
+    return kind_of(name) in SETS or parse_corrupted(name) is not None
 
 
 class CorruptionWords(Vocabulary):
@@ -506,13 +506,13 @@ class CorruptionWords(Vocabulary):
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
         """Yield the errors of the benchmark's set; without it those of the three worst sets or corruptions."""
         short = in_short(text for text, _ in values)
-        texts = [text for text in short if text.partition("(")[0] == BENCHMARK] or short
+        texts = [text for text in short if kind_of(text) == BENCHMARK] or short
         errors = [(text, "mean_error") for text in texts if (text, "mean_error") in values]
         scores = [(text, metric) for text in texts if (text, metric) in values]
         figures = sorted(errors, key=lambda key: -values[key]) or sorted(scores, key=lambda key: values[key])
         which = f", one of the three worst of {len(figures)}" if len(figures) > 3 else ""
         for text, name in figures[:3]:
-            over = "severities" if text.partition("(")[0] not in SETS else "corruptions and severities"
+            over = "severities" if kind_of(text) not in SETS else "corruptions and severities"
             yield text, name, f"mean over {over}{which}" if len(shares_of(text)) > 1 else f"one severity{which}"
         yield from ((text, "mce", "the benchmark's figure") for text in texts if (text, "mce") in values)
 

@@ -26,6 +26,7 @@ from ..metrics import (
     percent_cell,
 )
 from ..presenting import flag_lines, left_out_lines, of_family
+from ..registry import kind_of
 from .condition import (
     BENCHMARK,
     CORRUPTIONS,
@@ -57,7 +58,7 @@ def _worst_mean(cells: Cells, metric: str, sign: int) -> SummaryRow | None:
 
 def _set(condition: str) -> str:
     """Return the set of corruptions that a mean is over; empty for other conditions."""
-    name = condition.partition("(")[0]
+    name = kind_of(condition)
     return name if name in SETS else ""
 
 
@@ -292,7 +293,7 @@ class CorruptionsPresenter(Presenter):
         """
         there = dict.fromkeys(keys)
         texts = in_short(text for text, _ in keys)
-        texts.sort(key=lambda text: text.partition("(")[0] != BENCHMARK)
+        texts.sort(key=lambda text: kind_of(text) != BENCHMARK)
         for text in texts:
             mean, own = (text, "mean_error"), (text, headline.name)
             yield from [mean] if mean in there else [own] if own in there else []
