@@ -30,7 +30,7 @@ OF_A_FAMILY = {
     "tasks/classification/subject.py": "decodes images, also those of a corrupted tree, and where their objects are",
     "tasks/labelled/subject.py": "runs the attack that a condition names",
     "tasks/labelled/metrics.py": "knows the columns of an attack's stages",
-    "tasks/segmentation/": "runs attacks, and has one section for all: curves of attacks, bars and means of corruptions",
+    "tasks/segmentation/": "runs attacks; draws their curves, and bars and means of corruptions, in one section",
 }
 """Modules outside a family's folder that may import it, and why."""
 NAMES_A_KIND = {
