@@ -14,9 +14,9 @@ from torch import Tensor
 
 from .attack import Attack, StagedResult, Tally, Tell
 from .minimal import FAB
-from .model_access import LOSSES, Oracle, dlr_targeted, input_gradient, margin_targeted, missed
+from .model_access import LOSSES, Oracle, dlr_targeted, input_gradient, is_missed, margin_targeted
 from .queries import Square
-from .queue import Front, Places, QueuedAttack, Runs, pick, upload
+from .queue import AttackState, Places, QueuedAttack, Restarts, pick, upload
 from .threat import Ball, Rng, above_0, at_least, one_of, per_sample
 
 APGD_LOSSES = ("ce", "dlr", "margin", "dlr-targeted", "margin-targeted")
@@ -24,7 +24,7 @@ MOMENTUM = 0.75  # weight of the gradient step against that of the last move
 
 
 @dataclass(frozen=True)
-class _Climb(Runs):
+class _Climb(Restarts):
     """Runs of APGD. best, best_gradient, best_loss: of the highest point; checked_loss: of the last checkpoint.
 
     rises: updates since the checkpoint that raised the loss; halved: whether that checkpoint halved the step size.
@@ -92,7 +92,7 @@ class APGD(QueuedAttack):
     def _alone(self) -> int | None:
         return checkpoints(self.steps)[0] if self.early_stop else None
 
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
+    def _begin(self, front: AttackState, rows: Tensor, runs: Tensor, places: Places) -> Restarts:
         clean = front.clean[rows]
         ball = self.threat.ball(clean)
         points = clean.clone()
@@ -124,11 +124,11 @@ class APGD(QueuedAttack):
             found=None if self.early_stop else points.clone(),
         )
 
-    def _advance(self, front: Front, state: Runs) -> Runs:
+    def _advance(self, front: AttackState, state: Restarts) -> Restarts:
         s = cast("_Climb", state)
         over = [step == self.steps for step in s.places.steps]
         logits, losses, gradient_of = self._ask(front, s, last=all(over))
-        wrong = front.wrong(s.rows, s.points, missed(logits, s.labels))
+        wrong = front.wrong(s.rows, s.points, is_missed(logits, s.labels))
         if s.found is not None:  # reported at the end of the run
             s = replace(s, found=torch.where(per_sample(wrong, s.points), s.points, s.found), fell=s.fell | wrong)
             wrong = (s.step == self.steps) & s.fell
@@ -145,7 +145,9 @@ class APGD(QueuedAttack):
         front.tally.count(s.rows, backwards=self.eot, steps=1)
         return self._climb(s, pick(losses, stay), gradient_of(stay))
 
-    def _ask(self, front: Front, s: _Climb, last: bool) -> tuple[Tensor, Tensor, Callable[[Tensor | None], Tensor]]:
+    def _ask(
+        self, front: AttackState, s: _Climb, last: bool
+    ) -> tuple[Tensor, Tensor, Callable[[Tensor | None], Tensor]]:
         """Return logits (n, K), losses (n,), and a function from an index to gradients, not in the `last` pass."""
         front.tally.count(s.rows, forwards=self.eot)
         answers, gradients = [], []
@@ -350,7 +352,7 @@ class AutoAttack(Attack):
         assert isinstance(tally, StagedTally)
         if clean.ndim != 4 and self.version != "rand":
             raise ValueError(f"AutoAttack attacks images (B, C, H, W); these have shape {tuple(clean.shape)}")
-        front = Front(oracle, clean, labels, rng, tally)
+        front = AttackState(oracle, clean, labels, rng, tally)
         classes = front.logits.shape[1]
         few = 3 if self.version == "rand" else 4
         if classes < few:
@@ -370,7 +372,7 @@ class AutoAttack(Attack):
         front.ends[standing] = clean[standing]
         return front.ends
 
-    def _by_surrogates(self, front: Front, oracle: Oracle, tally: StagedTally) -> None:
+    def _by_surrogates(self, front: AttackState, oracle: Oracle, tally: StagedTally) -> None:
         """Attack what stands by the gradients of each of the model's surrogates, as the stage `attention`."""
         if not (surrogates := oracle.surrogates()):
             raise ValueError(

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .model_access import Model, Oracle, frozen, settled
+from .model_access import Model, Oracle, fill_label_sets, frozen
 from .model_access import check_labels as check_labels  # exported from here, too
 from .threat import Rng, ThreatModel, TorchRng, round_towards
 
@@ -161,7 +161,7 @@ class Attack(ABC):
             if len(images) == 0 or self.threat.eps == 0:
                 return tally.result(images)
             if labels is not None:
-                labels = settled(labels, images.device)
+                labels = fill_label_sets(labels, images.device)
             clean = images.to(torch.promote_types(images.dtype, torch.float32))
             oracle = Oracle(model, images.dtype, given, judge, batch_size, self.least_classes)
             points = self._points(oracle, clean, labels, rng or TorchRng(len(images), images.device), tally)

@@ -10,9 +10,9 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from .model_access import LOSSES, holds, input_gradient, margin_targeted, missed
-from .queue import Front, Places, QueuedAttack, Runs, pick, upload
-from .threat import above_0, at_least, distance, onto_ball, per_sample, step_to_hyperplane, unit
+from .model_access import LOSSES, contains_label, input_gradient, is_missed, margin_targeted
+from .queue import AttackState, Places, QueuedAttack, Restarts, pick, upload
+from .threat import above_0, at_least, distance, onto_ball, per_sample, scale_to_unit, step_to_hyperplane
 
 _LAST_STEP = 0.01  # of the first
 _LAST_GAMMA = 0.001
@@ -20,7 +20,7 @@ _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 
 @dataclass(frozen=True)
-class Search(Runs):
+class Search(Restarts):
     """Runs of such an attack, one at each sample. radius: of the ball that `points` move in.
     found: the nearest wrong point so far, the clean image where there is none. nearest: its distance, or infinity.
     """
@@ -63,21 +63,21 @@ class MinimalNorm(QueuedAttack):
         """The radius before the first update."""
         return 1.0
 
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
+    def _begin(self, front: AttackState, rows: Tensor, runs: Tensor, places: Places) -> Restarts:
         clean = front.clean[rows]
         radius = torch.full_like(rows, self._start, dtype=clean.dtype)
         nothing = torch.full_like(radius, torch.inf)
         begun = (rows, runs, torch.zeros_like(rows), places)
         return Search(*begun, clean, front.labels[rows], clean, radius, nothing, clean)
 
-    def _advance(self, front: Front, state: Runs) -> Runs:
+    def _advance(self, front: AttackState, state: Restarts) -> Restarts:
         s = cast("Search", state)
         over = [step == self.steps for step in s.places.steps]
         points = s.points.detach().requires_grad_(not all(over))
         logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)
         front.tally.count(s.rows, forwards=1)
         away = distance(self.threat.norm, s.points, s.clean)
-        wrong = front.wrong(s.rows, s.points, missed(logits, s.labels))
+        wrong = front.wrong(s.rows, s.points, is_missed(logits, s.labels))
         nearer = wrong & (away < s.nearest) & (away <= self.threat.eps)
         found = torch.where(per_sample(nearer, s.points), s.points, s.found)
         s = replace(s, found=found, nearest=torch.where(nearer, away, s.nearest))
@@ -100,7 +100,7 @@ class MinimalNorm(QueuedAttack):
     def _ahead(self, s: Search, gradient: Tensor) -> Tensor:
         """Return the change (n, ...) of the points after a step along the gradient."""
         length = self._annealed(s, self.alpha, _LAST_STEP * self.alpha)
-        return s.points - s.clean + unit(gradient) * per_sample(length, gradient)
+        return s.points - s.clean + scale_to_unit(gradient) * per_sample(length, gradient)
 
     def _inside(self, s: Search, change: Tensor) -> Tensor:
         points = s.clean + change
@@ -166,7 +166,7 @@ class DDN(MinimalNorm):
 
     def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
         radius = s.radius * torch.where(wrong, 1 - self.gamma, 1 + self.gamma)
-        change = unit(self._ahead(s, gradient))
+        change = scale_to_unit(self._ahead(s, gradient))
         return replace(s, radius=radius, points=self._inside(s, change * per_sample(radius, change)))
 
 
@@ -174,7 +174,7 @@ _LEAST = 1e-8  # least length of a step that is a divisor
 
 
 @dataclass(frozen=True)
-class _Walk(Runs):
+class _Walk(Restarts):
     """Runs of FAB. nearest: distance of `found`, the nearest wrong point so far (only looked at without early_stop)."""
 
     clean: Tensor
@@ -236,7 +236,7 @@ class FAB(QueuedAttack):
     def _alone(self) -> int | None:
         return max(1, self.steps // 5) if self.early_stop else None
 
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
+    def _begin(self, front: AttackState, rows: Tensor, runs: Tensor, places: Places) -> Restarts:
         clean, labels = front.clean[rows], front.labels[rows]
         points = clean.clone()
         for run, which in places.of_each_run():
@@ -249,14 +249,14 @@ class FAB(QueuedAttack):
         found = None if self.early_stop else clean.clone()
         return _Walk(rows, runs, torch.zeros_like(rows), places, clean, labels, targets, points, nearest, found)
 
-    def _advance(self, front: Front, state: Runs) -> Runs:
+    def _advance(self, front: AttackState, state: Restarts) -> Restarts:
         s = cast("_Walk", state)
         over = [step == self.steps for step in s.places.steps]
         points = s.points.detach().requires_grad_(not all(over))
         logits = front.oracle(points) if points.requires_grad else front.oracle.predict(points)
         front.tally.count(s.rows, forwards=1)
         away = distance(self.threat.norm, s.points, s.clean)
-        wrong = missed(logits, s.labels)
+        wrong = is_missed(logits, s.labels)
         broken = front.wrong(s.rows, s.points, wrong & (away <= self.threat.eps))
         if s.found is not None:  # reported at the end of the run
             nearer = broken & (away < s.nearest)
@@ -282,7 +282,7 @@ class FAB(QueuedAttack):
         return replace(s, step=s.step + 1, places=s.places.later(), points=self._step(s, start, seen, gaps, normals))
 
     def _plane(
-        self, front: Front, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor | None
+        self, front: AttackState, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the boundary as the runs `s` see it, gaps (m,) and normals (m, ...): normals · (z - point) = gaps.
         logits, points: of a pass in which these runs are the rows `stay` (None: all).
@@ -300,7 +300,7 @@ class FAB(QueuedAttack):
             aim = torch.full_like(s.rows, target)
             gap, normal = _linear(margin_targeted(logits, s.labels, aim), points, stay, more=True)
             away = gap.abs() / torch.linalg.vector_norm(normal.flatten(1), ord=dual, dim=1).clamp_(min=1e-12)
-            nearer = (away < nearest) & ~holds(s.labels, aim)
+            nearer = (away < nearest) & ~contains_label(s.labels, aim)
             gaps, nearest = torch.where(nearer, gap, gaps), torch.where(nearer, away, nearest)
             normals = torch.where(per_sample(nearer, normal), normal, normals)
         return gaps, normals

@@ -1,9 +1,9 @@
 """What attacks ask a model: which answers count as right, losses to maximise, and checked logits of a model held still.
 
 Labels are (B,) integers, a class for each sample, or (B, L) integers, a set for each: its classes in any order, and -1
-in the remaining places, which attacks fill with a class of the set (`settled`). A set is treated as one class: its
-probability is the sum, its logit the largest, so that an attack leads away from whichever valid class is ahead. A set
-of one class is that class, to the bit. The other classes of a set are not part of the margin or of DLR's scale: two
+in the remaining places, which attacks fill with a class of the set (`fill_label_sets`). A set is treated as one class:
+its probability is the sum, its logit the largest, so that an attack leads away from whichever valid class is ahead. A
+set of one class is that class, to the bit. The other classes of a set are not part of the margin or of DLR's scale: two
 valid classes on top would make DLR -1 wherever the sample stands, without a gradient.
 """
 
@@ -67,7 +67,7 @@ def check_places(labels: Tensor, classes: int) -> None:
             raise ValueError(_ONE_HOT.format(f"rows of {classes}, as many as the model has classes, of {low} and 1"))
 
 
-def settled(labels: Tensor, device: torch.device) -> Tensor:
+def fill_label_sets(labels: Tensor, device: torch.device) -> Tensor:
     """Copy to int64 on the device, with a class of the set in place of -1; (B,) where all sets hold one class."""
     labels = labels.to(device, torch.int64, copy=True)
     if labels.ndim == 1:
@@ -82,17 +82,17 @@ def as_sets(labels: Tensor) -> Tensor:
     return labels if labels.ndim == 2 else labels[:, None]
 
 
-def holds(labels: Tensor, classes: Tensor) -> Tensor:
+def contains_label(labels: Tensor, classes: Tensor) -> Tensor:
     """Whether each class (B,) is the label, or one of the set: (B,)."""
     return (as_sets(labels) == classes[:, None]).any(dim=1)
 
 
-def members(labels: Tensor, like: Tensor) -> Tensor:
+def label_mask(labels: Tensor, like: Tensor) -> Tensor:
     """Return (B, K), True at the classes that count as right; `like` are the logits."""
     return torch.zeros_like(like, dtype=torch.bool).scatter_(1, as_sets(labels), True)
 
 
-def answered(logits: Tensor) -> Tensor:
+def is_answer(logits: Tensor) -> Tensor:
     """Whether the logits (B, K) of each sample rank its classes: (B,). None is NaN or +inf, two or more are finite."""
     return with_all_classes(logits.detach()).abs().amax(dim=1) < math.inf
 
@@ -107,14 +107,14 @@ def with_all_classes(logits: Tensor) -> Tensor:
     return torch.where(off, lowest - OFF, logits)
 
 
-def missed(logits: Tensor, labels: Tensor) -> Tensor:
+def is_missed(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether each prediction is wrong, not one of the labels or not an answer at all: (B,).
 
     Logits with NaN or +inf rank no classes: argmax over them is whatever comes first, a softmax is NaN. A model
     that gives them has not answered, and an attacker who makes it fail in this way has won. Otherwise a model that
     answers infinity for its own class on anything but an 8-bit picture would stand under every attack.
     """
-    return ~(holds(labels, logits.detach().argmax(dim=1)) & answered(logits))
+    return ~(contains_label(labels, logits.detach().argmax(dim=1)) & is_answer(logits))
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -125,7 +125,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the negative log-likelihood in nats of the label, or of any class of a set: -log of their summed share."""
     if labels.ndim != 2:
         return nn.functional.cross_entropy(logits, labels, reduction="none")
-    return -logits.log_softmax(dim=1).masked_fill(~members(labels, logits), float("-inf")).logsumexp(dim=1)
+    return -logits.log_softmax(dim=1).masked_fill(~label_mask(labels, logits), float("-inf")).logsumexp(dim=1)
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
@@ -307,7 +307,7 @@ class Oracle:
         if self._judge is None or not wrong.any():
             return wrong, torch.zeros_like(wrong)
         judge = Oracle(self._judge, self.dtype, self._labels)
-        agreed = missed(judge.predict(points[wrong]), labels[wrong])
+        agreed = is_missed(judge.predict(points[wrong]), labels[wrong])
         return wrong.masked_scatter(wrong, agreed), wrong
 
 

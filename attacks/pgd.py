@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .attack import Attack, AttackResult, Tally
-from .model_access import LOSSES, Oracle, answered, cross_entropy, input_gradient, missed
+from .model_access import LOSSES, Oracle, cross_entropy, input_gradient, is_answer, is_missed
 from .queue import Survivors
 from .threat import Ball, Rng, ThreatModel, above_0, at_least, one_of, per_sample
 
@@ -39,13 +39,13 @@ class FGSM(Attack):
         logits = oracle(points)
         labels = logits.detach().argmax(dim=1) if labels is None else labels
         gradient = input_gradient(LOSSES[self.loss](logits, labels), points)
-        tally.saw(torch.arange(len(clean), device=clean.device), missed(logits, labels))
+        tally.saw(torch.arange(len(clean), device=clean.device), is_missed(logits, labels))
         tally.steps += 1
         tally.forwards += 1
         tally.backwards += 1
         points = points.detach().add_(self.threat.steepest(gradient), alpha=self.threat.eps)
         points = self.threat.ball(clean).project_(points)
-        return torch.where(per_sample(answered(logits), clean), points, clean)
+        return torch.where(per_sample(is_answer(logits), clean), points, clean)
 
 
 STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.35})
@@ -132,7 +132,7 @@ class PGD(Attack):
             logits = oracle(points)
             labels = logits.detach().argmax(dim=1) if ascent.labels is None else ascent.labels
             ascent = replace(ascent, labels=labels)
-            wrong, answers = missed(logits, labels), answered(logits)
+            wrong, answers = is_missed(logits, labels), is_answer(logits)
             if oracle.judged:  # once of each sample, and where there is no answer
                 doubtful = wrong & ((tally.broken_at[ascent.rows] < 0) | ~answers)
                 confirmed, asked = oracle.confirm(points.detach(), labels, doubtful)
@@ -166,7 +166,7 @@ class PGD(Attack):
         if not len(ascent):
             return ends.new_empty(0), ascent.rows.bool()
         logits = oracle.predict(ends[ascent.rows])
-        wrong, asked = oracle.confirm(ends[ascent.rows], ascent.labels, missed(logits, ascent.labels))
+        wrong, asked = oracle.confirm(ends[ascent.rows], ascent.labels, is_missed(logits, ascent.labels))
         tally.forwards[ascent.rows] += 1 + asked.long()
         tally.saw(ascent.rows, wrong)
         return LOSSES[self.loss](logits, ascent.labels).to(ends.dtype), wrong
@@ -314,7 +314,7 @@ class Patch(Attack):
         ends, logits = clean.clone(), oracle.predict(clean)
         tally.forwards += 1
         labels = logits.argmax(dim=1) if labels is None else labels
-        wrong, asked = oracle.confirm(clean, labels, missed(logits, labels))
+        wrong, asked = oracle.confirm(clean, labels, is_missed(logits, labels))
         tally.forwards += asked.long()
         everyone = torch.arange(len(clean), device=clean.device)
         tally.saw(everyone, wrong)
@@ -362,7 +362,7 @@ class Patch(Attack):
         for step in range(self.steps + 1):
             points = state.points.detach().requires_grad_(step < self.steps)
             logits, losses = self._ask(oracle, points, state, last=step == self.steps)
-            wrong, asked = oracle.confirm(points.detach(), state.labels, missed(logits, state.labels))
+            wrong, asked = oracle.confirm(points.detach(), state.labels, is_missed(logits, state.labels))
             tally.count(state.rows, forwards=1 + asked.long())
             tally.saw(state.rows, wrong)
             first = torch.where(per_sample(wrong & ~state.fell, state.points), state.points, state.first)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from .attack import Attack, Tally
-from .model_access import LOSSES, Oracle, missed
-from .queue import Front, Places, QueuedAttack, Runs, upload
-from .threat import Ball, Rng, above_0, at_least, one_of, per_sample, unit
+from .model_access import LOSSES, Oracle, is_missed
+from .queue import AttackState, Places, QueuedAttack, Restarts, upload
+from .threat import Ball, Rng, above_0, at_least, one_of, per_sample, scale_to_unit
 
 GradientAt = Literal["iterate", "doubled-input"]
 _BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8  # Adam's usual constants
@@ -127,7 +127,7 @@ AHEAD = {"cpu": 1, "": 16}
 
 
 @dataclass(frozen=True)
-class _Search(Runs):
+class _Search(Restarts):
     """Runs of Square: the best point, its loss, whether it is wrong, and all numbers to draw: (n, queries, numbers)."""
 
     ball: Ball
@@ -169,7 +169,7 @@ class Square(QueuedAttack):
     def stage(self) -> str:
         return "square"
 
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
+    def _begin(self, front: AttackState, rows: Tensor, runs: Tensor, places: Places) -> Restarts:
         clean = front.clean[rows]
         if clean.ndim != 4:
             raise ValueError(f"Square attacks images (B, C, H, W); these have shape {tuple(clean.shape)}")
@@ -185,14 +185,14 @@ class Square(QueuedAttack):
             signs = _signs(rng.uniform(numbers, f"square/start/{run}").to(clean))
             if not linf:  # bumps of these signs side by side, 0 at the right and lower rest
                 bumps = torch.kron(signs, _bump_on(signs.device, signs.dtype, tile))
-                signs = unit(nn.functional.pad(bumps, (0, width - bumps.shape[3], 0, height - bumps.shape[2])))
+                signs = scale_to_unit(nn.functional.pad(bumps, (0, width - bumps.shape[3], 0, height - bumps.shape[2])))
             points[index] = ball.take(index).project_(clean[index] + self.threat.eps * signs)
             draws[index] = rng.uniform((self.queries, each), f"square/queries/{run}").to(clean)
         lowest = torch.full_like(rows, -torch.inf, dtype=clean.dtype)
         no = torch.zeros_like(rows, dtype=torch.bool)
         return _Search(rows, runs, torch.zeros_like(rows), places, ball, front.labels[rows], points, lowest, no, draws)
 
-    def _advance(self, front: Front, state: Runs) -> Runs:
+    def _advance(self, front: AttackState, state: Restarts) -> Restarts:
         s = cast("_Search", state)
         begins = [step == 0 for step in s.places.steps]
         ahead = 1 if any(begins) else self._ahead(front, s)
@@ -214,7 +214,7 @@ class Square(QueuedAttack):
         s, _ = s.leave(leaves)
         return replace(s, step=s.step + 1, places=s.places.later())
 
-    def _ahead(self, front: Front, s: _Search) -> int:
+    def _ahead(self, front: AttackState, s: _Search) -> int:
         """Return how many queries of each run are asked in one pass, all from its present point; those that are thrown
         away are not counted, as no result depends on them.
 
@@ -224,7 +224,7 @@ class Square(QueuedAttack):
         most = AHEAD.get(s.points.device.type, AHEAD[""])
         return max(1, min(most, front.batch_size // len(s), self.queries - max(s.places.steps) + 1))
 
-    def _choose(self, front: Front, s: _Search, tried: Tensor, logits: Tensor) -> tuple[_Search, Tensor]:
+    def _choose(self, front: AttackState, s: _Search, tried: Tensor, logits: Tensor) -> tuple[_Search, Tensor]:
         """Return the runs after the queries `tried`, (ahead * n, C, H, W), and how many of them (n,) each has used: up
         to the first change that stays.
         """
@@ -233,7 +233,7 @@ class Square(QueuedAttack):
         for start in range(0, len(tried), n):
             points, scores = tried[start : start + n], logits[start : start + n]
             losses = LOSSES[self.loss](scores, s.labels).to(s.points.dtype)
-            wrong = front.wrong(s.rows, points, missed(scores, s.labels) & open_)
+            wrong = front.wrong(s.rows, points, is_missed(scores, s.labels) & open_)
             better = torch.where(s.wrong == wrong, losses > s.loss, wrong) & open_  # a wrong point before a right one
             kept = s.points
             if kept.device.type == "cpu":
@@ -264,7 +264,7 @@ class Square(QueuedAttack):
             index = upload([i for i, other in enumerate(each) if other == side], query.device)
             ball = s.ball.take(index)
             change = _exchange(s.points[index] - ball.clean, draws[index], side, self.threat.eps)
-            points[index] = ball.project_(unit(change).mul_(self.threat.eps).add_(ball.clean))
+            points[index] = ball.project_(scale_to_unit(change).mul_(self.threat.eps).add_(ball.clean))
         return points
 
 

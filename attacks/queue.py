@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .attack import Attack, Tally
-from .model_access import Oracle, as_sets, members, missed
+from .model_access import Oracle, as_sets, is_missed, label_mask
 from .threat import Rng, Rows, per_sample
 
 
@@ -40,7 +40,7 @@ class Survivors(Rows):
         return len(self.rows)
 
 
-R = TypeVar("R", bound="Runs")
+R = TypeVar("R", bound="Restarts")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Runs(Survivors):
+class Restarts(Survivors):
     """Runs under way, one row each; `rows` holds their samples. Attacks add their own state.
     run: (n,) int64, which run of its sample. step: (n,) int64, updates made. places: the same, on the host.
     """
@@ -94,7 +94,7 @@ class Runs(Survivors):
         return replace(self.take(stay), places=self.places.only(keep)), stay
 
 
-class Front:
+class AttackState:
     """The samples under attack, which of them stand, and the points found so far.
 
     clean: (B, ...). labels: (B,) or (B, L), from `logits` (B, K) of the clean images where None is given.
@@ -114,10 +114,10 @@ class Front:
         count = self.logits.shape[1]
         self.contenders = [count] * len(clean)
         if self.labels.ndim == 2:
-            self.contenders = (count + 1 - members(self.labels, self.logits).sum(dim=1)).tolist()
+            self.contenders = (count + 1 - label_mask(self.labels, self.logits).sum(dim=1)).tolist()
         self.standing = [True] * len(clean)
         self.best = torch.full((len(clean),), -torch.inf, dtype=clean.dtype, device=clean.device)
-        seen = [row for row, wrong in enumerate(missed(self.logits, self.labels).tolist()) if wrong]
+        seen = [row for row, wrong in enumerate(is_missed(self.logits, self.labels).tolist()) if wrong]
         for start in range(0, len(seen), self.batch_size):
             part = Places.first([(row, 0) for row in seen[start : start + self.batch_size]])
             rows = upload(part.rows, clean.device)
@@ -147,7 +147,9 @@ class Front:
         self.tally.count(rows, forwards=asked.long())
         return confirmed
 
-    def report(self, runs: Runs, points: Tensor, losses: Tensor, falls: Sequence[bool], done: Sequence[bool]) -> None:
+    def report(
+        self, runs: Restarts, points: Tensor, losses: Tensor, falls: Sequence[bool], done: Sequence[bool]
+    ) -> None:
         """Record the runs whose points (n, ...) break their sample, and those that are over (`done`) without that."""
         self.fall(runs.places, points, [i for i, broken in enumerate(falls) if broken])
         left = [i for i, over in enumerate(done) if over and self.standing[runs.places.rows[i]]]
@@ -200,25 +202,25 @@ class QueuedAttack(Attack):
         return None
 
     @abstractmethod
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
+    def _begin(self, front: AttackState, rows: Tensor, runs: Tensor, places: Places) -> Restarts:
         """Return the state of new runs `runs` (n,) of the samples `rows` (n,), which `places` names, too."""
 
     @abstractmethod
-    def _advance(self, front: Front, state: Runs) -> Runs:
+    def _advance(self, front: AttackState, state: Restarts) -> Restarts:
         """Make a forward and an update of every run; report to `front`, and return the runs that go on."""
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
-        front = Front(oracle, clean, labels, rng, tally)
+        front = AttackState(oracle, clean, labels, rng, tally)
         if self._aims:
             front.note_targets(self._aims)
         self.drain(front)
         return front.ends
 
-    def drain(self, front: Front) -> None:
+    def drain(self, front: AttackState) -> None:
         """Make all runs at all samples of `front` that stand, until those are over or these are broken."""
         totals = [self._runs(classes) for classes in front.contenders]
         made = [0] * len(front.clean)
-        state: Runs | None = None
+        state: Restarts | None = None
         while True:
             if state is not None:
                 state, _ = state.leave([not front.standing[row] for row in state.places.rows])
@@ -236,7 +238,9 @@ class QueuedAttack(Attack):
             whole = sum(totals)
             front.tally.tell(self.stage, sum(front.standing), 1 - (left + len(state)) / whole if whole else 1.0)
 
-    def _next(self, front: Front, state: Runs | None, made: list[int], totals: list[int]) -> list[tuple[int, int]]:
+    def _next(
+        self, front: AttackState, state: Restarts | None, made: list[int], totals: list[int]
+    ) -> list[tuple[int, int]]:
         """Return (sample, run) pairs to begin now, first runs first, and count them in `made`.
 
         A sample's next run waits for the one before, unless places are left over: then it may join once that one has

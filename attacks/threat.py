@@ -206,7 +206,7 @@ class ThreatModel:
         """Return the direction of length 1 in this norm that raises the loss most; may overwrite `gradient`.
         A NaN component counts as 0, and a sample whose gradient is 0 does not move.
         """
-        return gradient.sign_().nan_to_num_(nan=0.0) if self.norm == "linf" else unit(gradient)
+        return gradient.sign_().nan_to_num_(nan=0.0) if self.norm == "linf" else scale_to_unit(gradient)
 
 
 @dataclass(frozen=True)
@@ -234,13 +234,13 @@ class Ball(Rows):
         if self.threat.norm == "linf":
             start.add_(rng.uniform(shape, purpose).to(start).mul_(2).sub_(1), alpha=self.threat.eps)
         else:
-            direction = unit(rng.normal(shape, f"{purpose}/direction").to(start))
+            direction = scale_to_unit(rng.normal(shape, f"{purpose}/direction").to(start))
             radius = rng.uniform((1,), f"{purpose}/radius").to(start).flatten() ** (1 / max(1, shape.numel()))
             start.add_(direction.mul_(per_sample(radius, start)), alpha=self.threat.eps)
         return self.project_(start)
 
 
-def unit(gradient: Tensor) -> Tensor:
+def scale_to_unit(gradient: Tensor) -> Tensor:
     """Scale `gradient` (B, ...) in place to l2 length 1 for each sample; NaN counts as 0, and 0 stays 0."""
     largest = torch.finfo(gradient.dtype).max
     gradient.nan_to_num_(nan=0.0, posinf=largest, neginf=-largest)

@@ -22,10 +22,10 @@ from .explainer import (
     at_least,
     check_images,
     chosen,
-    colour,
+    fill_values,
     gradients,
-    parts,
     rows_of,
+    split_by_batch,
     wanted_targets,
 )
 
@@ -88,10 +88,10 @@ class IntegratedGradients(Explainer):
 
     def _signed(self, images: Tensor, wanted: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         logits, classes = self._answered(images, wanted)
-        way = images - colour(self.fill, images)
+        way = images - fill_values(self.fill, images)
         places, weights = (torch.from_numpy(part).to(images) for part in np.polynomial.legendre.leggauss(self.steps))
         total = torch.zeros(1, device=images.device)
-        for part in parts(self.steps, len(images), rows_of(self.batch_size, images, _ROWS)):
+        for part in split_by_batch(self.steps, len(images), rows_of(self.batch_size, images, _ROWS)):
             far = 0.5 - 0.5 * places[part]  # from the image back
             total = total + _gradients(self, images - far.view(-1, 1, 1, 1, 1) * way, classes, 0.5 * weights[part])
         return logits, classes, total * way.float()[:, None]
@@ -121,7 +121,7 @@ class SmoothGrad(Explainer):
         logits, classes = self._answered(images, wanted)
         sigma = self.noise * (images.amax(dim=(1, 2, 3)) - images.amin(dim=(1, 2, 3))).view(-1, 1, 1, 1)
         total = torch.zeros(1, device=images.device)
-        for part in parts(self.samples, len(images), rows_of(self.batch_size, images, _ROWS)):
+        for part in split_by_batch(self.samples, len(images), rows_of(self.batch_size, images, _ROWS)):
             draws = (rng.normal(images.shape[1:], f"cam/smooth-grad/{i}") for i in range(part.start, part.stop))
             noisy = torch.stack([images + sigma * draw.to(images) for draw in draws])
             total = total + _gradients(self, noisy, classes, images.new_full((len(noisy),), 1 / self.samples))
@@ -175,8 +175,8 @@ class RISE(Explainer):
         logits, classes = self._answered(images, wanted)
         with torch.no_grad():
             draws = self.draws(images, rng)
-            back, total = colour(self.fill, images), torch.zeros(0)
-            for part in parts(self.masks, len(images), rows_of(self.batch_size, images)):
+            back, total = fill_values(self.fill, images), torch.zeros(0)
+            for part in split_by_batch(self.masks, len(images), rows_of(self.batch_size, images)):
                 masks = self.drawn(draws[:, part], (images.shape[2], images.shape[3]))
                 shown = torch.lerp(back, images[:, None], masks[:, :, None].to(images.dtype))
                 answers = self._logits(shown.flatten(0, 1)).float().softmax(dim=1).view(*masks.shape[:2], -1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .explainer import Rng, chosen, each_target
-from .vit import OTHER_METHODS, Add, AttentionExplainer, Trail, Transformer, detached, is_read
+from .vit import OTHER_METHODS, Add, AttentionExplainer, Trail, Transformer, detach_arguments, is_read
 
 _AGCAM_UNREAD = (
     "AG-CAM follows the gradient to the class token without passing through attention, and {}: the logits are not read "
@@ -220,7 +220,7 @@ class LeGrad(AttentionExplainer):
             return trail.see(index, scores, attention) if index >= first else None
 
         def alone(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            return detached(inputs, named)
+            return detach_arguments(inputs, named)
 
         def form(module: nn.Module, inputs: Any, output: Any) -> Any:
             tokens = output if isinstance(output, Tensor) else output[0]

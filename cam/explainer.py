@@ -290,14 +290,14 @@ def rows_of(batch_size: int | None, images: Tensor, on_cpu: int = 16) -> int:
     return batch_size or (on_cpu if images.device.type == "cpu" else 64)
 
 
-def parts(count: int, images: int, batch_size: int) -> Iterator[slice]:
+def split_by_batch(count: int, images: int, batch_size: int) -> Iterator[slice]:
     """Yield slices of `count` turns, each of all `images`, of at most `batch_size` rows, or one turn."""
     turns = max(1, batch_size // images)
     for start in range(0, count, turns):
         yield slice(start, min(start + turns, count))
 
 
-def colour(fill: Fill, images: Tensor) -> Tensor:
+def fill_values(fill: Fill, images: Tensor) -> Tensor:
     """Return `fill` as (1, 1 or C, 1, 1), of the images' dtype. ValueError for another number of values."""
     values = torch.as_tensor(fill, dtype=images.dtype, device=images.device).flatten()
     if len(values) not in (1, images.shape[1]):

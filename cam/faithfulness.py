@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .explainer import Fill, Rng, TorchRng, at_least, colour, rows_of
+from .explainer import Fill, Rng, TorchRng, at_least, fill_values, rows_of
 from .localisation import as_maps
 
 _STEPS = 100
@@ -230,7 +230,7 @@ def abpc(
     Raises ValueError for a model in training mode, and for shapes, classes or steps that do not fit.
     """
     at_least(2, steps=steps)
-    images, maps, target, back, batch_size = checked(model, images, maps, target, fill, batch_size)
+    images, maps, target, back, batch_size = check_inputs(model, images, maps, target, fill, batch_size)
     ends = ends or ends_of(model, images, fill=fill, batch_size=batch_size)
     first, last = (probability(logits, target)[:, None] for logits in (ends.whole, ends.empty))
     inner = _both(model, _replacing(images, back), maps, target, _counts(maps, steps)[1:-1], batch_size)
@@ -259,7 +259,7 @@ def insertion_deletion(
     Forwards for each image: 2 * steps - 4, and those of `ends`, with the canvas. Returns and errors as for `abpc`.
     """
     at_least(2, steps=steps)
-    images, maps, target, back, batch_size = checked(model, images, maps, target, fill, batch_size)
+    images, maps, target, back, batch_size = check_inputs(model, images, maps, target, fill, batch_size)
     canvas = blurred(images) if canvas is None else canvas.to(images)
     if (shape := tuple(canvas.shape)) != images.shape:
         raise ValueError(f"canvas has the shape {shape}, the images {tuple(images.shape)}; expected the same")
@@ -301,7 +301,7 @@ def road(
     at_least(0, noise=noise)
     if not shares or not all(0 < share < 1 for share in shares):
         raise ValueError(f"shares are {tuple(shares)}; expected shares of pixels to remove, between 0 and 1")
-    images, maps, target, _, batch_size = checked(model, images, maps, target, 0.0, batch_size)
+    images, maps, target, _, batch_size = check_inputs(model, images, maps, target, 0.0, batch_size)
     draws = (rng or TorchRng(len(images), images.device)).normal(images.shape[1:], "cam/road").to(images)
 
     def show(row: Tensor, taken: Tensor) -> Tensor:
@@ -316,7 +316,7 @@ def ends_of(
     model: Model, images: Tensor, *, fill: Fill, canvas: Tensor | None = None, batch_size: int | None = None
 ) -> Ends:
     """Return what all curves share. Forwards: one for each image, each canvas (B, 3, H, W) if any, and for `fill`."""
-    nothing = colour(fill, images).expand(min(1, len(images)), *images.shape[1:])
+    nothing = fill_values(fill, images).expand(min(1, len(images)), *images.shape[1:])
     count = rows_of(batch_size, images)
     whole, empty = _logits(model, images, count), _logits(model, nothing, count)
     return Ends(whole, empty.expand_as(whole), None if canvas is None else _logits(model, canvas, count))
@@ -385,7 +385,7 @@ def _curve(model: Model, show: Show, ranks: Tensor, target: Tensor, counts: Sequ
     return torch.cat(parts).view(len(ranks), len(counts))
 
 
-def checked(
+def check_inputs(
     model: Model, images: Tensor, maps: Tensor, target: Tensor | int, fill: Fill, batch_size: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
     """Return images, maps, targets (B,), what removed pixels become (B, 3, H, W), and how many rows go at once."""
@@ -402,5 +402,5 @@ def checked(
         raise ValueError(f"target is {given}; expected a class, or {len(images)} of them")
     if target.numel() and int(target.min()) < 0:
         raise ValueError(f"target {int(target.min())}; expected a class, 0 or more")
-    back = colour(fill, images).expand_as(images)
+    back = fill_values(fill, images).expand_as(images)
     return images, maps, target.long().expand(len(images)), back, rows_of(batch_size, images)

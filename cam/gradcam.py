@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .explainer import Explainer, Fill, Rng, at_least, chosen, colour, gradients, rows_of
+from .explainer import Explainer, Fill, Rng, at_least, chosen, fill_values, gradients, rows_of
 from .vit import Transformer
 
 
@@ -223,7 +223,7 @@ class ScoreCAM(OfFeatures):
             features = self._spread(seen.leaf, seen.layer, len(images))
             classes = chosen(logits, wanted)
             tell = features.amax(dim=(2, 3)) > features.amin(dim=(2, 3))
-            back = colour(self.fill, images)
+            back = fill_values(self.fill, images)
             scores = features.new_zeros(*features.shape[:2], classes.shape[1])
             if not bool(tell.all()):
                 plain = self._logits(back.expand_as(images[:1])).float()

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .explainer import Explainer, Fill, Rng, TorchRng, at_least, colour, parts, rows_of, same_draws
-from .faithfulness import Ends, Model, checked
+from .explainer import Explainer, Fill, Rng, TorchRng, at_least, fill_values, rows_of, same_draws, split_by_batch
+from .faithfulness import Ends, Model, check_inputs
 from .localisation import histogram_entropy, rank_correlation
 
 
@@ -94,12 +94,12 @@ def hide_squares(
     if not 0 < side <= 1:
         raise ValueError(f"side is {side}; expected a share of the shorter side, above 0, at most 1")
     B, _, H, W = images.shape
-    length, back = max(1, round(side * min(H, W))), colour(fill, images)
+    length, back = max(1, round(side * min(H, W))), fill_values(fill, images)
     draws = (rng or TorchRng(B, images.device)).uniform((samples, 2), "cam/infidelity").to(images.device)
     tops, lefts = ((draws[..., axis] * (size - length + 1)).long() for axis, size in enumerate((H, W)))
     logits = []
     with torch.inference_mode():
-        for part in parts(samples, B, rows_of(batch_size, images)):
+        for part in split_by_batch(samples, B, rows_of(batch_size, images)):
             down, across = _sides(tops[:, part], lefts[:, part], length, images)
             inside = down[..., None] & across[:, :, None]
             shown = torch.where(inside[:, :, None], back[:, None], images[:, None])
@@ -132,7 +132,7 @@ def infidelity(
     them; and one where `ends` does not have the logits of the image. Errors as for `cam.faithfulness.abpc`. NaN where
     the map, or all falls, are 0.
     """
-    images, maps, target, _, batch_size = checked(model, images, maps, target, fill, batch_size)
+    images, maps, target, _, batch_size = check_inputs(model, images, maps, target, fill, batch_size)
     if squares is None:
         squares = hide_squares(model, images, fill=fill, samples=samples, side=side, rng=rng, batch_size=batch_size)
     down, across = _sides(squares.tops, squares.lefts, squares.length, images)
@@ -157,16 +157,16 @@ def _probability(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def redrawn_head(model: nn.Module, seed: int = 0) -> AbstractContextManager[None]:
-    """Draw the head's weights again inside, as `redrawn` does. ValueError for a model without a layer with weights.
+    """Draw the head's weights again inside, as `randomise_weights` does. ValueError for a model without weights.
 
     The head is what timm's `get_classifier` names (both of a distilled model, also of transformers), or else the last
     layer with weights.
     """
-    return redrawn(_heads(model), seed)
+    return randomise_weights(_heads(model), seed)
 
 
 @contextmanager
-def redrawn(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[None]:
+def randomise_weights(layers: Sequence[nn.Module], seed: int = 0) -> Iterator[None]:
     """Draw the weights of layers again inside: normal, of their own standard deviation, a function of the seed alone,
     with bias 0. What is the same everywhere, such as a scale, stays. On leaving, also by an exception, they are what
     they were.
@@ -231,7 +231,7 @@ def cascade(
     layers += [part for part in reversed(weighty) if all(part is not head for head in layers)]
     found = []
     for step in range(1, steps + 1):
-        with redrawn(layers[: -(-step * len(layers) // steps)], seed):
+        with randomise_weights(layers[: -(-step * len(layers) // steps)], seed):
             again = explain(images, target, rng=rng)
         found.append(rank_correlation(maps, again))
     before = histogram_entropy(maps)

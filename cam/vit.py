@@ -264,7 +264,7 @@ class Transformer:
             alone = any(module is block for block in self.vit.blocks)
             self._mode = _SoftmaxMode(partial(see, index), cut_values=self._cut and alone)
             self._mode.__enter__()  # type: ignore[no-untyped-call]
-            return (inputs, named) if alone or not self._cut else detached(inputs, named)
+            return (inputs, named) if alone or not self._cut else detach_arguments(inputs, named)
 
         return begin
 
@@ -276,7 +276,7 @@ class Transformer:
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
-def detached(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def detach_arguments(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return a call's arguments without their graph; one tensor stays one, as layers ask whether keys are queries."""
     cut = {id(part): part.detach() for part in (*inputs, *named.values()) if isinstance(part, Tensor)}
     return tuple(cut.get(id(part), part) for part in inputs), {k: cut.get(id(v), v) for k, v in named.items()}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .constants import PRESETS, SEVERITIES
-from .filters import unit
+from .filters import to_unit_range
 
 
 class Rng(Protocol):
@@ -109,7 +109,7 @@ class Corruption(ABC):
             return images.clone()
         rng = rng or TorchRng(len(images), images.device)
         corrupted = self.apply(pixels, self.draw(images.shape[1:], severity, rng))
-        return corrupted if images.dtype == torch.uint8 else unit(corrupted, torch.float64).to(images.dtype)
+        return corrupted if images.dtype == torch.uint8 else to_unit_range(corrupted, torch.float64).to(images.dtype)
 
 
 def as_bytes(images: Tensor) -> Tensor:

@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from .base import Corruption, Draws, Rng
-from .filters import Q16_HALF, by_parts, gaussian_blur, motion_blur, motion_paths, to_bytes, trimmed, unit, zoom_in
+from .filters import (
+    Q16_HALF,
+    by_parts,
+    gaussian_blur,
+    motion_blur,
+    motion_paths,
+    to_bytes,
+    to_unit_range,
+    trim,
+    zoom_in,
+)
 
 
 class GaussianBlur(Corruption):
@@ -38,7 +48,7 @@ class DefocusBlur(Corruption):
         rows, columns = (_mirrored(length, reach, images.device) for length in (height, width))
 
         def filtered(part: Tensor) -> Tensor:
-            padded = unit(part[..., rows[:, None], columns], torch.float64)
+            padded = to_unit_range(part[..., rows[:, None], columns], torch.float64)
             blurred = torch.fft.irfft2(torch.fft.rfft2(padded, s=size) * response, s=size)
             return to_bytes(blurred[..., 2 * reach :, 2 * reach :][..., :height, :width])
 
@@ -177,9 +187,9 @@ class ZoomBlur(Corruption):
     @staticmethod
     def _blurred(images: Tensor, factors: list[float]) -> Tensor:
         # The images of a batch as channels of one, stored last: enlarging is several times faster in that order.
-        plain = unit(images, torch.float32).flatten(0, 1)[None].contiguous(memory_format=torch.channels_last)
+        plain = to_unit_range(images, torch.float32).flatten(0, 1)[None].contiguous(memory_format=torch.channels_last)
         exact, layer, total = plain.double(), torch.empty_like(plain), torch.zeros_like(plain)
         for factor in factors:
-            total += layer.copy_(trimmed(zoom_in(exact, factor), images.shape[-2:]))
+            total += layer.copy_(trim(zoom_in(exact, factor), images.shape[-2:]))
         count = plain.new_full((), len(factors) + 1)
         return to_bytes((plain + total) / count).contiguous().view_as(images)

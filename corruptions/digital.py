@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from .base import Corruption, Draws, Rng
-from .filters import by_parts, smooth, to_bytes, unit, upload
+from .filters import by_parts, smooth, to_bytes, to_unit_range, upload
 
 
 class Brightness(Corruption):
@@ -48,7 +48,7 @@ def _to_hsv(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return hue in sixths of the circle, [0, 6), saturation, and value in [0, 1]; each (B, H, W) float64.
     The hue went through [0, 1) as in skimage.color.rgb2hsv, whose rounding decides ties.
     """
-    red, green, blue = unit(images, torch.float64).unbind(1)
+    red, green, blue = to_unit_range(images, torch.float64).unbind(1)
     value = torch.maximum(torch.maximum(red, green), blue)
     delta = value - torch.minimum(torch.minimum(red, green), blue)
     grey = delta == 0
@@ -86,10 +86,10 @@ class Contrast(Corruption):
     name, category = "contrast", "digital"
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        pixels, factor = unit(images, torch.float64), self.constants(draws.severity)
+        pixels, factor = to_unit_range(images, torch.float64), self.constants(draws.severity)
         total = images.sum((2, 3), keepdim=True)  # a sum of whole numbers: exact in any order
         area = total.new_full((), images.shape[2:].numel())
-        means = unit(total.double() / area, torch.float64)
+        means = to_unit_range(total.double() / area, torch.float64)
         return to_bytes(pixels.sub_(means).mul_(factor).add_(means))
 
 
@@ -185,12 +185,12 @@ class ElasticTransform(Corruption):
             sigma, largest = (height * 0.01, width * 0.01), height * 0.005
 
         def moved(part: Tensor, dx: Tensor, dy: Tensor, *affine: Tensor) -> Tensor:
-            image = unit(part, torch.float32)
+            image = to_unit_range(part, torch.float32)
             if affine:
                 image = affine_warp(image, affine_inverse(affine[0].double(), shift, (height, width)))
             noise = torch.stack([dy, dx], 1).mul_(2 * largest).sub_(largest)
             shifts = smooth(noise, sigma, "reflect", 3).mul_(strength).float()
-            return to_bytes(displaced(image, shifts))
+            return to_bytes(sample_displaced(image, shifts))
 
         return by_parts(moved, images, draws["dx"], draws["dy"], *(draws[k] for k in ("affine",) if k in draws.numbers))
 
@@ -240,7 +240,7 @@ def affine_warp(images: Tensor, inverse: Tensor) -> Tensor:
     return total
 
 
-def displaced(images: Tensor, shifts: Tensor) -> Tensor:
+def sample_displaced(images: Tensor, shifts: Tensor) -> Tensor:
     """Return images (B, 3, H, W) float32 at each pixel's place plus `shifts` (B, 2, H, W) float32, rows first.
     As scipy.ndimage.map_coordinates in mode `reflect`: bilinearly, in float64, borders mirrored with the outermost.
     """

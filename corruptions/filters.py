@@ -94,7 +94,7 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=device.type == "cuda")
 
 
-def unit(images: Tensor, dtype: torch.dtype) -> Tensor:
+def to_unit_range(images: Tensor, dtype: torch.dtype) -> Tensor:
     """Scale 8-bit images to [0, 1]."""  # by a tensor, since CUDA turns a number into a product, rounded otherwise
     return images.to(dtype) / images.new_full((), 255, dtype=dtype)
 
@@ -110,7 +110,7 @@ def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
     In a flat area the sum may fall short of a level by its last bit, and truncation then by a whole level. A matrix
     product adds in another order than scipy, so such areas are given scipy's result.
     """
-    smoothed = smooth(unit(images, torch.float64), sigma)
+    smoothed = smooth(to_unit_range(images, torch.float64), sigma)
     if all(_is_short(_gaussian(float(sigma), 4.0), size) for size in images.shape[-2:]):
         return to_bytes(smoothed)
     high = smoothed.mul_(255).add_(1e-9).to(torch.uint8)
@@ -150,7 +150,7 @@ def zoom_in(planes: Tensor, factor: float) -> Tensor:
     return enlarged
 
 
-def trimmed(planes: Tensor, size: Sequence[int]) -> Tensor:
+def trim(planes: Tensor, size: Sequence[int]) -> Tensor:
     """Drop the rows and columns that `zoom_in` made in excess, as many at the start as at the end."""
     top, left = ((now - wanted) // 2 for now, wanted in zip(planes.shape[-2:], size, strict=True))
     return planes[..., top : top + size[0], left : left + size[1]]

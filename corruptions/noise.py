@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .base import Corruption, Draws, Rng
-from .filters import to_bytes, unit, upload
+from .filters import to_bytes, to_unit_range, upload
 
 
 class GaussianNoise(Corruption):
@@ -22,7 +22,7 @@ class GaussianNoise(Corruption):
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         noise: Tensor = draws["normal"] * self.constants(draws.severity)
-        return to_bytes(noise.add_(unit(images, noise.dtype)))
+        return to_bytes(noise.add_(to_unit_range(images, noise.dtype)))
 
 
 class SpeckleNoise(Corruption):
@@ -35,7 +35,7 @@ class SpeckleNoise(Corruption):
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         noise: Tensor = draws["normal"] * self.constants(draws.severity)
-        clean = unit(images, noise.dtype)
+        clean = to_unit_range(images, noise.dtype)
         return to_bytes(noise.mul_(clean).add_(clean))
 
 

@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from .base import Corruption, Draws, Rng
-from .filters import Q16_HALF, by_parts, motion_blur, motion_paths, smooth, to_bytes, trimmed, unit, zoom_in
+from .filters import Q16_HALF, by_parts, motion_blur, motion_paths, smooth, to_bytes, to_unit_range, trim, zoom_in
 
 
 class Fog(Corruption):
@@ -39,7 +39,7 @@ class Fog(Corruption):
 
         def fogged(images: Tensor, uniform: Tensor) -> Tensor:
             heights = height_map(uniform, math.isqrt(uniform.shape[1] + 1), decay)
-            pixels = unit(images, torch.float64)
+            pixels = to_unit_range(images, torch.float64)
             brightest = pixels.amax((1, 2, 3), keepdim=True)
             pixels.add_(heights[:, None, :height, :width].mul_(weight))
             return to_bytes(pixels.mul_(brightest).div_(brightest + weight))
@@ -93,7 +93,7 @@ class Snow(Corruption):
         kept = self.constants(draws.severity)[6]
 
         def snowed(part: Tensor, layer: Tensor) -> Tensor:
-            flakes, image = unit(layer, torch.float64), unit(part, torch.float32)
+            flakes, image = to_unit_range(layer, torch.float64), to_unit_range(part, torch.float32)
             red, green, blue = image.unbind(1)
             grey = (red * 0.299 + green * 0.587 + blue * 0.114)[:, None]
             pale = kept * image + (1 - kept) * torch.maximum(image, grey * 1.5 + 0.5)
@@ -108,7 +108,7 @@ class Snow(Corruption):
         noise = draws["normal"].double()[:, None] * deviation + mean
         size = noise.shape[-2:]
         layer = zoom_in(noise, zoom)
-        layer = layer if exact else trimmed(layer, size)
+        layer = layer if exact else trim(layer, size)
         layer = torch.where(layer < threshold, 0, layer).clamp_(0, 1).mul_(255)
         layer = layer if exact else layer.floor_()
         paths = motion_paths(radius, sigma, [-135 + 90 * u for u in draws["angle"].tolist()])
@@ -260,7 +260,7 @@ class Spatter(Corruption):
         noise = draws["normal"].double().mul(deviation).add_(mean)
         layer = smooth(noise[:, None], sigma)[:, 0]
         liquid = layer.masked_fill_(layer < threshold, 0)
-        pixels = unit(images, torch.float32)
+        pixels = to_unit_range(images, torch.float32)
         # float32 in hendrycks, float64 for the mud of bethgelab
         dtype = torch.float64 if is_mud and self.variant == "bethgelab" else torch.float32
         color = torch.tensor([level / 255 for level in (MUD if is_mud else WATER)], dtype=dtype, device=images.device)

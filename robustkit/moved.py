@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "attacks.autoattack": "attacks.apgd",
@@ -78,6 +79,19 @@ class MovedModules(MetaPathFinder, Loader):
         old, new = module.__name__, MOVED[module.__name__]
         warnings.warn(f"{old} is now {new}; the old name goes with the next release", DeprecationWarning, stacklevel=2)
         module.__dict__["__getattr__"] = lambda name: getattr(import_module(new), RENAMED.get((old, name)) or name)
+
+
+def keep_old_names(module: str, **names: str) -> None:
+    """Let names of a module that became others, old to new, be imported from it; mypy knows the new ones alone."""
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        new = names[name]
+        warnings.warn(f"{module}.{name} is now {new}; the old name goes with the next release", DeprecationWarning, 2)
+        return getattr(sys.modules[module], new)
+
+    sys.modules[module].__dict__["__getattr__"] = find
 
 
 def install() -> None:

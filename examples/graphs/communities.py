@@ -26,17 +26,17 @@ from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import Dataset
 from robustkit.data.layouts import Sample
 from robustkit.display.table import CardPart, Section, TextTable, of_tables
-from robustkit.evaluations.aggregate import Parts, Reading, column_of, readable
+from robustkit.evaluations.aggregate import Parts, RecordReader, column_of, readable_rows
 from robustkit.evaluations.family import Family
 from robustkit.evaluations.interface import Vocabulary, share
 from robustkit.evaluations.metrics import Metric, SummaryRow, Term, interval_cell, loss_cell, mean_share
-from robustkit.evaluations.records import Compared, Recorded
+from robustkit.evaluations.records import CheckpointRecords, Compared
 from robustkit.evaluations.registry import words_of
-from robustkit.evaluations.subject import Batch, Shown, Subject
+from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.models.checkpoint import load_into, read
 from robustkit.models.identity import Classifier, ModelIdentity, distinct_names, give_attention
 from robustkit.pipeline.manifest import describe
-from robustkit.pipeline.plan import Contender, Plan
+from robustkit.pipeline.plan import Plan, PlannedCheckpoint
 from robustkit.pipeline.request import Request
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report.refresh import refresh
@@ -60,7 +60,7 @@ class DropEdges(Family):
 
     name, words = "dropped edges", DropEdgesWords()
 
-    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: Any) -> Shown:
+    def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: Any) -> Shown:
         """An edge between nodes i < j is missing where the number of the sample's pair (i, j) is below the share."""
         adjacency = batch.inputs[:, :, 1:]
         drawn = rng.uniform(adjacency.shape[1:], "edges").triu(1)
@@ -69,7 +69,7 @@ class DropEdges(Family):
         return Shown(subject.inputs(graphs), lambda: graphs, None)
 
 
-class CommunitySubject(Subject):
+class CommunitySubject(EvaluatedModel):
     """One network that finds communities; a record for each graph."""
 
     schema = pa.schema(
@@ -169,21 +169,21 @@ class Communities(Task):
 
     # Records into results
 
-    def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
+    def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
         rows: list[dict[str, Any]] = []
         for condition in conditions:
             table, notes = reading.joined(reading.shards(condition, ["sample_id", "right", "nll", "error"]))
-            read_rows, flags = readable(table), [*reading.flags(condition, table), *notes]
+            read_rows, flags = readable_rows(table), [*reading.flags(condition, table), *notes]
             rows += reading.rows(
                 (condition, name, value, len(read_rows), *ends, flags)
                 for name, value, ends in _means(read_rows, ("right", "nll"))
             )
         return rows, [], []
 
-    def ids(self, side: Recorded, condition: str) -> pa.Array:
+    def ids(self, side: CheckpointRecords, condition: str) -> pa.Array:
         return side.samples(condition, ["right"]).ids
 
-    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
+    def other_truth(self, first: CheckpointRecords, second: CheckpointRecords, condition: str) -> tuple[int, str]:
         sides = [side.samples(condition, ["nodes"]) for side in (first, second)]
         odd = np.flatnonzero(sides[0].columns["nodes"] != sides[1].columns["nodes"])[:1]  # of one generator, in order
         return len(sides[0].ids), "".join(f"graph {sides[0].ids[place]} has other nodes" for place in odd)
@@ -243,9 +243,9 @@ def load_finder(spec: str) -> Classifier:
     return Classifier(network, said)
 
 
-def _contender(finder: Classifier, request: CommunityRequest, graphs: Graphs) -> Contender:
+def _contender(finder: Classifier, request: CommunityRequest, graphs: Graphs) -> PlannedCheckpoint:
     entry = describe(finder.identity, finder.identity.preprocessing)
-    return Contender(entry, lambda settings: CommunitySubject(finder, request.card, settings, None), graphs)
+    return PlannedCheckpoint(entry, lambda settings: CommunitySubject(finder, request.card, settings, None), graphs)
 
 
 PLUGINS = {"tasks": {"communities": Communities()}, "families": {"drop-edges": DropEdges()}}

@@ -237,7 +237,9 @@ class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, un
 
 def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
     """Raise ModelError for a mask that hides some key from some query: what a formula makes of all tokens tells it."""
-    given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and hides(mask) else ""
+    given = (
+        "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and is_hidden(mask) else ""
+    )
     if given:
         raise ModelError(
             f"{formula.name} attention with {given}: it {formula.sees_all} of all tokens, hidden ones too, and would "
@@ -245,7 +247,7 @@ def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal:
         )
 
 
-def hides(mask: Tensor) -> bool:
+def is_hidden(mask: Tensor) -> bool:
     """Whether a key is hidden: by False, or by a bias whose exponential is below float32's normal numbers."""
     hidden = ~mask if mask.dtype == torch.bool else mask.float().exp() < torch.finfo(torch.float32).tiny
     return bool(hidden.any())
@@ -500,7 +502,7 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
                 raise ModelError(f"{name} is of {tensor.dtype}; expected torch.bool, or numbers that are added")
         if padding is None or self.formula is None or not self.formula.sees_all:
             return
-        if hides(~padding if padding.dtype == torch.bool else padding):
+        if is_hidden(~padding if padding.dtype == torch.bool else padding):
             raise ModelError(
                 f"{self.formula.name} attention {self.formula.sees_all} of all tokens, padded ones too; expected a "
                 "batch of one length, without padding, or another formula, such as quest"

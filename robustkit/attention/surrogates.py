@@ -48,7 +48,7 @@ class Softened(Watcher):
 
     def attended(self, index: int, logits: Tensor, attention: Tensor, bias: Tensor | None) -> Tensor:
         hidden = hidden_keys(logits, bias)
-        scaled = logits / (spread(logits, hidden) / SOFT).clamp(min=1.0)
+        scaled = logits / (logit_deviation(logits, hidden) / SOFT).clamp(min=1.0)
         soft = scaled.masked_fill(hidden, torch.finfo(logits.dtype).min).softmax(dim=-1)
         return attention.detach() + (soft - soft.detach())  # adds exactly 0
 
@@ -63,7 +63,7 @@ class LogitMargins(Watcher):
         if logits.shape[-1] > 1:
             hidden = hidden_keys(logits, bias)
             lowest = torch.finfo(logits.dtype).min / 2
-            scaled = (logits / spread(logits, hidden).clamp(min=1.0)).masked_fill(hidden, lowest)
+            scaled = (logits / logit_deviation(logits, hidden).clamp(min=1.0)).masked_fill(hidden, lowest)
             first, place = scaled.max(dim=-1, keepdim=True)
             others = scaled.scatter(-1, place, lowest).logsumexp(dim=-1)
             chosen = (~hidden).sum(dim=-1) > 1  # over one key there is no other
@@ -82,7 +82,7 @@ def hidden_keys(logits: Tensor, bias: Tensor | None) -> Tensor:
     return (bias.detach() < _HIDDEN).expand_as(logits)
 
 
-def spread(logits: Tensor, hidden: Tensor) -> Tensor:
+def logit_deviation(logits: Tensor, hidden: Tensor) -> Tensor:
     """Return the standard deviation of logits over the keys that are not hidden (..., 1), a constant."""
     fixed, seen = logits.detach().masked_fill(hidden, 0.0), ~hidden
     count = seen.sum(dim=-1, keepdim=True).clamp(min=1)

@@ -12,7 +12,7 @@ from .. import __version__
 from ..common.environment import check_date
 from ..common.plugins import built_in, loaded_plugins, plugin_session
 from ..errors import ProtocolError, RobustkitError, RobustkitWarning
-from ..pipeline.processes import is_own, speaker
+from ..pipeline.processes import is_own, line_prefix
 from . import streams
 from .commands import evaluation, runs, tools
 from .options import CONTEXT, Commands
@@ -94,7 +94,7 @@ def main() -> None:
         status = _status(debug)
         sys.exit(streams.finish(status))
     except OSError as fault:  # when the end of standard output is written, as on a full disk
-        streams.broken()
+        streams.ignore_broken_pipe()
         click.echo(f"error: {_one_line(_of_machine(fault))}", err=True)
         sys.exit(2)
     finally:
@@ -130,7 +130,7 @@ def _status(debug: bool) -> int:
         if sys.stdout is written:
             raise
         sys.stdout = written  # click puts a mute stream there when a pipe breaks
-        streams.broken()
+        streams.ignore_broken_pipe()
         status = 0
     except click.ClickException as fault:
         if type(fault).__name__ == "NoArgsIsHelpError":  # click >= 8.2; its message is the help page
@@ -148,7 +148,7 @@ def _status(debug: bool) -> int:
         if debug:
             raise
         if is_own(fault):
-            click.echo(f"error: {speaker()}{_one_line(str(fault))}", err=True)
+            click.echo(f"error: {line_prefix()}{_one_line(str(fault))}", err=True)
         status = fault.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the same command continues where this one stopped", err=True)

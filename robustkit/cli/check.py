@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from ..common.files import check_plain, reason, write_whole
+from ..common.files import check_plain, reason_of, write_whole
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import CheckpointError, GateFailed, ProtocolError, RunError
 from ..gate import output
@@ -186,10 +186,10 @@ def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate
         _put(gate.attestation, statement, "--attestation")
     _tell_github(outcome, run, screen)
     if not outcome.passed:
-        raise GateFailed(f"{run.path} does not meet {gate.place}: {output.counts(outcome)}")
+        raise GateFailed(f"{run.path} does not meet {gate.place}: {output.count_verdicts(outcome)}")
     idle = all(rule.severity == "warning" for rule in outcome.policy.rules)
     more = "; every rule is of severity warning, so that none could fail it" if idle else ""
-    print_line(screen, f"{run.path} meets {gate.place}: {output.counts(outcome)}{more}")
+    print_line(screen, f"{run.path} meets {gate.place}: {output.count_verdicts(outcome)}{more}")
 
 
 def _show(outcome: Outcome, screen: Any, details: bool) -> None:
@@ -265,7 +265,7 @@ def file_digests(spec: str) -> FileDigests:
             check_plain(path)
             return sha256(path)
         except OSError as fault:
-            raise CheckpointError(f"{path}: cannot be read ({reason(fault)}); check the path") from None
+            raise CheckpointError(f"{path}: cannot be read ({reason_of(fault)}); check the path") from None
 
     if spec.startswith("timm:"):
         raise CheckpointError(f"{spec}: comes from no file, so there is no digest to compare; expected a file")

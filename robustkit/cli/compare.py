@@ -12,7 +12,7 @@ from ..errors import RunError
 from ..evaluations.metrics import is_finite
 from ..evaluations.records import check_plugins
 from ..results.comparison import Comparison, ComparisonRow, compare, own_flags
-from ..results.pairing import Side, pairs, unpaired
+from ..results.pairing import Side, checkpoint_pairs, unpaired_lines
 from ..results.published import read_published
 from ..results.tables import Among, among_tables, found_among, sides_of, tables
 from ..runs.folder import RunFolder
@@ -42,8 +42,10 @@ def compare_runs(
     single = published is not None and len(opened) == 1 and len(opened[0].manifest.names) == 1
     if single:  # a checkpoint by itself has nothing to be paired with, and a place among published ones
         check_plugins(opened[0].manifest)
-    comparison = Comparison((), published) if single else compare(pairs(opened, checkpoints, against), published)
-    alone = [] if single else unpaired(opened, checkpoints, against)
+    comparison = (
+        Comparison((), published) if single else compare(checkpoint_pairs(opened, checkpoints, against), published)
+    )
+    alone = [] if single else unpaired_lines(opened, checkpoints, against)
     print_tables(console, [table.said_once("n") for table in tables(comparison)], "the file of --json")
     for line in alone:
         print_line(console, f"⚑ {line}")

@@ -17,13 +17,13 @@ from PIL.PngImagePlugin import PngInfo
 from rich.console import Console
 from torch import Tensor
 
-from ..common.files import bytes_of, reason, write_whole
+from ..common.files import bytes_of, reason_of, write_whole
 from ..data.dataset import Dataset, open_dataset
 from ..data.images import read_image, to_pixels
 from ..data.picture_files import open_picture
 from ..data.sources import MAX_FILE_BYTES
 from ..display.console import print_as_it_is, print_tables
-from ..display.sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ..display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ..display.text import clock_time
 from ..errors import BadImageError, DataError, NothingEvaluated, ProtocolError, RunError
 from ..evaluations.corruptions.condition import FROST, asked_texture, categories, expand
@@ -92,7 +92,7 @@ def draw(sheet: Sheet) -> Image.Image:
             if severity in sheet.rows[name]:
                 canvas.paste(_shown(sheet.rows[name][severity]), (layout.column(place), top))
     for line, text in enumerate(sheet.footnotes):
-        text = fitted(text, 19, width - 2 * layout.margin)
+        text = fit_text(text, 19, width - 2 * layout.margin)
         pen.text((layout.margin, bottom + 28 + 30 * line), text, FAINT, font(19))
     return canvas
 
@@ -154,8 +154,8 @@ def _places(sheet: Sheet, layout: Layout) -> tuple[dict[str, tuple[int, str]], i
 
 def _head(pen: ImageDraw.ImageDraw, sheet: Sheet, layout: Layout, severities: Sequence[int], width: int) -> None:
     room = width - 2 * layout.margin
-    pen.text((layout.margin, 36), fitted(sheet.title, 40, room), INK, font(40))
-    pen.text((layout.margin, 90), fitted(sheet.subtitle, 19, room), FAINT, font(19))
+    pen.text((layout.margin, 36), fit_text(sheet.title, 40, room), INK, font(40))
+    pen.text((layout.margin, 90), fit_text(sheet.subtitle, 19, room), FAINT, font(19))
     for column, head in enumerate(["clean", *(f"severity {severity}" for severity in severities)]):
         x = layout.column(column) + layout.tile / 2
         pen.text((x, layout.title - 14), head, INK, font(20), anchor="ms")
@@ -266,7 +266,7 @@ def _picture(path: Path) -> Image.Image:
     try:
         data = bytes_of(path, MAX_FILE_BYTES)
     except OSError as fault:
-        raise BadImageError(f"{path}: {reason(fault)}; give image files") from None
+        raise BadImageError(f"{path}: {reason_of(fault)}; give image files") from None
     return read_image(data, str(path))
 
 

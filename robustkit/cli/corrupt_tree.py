@@ -34,7 +34,7 @@ from torch import Tensor
 from corruptions.base import SMALLEST
 
 from ..common.environment import usual_workers
-from ..common.files import check_plain, json_of, reason, write_whole
+from ..common.files import check_plain, json_of, reason_of, write_whole
 from ..common.preprocessing import INTERPOLATIONS, Preprocessing
 from ..common.randomness import SampleRng
 from ..data.dataset import Dataset, Sample
@@ -299,7 +299,7 @@ def _existing(out: Path) -> dict[str, Any]:
     except NotADirectoryError:
         raise RunError(f"{out} is not a folder; choose another one") from None
     except (OSError, ValueError) as fault:
-        raise RunError(f"{path}: cannot be read ({reason(fault)}); restore it or choose another folder") from None
+        raise RunError(f"{path}: cannot be read ({reason_of(fault)}); restore it or choose another folder") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("deciding"), dict):
         raise RunError(f"{path}: not a whole {MANIFEST}; restore it or choose another folder")
     return manifest

@@ -35,7 +35,7 @@ class UnexpectedAnswer(Exception):  # noqa: N818 - an answer rather than a fault
     """Something differs from what it must be; the message says what was found."""
 
 
-def everywhere(check: Callable[[Any], str]) -> Callable[[], str]:
+def on_all_devices(check: Callable[[Any], str]) -> Callable[[], str]:
     """Return a check of all devices of this machine, from that of one; its line names several."""
 
     @wraps(check)
@@ -57,7 +57,7 @@ OURS = "robustkit-audit"
 PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
 
 
-def owners() -> str:
+def check_owners() -> str:
     """Say whether another distribution has files under one of our names. Raises UnexpectedAnswer where what is imported
     under such a name is not ours.
     """
@@ -231,14 +231,14 @@ def _renaming() -> str:
     return f"files in {Path.cwd()} are replaced as a whole"
 
 
-@everywhere
+@on_all_devices
 def _draws(device: torch.device) -> str:
     """Check SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream."""
     import torch
 
-    from ..common.randomness import SampleRng, signed, splitmix64
+    from ..common.randomness import SampleRng, splitmix64, to_signed
 
-    states = [signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
+    states = [to_signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
     words = [word % 2**64 for word in splitmix64(torch.tensor(states, device=device)).tolist()]
     rng = SampleRng.of(["sample"], seed=0, condition="clean", device=device)
     draws = [rng.uniform((3,), "doctor")[0].tolist(), rng.signs((8,), "doctor")[0].tolist()]
@@ -258,7 +258,7 @@ def _linear(images: Tensor) -> Tensor:
     return images.flatten(1) @ torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]], device=images.device).T
 
 
-@everywhere
+@on_all_devices
 def _fgsm(device: torch.device) -> str:
     """Check the step on a linear model, by hand: x + eps sign(w_wrong - w_true), cut to [0, 1]."""
     import torch
@@ -271,7 +271,7 @@ def _fgsm(device: torch.device) -> str:
     return "the step on a linear model is right"
 
 
-@everywhere
+@on_all_devices
 def _projection(device: torch.device) -> str:
     """Check that three steps of 0.08 end on the ball of 0.1, and the nearest points of an l-inf and an l2 ball, by
     hand.
@@ -311,7 +311,7 @@ AGAIN = "install RobustKit again from its source"
 OTHER_TORCH = f"try another version of torch, and {AGAIN}"
 FOLDER = "put runs on a local disk, with --out"
 CHECKS: tuple[tuple[str, Callable[[], str], str], ...] = (
-    ("distribution", owners, f"pip uninstall the other, and {AGAIN}, in an environment of its own"),
+    ("distribution", check_owners, f"pip uninstall the other, and {AGAIN}, in an environment of its own"),
     ("versions", _versions, AGAIN),
     ("device", _device, OTHER_TORCH),
     ("disk", _disk, FOLDER),

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cam import Explanation
 
-from ..common.files import bytes_of, reason, write_whole
+from ..common.files import bytes_of, reason_of, write_whole
 from ..common.preprocessing import Preprocessing
 from ..common.randomness import SampleRng
 from ..data.class_names import class_name, class_names, target_of
@@ -36,7 +36,7 @@ from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, pick, write_pa
 from ..evaluations.maps.methods import shown
 from ..evaluations.maps.truth import Located, open_truth
 from ..evaluations.maps.two_objects.evaluate import masses
-from ..evaluations.subject import Batch, Settings, Subject, as_bytes
+from ..evaluations.subject import Batch, EvaluatedModel, Settings, as_bytes
 from ..models.classifier import load
 from ..models.device import pick_device
 from ..models.identity import Classifier, ModelIdentity, distinct_names
@@ -77,7 +77,7 @@ class Target:
         index = target_of(text, names)
         return cls(names[index].split(",")[0], index)
 
-    def place(self, subject: Subject, sample: Sample, logits: Tensor) -> Tensor:
+    def place(self, subject: EvaluatedModel, sample: Sample, logits: Tensor) -> Tensor:
         """Return its index among the classes that compete, a scalar on the host. logits: (1, K) of the clean image."""
         if self == PREDICTED:
             return logits.argmax(dim=1)[0].cpu()
@@ -283,7 +283,13 @@ class Painter:
     kept: dict[str, Heat]
 
     def rows(
-        self, subject: Subject, pixels: Tensor, sample: Sample, named: str, located: Located | None, scores: Scores
+        self,
+        subject: EvaluatedModel,
+        pixels: Tensor,
+        sample: Sample,
+        named: str,
+        located: Located | None,
+        scores: Scores,
     ) -> Iterator[GalleryRow]:
         """Yield a row for the image as it is, and one for each attack, whose maps are of the classes explained there.
 
@@ -307,7 +313,7 @@ class Painter:
 
     def _tiles(
         self,
-        subject: Subject,
+        subject: EvaluatedModel,
         spec: MapSpec,
         inputs: Tensor,
         sample: Sample,
@@ -351,7 +357,7 @@ class Painter:
             yield Tile(heading, image, heat, tuple(lines), truth)
 
 
-def _logits(subject: Subject, inputs: Tensor, sample: Sample) -> Tensor:
+def _logits(subject: EvaluatedModel, inputs: Tensor, sample: Sample) -> Tensor:
     """Return the logits (1, K) of the classes that compete."""
 
     def ask() -> Tensor:
@@ -367,7 +373,7 @@ def _share(logits: Tensor, place: int) -> str:
     return f"{logits.softmax(dim=1)[0, place].item():.0%}"
 
 
-def _named(subject: Subject, place: int) -> str:
+def _named(subject: EvaluatedModel, place: int) -> str:
     identity = subject.classifier.identity
     return class_name(identity.class_names or (), subject.classes(torch.tensor([place]))[0], identity.num_classes)
 
@@ -559,4 +565,4 @@ def _bytes(picture: str) -> bytes:
     try:
         return bytes_of(Path(picture), MAX_FILE_BYTES)
     except OSError as fault:
-        raise DataError(f"{picture}: cannot be read ({reason(fault)}); check its name") from None
+        raise DataError(f"{picture}: cannot be read ({reason_of(fault)}); check its name") from None

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from ..attention.apply import get_attention, set_attention
 from ..attention.fingerprint import Fingerprint, rank_formulas
-from ..common.preprocessing import Preprocessing, exact_numbers, spelled
+from ..common.preprocessing import Preprocessing, describe_preprocessing, exact_numbers
 from ..data.dataset import Dataset, Sample
-from ..data.images import to_pixels, unit
-from ..data.scenes import LabelledScenes, open_scenes, whole
+from ..data.images import to_pixels, to_unit_range
+from ..data.scenes import LabelledScenes, open_scenes, read_whole
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..display.table import TextTable
 from ..errors import BadImageError, ModelError, ProtocolError
@@ -40,7 +40,7 @@ from ..models.setup_check import (
     Screen,
     Setup,
     fit_setup,
-    numberings,
+    label_numberings,
     spread_first,
 )
 from ..pipeline.inputs import labelled_data
@@ -95,7 +95,7 @@ def fit_on(model: Classifier, dataset: Dataset, batch_size: int, seed: int) -> t
     if not images.samples:
         return [], ["set-up: cannot tell, no image could be read"]
     labels = torch.tensor([sample.label for sample in images.samples])
-    numbered = numberings(dataset.class_names, model.identity.num_classes)
+    numbered = label_numberings(dataset.class_names, model.identity.num_classes)
     guessing = math.log(model.identity.num_classes)
 
     def score(logits: Tensor, places: Sequence[int], order: str) -> Tensor:
@@ -248,7 +248,7 @@ def inspect_checkpoint(
     if unranked:
         print_line(console, f"attention formulas are not ranked: {unranked}")
     else:
-        pairs = ((unit(pixels.to(where)), labels.to(where)) for pixels, labels in images)
+        pairs = ((to_unit_range(pixels.to(where)), labels.to(where)) for pixels, labels in images)
         source = "assumed" if opened.identity.attention_source == "default" else "declared"
         fingerprint = rank_formulas(opened.to(where), pairs, source=source)
         if bad:
@@ -306,7 +306,7 @@ def _unranked(model: Classifier) -> str:
 def _heads(model: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> Heads:
     sums = HeadSums(Path(model.identity.name))
     for pixels, _ in batches:
-        _, seen = watch(model.network, unit(pixels.to(model.mean.device)), model)
+        _, seen = watch(model.network, to_unit_range(pixels.to(model.mean.device)), model)
         sums.add(seen.layers, {name: values.double().numpy() for name, values in seen.values.items()})
     heads = sums.heads()
     assert heads is not None  # without an image there is no ranking either
@@ -333,7 +333,7 @@ def _scenes(scenes: LabelledScenes, bad: list[str]) -> Iterator[tuple[Tensor, Te
     """Yield pixels (1, 3, H, W) and labels (1, H, W), one image at a time."""
     for sample in scenes.dataset.samples:
         try:
-            pixels = whole(scenes.dataset, sample)
+            pixels = read_whole(scenes.dataset, sample)
             labels = torch.from_numpy(scenes.labels(sample, (pixels.shape[1], pixels.shape[2]))).long()
         except BadImageError as fault:
             bad.append(str(fault))
@@ -355,7 +355,7 @@ def _facts(classifier: Classifier) -> Iterator[tuple[str, str]]:
     yield "attention", _WITHOUT_FORMULA.get(identity.attention, source)
     if isinstance(classifier, Segmenter):
         yield "windows", ", ".join(f"{key} {value}" for key, value in (classifier.windows or {}).items())
-    said = spelled(asdict(preprocessing), identity.preprocessing_source, identity.arch)
+    said = describe_preprocessing(asdict(preprocessing), identity.preprocessing_source, identity.arch)
     yield from (("input", part) for part in said.split("; "))
     yield from ((key, str(value)) for key, value in identity.metadata.items())
     yield from (("note", note) for note in identity.notes)

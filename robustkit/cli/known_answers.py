@@ -26,11 +26,11 @@ from ..attention.registry import FORMULAS
 from ..common.determinism import float32
 from ..common.randomness import SampleRng
 from ..data import shapes
-from ..data.images import unit
+from ..data.images import to_unit_range
 from ..models.classifier import load
 from ..models.device import has_float64
 from ..models.specs import embedded, embedded_file
-from .doctor import UnexpectedAnswer, everywhere
+from .doctor import UnexpectedAnswer, on_all_devices
 
 Floats = npt.NDArray[np.float64]
 Nudge = tuple[int, int, int, float]
@@ -173,7 +173,7 @@ def _between(grid: Floats, y: int, x: int) -> float:
     return value
 
 
-@everywhere
+@on_all_devices
 def no_radius(device: torch.device) -> str:
     """Check that with eps 0 every attack returns the images, bit for bit, and that their logits are those of the clean
     images.
@@ -189,7 +189,7 @@ def no_radius(device: torch.device) -> str:
     return "with eps 0 every attack returns the clean images and logits, bit for bit"
 
 
-@everywhere
+@on_all_devices
 def monotone(device: torch.device) -> str:
     """Check that PGD breaks at least as many of the same images with a larger radius, and many at 4/255."""
     model, images, labels = _shown(16, device=device)
@@ -210,11 +210,11 @@ def _shown(
     """Return an embedded classifier, and the first test images with their labels, on a device."""
     pixels = np.stack([shapes.render("test", index).pixels for index in range(count)])
     labels = torch.tensor([shapes.label(index) for index in range(count)])
-    images = unit(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    images = to_unit_range(torch.from_numpy(pixels).permute(0, 3, 1, 2))
     return load(f"zoo:{name}").to(device), images.to(device), labels.to(device)
 
 
-@everywhere
+@on_all_devices
 def checkpoints(device: torch.device) -> str:
     """Check that the shipped files are intact, and that one of them predicts as when shipped, on every device."""
     names = embedded(None)
@@ -229,7 +229,7 @@ def checkpoints(device: torch.device) -> str:
     return f"{len(names)} files are as shipped; predictions are right"
 
 
-@everywhere
+@on_all_devices
 def corrupted(device: torch.device) -> str:
     """Check 12 pixels and the mean of a fixed image under 19 corruptions at severity 3, frost with our own textures."""
     for name, (mean, expected) in CORRUPTED.items():
@@ -252,7 +252,7 @@ def corrupted_pixels(name: str, device: torch.device | str = "cpu") -> tuple[flo
     return round(float(result.double().mean()), 2), pixels
 
 
-@everywhere
+@on_all_devices
 def formulas(device: torch.device) -> str:
     """Check the logits of a small ViT under each of the attention formulas, against loops."""
     for name in FORMULAS:
@@ -267,7 +267,7 @@ def formulas(device: torch.device) -> str:
     return f"{len(FORMULAS)} attention formulas are right"
 
 
-@everywhere
+@on_all_devices
 def agcam(device: torch.device) -> str:
     """Check AG-CAM's maps of a small ViT against their definitions, with gradients from differences."""
     model, image = small_vit("standard")

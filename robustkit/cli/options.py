@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..common.files import TEXT, reason, text_of
+from ..common.files import TEXT, reason_of, text_of
 from ..common.options import Option as RequestOption
 from ..common.options import options_of
 from ..common.plugins import declared
@@ -150,7 +150,7 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
     try:
         text = text_of(Path(path), TEXT, errors="replace")
     except OSError as fault:
-        raise ProtocolError(f"--config {path}: {reason(fault)}; give a TOML file of options") from None
+        raise ProtocolError(f"--config {path}: {reason_of(fault)}; give a TOML file of options") from None
     table = parse_toml(text, path, ProtocolError)
     of_command = table.pop(str(context.info_name), {})
     if not isinstance(of_command, dict):
@@ -332,7 +332,7 @@ def request_of(kind: type[R], options: Mapping[str, Any]) -> R:
     given = dict(options)
     for each in options_of(kind):
         if each.group is not None:
-            given[each.name] = taken(kind, each.name, given)
+            given[each.name] = take_entries(kind, each.name, given)
         elif each.default is True:
             given[each.name] = not given.pop(f"no_{each.name}")
         elif each.read is not None:
@@ -340,7 +340,7 @@ def request_of(kind: type[R], options: Mapping[str, Any]) -> R:
     return kind(**given)
 
 
-def taken(kind: type, name: str, options: dict[str, Any]) -> dict[str, Any]:
+def take_entries(kind: type, name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Take the entries of a request's mapping out of `options`. Of a model those that were not given are left out."""
     group = next(each.group for each in options_of(kind) if each.name == name)
     assert group is not None

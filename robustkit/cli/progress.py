@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..display.console import print_as_it_is, shortened, wide, wrapped
+from ..display.console import print_as_it_is, shorten, width_of, wrap
 from ..display.text import clock_time
 
 _PLAN, _LINES = "robustkit.plan", "robustkit.progress"
@@ -47,7 +47,7 @@ class Bars(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield the bars and the line about all of them."""
         width = self.screen.width
-        below = wrapped(line, width) if (line := self.overall()) else []
+        below = wrap(line, width) if (line := self.overall()) else []
         latest = set([*self.begun][-max(1, self.screen.height - 1 - len(below)) :])
         yield self.make_tasks_table([task for task in self.tasks if task.id in latest])
         yield from (Text(line) for line in below)
@@ -57,10 +57,10 @@ class Bars(Progress):
         shown, width = list(tasks), self.screen.width
         counts = [f"{task.completed:.0f}/{task.total or 0:.0f} {self.noun}" for task in shown]
         times = [clock_time(task.finished_time or task.elapsed or 0) for task in shown]
-        room = width - _GAP - max(map(wide, counts), default=0)
-        longest = max((wide(_BETWEEN.join(task.fields["names"])) for task in shown), default=0)
-        least = min(longest, _NAME) + max((wide(task.fields["stage"]) for task in shown), default=0)
-        taken = _GAP + max(map(wide, times), default=0)
+        room = width - _GAP - max(map(width_of, counts), default=0)
+        longest = max((width_of(_BETWEEN.join(task.fields["names"])) for task in shown), default=0)
+        least = min(longest, _NAME) + max((width_of(task.fields["stage"]) for task in shown), default=0)
+        taken = _GAP + max(map(width_of, times), default=0)
         timed = room - taken >= least
         room -= taken if timed else 0
         bar = max(0, min(room - _GAP - least, _WIDEST_BAR))
@@ -81,13 +81,13 @@ def _named(names: Sequence[str], stage: str, room: int) -> str:
     """Return the parts of a name and a stage in so many columns: names are shortened, the first to a third at least;
     where too little is left for them, the last one stands alone, or the stage.
     """
-    left = room - wide(stage) - (len(_BETWEEN) if stage else 0)
+    left = room - width_of(stage) - (len(_BETWEEN) if stage else 0)
     kept = list[str]()
     for name in names[:-1] if left >= _NAME // 4 else ():
-        kept.append(shortened(name, max(left - len(_BETWEEN) - wide(names[-1]), left // 3)))
-        left -= wide(kept[-1]) + len(_BETWEEN)
-    kept += [shortened(names[-1], left)] if left >= min(3, wide(names[-1])) else []
-    return _BETWEEN.join([*kept, *([shortened(stage, room)] if stage else [])])
+        kept.append(shorten(name, max(left - len(_BETWEEN) - width_of(names[-1]), left // 3)))
+        left -= width_of(kept[-1]) + len(_BETWEEN)
+    kept += [shorten(names[-1], left)] if left >= min(3, width_of(names[-1])) else []
+    return _BETWEEN.join([*kept, *([shorten(stage, room)] if stage else [])])
 
 
 class _ToConsole(logging.Handler):

@@ -62,7 +62,7 @@ def guard() -> None:
                 setattr(sys, name, Inert(stream))
 
 
-def broken() -> None:
+def ignore_broken_pipe() -> None:
     """Continue without standard output, which is no longer read."""
     global _broken
     _broken = True
@@ -76,7 +76,7 @@ def finish(status: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        broken()
+        ignore_broken_pipe()
     return SIGPIPE_STATUS if _broken and status == 0 else status
 
 

@@ -20,7 +20,7 @@ from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest, preset_of
 from . import streams
-from .options import refuse_for_pictures, refuse_idle_parts, request_of, taken
+from .options import refuse_for_pictures, refuse_idle_parts, request_of, take_entries
 
 if TYPE_CHECKING:
     from ..evaluations.records import Part
@@ -43,7 +43,7 @@ def console(stderr: bool = False) -> Any:
 
         def on_broken_pipe(self) -> None:
             self.quiet = True
-            streams.broken()
+            streams.ignore_broken_pipe()
 
     stream = sys.stderr if stderr else sys.stdout
     return Plain(stderr=stderr, width=None if (stream.isatty() or os.environ.get("COLUMNS", "").isdigit()) else 160)
@@ -78,10 +78,10 @@ def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quie
     Raises:
         DataError: at the end, if images were left out and that is not accepted.
     """
-    from ..pipeline.processes import follows
+    from ..pipeline.processes import is_follower
 
     run = run_and_show(request, details, quiet)
-    refuse_bad(run, skip_bad or follows() or request.share is not None)
+    refuse_bad(run, skip_bad or is_follower() or request.share is not None)
     return run
 
 
@@ -113,7 +113,7 @@ def run_cam(
         _draw(request, gallery, skip_bad, details, quiet)
         return
     refuse_for_pictures()
-    model, raw = taken(ClassificationRequest, "model", options), gallery["save_maps"]
+    model, raw = take_entries(ClassificationRequest, "model", options), gallery["save_maps"]
     more = {"model": model, "device": options["device"], "out": options["out"], "raw": raw}
     paths = explain_pictures(pictures, checkpoints, gallery["targets"], options["cams"], **more)
     print_as_it_is(console(), *map(str, paths))
@@ -144,16 +144,16 @@ def run_and_show(request: Request, details: bool = False, quiet: bool = False) -
 
     details: with every table. quiet: no progress.
     """
-    from ..pipeline.processes import follows, speaker
+    from ..pipeline.processes import is_follower, line_prefix
     from ..pipeline.scheduler import run as carry_out
     from .progress import ConsoleProgress
 
     side = console(stderr=True)
 
     def say(line: str) -> None:
-        print_as_it_is(side, speaker() + line)
+        print_as_it_is(side, line_prefix() + line)
 
-    if follows():
+    if is_follower():
         return carry_out(request, say=say)
     with ConsoleProgress(side, quiet) as progress:
         run = carry_out(request, progress, say)
@@ -182,12 +182,12 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     from ..evaluations.aggregate import Results
     from ..evaluations.presenting import flag_lines, left_out_lines
     from ..evaluations.setup_flags import setups_of
-    from ..results.summary_text import sentences
+    from ..results.summary_text import summary_sentences
     from ..results.tables import report_tables, short_tables
     from ..tasks.task import task_of
 
     screen, every, task = console(), Results.of(run, results), task_of(run.manifest)
-    for sentence in sentences(every):
+    for sentence in summary_sentences(every):
         print_line(screen, sentence)
     compared = report_tables(run, every) if details and task.shows_compared else []
     whole = [*task.terminal(every), *(table.said_once("n") for table in compared)] if details else short_tables(every)
@@ -205,11 +205,11 @@ def say_unfinished(runs: Iterable[RunFolder]) -> None:
     """Print a line for each run that lacks records, with the command that completes it, and one for each whose records
     name the whole card.
     """
-    from ..evaluations.presenting import unfinished
+    from ..evaluations.presenting import unfinished_line
     from ..runs.description import whole_card_line
 
     for run in runs:
-        if gap := unfinished(run):
+        if gap := unfinished_line(run):
             print_as_it_is(console(), f"⚑ {run.path}: {gap}")
         if run.manifest.format == 1:
             print_as_it_is(console(), f"{run.path}: {whole_card_line(run.manifest)}")

@@ -137,9 +137,9 @@ def of_outcomes(gained: int, lost: int, n: int) -> Interval:
     gained, lost: how many of them are right the second time only, and the first time only. It spans three intervals:
     Tango's of the paired score test (1998), which covers about 95 %; that of Clopper and Pearson (1934) of the gained
     among those that changed, which holds 0 unless McNemar's exact test rejects; and what n samples may fail to show
-    (`unseen`).
+    (`rare_share_bound`).
     """
-    changed, value, reach = gained + lost, (gained - lost) / n, unseen(n)
+    changed, value, reach = gained + lost, (gained - lost) / n, rare_share_bound(n)
     low = float(betaincinv(gained, lost + 1, 0.025)) if gained else 0.0
     high = float(betaincinv(gained + 1, lost, 0.975)) if lost else 1.0
     exact = tuple(changed / n * (2 * end - 1) for end in (low, high))
@@ -178,7 +178,7 @@ def of_resamples(before: float, after: float, resampled: Floats, n: int, fewest:
     return Difference(value, n, value - Z * error, value + Z * error, p_value, before, after, NORMAL)
 
 
-def unseen(n: int) -> float:
+def rare_share_bound(n: int) -> float:
     """Return how large a share may be, at 95 %, of what none of n samples shows (Clopper and Pearson 1934)."""
     return float(1 - 0.025 ** (1 / max(n, 1)))
 

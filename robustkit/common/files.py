@@ -84,7 +84,7 @@ def json_in(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def reason(fault: Exception) -> str:
+def reason_of(fault: Exception) -> str:
     """Return why a file cannot be read, without its name."""
     return (fault.strerror if isinstance(fault, OSError) else None) or str(fault) or type(fault).__name__
 
@@ -138,7 +138,7 @@ def written_text(path: Path, where: str, error: type[RobustkitError]) -> str:
     try:
         return text_of(path, TEXT, errors="replace")
     except OSError as fault:
-        raise error(f"{where}: cannot be read ({reason(fault)}); expected a TOML file") from None
+        raise error(f"{where}: cannot be read ({reason_of(fault)}); expected a TOML file") from None
 
 
 def parse_toml(text: str, where: str, error: type[RobustkitError]) -> dict[str, Any]:

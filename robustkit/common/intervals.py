@@ -153,7 +153,7 @@ def intervals(figures: Floats, n: int, values: Sequence[float] | Floats) -> list
     """Return the 95 % interval of each of K figures of n samples, which holds it, from those of R resamples, (R, K)."""
     with np.errstate(invalid="ignore"):  # infinite figures have no interval
         low, high = np.percentile(figures, percentiles(n), axis=0)
-    return [enclosing(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
+    return [include_estimate(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
 
 
 def percentiles(n: int) -> tuple[float, float]:
@@ -167,7 +167,7 @@ def percentiles(n: int) -> tuple[float, float]:
     return tail, 100 - tail
 
 
-def enclosing(value: float, low: float, high: float) -> Interval:
+def include_estimate(value: float, low: float, high: float) -> Interval:
     """Return an interval widened to its own estimate, which biased resamples may leave out: no rule about the one may
     contradict a rule about the other. A width that is only rounding becomes 0.
     """

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import PluginError, unknown
-from .files import TEXT, bytes_of, reason
+from .files import TEXT, bytes_of, reason_of
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -181,7 +181,7 @@ class Plugin:
         except KeyboardInterrupt:
             raise
         except BaseException as fault:  # whatever a module of someone else raises
-            raise PluginError(f"{self.words} cannot be imported ({brief(fault)}); mend or uninstall it") from None
+            raise PluginError(f"{self.words} cannot be imported ({error_line(fault)}); mend or uninstall it") from None
 
 
 @dataclass(eq=False)
@@ -286,7 +286,7 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     try:
         code = bytes_of(path, TEXT)
     except OSError as fault:
-        raise PluginError(f"--plugin {path}: {reason(fault)}; give a Python file") from None
+        raise PluginError(f"--plugin {path}: {reason_of(fault)}; give a Python file") from None
     place = hashlib.sha256(str(path.resolve()).encode() + code).hexdigest()
     name = f"robustkit_plugin_{path.stem}_{place[:12]}"
     if name not in sys.modules:
@@ -316,12 +316,12 @@ def _execute(path: Path, code: bytes, name: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as fault:  # whatever a file of someone else raises
-        raise PluginError(f"--plugin {path}: it cannot be run ({brief(fault)}); mend it") from None
+        raise PluginError(f"--plugin {path}: it cannot be run ({error_line(fault)}); mend it") from None
     vars(module)[_DIGEST] = digest
     return module
 
 
-def brief(fault: BaseException) -> str:
+def error_line(fault: BaseException) -> str:
     """Return an error in a line."""
     said = next(iter(str(fault).strip().splitlines()), "")
     return f"{type(fault).__name__}: {said}"[:300] if said else type(fault).__name__
@@ -408,7 +408,9 @@ class Registry(Mapping[str, T], Generic[T]):
                 raise TypeError(f"what it brings is called {value.name!r}; expected {plugin.name!r}")  # type: ignore[attr-defined]
             return self._check(value)
         except Exception as fault:  # also of a value that cannot be shown
-            raise PluginError(f"{plugin.words}: {brief(fault) if type(fault) is not TypeError else fault}") from None
+            raise PluginError(
+                f"{plugin.words}: {error_line(fault) if type(fault) is not TypeError else fault}"
+            ) from None
 
     def usable(self) -> Iterator[tuple[str, T]]:
         """Yield names and values, without plug-ins that cannot be used."""

@@ -87,7 +87,7 @@ def texts_of(values: Mapping[str, Any], numbers: Callable[[Sequence[float]], str
     return {**(of_images if any(values["input_size"]) else {}), **said}
 
 
-def spelled(values: Mapping[str, Any], sources: Mapping[str, str], arch: str) -> str:
+def describe_preprocessing(values: Mapping[str, Any], sources: Mapping[str, str], arch: str) -> str:
     """Return a preprocessing in words, with who said each value; values that one said stand together.
 
     values: by the names of `Preprocessing`. sources: by the same names, the keys of `SAID_BY`; others are left out.

@@ -22,7 +22,7 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=device.type == "cuda")
 
 
-def stacked(inputs: Sequence[Tensor], device: torch.device) -> Tensor:
+def stack_on(inputs: Sequence[Tensor], device: torch.device) -> Tensor:
     """Return tensors of one shape as one on a device: gathered in memory that a GPU reads by itself."""
     if device.type != "cuda":
         return torch.stack(list(inputs)).to(device)
@@ -33,12 +33,12 @@ def stacked(inputs: Sequence[Tensor], device: torch.device) -> Tensor:
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def signed(word: int) -> int:
+def to_signed(word: int) -> int:
     """Return a 64-bit word as torch's int64 holds it."""
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
-def hashed(*parts: object) -> int:
+def hash_values(*parts: object) -> int:
     """Return a 64-bit hash of the texts of some values."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
@@ -50,8 +50,8 @@ def _shift(word: Tensor, bits: int) -> Tensor:
 
 
 def splitmix64(state: Tensor) -> Tensor:
-    word = _shift(state, 30).bitwise_xor_(state).mul_(signed(_MIX_1))
-    word = word.bitwise_xor_(_shift(word, 27)).mul_(signed(_MIX_2))
+    word = _shift(state, 30).bitwise_xor_(state).mul_(to_signed(_MIX_1))
+    word = word.bitwise_xor_(_shift(word, 27)).mul_(to_signed(_MIX_2))
     return word.bitwise_xor_(_shift(word, 31))
 
 
@@ -68,14 +68,14 @@ class SampleRng:
     @classmethod
     def of(cls, sample_ids: Sequence[str], *, seed: int, condition: str, device: torch.device | str) -> SampleRng:
         """Return the source for these samples under this condition."""
-        keys = [signed(hashed(seed, condition, sample_id)) for sample_id in sample_ids]
+        keys = [to_signed(hash_values(seed, condition, sample_id)) for sample_id in sample_ids]
         return cls(upload(torch.tensor(keys, dtype=torch.int64), torch.device(device)), next(iter(keys), 0))
 
     def _words(self, count: int, purpose: str, first: int = 0) -> Tensor:
         """Return words first, ..., first + count - 1 of each sample's stream: (B, count) int64."""
         counter = torch.arange(first + 1, first + 1 + count, dtype=torch.int64, device=self.keys.device)
-        state = self.keys ^ signed(hashed("purpose", purpose))
-        return splitmix64(splitmix64(state)[:, None] + counter * signed(_GOLDEN))
+        state = self.keys ^ to_signed(hash_values("purpose", purpose))
+        return splitmix64(splitmix64(state)[:, None] + counter * to_signed(_GOLDEN))
 
     def uniform(self, shape: Sequence[int], purpose: str) -> Tensor:
         """Return (B, *shape) float32 in [0, 1), multiples of 2^-24: two of each word."""
@@ -117,8 +117,8 @@ class SampleRng:
         return SampleRng(self.keys[index], self.seed)
 
 
-def drawn(sample_ids: Iterable[str], count: int, *, seed: int, purpose: str) -> frozenset[str]:
+def draw_samples(sample_ids: Iterable[str], count: int, *, seed: int, purpose: str) -> frozenset[str]:
     """Return `count` of the samples at random, or all where there are fewer: those of the smallest hashes of seed,
     purpose and id, so that a smaller draw is part of a larger one.
     """
-    return frozenset(sorted(sample_ids, key=lambda sample: (hashed(seed, purpose, sample), sample))[:count])
+    return frozenset(sorted(sample_ids, key=lambda sample: (hash_values(seed, purpose, sample), sample))[:count])

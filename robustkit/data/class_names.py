@@ -55,7 +55,7 @@ def descriptions(wnids: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(lemmas.get(wnid, wnid) for wnid in wnids)
 
 
-def few(names: Sequence[str], count: int = 5) -> str:
+def first_names(names: Sequence[str], count: int = 5) -> str:
     """Return the first names, and how many more there are."""
     return ", ".join(names[:count]) + (f" and {len(names) - count} more" if len(names) > count else "")
 
@@ -171,14 +171,19 @@ def number_classes(naming: Naming) -> Numbered:
     said = naming.class_names or ()
     places = _places(naming, said)
     if strange := [name for name in naming.names if places and name not in places]:
-        raise DataError(f"{naming.place(strange[0])}: {naming.what}s that the model does not name: {few(strange)}")
+        raise DataError(
+            f"{naming.place(strange[0])}: {naming.what}s that the model does not name: {first_names(strange)}"
+        )
     if places:
         return Numbered(said, places, is_sure=True)
     of_imagenet = all(map(WNID.fullmatch, naming.names)) and naming.num_classes in (None, *SYNSET_FILES)
     begin = said[0].rstrip("0123456789") if said else ""  # names such as LABEL_0 and LABEL_1 say nothing
     numbers = all(n.startswith(begin) and n[len(begin) :].lstrip("0") == str(i or "") for i, n in enumerate(said))
     if said and not (of_imagenet or numbers):
-        why = f"no {naming.what} ({few(naming.names, 3)}) bears the name of a class of the checkpoint ({few(said, 3)})"
+        classes = first_names(said, 3)
+        why = (
+            f"no {naming.what} ({first_names(naming.names, 3)}) bears the name of a class of the checkpoint ({classes})"
+        )
         raise DataError(f"{naming.place(naming.names[0])}: {why}; use these names, or {naming.remedy}")
     if naming.order is None:
         if of_imagenet:
@@ -201,7 +206,7 @@ def imagenet_wnids(where: str, num_classes: int | None, class_names: Sequence[st
         named = zip(class_names, descriptions(wnids), strict=True)
         alike = sum(not _forms(ours).isdisjoint(_forms(theirs)) for ours, theirs in named)
         if alike < _MOSTLY * len(wnids):
-            why = f"labels of ImageNet, but the checkpoint names other classes ({few(class_names, 3)})"
+            why = f"labels of ImageNet, but the checkpoint names other classes ({first_names(class_names, 3)})"
             raise DataError(f"{where}: {why}; give a CSV of indices (--labels)")
     return wnids
 
@@ -213,7 +218,7 @@ def number_wnids(naming: Naming) -> Numbered:
     if strange := [name for name in naming.names if name not in outputs]:
         what = f"{len(strange)} {naming.what.removeprefix('class ')}s"
         place = naming.place(strange[0])
-        raise DataError(f"{place}: {what} are not wnids of the model's {len(wnids)} classes: {few(strange)}")
+        raise DataError(f"{place}: {what} are not wnids of the model's {len(wnids)} classes: {first_names(strange)}")
     return Numbered(descriptions(wnids), {name: outputs[name] for name in naming.names}, is_sure=True)
 
 
@@ -252,7 +257,7 @@ def _sorted(naming: Naming) -> Numbered:
     by_number = sorted(names, key=lambda n: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", n.lower())])
     if count is not None and len(names) != count:
         guess = "a label would be a guess: {} or the data set's root" if naming.of_folders else "{}"
-        found = f"{len(names)} {naming.what}s ({few(by_text, 3)})"
+        found = f"{len(names)} {naming.what}s ({first_names(by_text, 3)})"
         remedy = guess.format(naming.remedy)
         raise DataError(f"{naming.where}: {found}, but the model has {count} classes; {remedy}")
     ordered, notes = by_number if naming.order == "natural" else by_text, list[str]()
@@ -263,11 +268,11 @@ def _sorted(naming: Naming) -> Numbered:
             strange = [name for name in by_text if name not in places]
             notes.append(
                 f"{ASSUMED_ORDER}that of the sorted names is taken; {len(places)} of {len(names)} are classes of "
-                f"{called}, which has another order and no {few(strange, 3)}; {_deciding(naming)}"
+                f"{called}, which has another order and no {first_names(strange, 3)}; {_deciding(naming)}"
             )
     if by_text != by_number and naming.order is None:
-        two = f"{naming.what}s, whose sorted order ({few(by_text, 3)}) is not their numeric order without case "
-        two += f"({few(by_number, 3)}): torchvision takes the one, timm the other"
+        two = f"{naming.what}s, whose sorted order ({first_names(by_text, 3)}) is not their numeric order without case "
+        two += f"({first_names(by_number, 3)}): torchvision takes the one, timm the other"
         if count is not None:
             raise DataError(f"{naming.where}: {two}; {_deciding(naming)}")
         notes.append(f"{two}; sorted here")
@@ -301,7 +306,7 @@ def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict
             continue
         if len(alike) > 1:
             same = len({classes[place] for place in alike}) < len(alike)
-            meant = few([f"{classes[place]} ({place})" if same else classes[place] for place in alike])
+            meant = first_names([f"{classes[place]} ({place})" if same else classes[place] for place in alike])
             raise DataError(f"{naming.place(name)}: {what} {name!r} may be {meant} of the model; {naming.remedy}")
         if twin is not None and naming.of_folders:
             raise DataError(f"{where}: class folders {twin!r} and {name!r} are one class of the model; merge them")

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..common.files import lines_of, reason
+from ..common.files import lines_of, reason_of
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
-from .class_names import CIFAR10, WNID, few
+from .class_names import CIFAR10, WNID, first_names
 from .images import encode_png, read_image
 from .layouts import LAYOUTS, Question, Sample, label
 from .shapes import CLASSES, Changed
@@ -112,7 +112,7 @@ class CounterfactualSource(ShapesSource):
     """Samples of the test split, each of which can also be had with one thing changed."""
 
     def changed(self, sample_id: str, change: str) -> shapes.Changed:
-        return shapes.changed(int(sample_id.partition("/")[2]), change)
+        return shapes.change_sample(int(sample_id.partition("/")[2]), change)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ EMBEDDED = {
     "embedded:shapes-train": _split("train"),
     "embedded:shapes-pairs": EmbeddedSet("two shapes in each image, with both masks", _pairs, PairsSource()),
     "embedded:shapes-counterfactual": EmbeddedSet(
-        _CHANGED, lambda: _shapes("test", shapes.changeable()), CounterfactualSource()
+        _CHANGED, lambda: _shapes("test", shapes.changeable_samples()), CounterfactualSource()
     ),
 }
 
@@ -286,7 +286,7 @@ class Dataset:
                 wanted = self._distinct(lines_of(ids))
             except (OSError, ValueError) as error:
                 remedy = "give a text file with one id per line"
-                raise DataError(f"{ids}: not a readable list of ids ({reason(error)}); {remedy}") from None
+                raise DataError(f"{ids}: not a readable list of ids ({reason_of(error)}); {remedy}") from None
         else:
             wanted = self._distinct(ids)
         if not wanted:
@@ -391,7 +391,9 @@ def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | N
     if num_classes not in (None, len(CLASSES)):
         raise DataError(f"{spec} has {len(CLASSES)} classes, but the model has {num_classes}")
     if class_names and not set(class_names) & set(CLASSES):
-        raise DataError(f"{spec} shows {few(CLASSES, 3)}, but the model's classes are {few(class_names, 3)}")
+        raise DataError(
+            f"{spec} shows {first_names(CLASSES, 3)}, but the model's classes are {first_names(class_names, 3)}"
+        )
     samples = EMBEDDED[spec].samples()
     note = f"{len(samples)} generated images of {len(CLASSES)} shapes, with masks and boxes"
     return Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), EMBEDDED[spec].source)

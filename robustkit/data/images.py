@@ -21,7 +21,7 @@ from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
 from ..common.preprocessing import INTERPOLATIONS, Preprocessing
 from ..errors import BadImageError, DataError
-from .class_names import few
+from .class_names import first_names
 from .picture_files import FORMATS, Refused, check_exif, open_picture
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
     largest = 65535 if values[-1] > 255 else 255
     others = [value for value in values if 0 < value < largest]
     small = not others or labels or others[-1] <= _SMALL * largest
-    shown = few([str(value) for value in values])
+    shown = first_names([str(value) for value in values])
     if void and values[-1] == largest and small:
         return ObjectMask(np.isin(numbers, others), tuple(others), largest)
     if len(values) == 1 and (values[0] < 2 or values[0] > largest // 2):
@@ -218,7 +218,7 @@ def to_pixels(image: Image.Image, preprocessing: Preprocessing, name: str = "the
     return _transform(preprocessing)(image)
 
 
-def unit(levels: Tensor) -> Tensor:
+def to_unit_range(levels: Tensor) -> Tensor:
     """Return grey levels of 0 … 255, or differences of them, in float32 on [0, 1]: the same bits on every device.
 
     The divisor is a tensor on that device: of a number, or of a tensor on the CPU, CUDA takes the reciprocal and

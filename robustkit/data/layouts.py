@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from ..common.files import json_of, lines_of, reason
+from ..common.files import json_of, lines_of, reason_of
 from ..errors import DataError, unknown
 from .class_names import (
     ASSUMED_ORDER,
@@ -25,7 +25,7 @@ from .class_names import (
     Naming,
     Numbered,
     descriptions,
-    few,
+    first_names,
     imagenet_wnids,
     number_classes,
     number_wnids,
@@ -219,7 +219,7 @@ def _rows(path: Path) -> Iterator[tuple[int, str, list[tuple[str, str]]]]:
         file_column, columns, header = 0, [1], ["filename", "label"]
     else:
         expected = "one of filename, path, image and one of label, class, wnid"
-        raise DataError(f"{path}: columns {few(header)}; expected {expected}")
+        raise DataError(f"{path}: columns {first_names(header)}; expected {expected}")
     for line, row in rows if first is None else chain([first], rows):
         if len(row) <= max(file_column, *columns):
             raise DataError(f"{path.name} line {line}: {len(row)} columns; expected a file name and a label")
@@ -236,7 +236,7 @@ def _parse(path: Path) -> Iterator[tuple[int, list[str]]]:
             if any(row):
                 yield number, [cell.strip() for cell in row]
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{path}: not a readable CSV of labels ({reason(error)}); check --labels") from None
+        raise DataError(f"{path}: not a readable CSV of labels ({reason_of(error)}); check --labels") from None
 
 
 def _finder(images: Sequence[str], prefix: str, where: str) -> Callable[[str, str], str]:
@@ -402,7 +402,7 @@ def _subset(letter: str, q: Question) -> Labels:
         raise DataError(f"{q.where}: layout {layout} needs a model with the 1000 ImageNet classes")
     allowed = timm_list(f"imagenet_{letter}_synsets.txt")
     if strange := [name for name in q.class_folders if name not in allowed]:
-        raise DataError(f"{q.where}: not among the 200 classes of ImageNet-{letter.upper()}: {few(strange)}")
+        raise DataError(f"{q.where}: not among the 200 classes of ImageNet-{letter.upper()}: {first_names(strange)}")
     labels, (_, outputs) = _imagenet(q), _outputs_of_1k(q)
     valid = tuple(outputs[int(index)] for index in timm_list(f"imagenet_{letter}_indices.txt"))
     notes = tuple(note for note in labels.notes if not note.startswith(SUBSET))
@@ -411,11 +411,13 @@ def _subset(letter: str, q: Question) -> Labels:
 
 def _imagenet_v2(q: Question) -> Labels:
     if bad := [n for n in q.class_folders if not (n.isascii() and n.isdigit() and int(n) < 1000)]:
-        raise DataError(f"{q.where}: layout imagenet-v2 expects folders '0' … '999', found {few(bad)}")
+        raise DataError(f"{q.where}: layout imagenet-v2 expects folders '0' … '999', found {first_names(bad)}")
     names, outputs = _outputs_of_1k(q)
     places = {name: outputs[int(name)] for name in q.class_folders}
     if unknown_ones := [name for name, place in places.items() if place < 0]:
-        raise DataError(f"{q.where}: folders of classes that the model has not: {few(unknown_ones)}; leave them out")
+        raise DataError(
+            f"{q.where}: folders of classes that the model has not: {first_names(unknown_ones)}; leave them out"
+        )
     samples, left = _by_folder(q, places)
     return Labels("imagenet-v2", names, samples, None, (*_count(places, samples, names), *left))
 
@@ -427,7 +429,7 @@ def _imagenet_real(q: Question) -> Labels:
         try:
             lists = json_of(q.real_labels, _REAL)
         except (OSError, ValueError) as error:
-            why = f"not a readable JSON list of labels ({reason(error)})"
+            why = f"not a readable JSON list of labels ({reason_of(error)})"
             raise DataError(f"{q.real_labels}: {why}; check --real-labels") from None
     entries = lists if isinstance(lists, list) and all(isinstance(entry, list) for entry in lists) else None
     if entries is None or not all(isinstance(i, int) and 0 <= i < 1000 for entry in entries for i in entry):

@@ -20,10 +20,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..common.files import TEXT, reason, text_of
+from ..common.files import TEXT, reason_of, text_of
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
-from .class_names import few, printable
+from .class_names import first_names, printable
 from .dataset import EMBEDDED, Dataset, Sample, open_dataset
 from .images import check_turn, image_sizes, read_index_mask
 from .sources import FolderSource, ZipSource, list_folder
@@ -150,13 +150,13 @@ def read_names(place: Path, path: Path | None, num_classes: int | None) -> tuple
             lines = [line.strip() for line in text_of(path, TEXT).splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             remedy = "give a text file with one name per line"
-            raise DataError(f"{path}: not a readable list of classes ({reason(error)}); {remedy}") from None
+            raise DataError(f"{path}: not a readable list of classes ({reason_of(error)}); {remedy}") from None
         names = [printable(line) for line in lines if line and not line.startswith("#")]
     if not 0 < len(names) <= _MOST:
         expected = f"1 … {_MOST}, one name per line in label order"
         raise DataError(f"{path or place}: {len(names)} classes; expected {expected}")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise DataError(f"{path}: named more than once: {few(twice)}; expected a different name for each label")
+        raise DataError(f"{path}: named more than once: {first_names(twice)}; expected a different name for each label")
     return tuple(names)
 
 
@@ -244,7 +244,7 @@ class LabelledScenes:
         """
         if self.layout == "embedded":
             split, _, index = sample.id.partition("/")
-            shape = shapes.rendered(split, int(index))
+            shape = shapes.cached_render(split, int(index))
             where, labels = sample.id, shape.mask.astype(np.int32) * (1 + shape.label)
         elif sample.id in self.masks:
             where = str(self.masks[sample.id])
@@ -263,7 +263,7 @@ class LabelledScenes:
         if not strange.any():
             return np.where(ignored, -1, classes).astype(np.int16)
         counts = zip(*np.unique(labels[strange], return_counts=True), strict=True)
-        counted = few([f"{value} on {count} pixels" for value, count in counts])
+        counted = first_names([f"{value} on {count} pixels" for value, count in counts])
         span = f"{self.first} … {self.first + len(self.class_names) - 1}{_ignoring(self.ignored)}"
         remedy = "correct the mask" if self.layout == "ade20k" else "name its class (--classes) or ignore it (--ignore)"
         raise BadImageError(f"{where}: label {counted}; expected {span}; {remedy}")
@@ -330,12 +330,12 @@ def open_scenes(
         scenes = _embedded(str(data_dir)) if embedded else _folders(place, masks, classes, ignore, num_classes)
     count = len(scenes.class_names)
     if num_classes not in (None, count):
-        source = f"{classes or data_dir}: {count} classes ({few(scenes.class_names, 3)})"
+        source = f"{classes or data_dir}: {count} classes ({first_names(scenes.class_names, 3)})"
         raise DataError(f"{source}, but the model has {num_classes}; give those of its outputs, in their order")
     return scenes
 
 
-def whole(dataset: Dataset, sample: Sample) -> Tensor:
+def read_whole(dataset: Dataset, sample: Sample) -> Tensor:
     """Return (3, H, W) uint8: the image at its own size. Raises BadImageError."""
     return torch.from_numpy(np.array(dataset.image(sample))).permute(2, 0, 1).contiguous()
 
@@ -386,4 +386,4 @@ def _scenes(
 
 
 def _ignoring(labels: Sequence[int]) -> str:
-    return f", ignored {few([str(label) for label in labels])}" if labels else ""
+    return f", ignored {first_names([str(label) for label in labels])}" if labels else ""

@@ -77,7 +77,7 @@ def render(split: str, index: int, seed: int = 0) -> Shape:
     draw = draws_of(split, index, seed)
     name, canvas = CLASSES[label(index)], ground_of(draw)
     mask = paint(canvas, draw, name, colours_of(draw, name, canvas))
-    return finished(canvas, mask, label(index))
+    return finish_sample(canvas, mask, label(index))
 
 
 def draws_of(split: str, index: int, seed: int = 0) -> Draws:
@@ -103,7 +103,7 @@ def mask_of(draw: Draws, name: str) -> npt.NDArray[np.uint8]:
     return _mask(window, _pixel_sums(inside))
 
 
-def finished(canvas: Floats, mask: npt.NDArray[np.uint8], label: int) -> Shape:
+def finish_sample(canvas: Floats, mask: npt.NDArray[np.uint8], label: int) -> Shape:
     """Return a painted picture (64, 64, 3) as a sample."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
@@ -117,7 +117,7 @@ def _mask(window: tuple[slice, slice], coverage: Floats) -> npt.NDArray[np.uint8
 
 
 @lru_cache(maxsize=256)
-def rendered(split: str, index: int) -> Shape:
+def cached_render(split: str, index: int) -> Shape:
     """Return `render`'s sample, made once for image, mask and box of several checkpoints; its arrays are read-only."""
     shape = render(split, index)
     for array in (shape.pixels, shape.mask):
@@ -341,7 +341,7 @@ def _grown(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return grown
 
 
-def changeable() -> tuple[int, ...]:
+def changeable_samples() -> tuple[int, ...]:
     """Return the test samples whose shapes wear the colour of their class: those that can be changed."""
     return tuple(index for index in range(SIZES[_SPLIT]) if wears_its_own(draws_of(_SPLIT, index)))
 
@@ -352,7 +352,7 @@ def other_label(index: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def changed(index: int, change: str) -> Changed:
+def change_sample(index: int, change: str) -> Changed:
     """Return a test sample with one thing changed, and all else the same to the bit where it is not painted over.
 
     colour: that of `other_label`'s class, with the same shifts. shape: that class's outline, in the same place, size,
@@ -365,5 +365,5 @@ def changed(index: int, change: str) -> Changed:
     canvas = ground_of(Draws(f"{draw.key}/other ground") if change == "background" else draw)
     colours = colours_of(draw, CLASSES[other if change == "colour" else own], canvas)
     shown = other if change == "shape" else own
-    shape = finished(canvas, paint(canvas, draw, CLASSES[shown], colours), shown)
+    shape = finish_sample(canvas, paint(canvas, draw, CLASSES[shown], colours), shown)
     return Changed(shape, -1 if change == "background" else other)

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..common.files import bytes_of, check_plain, reason
+from ..common.files import bytes_of, check_plain, reason_of
 from ..errors import BadImageError, DataError
 from .images import encode_png
-from .shapes import Changed, Shape, rendered
+from .shapes import Changed, Shape, cached_render
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif")
 _ALSO = (".jfif", ".jpe", ".jif", ".pjpeg", ".pjp", ".dib", ".pbm", ".pnm", ".pfm", ".apng", ".avif")
@@ -128,7 +128,7 @@ class ZipSource(DataSource):
         except BadImageError:
             raise
         except Exception as error:  # zipfile and zlib raise many kinds of errors for a damaged member
-            raise BadImageError(f"{sample_id}: cannot be read from the zip: {reason(error)}") from None
+            raise BadImageError(f"{sample_id}: cannot be read from the zip: {reason_of(error)}") from None
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class ShapesSource(DataSource):
 
 def _shape(sample_id: str) -> Shape:
     split, _, index = sample_id.partition("/")
-    return rendered(split, int(index))
+    return cached_render(split, int(index))
 
 
 @dataclass
@@ -270,7 +270,7 @@ def _open_zip(path: str, process: int) -> tuple[zipfile.ZipFile, dict[str, zipfi
         check_plain(Path(path))
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
-        why = f"not a zip file that can be read ({reason(error)})"
+        why = f"not a zip file that can be read ({reason_of(error)})"
         raise DataError(f"{path}: {why}; expected a folder or a .zip") from None
     end = 0
     for info in sorted(archive.infolist(), key=lambda info: info.header_offset):

@@ -48,7 +48,9 @@ class _Column:
     @property
     def full(self) -> int:
         parts = [self.heading] if self.words else _HEADING.split(self.heading)
-        return max(*map(wide, self.cells), min(max(map(wide, parts)), len(self.heading) if self.words else LEAST), 0)
+        return max(
+            *map(width_of, self.cells), min(max(map(width_of, parts)), len(self.heading) if self.words else LEAST), 0
+        )
 
     @property
     def least(self) -> int:
@@ -88,17 +90,17 @@ def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line
     if left_out:
         where = f"in {elsewhere}, and in" if elsewhere else "in"
         text = f"not shown: {', '.join(left_out)} ({where} a terminal of {needed} columns)"
-        yield from (Line(line, "note") for line in wrapped(text, width))
+        yield from (Line(line, "note") for line in wrap(text, width))
 
 
-def wide(text: str) -> int:
+def width_of(text: str) -> int:
     """Return the columns of a terminal that a text takes."""
     from rich.cells import cell_len
 
     return cell_len(text)
 
 
-def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+def wrap(text: str, width: int, indent: int = 0) -> list[str]:
     """Return a text in lines: broken at white space and after commas, a name that is too long for a line between its
     parts, never inside a number; those after the first are indented.
 
@@ -106,27 +108,27 @@ def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
     """
     lines, line = list[str](), ""
     whole = _BETWEEN.split(text)
-    for part in (p for w in whole for p in (_INSIDE.split(w) if wide(w.rstrip()) > width - indent else [w])):
-        if wide(line + part.rstrip()) > width and line.strip():
+    for part in (p for w in whole for p in (_INSIDE.split(w) if width_of(w.rstrip()) > width - indent else [w])):
+        if width_of(line + part.rstrip()) > width and line.strip():
             lines.append(line.rstrip())
             line = " " * indent
         line += part
-        while wide(line.rstrip()) > width and (cut := _cut(line, width, indent)):
+        while width_of(line.rstrip()) > width and (cut := _cut(line, width, indent)):
             lines.append(line[:cut])
             line = " " * indent + line[cut:]
     return [*lines, line.rstrip()]
 
 
-def shortened(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """Return a text in so many columns: what is too long ends in an ellipsis, which stands for no part of a number."""
-    if wide(text) <= width:
+    if width_of(text) <= width:
         return text
     return f"{text[: _cut(text, width - 1, 0)]}…" if width > 0 else ""
 
 
 def _cut(line: str, width: int, indent: int) -> int:
     """Return the last place before `width` at which a name may be cut; 0 where there is none."""
-    fits = max((place for place in range(len(line)) if wide(line[:place]) <= width), default=0)
+    fits = max((place for place in range(len(line)) if width_of(line[:place]) <= width), default=0)
     digits = re.compile(r"[\d.,+−-]")
     places = range(fits, max(indent, 1), -1)
     return next((p for p in places if not (digits.match(line[p - 1]) and digits.match(line[p]))), 0)
@@ -167,7 +169,7 @@ def _blocks(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
 def _as_lines(column: _Column, width: int) -> list[list[str]]:
     """Return a column as lines below its rows, for each row; nothing where a figure would have to be broken."""
     lines = [f"{column.heading}: {cell}".removeprefix(": ") for cell in column.cells]
-    if not column.words and max(map(wide, lines)) + 2 * INDENT > width:
+    if not column.words and max(map(width_of, lines)) + 2 * INDENT > width:
         return []
     return [[line] if cell else [] for line, cell in zip(lines, column.cells, strict=True)]
 
@@ -190,17 +192,17 @@ def _drawn(
         yield Line("─" * min(width, indent + sum(widths) + GAP * (len(widths) - 1)), "heading")
     for place in range(len(columns[0].cells)):
         if place in above:
-            yield from (Line(line, "head") for line in wrapped(above[place], width, indent=INDENT))
+            yield from (Line(line, "head") for line in wrap(above[place], width, indent=INDENT))
         cells = [column.cells[place] for column in columns]
         if listed:
-            yield from (Line(" " * indent + line) for line in wrapped(cells[0], width - indent, INDENT))
+            yield from (Line(" " * indent + line) for line in wrap(cells[0], width - indent, INDENT))
             named = (f"{column.heading}: {cell}" for column, cell in zip(columns[1:], cells[1:], strict=True) if cell)
             yield from (Line(" " * (indent + INDENT) + line) for line in named)
         else:
-            parts = [wrapped(x, w, INDENT) if c.words else [x] for c, x, w in zip(columns, cells, widths, strict=True)]
+            parts = [wrap(x, w, INDENT) if c.words else [x] for c, x, w in zip(columns, cells, widths, strict=True)]
             yield from _next_to(columns, parts, widths, indent, "row")
         for text in below[place]:
-            yield from (Line(line) for line in wrapped(" " * start + text, width, start + INDENT))
+            yield from (Line(line) for line in wrap(" " * start + text, width, start + INDENT))
 
 
 def _headed(heading: str, width: int) -> list[str]:
@@ -208,11 +210,11 @@ def _headed(heading: str, width: int) -> list[str]:
     first, *words = _HEADING.split(heading)
     lines = [first]
     for word in words:
-        if wide(f"{lines[-1]} {word}") <= width:
+        if width_of(f"{lines[-1]} {word}") <= width:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
-    return [part for line in lines for part in wrapped(line, width)]
+    return [part for line in lines for part in wrap(line, width)]
 
 
 def _widths(columns: Sequence[_Column], width: int) -> list[int]:
@@ -234,7 +236,7 @@ def _next_to(
         line = " " * indent
         for column, part, room in zip(columns, parts, widths, strict=True):
             text = part[number] if number < len(part) else ""
-            space = " " * (room - wide(text))
+            space = " " * (room - width_of(text))
             line += (text + space if column.words else space + text) + " " * GAP
         yield Line(line.rstrip(), style)
 
@@ -269,8 +271,8 @@ def print_line(console: Console, text: str, style: str = "", indent: int = 2, ta
 
     indent: of the lines after the first. taken: columns of the first that are printed already.
     """
-    if text := printable(text):
-        first, *rest = wrapped(" " * taken + text, console.width, indent) if _is_read(console) else [" " * taken + text]
+    if text := strip_controls(text):
+        first, *rest = wrap(" " * taken + text, console.width, indent) if _is_read(console) else [" " * taken + text]
         for line in (first[taken:], *rest):
             _put(console, line, style)
 
@@ -281,14 +283,14 @@ def print_as_it_is(console: Console, *lines: str) -> None:
         _put(console, line)
 
 
-def printable(text: str) -> str:
+def strip_controls(text: str) -> str:
     """Return a text without characters that steer a terminal, which an untrusted run folder or file may hold."""
     return "".join(character for character in text if character.isprintable())
 
 
 def _printable(table: TextTable) -> TextTable:
-    headings, *rows = (tuple(map(printable, texts)) for texts in (table.headings, *table.rows))
-    heads, below = (tuple((at, printable(text)) for at, text in lines) for lines in (table.heads, table.below))
+    headings, *rows = (tuple(map(strip_controls, texts)) for texts in (table.headings, *table.rows))
+    heads, below = (tuple((at, strip_controls(text)) for at, text in lines) for lines in (table.heads, table.below))
     return replace(table, headings=headings, rows=tuple(rows), heads=heads, below=below)
 
 

@@ -11,7 +11,7 @@ def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
 
-def fitted(text: str, size: int, width: int) -> str:
+def fit_text(text: str, size: int, width: int) -> str:
     """Return the text, with its middle left out where it would be wider."""
     face = font(size)
     keep = len(text)

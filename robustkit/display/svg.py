@@ -107,7 +107,7 @@ def style(place: int) -> Style:
     return Style(PALETTE[place % len(PALETTE)], _MARKERS[place % len(_MARKERS)], _LINES[place % len(_LINES)])
 
 
-def plain(text: object, limit: int = 28) -> str:
+def shorten_name(text: object, limit: int = 28) -> str:
     """Return an untrusted name as one line of at most `limit` characters; `…` stands for what is left out in its
     middle, a fraction such as `8/255` as a whole.
     """
@@ -130,16 +130,16 @@ def _is_odd(sign: str) -> bool:
 
 
 def labels(names: Iterable[str], limit: int = 28) -> dict[str, str]:
-    """Return names as labels, `plain` and still distinct: where they differ only in what would be left out, that part
-    is kept.
+    """Return names as labels, `shorten_name` and still distinct: where they differ only in what would be left out, that
+    part is kept.
     """
-    texts = {name: plain(name, limit) for name in dict.fromkeys(names)}
+    texts = {name: shorten_name(name, limit) for name in dict.fromkeys(names)}
     groups: dict[str, list[str]] = {}
     for name, label in texts.items():
         groups.setdefault(label, []).append(name)
     taken: set[str] = set()
     for group in groups.values():
-        lines = [plain(name, 10_000) for name in group]
+        lines = [shorten_name(name, 10_000) for name in group]
         alike_to = sum(1 for _ in takewhile(lambda signs: len(set(signs)) == 1, zip(*lines, strict=False)))
         start = max(0, alike_to - 4) if len(group) > 1 else 0
         for name, line in zip(group, lines, strict=True):
@@ -162,7 +162,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
 
 
-def listed(sentences: Sequence[str]) -> str:
+def list_some(sentences: Sequence[str]) -> str:
     """Return the first of many sentences about checkpoints, and how many more there are."""
     more = len(sentences) - _SPOKEN
     return "; ".join(sentences[:_SPOKEN]) + (f"; and {more} more, which the tables have" if more > 0 else "")
@@ -220,7 +220,7 @@ def _tidy(source: bytes, prefix: str, alt: str) -> str:
     root.attrib.clear()
     look = f"max-width: {WIDEST}; overflow: visible; stroke-linejoin: round; stroke-linecap: butt"
     root.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "viewBox": box, "width": "100%", "style": look}
-    root.attrib |= {"role": "img", "aria-label": plain(alt, 10_000)}
+    root.attrib |= {"role": "img", "aria-label": shorten_name(alt, 10_000)}
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -234,7 +234,7 @@ def _attribute(key: str, value: str, prefix: str) -> str:
     return re.sub(r"-?\d+\.\d{3,}(e-\d+)?", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), value)
 
 
-def roomy(canvas: Canvas) -> None:
+def space_panels(canvas: Canvas) -> None:
     """Make room between panels, so that the first figure of one axis does not touch the last of another."""
     engine: Any = canvas.get_layout_engine()
     engine.set(wspace=0.05, hspace=0.03, w_pad=0.03, h_pad=0.05)
@@ -243,7 +243,7 @@ def roomy(canvas: Canvas) -> None:
 def panels(canvas: Canvas, count: int, columns: int = 2, **options: Any) -> list[Axes]:
     """Return axes in rows of at most `columns`. options: of matplotlib's `subplots`."""
     rows = max(1, math.ceil(count / columns))
-    roomy(canvas)
+    space_panels(canvas)
     grid = canvas.subplots(rows, min(columns, max(1, count)), squeeze=False, **options)
     every: list[Axes] = list(grid.flat)
     for place, axes in enumerate(every):
@@ -280,7 +280,7 @@ def dots(
     axes.plot(x, y, color=look.colour, linewidth=1.6, transform=axes.transData + move, **drawn)
 
 
-def spread(place: int, count: int, step: float, most: float = 24) -> float:
+def series_shift(place: int, count: int, step: float, most: float = 24) -> float:
     """Return the shift of one of `count` series, so that together they are at most `most` wide."""
     return (place - (count - 1) / 2) * min(step, most / max(count, 1))
 

@@ -237,7 +237,7 @@ def part_of(table: TextTable, checkpoint: str = "") -> Part:
     return Part(checkpoint or table.checkpoint, table.headings, table.rows, values, table.flags)
 
 
-def together(tables: Iterable[TextTable], *, folded: bool = False) -> list[Grid]:
+def join_tables(tables: Iterable[TextTable], *, folded: bool = False) -> list[Grid]:
     """Return tables as grids: those of several checkpoints whose titles are alike except for the name become one."""
     groups: dict[tuple[str, str], list[TextTable]] = {}
     for place, table in enumerate(tables):

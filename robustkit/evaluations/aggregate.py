@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ..common.intervals import Floats, bootstrap, wilson
 from ..data.layouts import FLAGGED
 from ..display.text import amount
+from ..moved import keep_old_names
 from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
@@ -80,7 +81,7 @@ def joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table
     return pa.concat_tables(tables, promote_options="default"), list(notes)
 
 
-def readable(table: pa.Table) -> pa.Table:
+def readable_rows(table: pa.Table) -> pa.Table:
     """Return the rows of samples that could be read."""
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
 
@@ -180,11 +181,11 @@ class Gatherer:
         """Take everything it wants from the records, where no summary has read them for it."""
         for checkpoint, condition in run.units():
             if self.wants(checkpoint, condition):
-                self.take(checkpoint, condition, readable(run.table(checkpoint, condition, self.needs)))
+                self.take(checkpoint, condition, readable_rows(run.table(checkpoint, condition, self.needs)))
 
 
 @dataclass
-class Reading:
+class RecordReader:
     """The records of one checkpoint, as families and tasks read them.
 
     unread: why a sample could not be read, by its id; filled while records are read. gatherers: what else takes them.
@@ -208,7 +209,7 @@ class Reading:
         """Return the flags of a condition's records, `table`, that do not depend on the family. claimed: as of
         `record_flags`.
         """
-        flags = record_flags(table, readable(table), self.manifest, self.checkpoint, condition, claimed)
+        flags = record_flags(table, readable_rows(table), self.manifest, self.checkpoint, condition, claimed)
         return [*flags, *self._of_setup]
 
     @cached_property
@@ -292,3 +293,6 @@ class Results(Sequence[SummaryRow]):
             gatherer.read(self.run)
         assert isinstance(gatherer, kind)
         return gatherer
+
+
+keep_old_names(__name__, Reading="RecordReader", readable="readable_rows")

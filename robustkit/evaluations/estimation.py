@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FEWEST = 30
-"""Fewer samples with the dear figure have no interval: it rests on a normal approximation."""
+"""Fewer samples with the expensive figure have no interval: it rests on a normal approximation."""
 FOLDS = 5
 """Parts of the samples, every fifth in one, each weighted by what the others say; fewer samples are a fold each."""
 _ADDED = 2  # samples of each kind that the spread of right and wrong is taken with
@@ -44,18 +44,18 @@ class Supported(NamedTuple):
     weight: float
 
 
-def supported_mean(dear: Floats, cheap: Floats, others: Floats, binary: bool = False) -> Supported:
-    """Return the mean of a dear figure, supported by a cheap one.
+def supported_mean(expensive: Floats, cheap: Floats, others: Floats, binary: bool = False) -> Supported:
+    """Return the mean of an expensive figure, supported by a cheap one.
 
-    dear, cheap: (m,) both figures of m samples drawn at random. others: (N,) the cheap figure of the other samples.
+    expensive, cheap: (m,) both figures of m samples drawn at random. others: (N,) the cheap one of the other samples.
     binary: both are 0 or 1. Then the published interval is too narrow where few samples differ: 0.78 of 5 % at m = 100
-    hold a share of 2 %. So the spread of the differences is taken with two samples more that only the dear figure
+    hold a share of 2 %. So the spread of the differences is taken with two samples more that only the expensive figure
     calls right, and two that only the cheap one does, as Agresti and Coull (1998) do for a single share.
     """
-    m, n = len(dear), len(others)
-    weights = crossed_weights(dear, cheap, others)
+    m, n = len(expensive), len(others)
+    weights = crossed_weights(expensive, cheap, others)
     weight = float(weights.mean())
-    differences = dear - weights * cheap
+    differences = expensive - weights * cheap
     support = weight * float(others.mean()) if n else 0.0
     value = support + float(differences.mean())
     if m < FEWEST:
@@ -67,16 +67,16 @@ def supported_mean(dear: Floats, cheap: Floats, others: Floats, binary: bool = F
     return Supported(value, max(low, 0.0), min(high, 1.0), weight) if binary else Supported(value, low, high, weight)
 
 
-def crossed_weights(dear: Floats, cheap: Floats, others: Floats) -> Floats:
+def crossed_weights(expensive: Floats, cheap: Floats, others: Floats) -> Floats:
     """Return the weight (m,) of each sample, tuned on those of the other folds; shapes as in `supported_mean`."""
-    fold = np.arange(len(dear)) % min(FOLDS, len(dear))
-    if len(dear) < 2:
-        return np.zeros(len(dear))
-    tuned = [tuned_weight(dear[fold != part], cheap[fold != part], others) for part in range(fold.max() + 1)]
+    fold = np.arange(len(expensive)) % min(FOLDS, len(expensive))
+    if len(expensive) < 2:
+        return np.zeros(len(expensive))
+    tuned = [tuned_weight(expensive[fold != part], cheap[fold != part], others) for part in range(fold.max() + 1)]
     return np.array(tuned)[fold]
 
 
-def tuned_weight(dear: Floats, cheap: Floats, others: Floats) -> float:
+def tuned_weight(expensive: Floats, cheap: Floats, others: Floats) -> float:
     """Return the weight in [0, 1] of the cheap figure that makes the estimate's variance least; 0 where it is constant.
 
     Shapes as in `supported_mean`.
@@ -84,10 +84,10 @@ def tuned_weight(dear: Floats, cheap: Floats, others: Floats) -> float:
     if not len(others):
         return 0.0
     variance = float(np.concatenate([cheap, others]).var(ddof=1))
-    covariance = float(((dear - dear.mean()) * (cheap - cheap.mean())).mean())
+    covariance = float(((expensive - expensive.mean()) * (cheap - cheap.mean())).mean())
     if not variance > 0:
         return 0.0
-    return min(max(covariance / ((1 + len(dear) / len(others)) * variance), 0.0), 1.0)
+    return min(max(covariance / ((1 + len(expensive) / len(others)) * variance), 0.0), 1.0)
 
 
 HEADINGS = ("condition", "n", "plain [95 %]", "supported [95 %]", "by", "λ", "on more")
@@ -108,8 +108,8 @@ def supported_rows(
     """
     figure, cheap = (next(name for name in each.column_names if name != "sample_id") for each in (table, others))
     known = dict(zip(others["sample_id"].to_pylist(), column_of(others, cheap), strict=True))
-    dear = zip(table["sample_id"].to_pylist(), column_of(table, figure), strict=True)
-    both = np.array([(value, known.pop(sample)) for sample, value in dear if sample in known]).reshape(-1, 2)
+    expensive = zip(table["sample_id"].to_pylist(), column_of(table, figure), strict=True)
+    both = np.array([(value, known.pop(sample)) for sample, value in expensive if sample in known]).reshape(-1, 2)
     rest = np.array([*known.values()])
     if not len(both) or not len(rest) or not (np.isfinite(both).all() and np.isfinite(rest).all()):
         return

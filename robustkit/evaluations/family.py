@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from .interface import ShortRow, Vocabulary
-from .registry import EVERY_FAMILY, OWN_KINDS, kind_of, name_of, plugged, vocabulary_of
+from .registry import EVERY_FAMILY, OWN_KINDS, kind_of, name_of, plugin_family, vocabulary_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from ..protocol.card import Card
     from ..protocol.condition import Condition
     from ..runs.manifest import Manifest
-    from .aggregate import Gatherer, Number, Reading, Result, Results
+    from .aggregate import Gatherer, Number, RecordReader, Result, Results
     from .interface import Clause, Cost
     from .metrics import Cells, Metric
-    from .records import Compared, PerSample, Recorded
-    from .subject import Batch, Evaluation, Shown, Subject
+    from .records import CheckpointRecords, Compared, PerSample
+    from .subject import Batch, EvaluatedModel, Evaluation, Shown
 
     Looks = Mapping[str, Style]
     """The style of each checkpoint in all figures, by its name."""
@@ -96,11 +96,11 @@ class Evaluator(Part):
 
         return Cost()
 
-    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+    def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         """Return what the condition makes the network see."""
         raise NotImplementedError(f"{self.name} shows no images of its own")
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return the columns of a batch: by default, how the model does on what the condition shows."""
         from .subject import score_shown
 
@@ -110,11 +110,11 @@ class Evaluator(Part):
 class Aggregator(Part):
     """Records into results, of one checkpoint and of two."""
 
-    def summary(self, reading: Reading) -> Summary | None:
+    def summary(self, reading: RecordReader) -> Summary | None:
         """Return what summarises its records; None where the task does so, because its conditions show images."""
         return None
 
-    def overview(self, reading: Reading) -> Overview | None:
+    def overview(self, reading: RecordReader) -> Overview | None:
         """Return what it computes from all results of a checkpoint on images; None for nothing."""
         return None
 
@@ -122,7 +122,7 @@ class Aggregator(Part):
         """Return what its sections of the page gather from records, besides the results."""
         return ()
 
-    def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
+    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
         """Return flags of a condition whose samples, `read`, the task scores."""
         return []
 
@@ -131,12 +131,12 @@ class Aggregator(Part):
         return ()
 
     def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
         """Yield condition and metric of its conditions in `common` to compare, besides what the task compares."""
         yield from ((text, metric.name) for text in common for metric in self.words.metrics if metric.paired)
 
-    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
+    def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample | None:
         """Return a figure for each sample: by default, the column with the name of one of its own metrics.
 
         None where the task knows it. Raises RunError where there are no records, or no such metric.
@@ -270,7 +270,7 @@ def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> l
 
 def family_of(kind: str) -> AnyFamily:
     """Return the family of the conditions of a kind, such as `cam`."""
-    return plugged(kind) or _own(vocabulary_of(kind))
+    return plugin_family(kind) or _own(vocabulary_of(kind))
 
 
 def families_by_place() -> list[AnyFamily]:

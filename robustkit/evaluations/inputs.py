@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ..protocol.condition import Condition
 from .family import family_of
-from .subject import Batch, Shown, Subject
+from .subject import Batch, EvaluatedModel, Shown
 
 
-def attacked_inputs(subject: Subject, batch: Batch, condition: Condition) -> Tensor:
+def attacked_inputs(subject: EvaluatedModel, batch: Batch, condition: Condition) -> Tensor:
     """Return the inputs that an attack changes, (B, ...) in the card's space: the clean ones, or as the condition
     shows them under which it attacks.
     """
@@ -20,12 +20,12 @@ def attacked_inputs(subject: Subject, batch: Batch, condition: Condition) -> Ten
     )
 
 
-def inputs_under(subject: Subject, batch: Batch, under: Condition) -> Tensor:
+def inputs_under(subject: EvaluatedModel, batch: Batch, under: Condition) -> Tensor:
     """Return what the network sees under a condition, made as it is alone; (B, 3, H, W) in the card's space."""
     return subject.kept(under, batch.samples, lambda: shown_under(subject, batch, under).inputs)
 
 
-def shown_under(subject: Subject, batch: Batch, under: Condition) -> Shown:
+def shown_under(subject: EvaluatedModel, batch: Batch, under: Condition) -> Shown:
     """Return what a condition shows the network, made as it is alone."""
     rng = subject.rng(batch.samples, under)
     alone = replace(batch, tell=None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
-from ..protocol.condition import Condition, ConditionPattern, Value, parse_parameters, show
+from ..protocol.condition import Condition, ConditionPattern, Value, format_value, parse_parameters
 from .metrics import Metric, SummaryRow, Term, is_finite
 
 BACKWARD = 1.5
@@ -192,7 +192,7 @@ class Vocabulary:
             ProtocolError: an unknown parameter, or a value of the wrong type.
         """
         kind, given = parse_parameters(text, self.parameters)
-        inside = ",".join(f"{key}={show(value)}" for key, value in given.items())
+        inside = ",".join(f"{key}={format_value(value)}" for key, value in given.items())
         return Condition(kind, f"{kind}({inside})" if inside else kind, tuple(given.items()))
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:

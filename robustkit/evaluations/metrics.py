@@ -27,7 +27,7 @@ class Metric:
     where it names none. parametric: the name continues with a parameter, such as a class. drafted: a drafted policy has
     a rule on it. hub: its type and its name in the metadata of a model card; None where it has none. noun: what a
     sentence calls it, where that is not the label. narrowed_by: what makes its interval narrower, where that is not
-    samples alone, so that no number of them can be told. by_rank: figures of the same samples are compared by the
+    samples alone, so that their number is unknown. by_rank: figures of the same samples are compared by the
     ranks of their differences, not by their means. least, most: what no value is below, or above; those of shares are
     0 and 1. also: what else people call it. short: what the heading of a column calls it, where that is not the label.
     bare: whether a column leaves its interval out.
@@ -101,7 +101,7 @@ def mean_share(
     return Metric(name, label, 100, better, paired=True, share=True, drafted=drafted, hub=hub)
 
 
-def named(metrics: Iterable[Metric], name: str) -> Metric | None:
+def metric_named(metrics: Iterable[Metric], name: str) -> Metric | None:
     """Return the metric of this name, also of a parametric one such as `iou(CLASS)`; None where there is none."""
     for metric in metrics:
         if metric.name == name and not metric.parametric:
@@ -131,7 +131,7 @@ TERMS = (
 )
 
 
-def supported(metric: Metric) -> Metric:
+def supported_name(metric: Metric) -> Metric:
     """Return what the supported figure of a metric is called."""
     label, percent = metric.label.removesuffix(" %"), " %" * metric.label.endswith(" %")
     return Metric(
@@ -188,7 +188,7 @@ def is_whole(row: SummaryRow | None) -> bool:
     return row is not None and not any(flag.startswith(INCOMPLETE) for flag in row["flags"])
 
 
-def finite(cells: Cells, condition: str, metric: str) -> float | None:
+def finite_or_none(cells: Cells, condition: str, metric: str) -> float | None:
     """Return a value; None where there is none or it is not finite."""
     row = cells.get((condition, metric))
     return None if row is None or not is_finite(row["value"]) else float(row["value"])

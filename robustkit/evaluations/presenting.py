@@ -74,7 +74,7 @@ def flags_of(results: Results, of: Callable[[str], bool] = lambda condition: Tru
     for row in results:
         flags = tuple(flag for flag in row["flags"] if counts(row, flag)) if of(row["condition"]) else ()
         every.append(Flagged(row["checkpoint"], row["condition"], flags, manifest))
-    return raised(every, short_names(manifest.names))
+    return raised_flags(every, short_names(manifest.names))
 
 
 def flag_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def of_family(name: str) -> Callable[[str], bool]:
     return lambda condition: family_of(kind_of(condition)).name == name
 
 
-def raised(every: Iterable[Flagged], called: Mapping[str, str]) -> list[Flag]:
+def raised_flags(every: Iterable[Flagged], called: Mapping[str, str]) -> list[Flag]:
     """Return each doubt about results once. every: with those without a flag. called: the checkpoints, with what they
     are called.
     """
@@ -209,7 +209,7 @@ def gaps_of(run: RunFolder) -> list[Gap]:
     ]
 
 
-def unfinished(run: RunFolder, checkpoint: str | None = None) -> str:
+def unfinished_line(run: RunFolder, checkpoint: str | None = None) -> str:
     """Return a line that says what a run lacks, and the command that completes it; empty for a finished one.
 
     checkpoint: only what this one lacks.

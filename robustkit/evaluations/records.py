@@ -24,6 +24,7 @@ from scipy.special import betainc
 from ..common.intervals import Floats
 from ..common.plugins import GROUPS, declared
 from ..errors import DamagedRecord, PluginError, ProtocolError, RunError, unknown
+from ..moved import keep_old_names
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .registry import EVERY_FAMILY, kind_of, pattern_of, words_of
@@ -100,7 +101,7 @@ class Samples:
 
     def of(self, name: str, ids: pa.Array) -> Floats:
         """Return a column for the samples with these ids, all of which are there."""
-        return aligned(self.ids, self.columns[name], ids)
+        return align(self.ids, self.columns[name], ids)
 
 
 PerSample = tuple["pa.Array", Floats]
@@ -108,7 +109,7 @@ PerSample = tuple["pa.Array", Floats]
 
 
 @dataclass(frozen=True)
-class Recorded:
+class CheckpointRecords:
     """A checkpoint of a run. What was read from its records is kept, so that each is read once.
 
     memo: what a task keeps besides.
@@ -179,7 +180,7 @@ class Recorded:
         return self._order[1], self._order[2]
 
 
-def aligned(ids: pa.Array, values: Floats, wanted: pa.Array) -> Floats:
+def align(ids: pa.Array, values: Floats, wanted: pa.Array) -> Floats:
     """Return the values of the wanted samples, which are in the same order."""
     if ids.equals(wanted):
         return values
@@ -196,7 +197,7 @@ def common_ids(ids: Sequence[pa.Array]) -> pa.Array:
     return reduce(lambda kept, other: kept if kept.equals(other) else kept.filter(pc.is_in(kept, value_set=other)), ids)
 
 
-def nothing_common(first: Recorded, second: Recorded, condition: str) -> RunError:
+def nothing_common(first: CheckpointRecords, second: CheckpointRecords, condition: str) -> RunError:
     """Return the error for two checkpoints whose records share no sample."""
     return RunError(
         f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no sample in common under {condition}; "
@@ -213,19 +214,19 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Right:
+class Outcomes:
     """Whether samples, by their ids, were predicted right under some condition."""
 
     ids: pa.ChunkedArray
     right: Bools
 
     @classmethod
-    def of(cls, table: pa.Table) -> Right:
+    def of(cls, table: pa.Table) -> Outcomes:
         """Return the answers of a condition's readable rows."""
         return cls(table["sample_id"], table["correct"].fill_null(False).to_numpy().astype(bool))
 
 
-def aligned_outcomes(rights: Sequence[Right]) -> list[Bools]:
+def aligned_outcomes(rights: Sequence[Outcomes]) -> list[Bools]:
     """Return one array for each condition, of the samples that all of them have."""
     if all(each.ids.equals(rights[0].ids) for each in rights[1:]):
         return [each.right for each in rights]
@@ -234,7 +235,7 @@ def aligned_outcomes(rights: Sequence[Right]) -> list[Bools]:
     return [np.array([each[name] for name in common], dtype=bool) for each in by_id]
 
 
-def chance(more: int, fewer: int) -> float:
+def sign_test(more: int, fewer: int) -> float:
     """Return the probability that a fair coin gives at least `more` heads in `more + fewer` throws: McNemar's exact
     test, one-sided.
     """
@@ -324,3 +325,6 @@ def check_plugins(manifest: Manifest) -> None:
         plugin = EVERY_FAMILY.plugin(kind_of(text))
         if plugin is not None and plugin.name not in families:
             raise PluginError(f"{text} of the run is not of {plugin.words}, which has taken its name: leave that out")
+
+
+keep_old_names(__name__, Recorded="CheckpointRecords", Right="Outcomes")

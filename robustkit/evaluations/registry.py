@@ -12,10 +12,10 @@ from attacks.registry import ATTACKS, DENSE_ATTACKS
 
 from ..common.plugins import Registry, built_in
 from ..errors import ProtocolError
-from ..protocol.card import number
+from ..protocol.card import parse_number
 from ..protocol.condition import ConditionPattern, split_list
 from .interface import Named, Place, Vocabulary
-from .metrics import Metric, named
+from .metrics import Metric, metric_named
 
 FOLDERS = {
     "clean": "clean",
@@ -63,7 +63,7 @@ def is_attack(kind: str) -> bool:
     return kind not in EVERY_FAMILY
 
 
-def plugged(kind: str) -> Any:
+def plugin_family(kind: str) -> Any:
     """Return the family of a kind of condition that is a slice's or a plug-in's; None where it has a folder here."""
     return EVERY_FAMILY[kind] if kind not in FOLDERS and kind in EVERY_FAMILY else None
 
@@ -80,7 +80,7 @@ def kind_of(text: str) -> str:
 
 def vocabulary_of(kind: str) -> Vocabulary:
     """Return the vocabulary of a kind of condition, such as `cam`."""
-    family = plugged(kind)
+    family = plugin_family(kind)
     words: Vocabulary = module_of(kind, "condition").VOCABULARY if family is None else family.words
     return words
 
@@ -113,7 +113,7 @@ def shows(text: str) -> bool:
 
 def metric_in(words: Vocabulary, name: str) -> Metric | None:
     """Return the metric of this name that a family has; None where it has none."""
-    return named((*words.metrics, *words.derived_metrics), name)
+    return metric_named((*words.metrics, *words.derived_metrics), name)
 
 
 def shares_of(text: str) -> dict[str, float]:
@@ -161,7 +161,7 @@ def pattern_of(text: str) -> ConditionPattern:
     return ConditionPattern(plain if items else name, name, what, pairs)
 
 
-def fits(pattern: ConditionPattern, condition: str) -> bool:
+def matches(pattern: ConditionPattern, condition: str) -> bool:
     """Whether the pattern means a run's condition."""
     other = pattern_of(condition)
     if (pattern.name, pattern.what) != (other.name, other.what):
@@ -175,7 +175,7 @@ def fits(pattern: ConditionPattern, condition: str) -> bool:
 
 def is_exactly(pattern: ConditionPattern, condition: str) -> bool:
     """Whether a run's condition is this one, with nothing more."""
-    return fits(pattern, condition) and fits(pattern_of(condition), pattern.text)
+    return matches(pattern, condition) and matches(pattern_of(condition), pattern.text)
 
 
 def check_condition(text: str) -> ConditionPattern:
@@ -191,10 +191,10 @@ def check_condition(text: str) -> ConditionPattern:
 
 def _equal(key: str, wanted: str, actual: str) -> bool:
     if key == "under":
-        return fits(pattern_of(wanted), actual)
+        return matches(pattern_of(wanted), actual)
     if wanted == actual:
         return True
     try:
-        return math.isclose(float(number(wanted)), float(number(actual)), rel_tol=1e-9)
+        return math.isclose(float(parse_number(wanted)), float(parse_number(actual)), rel_tol=1e-9)
     except (ProtocolError, OverflowError):
         return False

@@ -36,7 +36,7 @@ from ..runs.folder import RunFolder
 from ..runs.progress import Progress
 from .interface import Cost
 from .setup_flags import DECISIVE, FEWEST
-from .subject import Batch, Subject, Supply
+from .subject import Batch, EvaluatedModel, SampleSource
 
 STATED, MOST, SCENES = 64, 1024, 32
 """Images that are looked at, at most and at even distances: for a part that is stated and for a crop, for attention and
@@ -57,7 +57,7 @@ _MATTERS = 0.05  # nats by which another crop must be better to be named
 _BATCH = 16
 
 
-def unsuited(dataset: Dataset, scenes: bool) -> str:
+def unsuited_reason(dataset: Dataset, scenes: bool) -> str:
     """Return why the set-up cannot be checked on these images; empty where it can. scenes: they are labelled by masks,
     not by samples.
     """
@@ -71,7 +71,7 @@ class _Images:
 
     def __init__(
         self,
-        supply: Supply,
+        supply: SampleSource,
         preprocessing: Preprocessing,
         most: int,
         decoded: Callable[[Sequence[Sample]], list[tuple[Sample, Tensor]]],
@@ -114,8 +114,8 @@ class _Images:
 
 def check_setup(
     run: RunFolder,
-    subject: Subject,
-    supply: Supply,
+    subject: EvaluatedModel,
+    supply: SampleSource,
     preprocessing: Preprocessing,
     decoded: Callable[[Sequence[Sample]], list[tuple[Sample, Tensor]]],
     progress: Progress,
@@ -142,7 +142,7 @@ def check_setup(
     return failed
 
 
-def _checked(run: RunFolder, subject: Subject, images: _Images, assumed: Sequence[str], scenes: bool) -> str:
+def _checked(run: RunFolder, subject: EvaluatedModel, images: _Images, assumed: Sequence[str], scenes: bool) -> str:
     """Compare the candidates, and write what came out. Return why not; empty where it did."""
     classes = len(subject.valid) if subject.valid is not None else subject.classifier.identity.num_classes
     guessing, name = math.log(classes), subject.classifier.identity.name

@@ -27,7 +27,7 @@ DECISIVE = ("attention", "normalisation")
 """The parts that change what a model is. A crop or an interpolation changes figures by little, so an assumed one is
 stated, and flagged only where another fits better."""
 FEWEST = 10
-"""Images below which nothing can be told."""
+"""Images below which nothing can be decided."""
 _BETTER, _UNKNOWN, _FITS = "another-fits-better", "cannot-tell", "fits"
 _LOOK = "robustkit inspect CHECKPOINT --data-dir DIR says what fits"
 

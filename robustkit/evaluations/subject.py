@@ -22,9 +22,10 @@ from ..attention.surrogates import can_be_seen, key_loss, surrogates
 from ..common.determinism import float32, lacks_order, ordered, seeded
 from ..common.randomness import SampleRng, upload
 from ..data.dataset import Dataset, Sample
-from ..data.images import unit
-from ..models.device import free
+from ..data.images import to_unit_range
+from ..models.device import free_memory
 from ..models.identity import Classifier
+from ..moved import keep_old_names
 from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.kept_images import Picture
@@ -33,7 +34,7 @@ Reader = Callable[[Sample], Tensor]
 """From a sample to its input, a tensor; samples of one shape share a batch. Raises BadImageError."""
 
 
-class Supply(Protocol):
+class SampleSource(Protocol):
     """The samples of a run, with their inputs and truths on request."""
 
     @property
@@ -51,7 +52,7 @@ class Supply(Protocol):
         """
 
 
-class Lens(nn.Module):
+class ScoringModel(nn.Module):
     """A classifier as an attack under some card sees it: tensors of the card's space in, float32 logits out.
 
     network: the bare network; pixels are normalised before it. dtype: of the pass. valid: the classes that compete,
@@ -185,7 +186,7 @@ class Evaluation:
     change: Tensor | None = None
 
 
-class Subject:
+class EvaluatedModel:
     """One checkpoint on its device under one card. Each task's subclass says how it is attacked and scored.
 
     schema: of its records. reused: texts of conditions whose images the next condition also takes; they are kept until
@@ -217,14 +218,16 @@ class Subject:
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
         self._answered: dict[Hashable, Any] = {}
         competing = None if valid is None else torch.tensor(valid, device=settings.device)
-        self.exact = Lens(self.classifier, card, torch.float32, competing)
+        self.exact = ScoringModel(self.classifier, card, torch.float32, competing)
         self.fast = (
-            Lens(self.classifier, card, settings.dtype, competing) if settings.dtype != torch.float32 else self.exact
+            ScoringModel(self.classifier, card, settings.dtype, competing)
+            if settings.dtype != torch.float32
+            else self.exact
         )
         if settings.compile:
             self.fast.network = torch.compile(classifier.network)
         autocast = card.score_autocast and settings.device.type == "cuda"
-        self.scorer = Lens(self.classifier, card, torch.float16, competing) if autocast else self.exact
+        self.scorer = ScoringModel(self.classifier, card, torch.float16, competing) if autocast else self.exact
 
     def _placed(self, classifier: Classifier) -> Classifier:
         """Return the classifier laid out in memory as its inputs are; before it moves to its device."""
@@ -274,7 +277,7 @@ class Subject:
             return False
         self.settings = replace(self.settings, batch_size=size // 2)
         self.forget()
-        free(self.settings.device)
+        free_memory(self.settings.device)
         return True
 
     def rng(self, samples: Sequence[Sample], condition: Condition) -> SampleRng:
@@ -390,31 +393,31 @@ def _is_cnn(classifier: Classifier) -> bool:
     return classifier.identity.attention == "none"
 
 
-class ImageSubject(Subject):
+class ImageSubject(EvaluatedModel):
     """A checkpoint of images, whose inputs are (B, 3, H, W) uint8 pixels. eps and distances are in pixel units."""
 
     def _placed(self, classifier: Classifier) -> Classifier:
         return classifier.to(memory_format=torch.channels_last) if _is_cnn(classifier) else classifier
 
     def inputs(self, raw: Tensor) -> Tensor:
-        clean = unit(raw.to(self.settings.device))
+        clean = to_unit_range(raw.to(self.settings.device))
         if _is_cnn(self.classifier):
             clean = clean.contiguous(memory_format=torch.channels_last)
         return clean if self.card.space == "pixels" else self.classifier.normalize(clean)
 
     def change(self, raw: Tensor, shown: Tensor, inputs: Tensor) -> Tensor:
-        return unit(shown.float() - raw.to(shown.device).float())
+        return to_unit_range(shown.float() - raw.to(shown.device).float())
 
     def pictures(self, batch: Batch, **parts: Tensor) -> dict[str, Picture]:
-        """Return pictures of the samples to keep, by id. parts: as `picture` takes them, batched."""
+        """Return pictures of the samples to keep, by id. parts: as `encode_picture` takes them, batched."""
         return {
-            sample.id: picture(**{name: values[index] for name, values in parts.items()})
+            sample.id: encode_picture(**{name: values[index] for name, values in parts.items()})
             for index, sample in enumerate(batch.samples)
             if sample.id in batch.keep
         }
 
 
-def picture(image: Tensor | None = None, delta: Tensor | None = None, heat: Tensor | None = None) -> Picture:
+def encode_picture(image: Tensor | None = None, delta: Tensor | None = None, heat: Tensor | None = None) -> Picture:
     """Return the picture of an image, (3, H, W) uint8 or floats in [0, 1]; of a change, (3, H, W) floats in pixels;
     and of a map, (H, W) floats in [0, 1].
     """
@@ -458,13 +461,13 @@ def _small_map(levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes
     return buffer.getvalue()
 
 
-def show_pixels(subject: Subject, batch: Batch, shown: Tensor, known: bool = True) -> Shown:
+def show_pixels(subject: EvaluatedModel, batch: Batch, shown: Tensor, known: bool = True) -> Shown:
     """Return (B, 3, H, W) uint8 pixels as the network sees them. known: whether they are the batch's own, changed."""
     inputs = subject.inputs(shown)
     return Shown(inputs, lambda: shown, subject.change(batch.inputs, shown, inputs) if known else None)
 
 
-def show_attacked(subject: Subject, inputs: Tensor, result: AttackResult) -> Shown:
+def show_attacked(subject: EvaluatedModel, inputs: Tensor, result: AttackResult) -> Shown:
     """Return what an attack made of inputs (B, ...) in the card's space, with its change in the units of records."""
     adversarials, classifier = result.adversarials, subject.classifier
     as_it_is = subject.card.space != "normalised"
@@ -479,10 +482,13 @@ def show_attacked(subject: Subject, inputs: Tensor, result: AttackResult) -> Sho
     )
 
 
-def score_shown(subject: Subject, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
+def score_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
     """Return how the model does on the images that a condition shows."""
     subject.keep(condition, batch.samples, shown.inputs)
     with torch.inference_mode():
         rows = subject.answers(shown.inputs, batch)
     pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
     return Evaluation(rows | subject.distance(shown.change, len(batch)), pictures=pictures)
+
+
+keep_old_names(__name__, Subject="EvaluatedModel", Supply="SampleSource", Lens="ScoringModel")

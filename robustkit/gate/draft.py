@@ -11,15 +11,15 @@ from ..common.plugins import plugin_session
 from ..errors import ProtocolError
 from ..evaluations.maps.condition import is_control
 from ..evaluations.metrics import SummaryRow
-from ..evaluations.presenting import chief_figures, unfinished
+from ..evaluations.presenting import chief_figures, unfinished_line
 from ..evaluations.registry import check_condition, shares_of
 from ..evaluations.setup_flags import is_of_setup
 from ..protocol.condition import CLEAN
 from ..runs.description import shown_as
 from ..runs.folder import RunFolder
 from ..tasks.registry import find_metric, metric_of
-from .output import plain
-from .policy import FEWEST, always_meets, quoted
+from .output import plain_line
+from .policy import FEWEST, always_meets, quote
 from .verdicts import MeasuredRun, heads_of, is_of_missing, settings_of
 
 _MOST = 12  # flags that a draft names
@@ -67,9 +67,9 @@ def draft(run: RunFolder, every: bool = False) -> str:
     """
     subject = MeasuredRun(run)
     scope = "" if every else SHORT + SEVERAL * (len(subject.cells) > 1)
-    if gap := unfinished(run):
-        scope += UNFINISHED.format(gap=plain(gap))
-    lines = [HEAD.format(run=plain(run.path.resolve().name), scope=scope)]
+    if gap := unfinished_line(run):
+        scope += UNFINISHED.format(gap=plain_line(gap))
+    lines = [HEAD.format(run=plain_line(run.path.resolve().name), scope=scope)]
     data = subject.manifest.data
     lines += _rule("same card: attacks and their parameters", _is("protocol", subject.manifest.protocol.tag))
     lines += _rule(f"same images: {data.n} of {data.name}", _is("data digest", data.digest))
@@ -84,7 +84,7 @@ def _of_each(subject: MeasuredRun) -> Iterator[str]:
     for name, cells in subject.cells.items():
         if not cells:
             continue
-        yield f"\n# {plain(name)}\n"
+        yield f"\n# {plain_line(name)}\n"
         yield from _formula(subject, [name], name)
         yield from _inputs(subject, name, name)
         yield from _flags(subject, [name], name)
@@ -132,7 +132,7 @@ def _chief(subject: MeasuredRun, condition: str, metric: str, why: str) -> Itera
         for name in finite:
             yield from _bound(rows[name], name, why)
         return
-    several = f"{plain(weakest)}, " if len(finite) > 1 else ""
+    several = f"{plain_line(weakest)}, " if len(finite) > 1 else ""
     yield from _bound(rows[weakest], "", f"{why}: {several}".removesuffix(": "))
     worst = _interval(rows[weakest])
     for name in finite:
@@ -165,7 +165,7 @@ def _of_row(subject: MeasuredRun, row: SummaryRow, name: str) -> Iterator[str]:
 def _bound(row: SummaryRow, checkpoint: str, why: str = "") -> Iterator[str]:
     """Yield a rule that the figure's interval meets as a whole; a comment where there can be none."""
     condition, metric, value = row["condition"], row["metric"], row["value"]
-    what = f"{metric} under {plain(condition)}"
+    what = f"{metric} under {plain_line(condition)}"
     if not math.isfinite(value):
         yield f"\n# {what} is {value}: no rule\n"
         return
@@ -179,7 +179,7 @@ def _bound(row: SummaryRow, checkpoint: str, why: str = "") -> Iterator[str]:
     bound = math.ceil(100 * high - 1e-9) / 100 if falls else math.floor(100 * low + 1e-9) / 100
     sign, metric_ends = "<=" if falls else ">=", metric_of(metric).ends
     if always_meets(sign, bound, metric_ends) or (bound <= 0 and not falls):
-        yield f"\n# {what} is {plain(comment)}: no bound that a run could miss\n"
+        yield f"\n# {what} is {plain_line(comment)}: no bound that a run could miss\n"
         return
     written = f"{100 * bound:.0f} %" if bound > 1 and metric_of(metric).scale == 100 else f"{bound:.2f}"
     flags = f"; flags: {'; '.join(row['flags'])}" if row["flags"] and not why else ""  # else a rule names them
@@ -204,7 +204,8 @@ def _formula(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Ite
         yield from _rule("same heads, of the same training images", _is("heads", heads), checkpoint)
     for name in names:
         digest = str(subject.checkpoints[name].sha256)
-        yield f"# these very weights{f' of {plain(name)}' * (len(names) > 1)}: {_is('checkpoint sha256', digest)}\n"
+        whose = f" of {plain_line(name)}" if len(names) > 1 else ""
+        yield f"# these very weights{whose}: {_is('checkpoint sha256', digest)}\n"
 
 
 def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
@@ -216,7 +217,7 @@ def _inputs(subject: MeasuredRun, name: str, checkpoint: str) -> Iterator[str]:
 def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Iterator[str]:
     every = dict.fromkeys(flag for name in names for row in subject.cells[name].values() for flag in row["flags"])
     for flag in filter(is_of_setup, every):
-        yield f"\n# to be settled, since no rule here allows it: {plain(flag)}\n"
+        yield f"\n# to be settled, since no rule here allows it: {plain_line(flag)}\n"
     essences = dict[str, None]()
     for flag in (flag for flag in every if not (is_of_missing(flag) or is_of_setup(flag))):
         # The longest part without numbers, which differ from run to run; all of it if that is short.
@@ -230,18 +231,18 @@ def _flags(subject: MeasuredRun, names: Sequence[str], checkpoint: str) -> Itera
         yield f"\n# no rule about flags: there are {len(essences)} kinds; see the report\n"
     else:
         why = "these flags were raised, and are allowed here: look at each in the report, and delete what must not be"
-        yield from _rule(why, f"no flags except {', '.join(map(quoted, essences))}", checkpoint)
+        yield from _rule(why, f"no flags except {', '.join(map(quote, essences))}", checkpoint)
 
 
 def _rule(comment: str, require: str, checkpoint: str = "") -> Iterator[str]:
-    yield f"\n[[rule]]  # {plain(comment)}\n"
+    yield f"\n[[rule]]  # {plain_line(comment)}\n"
     yield f"require = {_toml(require)}\n"
     if checkpoint:
         yield f"checkpoint = {_toml(checkpoint)}\n"
 
 
 def _is(subject: str, value: str) -> str:
-    return f"{subject} == {quoted(value)}"
+    return f"{subject} == {quote(value)}"
 
 
 def _toml(text: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any
 from xml.etree import ElementTree as Tree
 
-from ..common.files import json_of, reason
+from ..common.files import json_of, reason_of
 from ..display.table import TextTable
 from ..display.text import no_commands
 from ..errors import ProtocolError, RunError
@@ -91,7 +91,7 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]~|!#])")
 _WIDEST = 300
 
 
-def plain(text: str) -> str:
+def plain_line(text: str) -> str:
     """Return a text on one line, without characters that control a terminal or change the direction of writing."""
     return _CONTROL.sub(" ", text).strip()
 
@@ -118,7 +118,7 @@ def sentence(verdict: Verdict) -> str:
         parts[0] += f": {verdict.why}"
     if figure is not None:
         parts += [verdict.why, *_flags(verdict)]
-    return plain("; ".join(filter(None, parts)))
+    return plain_line("; ".join(filter(None, parts)))
 
 
 def table(verdicts: Sequence[Verdict]) -> TextTable:
@@ -178,7 +178,7 @@ def by_urgency(outcome: Outcome) -> tuple[list[Verdict], list[Verdict]]:
     return open_, [verdict for verdict in outcome.verdicts if verdict.state == PASS]
 
 
-def counts(outcome: Outcome) -> str:
+def count_verdicts(outcome: Outcome) -> str:
     """Return `5 pass, 1 fails, 1 cannot tell, of 7`."""
     by_state = Counter(verdict.state for verdict in outcome.verdicts)
     words = [(PASS, "pass"), (FAIL, "fail"), (UNDECIDED, "cannot tell")]
@@ -233,7 +233,7 @@ def github_lines(outcome: Outcome) -> Iterator[str]:
             continue
         level = "error" if outcome.stops(verdict) else "warning"
         word = "fails" if verdict.state == FAIL else "is undecided"
-        title = plain(f"{verdict.checkpoint or 'run'}: {verdict.rule.name} {word}")[:_WIDEST]
+        title = plain_line(f"{verdict.checkpoint or 'run'}: {verdict.rule.name} {word}")[:_WIDEST]
         properties = {"file": outcome.policy.path, "line": str(verdict.rule.line), "title": title}
         legal = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
         shown = ",".join(f"{key}={value}" for key, value in legal.items())
@@ -247,7 +247,7 @@ def _data(text: str) -> str:
 def markdown(outcome: Outcome, run: str) -> str:
     """Return a summary for $GITHUB_STEP_SUMMARY: a table of what does not pass, what passes folded below it."""
     head = "passes" if outcome.passed else "fails"
-    lines = [f"### RobustKit: {_cell(run)} {head} {_cell(outcome.policy.path)}", "", f"{counts(outcome)}.", ""]
+    lines = [f"### RobustKit: {_cell(run)} {head} {_cell(outcome.policy.path)}", "", f"{count_verdicts(outcome)}.", ""]
     marks = {PASS: "✅ pass", FAIL: "❌ fail", UNDECIDED: "❔ cannot tell"}
     urgent, passed = by_urgency(outcome)
     if urgent:
@@ -264,7 +264,7 @@ def markdown(outcome: Outcome, run: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return html.escape(_MARKDOWN.sub(r"\\\1", plain(text)), quote=False)
+    return html.escape(_MARKDOWN.sub(r"\\\1", plain_line(text)), quote=False)
 
 
 def as_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
@@ -294,11 +294,11 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
         "stops": outcome.stops(verdict),
         "condition": verdict.condition or None,
         "metric": asked and (asked.metric or None),
-        "value": figure and finite(figure.value),
+        "value": figure and finite_or_none(figure.value),
         "n": figure and figure.n,
         "of": verdict.of,
-        "ci_low": figure and finite(figure.low),
-        "ci_high": figure and finite(figure.high),
+        "ci_low": figure and finite_or_none(figure.low),
+        "ci_high": figure and finite_or_none(figure.high),
         "bound": asked and asked.bound,
         "needed": verdict.needed,
         "reason": verdict.why,
@@ -307,7 +307,7 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return a value as JSON has it: None where it is not finite."""
     return value if math.isfinite(value) else None
 
@@ -373,22 +373,22 @@ def _tests(outcome: Outcome) -> dict[str, list[str]]:
     tests: dict[str, list[str]] = {PASSED: [], WARNED: [], FAILED: []}
     for verdict, name in zip(outcome.verdicts, names_of(outcome.verdicts), strict=True):
         tests[_state(verdict)].append(
-            plain(f"{verdict.checkpoint}: {name}" if several and verdict.checkpoint else name)
+            plain_line(f"{verdict.checkpoint}: {name}" if several and verdict.checkpoint else name)
         )
     return {f"{state.lower()}Tests": names for state, names in tests.items()}
 
 
 def _figure(row: SummaryRow) -> dict[str, Any]:
-    low, high = finite(row["ci_low"]), finite(row["ci_high"])
+    low, high = finite_or_none(row["ci_low"]), finite_or_none(row["ci_high"])
     known = low is not None and high is not None
     return {
-        "checkpoint": plain(row["checkpoint"]),
-        "condition": plain(row["condition"]),
-        "metric": plain(row["metric"]),
-        "value": finite(row["value"]),
+        "checkpoint": plain_line(row["checkpoint"]),
+        "condition": plain_line(row["condition"]),
+        "metric": plain_line(row["metric"]),
+        "value": finite_or_none(row["value"]),
         "n": int(row["n"]),
         "interval": {"low": low, "high": high, "level": _LEVEL} if known else None,
-        "flags": [plain(flag) for flag in row["flags"]],
+        "flags": [plain_line(flag) for flag in row["flags"]],
     }
 
 
@@ -402,7 +402,7 @@ def _subject(entry: CheckpointEntry) -> dict[str, Any]:
             f"{entry.name} ({entry.spec}) came from no file whose SHA-256 could be attested; save its weights to a "
             "file, audit that, and attest the new run"
         )
-    said = {key: plain(getattr(entry, key)) for key in ("arch", "attention", "weights")}
+    said = {key: plain_line(getattr(entry, key)) for key in ("arch", "attention", "weights")}
     return _descriptor(entry.name, entry.sha256, kind) | {"annotations": said}
 
 
@@ -427,7 +427,7 @@ def _configuration(
 
 
 def _descriptor(name: str, digest: str | None, kind: str = FILE) -> dict[str, Any]:
-    return {"name": plain(name), "digest": {kind: digest or ""}}
+    return {"name": plain_line(name), "digest": {kind: digest or ""}}
 
 
 Descriptors = tuple[tuple[str, dict[str, str]], ...]
@@ -457,15 +457,15 @@ def read_attestation(path: Path) -> Attested:
     try:
         content = json_of(path, _MOST)
     except (OSError, ValueError) as fault:
-        raise _strange(path, f"cannot be read ({plain(reason(fault))[:80]})") from None
+        raise _strange(path, f"cannot be read ({plain_line(reason_of(fault))[:80]})") from None
     content = content if isinstance(content, dict) else {}
     predicate = content.get("predicate")
     if content.get("_type") != STATEMENT or not isinstance(predicate, dict):
         raise _strange(path, f"has no _type {STATEMENT} with a predicate")
     if content.get("predicateType") not in PREDICATES.values():
-        raise _strange(path, f"has the predicateType {plain(str(content.get('predicateType')))[:80]!r}")
+        raise _strange(path, f"has the predicateType {plain_line(str(content.get('predicateType')))[:80]!r}")
     if (result := predicate.get("result")) not in (PASSED, WARNED, FAILED):
-        raise _strange(path, f"has the result {plain(str(result))[:80]!r}")
+        raise _strange(path, f"has the result {plain_line(str(result))[:80]!r}")
     subjects, configuration = _descriptors(content.get("subject")), _descriptors(predicate.get("configuration"))
     if not (subjects and configuration):
         raise _strange(path, "has a subject or a configuration without digests")
@@ -480,7 +480,7 @@ def _descriptors(part: Any) -> Descriptors:
         if not isinstance(digest, dict) or not digest:
             return ()
         known = {kind: str(digest[kind]).lower() for kind in (FILE, SHARDS) if kind in digest}
-        found.append((plain(str(entry.get("name", "_"))), known))
+        found.append((plain_line(str(entry.get("name", "_"))), known))
     return tuple(found)
 
 

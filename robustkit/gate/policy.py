@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..common.files import TEXT, bytes_of, parse_toml, reason
+from ..common.files import TEXT, bytes_of, parse_toml, reason_of
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError, unknown
 from ..evaluations.metrics import Metric
 from ..evaluations.registry import check_condition, pattern_of
-from ..protocol.card import number
+from ..protocol.card import parse_number
 from ..protocol.condition import ConditionPattern
 from ..tasks.registry import find_metric, metrics
 
@@ -75,7 +75,7 @@ SLACK = 1e-12
 """The tolerance within which a figure equals a bound: sums of floats in another order differ."""
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return a text as rules quote it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
@@ -83,10 +83,10 @@ def quoted(text: str) -> str:
 
 def always_meets(compare: str, bound: float, ends: tuple[float, float]) -> bool:
     """Whether every value between two ends, which may be infinite, is on the right side of a bound."""
-    return meets(compare, bound, ends[0] if compare.startswith(">") else ends[1])
+    return meets_bound(compare, bound, ends[0] if compare.startswith(">") else ends[1])
 
 
-def meets(compare: str, bound: float, value: float) -> bool:
+def meets_bound(compare: str, bound: float, value: float) -> bool:
     """Whether a value is on the right side of a bound."""
     gap = value - bound if compare.startswith(">") else bound - value
     return gap > SLACK if compare in (">", "<") else gap >= -SLACK
@@ -262,7 +262,7 @@ class _Reader:
         if self.kind != "number":
             self._expected("a number such as 0.30, 30 % or 1/3")
         try:
-            value = float(number(self.token))
+            value = float(parse_number(self.token))
         except (ProtocolError, OverflowError):
             self._expected("a number such as 0.30, 30 % or 1/3")
         self._next()
@@ -403,7 +403,7 @@ def read_policy(path: Path) -> Policy:
         content = bytes_of(path, TEXT)
     except OSError as fault:
         raise ProtocolError(
-            f"policy {path}: {reason(fault)}; write one from a run with robustkit check RUN --init --policy {path}"
+            f"policy {path}: {reason_of(fault)}; write one from a run with robustkit check RUN --init --policy {path}"
         ) from None
     policy = parse_policy(content.decode("utf-8-sig", errors="replace"), str(path))
     return replace(policy, digest=hashlib.sha256(content).hexdigest())

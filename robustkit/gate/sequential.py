@@ -23,10 +23,10 @@ from ..errors import ProtocolError, RunError
 from ..evaluations.aggregate import STOPPED
 from ..evaluations.corruptions.condition import possible_means
 from ..evaluations.metrics import INCOMPLETE
-from ..evaluations.records import Recorded
-from ..evaluations.registry import fits, is_exactly, pattern_of, vocabulary_of, words_of
+from ..evaluations.records import CheckpointRecords
+from ..evaluations.registry import is_exactly, matches, pattern_of, vocabulary_of, words_of
 from ..protocol.condition import Condition
-from ..results.pairing import Side, lacking, same_identity
+from ..results.pairing import Side, missing_records, same_identity
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from ..tasks.registry import find_metric
@@ -100,7 +100,7 @@ class SequentialTest:
 
 
 @dataclass(frozen=True)
-class _OfShard(Recorded):
+class _OfShard(CheckpointRecords):
     """A checkpoint's records of one shard."""
 
     shard: int = 0
@@ -131,7 +131,7 @@ class Question:
         """What the samples so far say about the rule."""
         if not self.test.said:
             return UNDECIDED
-        return PASS if self.test.said == (1 if bounded(self.rule).compare.startswith(">") else -1) else FAIL
+        return PASS if self.test.said == (1 if bound_statement(self.rule).compare.startswith(">") else -1) else FAIL
 
     @property
     def value(self) -> float:
@@ -184,7 +184,7 @@ class Trial:
         return Outcome(self.policy, tuple(every), subject.results)
 
 
-def bounded(rule: Rule) -> Value | Change:
+def bound_statement(rule: Rule) -> Value | Change:
     """Return the statement of a rule about a figure."""
     assert isinstance(rule.statement, Value | Change)
     return rule.statement
@@ -198,7 +198,9 @@ def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | Non
     if baseline is not None and isinstance(rule.statement, Change):
         before = baseline.manifest
         there = before.checkpoint(name if name in before.names else before.names[0])
-        flags += verdicts.apart((before, there), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted)
+        flags += verdicts.baseline_flags(
+            (before, there), (subject.manifest, subject.checkpoints[name]), rule.statement.excepted
+        )
     figure = Measured(question.value, taken, flags=tuple(flags)) if taken else None
     reason = f"{word} {taken} of {every} samples"
     return Verdict(rule, name, question.state, reason, figure, question.condition, of=every)
@@ -228,7 +230,7 @@ def options_asked(policy: Policy) -> dict[str, str]:
     for rule in policy.rules:
         if why := _why_not(rule.statement):
             raise _refused(policy, rule, why)
-        pattern = None if isinstance(rule.statement, Identity) else bounded(rule).condition
+        pattern = None if isinstance(rule.statement, Identity) else bound_statement(rule).condition
         if pattern is None:
             continue
         wanted = True
@@ -297,7 +299,7 @@ def trial_of(
             raise _refused(policy, rule, "there is no baseline; give its run folder with --baseline")
     error, questions = ERROR / len(found), list[Question]()
     for rule, metric, text, needs, name in found:
-        bound, before = bounded(rule).bound, None
+        bound, before = bound_statement(rule).bound, None
         if isinstance(rule.statement, Change) and baseline is not None:
             bound, before = (bound + 1) / 2, baseline(name, text, metric, rule.statement.excepted)
             mean = sum(before.values()) / max(len(before), 1)
@@ -311,9 +313,9 @@ def _figure(
     policy: Policy, rule: Rule, metric: str, conditions: Sequence[Condition], task: Task
 ) -> tuple[str, tuple[str, ...]]:
     """Return the condition that a rule means, in full, and the conditions whose records its figure needs."""
-    by_text, wanted = {condition.text: condition for condition in conditions}, bounded(rule).condition
+    by_text, wanted = {condition.text: condition for condition in conditions}, bound_statement(rule).condition
     assert wanted is not None
-    fitting = [text for text in dict.fromkeys((*by_text, *possible_means(by_text))) if fits(wanted, text)]
+    fitting = [text for text in dict.fromkeys((*by_text, *possible_means(by_text))) if matches(wanted, text)]
     exact = [text for text in fitting if is_exactly(wanted, text)] or fitting
     if len(exact) != 1:
         several = f"{wanted.text} may be {' or '.join(exact)}; write one of them in full"
@@ -351,7 +353,7 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
         side, subject = Side(run, other), planned.checkpoint(name)
         needs = words_of(condition).needs(condition, metric, manifest.conditions)
         try:
-            verdicts.apart((manifest, side.described), (planned, subject), excepted)
+            verdicts.baseline_flags((manifest, side.described), (planned, subject), excepted)
             for text in needs:
                 verdicts.check_card(manifest, planned, text)
         except CannotTell as why:
@@ -363,7 +365,7 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
                 raise RunError(f"{run.path}: the baseline has no {text}; audit it under that, too")
             if manifest.corrupted.digests.get(text) != takes.get(text):
                 raise RunError(f"{run.path}: the runs cannot be paired: {text} reads other files there")
-        if gone := lacking(side, condition, metric):
+        if gone := missing_records(side, condition, metric):
             raise RunError(f"{run.path}: the baseline is {gone}")
         ids, values = task_of(manifest).per_sample(side, condition, metric)
         return dict(zip(ids.to_pylist(), values.tolist(), strict=True))

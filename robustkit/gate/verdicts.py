@@ -13,26 +13,26 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ..common.differences import needed_unchanged, of_outcomes, unseen
+from ..common.differences import needed_unchanged, of_outcomes, rare_share_bound
 from ..common.intervals import Z
 from ..common.plugins import plugin_session
 from ..common.preprocessing import said_by
 from ..display.text import no_controls
 from ..errors import NothingEvaluated, ProtocolError, RunError
 from ..evaluations.metrics import INCOMPLETE, SummaryRow
-from ..evaluations.registry import fits, is_exactly, pattern_of, shares_of, vocabulary_of, words_of
+from ..evaluations.registry import is_exactly, matches, pattern_of, shares_of, vocabulary_of, words_of
 from ..protocol.card import card_names
 from ..protocol.condition import ConditionPattern
 from ..results import pairing
-from ..results.pairing import Side, lacking
+from ..results.pairing import Side, missing_records
 from ..results.summary import survey
 from ..runs.description import repeat_of, shown_as
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
-from ..runs.merging import card_difference, differing
+from ..runs.merging import card_difference, list_differences
 from ..tasks.registry import find_metric
 from ..tasks.task import task_of
-from .policy import OF_RUN, SLACK, Change, Identity, NoFlags, Policy, Rule, Value, always_meets, meets, quoted
+from .policy import OF_RUN, SLACK, Change, Identity, NoFlags, Policy, Rule, Value, always_meets, meets_bound, quote
 
 _OPTIONS = (
     *("limit", "ids", "shuffle", "boxes", "masks", "classes", "frost_dir", "seed", "dtype", "compile"),
@@ -129,7 +129,7 @@ def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern)
         CannotTell: it was not evaluated, or has no such metric. Ambiguous: several fit.
     """
     cells = subject.cells[name]
-    fitting = [text for text in dict.fromkeys(text for text, _ in cells) if fits(wanted, text)]
+    fitting = [text for text in dict.fromkeys(text for text, _ in cells) if matches(wanted, text)]
     having = [text for text in fitting if metric == "n" or (text, metric) in cells]
     having = [text for text in having if is_exactly(wanted, text)] or having
     if len(having) > 1:
@@ -153,7 +153,7 @@ def figure_of(row: SummaryRow) -> Measured:
     metric = find_metric(row["metric"])
     if figure.low != figure.high or (metric and metric.binary):
         return figure
-    reach = unseen(figure.n) if metric and metric.share else math.nan
+    reach = rare_share_bound(figure.n) if metric and metric.share else math.nan
     return replace(figure, low=figure.value - reach, high=figure.value + reach)
 
 
@@ -161,7 +161,7 @@ Described = tuple[Manifest, CheckpointEntry]
 """A checkpoint of a run, as run.json describes both."""
 
 
-def apart(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> tuple[str, ...]:
+def baseline_flags(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> tuple[str, ...]:
     """Return flags of what was computed otherwise in a baseline, though the two can be paired.
 
     excepted: parts of the lines on differences that a rule accepts.
@@ -174,7 +174,7 @@ def apart(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> 
     there, here = before.deciding.to_plain(), after.deciding.to_plain()
     for key in ("data digest", "seed"):
         if there[key] != here[key]:
-            what = differing(key, there[key], here[key], "in the baseline")
+            what = list_differences(key, there[key], here[key], "in the baseline")
             raise CannotTell(f"the runs cannot be paired: {what}; audit both alike")
     for what, one, other in (
         ("the task", task_of(before).name, task_of(after).name),
@@ -184,13 +184,13 @@ def apart(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> 
         if one != other:
             raise CannotTell(f"the runs cannot be paired: {what} is {one} in the baseline and {other} here")
     lines = [
-        *pairing.changed(first, second),
+        *pairing.intended_differences(first, second),
         *pairing.run_changes(pairing.run_setup(before), pairing.run_setup(after), ()),
     ]
     reported = [line for line in lines if line.startswith("weights ") or pairing.is_of_rounding(line)]
     strange = [line for line in lines if line not in reported and not any(part in line for part in excepted)]
     if strange:
-        parts = ", ".join(map(quoted, strange[:_SHOWN]))
+        parts = ", ".join(map(quote, strange[:_SHOWN]))
         more = f"; and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
         raise CannotTell(
             f"the baseline has another set-up: {'; '.join(strange[:_SHOWN])}{more}; audit both alike, or accept this "
@@ -205,7 +205,7 @@ def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
     format 1 has another card.
     """
     if other := card_difference(before, after, conditions):
-        raise CannotTell(f"the runs cannot be paired: {differing(*other, 'in the baseline')}; audit both alike")
+        raise CannotTell(f"the runs cannot be paired: {list_differences(*other, 'in the baseline')}; audit both alike")
 
 
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
@@ -213,7 +213,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
     where the two cannot be paired, or records of one are missing.
     """
     for side, which in ((first, "the baseline"), (second, "the run")):
-        if gone := lacking(side, condition, metric):
+        if gone := missing_records(side, condition, metric):
             raise CannotTell(f"{which} is {gone}", completes=side.run.manifest.command)
     manifests = first.run.manifest, second.run.manifest
     for text in shares_of(condition):
@@ -234,7 +234,7 @@ def change_of(first: Side, second: Side, condition: str, metric: str, falls: boo
 _USUAL = "use of maps of wrong predictions left out"
 
 
-def compared(statement: Identity, manifest: Manifest, checkpoint: CheckpointEntry | None) -> tuple[bool, str]:
+def compare_identity(statement: Identity, manifest: Manifest, checkpoint: CheckpointEntry | None) -> tuple[bool, str]:
     """Return whether the run is of what is expected, and what was found. checkpoint: None where the run is meant."""
     subject, expected = statement.subject, statement.expected
     if subject == "preprocessing" and checkpoint is not None:
@@ -390,7 +390,7 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
             figure = Measured(of_all, of_all)
         else:
             figure = figure_of(subject.cells[name][condition, statement.metric])
-            if gone := lacking(Side(subject.run, name), condition, statement.metric):
+            if gone := missing_records(Side(subject.run, name), condition, statement.metric):
                 others = tuple(flag for flag in figure.flags if not flag.startswith(INCOMPLETE))
                 shown, command = replace(figure, flags=others), subject.manifest.command
                 return Verdict(rule, name, UNDECIDED, gone, shown, condition, completes=command, whole=False)
@@ -410,7 +410,7 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
     """
     if not math.isfinite(figure.value):
         return FAIL, f"{figure.value} is not a number to compare", None
-    fine = [meets(statement.compare, statement.bound, end) for end in (figure.low, figure.value, figure.high)]
+    fine = [meets_bound(statement.compare, statement.bound, end) for end in (figure.low, figure.value, figure.high)]
     if not statement.sure:
         return (PASS if fine[1] else FAIL), "", None
     if not (math.isfinite(figure.low) and math.isfinite(figure.high)):
@@ -441,7 +441,7 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
 
 def of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
     """Return whether a run, or a checkpoint of it, is what a rule says."""
-    same, reason = compared(statement, subject.manifest, subject.checkpoints.get(name))
+    same, reason = compare_identity(statement, subject.manifest, subject.checkpoints.get(name))
     return Verdict(rule, name, PASS if same else FAIL, reason)
 
 
@@ -449,14 +449,14 @@ def _of_flags(rule: Rule, name: str, statement: NoFlags, subject: MeasuredRun) -
     cells, wanted = subject.cells[name], statement.condition
     if not cells:
         raise CannotTell("nothing was evaluated", completes=subject.manifest.command)
-    if wanted is not None and not any(fits(wanted, text) for text, _ in cells):
+    if wanted is not None and not any(matches(wanted, text) for text, _ in cells):
         raise not_evaluated(subject, name, wanted)
     every = [(text, flag) for (text, _), row in cells.items() for flag in row["flags"]]
     no_records = f"{INCOMPLETE}: no records; the same command continues"
     every += ((condition, no_records) for condition in subject.without_records(name))
     every += (("data", line) for line in subject.manifest.data.notes if "whose names" in line)
     every += ((condition, f"left out: {line}") for condition, line in subject.manifest.corrupted.left_out.items())
-    meant = ((text, flag) for text, flag in every if wanted is None or fits(wanted, text))
+    meant = ((text, flag) for text, flag in every if wanted is None or matches(wanted, text))
     raised = (f"{text}: {flag}" for text, flag in meant if not any(part in flag for part in statement.excepted))
     if not (flags := list(dict.fromkeys(raised))):
         return Verdict(rule, name, PASS, "no flags" if not statement.excepted else "no other flags")
@@ -473,7 +473,7 @@ def _of_change(rule: Rule, name: str, statement: Change, subject: MeasuredRun, b
     if other != name and len(before.checkpoints) != 1:
         raise CannotTell(f"the baseline has no checkpoint of this name; it has {', '.join(before.checkpoints)}")
     there = before.manifest, before.checkpoints[other]
-    flags = apart(there, (subject.manifest, subject.checkpoints[name]), statement.excepted)
+    flags = baseline_flags(there, (subject.manifest, subject.checkpoints[name]), statement.excepted)
     metric = statement.metric or subject.task.headline
     theirs = {text for text, measure in before.cells[other] if measure == metric}
     if statement.condition is not None:

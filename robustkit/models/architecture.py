@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..common.files import first_line
 from ..common.plugins import importing_from, run_file
 from ..errors import CheckpointError, ModelError, RobustkitError
-from .specs import REMEDY, WEIGHT_FILES, answers, hub
+from .specs import REMEDY, WEIGHT_FILES, hub_address, is_reachable
 
 
 def held_weights(arch: str) -> dict[str, Any] | None:
@@ -31,9 +31,9 @@ def held_weights(arch: str) -> dict[str, Any] | None:
     """
     config = timm.get_pretrained_cfg(arch)  # type: ignore[attr-defined, unused-ignore]
     source = getattr(config, "hf_hub_id", None) or ""
-    address = hub() if source else getattr(config, "url", None) or ""
+    address = hub_address() if source else getattr(config, "url", None) or ""
     fetched = Path(torch.hub.get_dir()) / "checkpoints" / address.rpartition("/")[2]
-    if not address or (not source and fetched.is_file()) or answers(address):
+    if not address or (not source and fetched.is_file()) or is_reachable(address):
         return None
     if source:
         from huggingface_hub import try_to_load_from_cache

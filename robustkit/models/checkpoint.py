@@ -26,7 +26,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from ..common.files import check_plain, first_line, json_in, reason
+from ..common.files import check_plain, first_line, json_in, reason_of
 from ..errors import CheckpointError
 from .claims import claims_of
 from .state_dict import Held, Part, Shapes, adapters, held_in, part_for, usual_part
@@ -159,7 +159,7 @@ class Checkpoint:
     notes: lines for the user: what was stripped, mapped, chosen.
     metadata_source: of its entries, `metadata` where it is left out: `trainer`, see `claims`, or `weights` for the
         mean and std of a normalisation next to the network.
-    held: all tensors of the file, until it is known which network they are for (`fitted`); None from then on.
+    held: all tensors of the file, until it is known which network they are for (`select_network`); None from then on.
     """
 
     path: Path
@@ -185,7 +185,7 @@ class Checkpoint:
 
 def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> Checkpoint:
     """Read a .safetensors file or one written by torch.save; the content decides, not the suffix. Its tensors are those
-    that the names of its mappings point to; `fitted` finds those of a network.
+    that the names of its mappings point to; `select_network` finds those of a network.
 
     use_ema: take the averaged weights (`model_ema`, `swa_model`, ...) instead of the plain ones next to them.
     prefixes: False for all tensors of a file under the names that it has.
@@ -213,7 +213,7 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
     return _sound(replace(found, held=held if prefixes else None))
 
 
-def fitted(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> Checkpoint:
+def select_network(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> Checkpoint:
     """Return a checkpoint with the tensors of one network, under its names, and the mean and std of pixels where
     tensors next to it hold them.
 
@@ -276,7 +276,7 @@ def _kind(path: Path) -> str:
             head = file.read(64)
             size = file.seek(0, 2)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({reason(error)}); expected a file of weights") from error
+        raise CheckpointError(f"{path}: cannot be read ({reason_of(error)}); expected a file of weights") from error
     if not size:
         raise CheckpointError(f"{path}: empty (0 bytes); fetch it again")
     if head[8:9] == b"{" or path.suffix == ".safetensors":
@@ -366,7 +366,7 @@ def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool =
     Raises CheckpointError with missing, unexpected and wrongly shaped names, grouped over block numbers and counted.
     """
     expected = model.state_dict()
-    checkpoint = fitted(checkpoint, expected)
+    checkpoint = select_network(checkpoint, expected)
     tensors = checkpoint.tensors
     optional = ("num_batches_tracked",)  # a counter that old files do not have
     missing = [name for name in expected if name not in tensors and not name.endswith(optional)]

@@ -143,7 +143,7 @@ class Guess:
     notes: tuple[str, ...]
 
 
-def renamed(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def rename_layer_scale(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return tensors with the LayerScale names of DeiT-3's files (`gamma_1`) as timm has them (`ls1.gamma`); notes."""
     new = {re.sub(r"^(blocks\.\d+)\.gamma_([12])$", r"\1.ls\2.gamma", name): tensor for name, tensor in tensors.items()}
     changed = sum(name not in tensors for name in new)

@@ -18,8 +18,8 @@ from ..common.plugins import built_in
 from ..common.preprocessing import LARGEST_SIDE
 from ..errors import CheckpointError, ModelError
 from .architecture import build, classes_of, code_digest, create, is_factory, resample_positions
-from .checkpoint import Checkpoint, digest_of, fitted, load_into, read
-from .claims import Allowance, check_arguments, check_classes, guess, renamed
+from .checkpoint import Checkpoint, digest_of, load_into, read, select_network
+from .claims import Allowance, check_arguments, check_classes, guess, rename_layer_scale
 from .identity import (
     Classifier,
     ModelIdentity,
@@ -31,7 +31,7 @@ from .identity import (
     warn_of_assumptions,
     without_head,
 )
-from .input_config import InputOptions, pair, resolve_preprocessing
+from .input_config import InputOptions, height_and_width, resolve_preprocessing
 from .specs import find
 from .state_dict import VIT
 
@@ -134,20 +134,24 @@ def _from_file(
     arch, kwargs, notes = _architecture(checkpoint, wanted, features)
     size = wanted.img_size
     if size is None and "img_size" not in kwargs and "input_size" in metadata:
-        size = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE)
+        size = height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE)
     if wanted.num_classes is not None or "num_classes" in metadata:
         claimed = metadata.get("num_classes") if wanted.num_classes is None else wanted.num_classes
         kwargs = {**kwargs, "num_classes": check_classes(claimed, checkpoint.path)}
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=size)
-        checkpoint = fitted(checkpoint, network.state_dict())
-        metadata, (tensors, more) = checkpoint.metadata, renamed(checkpoint.tensors)
+        checkpoint = select_network(checkpoint, network.state_dict())
+        metadata, (tensors, more) = checkpoint.metadata, rename_layer_scale(checkpoint.tensors)
         notes = more + notes
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     if wanted.img_size is not None:
-        trained = pair(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if "input_size" in metadata else None
+        trained = (
+            height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE)
+            if "input_size" in metadata
+            else None
+        )
         tensors, more = resample_positions(tensors, network, trained)
         notes += more
     if features and not is_factory(arch):
@@ -202,7 +206,7 @@ def _architecture(
         check_arguments(kwargs, checkpoint.path)
         return claimed, kwargs, (f"architecture {claimed} from the file's metadata",)
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
-    tensors, _ = renamed(fitted(checkpoint, VIT).tensors)
+    tensors, _ = rename_layer_scale(select_network(checkpoint, VIT).tensors)
     try:
         guessed = guess(tensors, names=checkpoint.names, headless=headless)
     except CheckpointError as error:
@@ -234,7 +238,7 @@ def _of_stated_size(kwargs: dict[str, Any], checkpoint: Checkpoint) -> tuple[dic
     if stated == [side, side]:
         return kwargs, ()
     if (stated[0] // patch) * (stated[1] // patch) == (side // patch) ** 2:
-        size = pair(stated, checkpoint.path, LARGEST_SIDE)
+        size = height_and_width(stated, checkpoint.path, LARGEST_SIDE)
         return {**kwargs, "img_size": size}, (f"images of {size[0]} x {size[1]}, as the file says",)
     said = f"the file says images of {stated[0]} x {stated[1]}, and has position embeddings of {side} x {side}"
     return kwargs, (f"{said}, which are taken; give --img-size for the other",)

@@ -26,7 +26,7 @@ from ..common.preprocessing import LARGEST_SIDE
 from ..errors import ModelError, unknown
 from .architecture import create, in_short, zeros_through
 from .identity import Classifier
-from .input_config import pair
+from .input_config import height_and_width
 
 RESIZES = {"ade20k": (512, 2048)}
 """The test pipeline of a data set in the public code: the short side, and the most of the long side."""
@@ -174,7 +174,7 @@ class WindowOptions:
 
 def sides(value: object, option: str) -> tuple[int, int]:
     try:
-        return pair(value, option)
+        return height_and_width(value, option)
     except ModelError:
         raise ModelError(f"{option} is {value!r}; expected one or two positive whole numbers of pixels") from None
 

@@ -119,11 +119,11 @@ def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype 
             if not out_of_memory(fault):
                 raise
         finally:
-            free(device)
+            free_memory(device)
     return best
 
 
-def free(device: torch.device) -> None:
+def free_memory(device: torch.device) -> None:
     """Give cached memory back to the device."""
     if device.type != "cpu":
         torch.get_device_module(device).empty_cache()

@@ -27,10 +27,10 @@ from ..attention.apply import attention_layers
 from ..attention.interface import NOTED
 from ..attention.layers import SCALES
 from ..common.determinism import seeded
-from ..common.files import json_of, reason
+from ..common.files import json_of, reason_of
 from ..common.preprocessing import Preprocessing
 from ..data.class_names import printable
-from ..data.images import to_pixels, unit
+from ..data.images import to_pixels, to_unit_range
 from ..errors import CheckpointError, ModelError, unknown
 from .checkpoint import Checkpoint, read
 from .claims import Allowance
@@ -66,7 +66,7 @@ def _places(index: Path) -> Mapping[str, str]:
     try:
         said = json_of(index, _INDEX)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{index}: not JSON ({reason(error)}); expected an index of weights") from error
+        raise CheckpointError(f"{index}: not JSON ({reason_of(error)}); expected an index of weights") from error
     places = said.get("weight_map") if isinstance(said, Mapping) else None
     if not isinstance(places, Mapping) or not places:
         raise CheckpointError(f"{index}: has no weight_map; expected the file of each tensor")
@@ -151,14 +151,14 @@ class Loaded:
             num_classes=classes,
             code_sha256=digest,
             class_names=tuple(map(printable, names)) if names is not None and len(names) == classes else None,
-            metadata={**metadata, "transformers": library(spec).__version__},
+            metadata={**metadata, "transformers": import_transformers(spec).__version__},
             **more,
         )
 
 
 def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Loaded:
     """Build the model that config.json asks for, and give it all weights and its formula."""
-    transformers = library(spec)
+    transformers = import_transformers(spec)
     folder = read_folder(source.path)
     checkpoint = read_weights(folder.path)
     auto = getattr(transformers, "AutoModel" if task == _BACKBONE else _HEADS[task][0])
@@ -210,7 +210,7 @@ def _key(entry: Any) -> str:
     return f"{printable(str(name))} {list(found)} for {list(wanted)}"
 
 
-def library(spec: str) -> Any:
+def import_transformers(spec: str) -> Any:
     """Return the library. ModelError where it is not installed."""
     try:
         import transformers
@@ -225,7 +225,7 @@ _SHAPES = ((1.7, 2.3), (2.5, 1.4), (0.6, 0.8), (1.3, 1.3))
 _LEVELS = 3.5  # between two resizes of the library itself there are up to 2, and rounded twice one more
 
 
-def drawn(size: tuple[int, int]) -> list[Image.Image]:
+def made_up_images(size: tuple[int, int]) -> list[Image.Image]:
     """Return images of black, white and coloured blocks, as no photograph has them, around (height, width)."""
     draw = np.random.Generator(np.random.PCG64(0))
     images = []
@@ -244,7 +244,7 @@ def check_pixels(
     size: (height, width) around which images are tried. said: by the processor; its std gives the message's unit.
     """
     scale = torch.tensor(said["std"])[:, None, None] * 255
-    for image in drawn(size):
+    for image in made_up_images(size):
         with quiet(f"{where}: its processor"):
             theirs = torch.as_tensor(processor(image, return_tensors="pt")["pixel_values"])
         with torch.no_grad():
@@ -426,7 +426,7 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
 def _normalised(levels: Tensor, said: Mapping[str, Any]) -> Tensor:
     """Return (1, 3, H, W) of grey levels (3, H, W)."""
     mean, std = (torch.tensor(said[name])[:, None, None] for name in ("mean", "std"))
-    return ((unit(levels) - mean) / std)[None]
+    return ((to_unit_range(levels) - mean) / std)[None]
 
 
 def _only(wanted: InputOptions, spec: str) -> None:
@@ -444,7 +444,7 @@ def _processor(folder: Folder, wanted: InputOptions, backend: str) -> Any:
             why = "no preprocessor_config.json, so nothing says how images are normalised"
             raise CheckpointError(f"{folder.path}: {why}; put it there, or give --mean and --std")
         return None
-    reader: Any = library(str(folder.path)).AutoImageProcessor
+    reader: Any = import_transformers(str(folder.path)).AutoImageProcessor
     with quiet(f"{folder.path}: its processor"):
         return reader.from_pretrained(str(folder.path), trust_remote_code=False, local_files_only=True, backend=backend)
 

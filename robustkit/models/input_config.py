@@ -127,20 +127,20 @@ def _input_size(
 ) -> tuple[tuple[int, int], str]:
     """Return (height, width), and who said so."""
     if wanted.img_size is not None:
-        return pair(wanted.img_size, where), "option"
+        return height_and_width(wanted.img_size, where), "option"
     built = getattr(getattr(network, "patch_embed", None), "img_size", None)
     if built is not None:  # the size a ViT was built for outweighs the config of its name
-        return pair(built, where), "network"
+        return height_and_width(built, where), "network"
     if "input_size" in metadata:
-        return pair(metadata["input_size"], where, LARGEST_SIDE), "metadata"
+        return height_and_width(metadata["input_size"], where, LARGEST_SIDE), "metadata"
     if "input_size" in said:
-        return pair(said["input_size"][-2:], where), config_of
+        return height_and_width(said["input_size"][-2:], where), config_of
     size = probed_size(network)
     notes.append(f"image size {size[0]} x {size[1]} found by trying; --img-size says otherwise")
     return size, "tried"
 
 
-def pair(value: object, where: object, most: float = math.inf) -> tuple[int, int]:
+def height_and_width(value: object, where: object, most: float = math.inf) -> tuple[int, int]:
     """Return (height, width) of one or two numbers; `most` for what a file says. Raises ModelError."""
     pair = (value, value) if isinstance(value, int) else value
     if isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(v, int) and 0 < v <= most for v in pair):

@@ -18,7 +18,7 @@ from ..common.preprocessing import LARGEST_SIDE
 from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory, resample_positions
-from .checkpoint import Checkpoint, fitted, load_into, read
+from .checkpoint import Checkpoint, load_into, read, select_network
 from .claims import Allowance, check_arguments, guess
 from .dense import (
     PUBLIC_EPS,
@@ -32,7 +32,7 @@ from .dense import (
     sides,
 )
 from .identity import attention_notes, give_attention, identity_of, warn_of_assumptions
-from .input_config import InputOptions, Resolved, pair, resolve_preprocessing
+from .input_config import InputOptions, Resolved, height_and_width, resolve_preprocessing
 from .specs import find
 from .state_dict import VIT
 
@@ -57,7 +57,7 @@ def _as_segmenter(checkpoint: Checkpoint) -> Checkpoint | None:
     held = checkpoint.tensors if checkpoint.held is None else checkpoint.held.tensors
     if not any(f".{part}." in f".{name}" for part in ("encoder.patch_embed", "decoder") for name in held):
         return None
-    found = fitted(checkpoint, {f"encoder.{name}": None for name in VIT})
+    found = select_network(checkpoint, {f"encoder.{name}": None for name in VIT})
     parts = [any(name.startswith(part) for name in found.tensors) for part in ("encoder.patch_embed.", "decoder.")]
     return found if all(parts) else None
 
@@ -180,7 +180,7 @@ def _factory(
     with seeded(torch.device("cpu"), 0):
         network = build(arch, kwargs=kwargs, img_size=None)
     expected = network.state_dict()
-    checkpoint = fitted(checkpoint, expected)
+    checkpoint = select_network(checkpoint, expected)
     metadata = checkpoint.metadata
     held, notes = checkpoint.tensors, tuple[str, ...]()
     tensors = {key: held[key] for key in held if key in expected or not key.startswith("aux_classifier.")}
@@ -234,7 +234,7 @@ def _encoder(
     claimed, kwargs, size = metadata.get("arch"), metadata.get("arch_kwargs", {}), metadata.get("input_size")
     if isinstance(claimed, str) and timm.is_model(claimed) and size is not None and wanted.arch in (None, claimed):
         kwargs, note = check_arguments(kwargs, checkpoint.path), f"encoder {claimed} from the file's metadata"
-        return claimed, kwargs, pair(size, checkpoint.path, LARGEST_SIDE), (note,)
+        return claimed, kwargs, height_and_width(size, checkpoint.path, LARGEST_SIDE), (note,)
     encoder = _part(tensors, "encoder.")
     try:
         guessed = guess({**encoder, "head.weight": torch.empty(1, 1)}, names=checkpoint.names)

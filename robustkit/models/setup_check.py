@@ -19,7 +19,7 @@ from ..attention.fingerprint import FEWEST, Formulas, paired_interval
 from ..common.differences import holm, of_means
 from ..common.preprocessing import IMAGENET, INCEPTION, Preprocessing, few_numbers
 from ..data.class_names import class_names
-from ..data.images import unit
+from ..data.images import to_unit_range
 
 AS_GIVEN = "as given"
 PARTS = ("attention", "normalisation", "crop", "interpolation", "channels", "labels")
@@ -56,7 +56,7 @@ class Setup:
     """What a model computes, what it is shown, and how labels are numbered.
 
     attention: the name of its formula; empty where it takes none. bgr: whether it is shown channels in reverse order,
-    each normalised as the colour that it is. labels: the name of a numbering, see `numberings`.
+    each normalised as the colour that it is. labels: the name of a numbering, see `label_numberings`.
     """
 
     preprocessing: Preprocessing
@@ -132,7 +132,7 @@ def _others(part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], form
         yield from (replace(setup, labels=name) for name in numbered if name != setup.labels)
 
 
-def numberings(names: Sequence[str], outputs: int) -> dict[str, list[int]]:
+def label_numberings(names: Sequence[str], outputs: int) -> dict[str, list[int]]:
     """Return numberings of labels: by name, from a label of the data to an output of the model.
 
     names: of the data's classes, in the order of their labels. outputs: how many the model has.
@@ -328,7 +328,7 @@ class Bench:
         if bare not in pixels:
             pixels[bare] = torch.stack([self.read(place, p) for place in places]).to(self.device)
         mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in (p.mean, p.std))
-        inputs = (unit(pixels[bare]) - mean) / std
+        inputs = (to_unit_range(pixels[bare]) - mean) / std
         network = self.formulas.network(setup.attention) if self.formulas and setup.attention else self.network
         self.forwards += len(places)
         with torch.inference_mode():

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..common.files import first_line, json_of, reason
+from ..common.files import first_line, json_of, reason_of
 from ..errors import CheckpointError, ModelError, unknown
 from .transformers_config import MOST, PROCESSORS, is_theirs
 
@@ -24,14 +24,14 @@ REMEDY = (
 )
 
 
-def hub() -> str:
+def hub_address() -> str:
     """Return the address of the Hub that is asked; empty where HF_HUB_OFFLINE forbids it."""
     from huggingface_hub import constants
 
     return "" if constants.HF_HUB_OFFLINE else str(constants.ENDPOINT)
 
 
-def answers(address: str) -> bool:
+def is_reachable(address: str) -> bool:
     """Whether a server gives any answer at all, within `WAIT` seconds, by the proxies that the environment names."""
     heard = list[bool]()
     asking = threading.Thread(target=lambda: heard.append(_asked(address)), daemon=True)
@@ -132,7 +132,7 @@ def _folder(folder: Path, name: str) -> ModelFile:
     try:
         content = json_of(config, MOST)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{config}: not JSON ({reason(error)}); expected a config.json") from error
+        raise CheckpointError(f"{config}: not JSON ({reason_of(error)}); expected a config.json") from error
     if is_theirs(content):
         return ModelFile(folder, name, transformers=True)
     weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
@@ -163,7 +163,7 @@ def _from_hub(name: str) -> ModelFile:
     from huggingface_hub import snapshot_download
 
     repository, _, revision = name.partition("@")
-    silent = bool(address := hub()) and not answers(address)
+    silent = bool(address := hub_address()) and not is_reachable(address)
     files = ["config.json", *PROCESSORS, *WEIGHT_FILES, "model*.safetensors", "model.safetensors.index.json"]
     options: dict[str, Any] = {"revision": revision or None, "allow_patterns": files, "local_files_only": silent}
     try:

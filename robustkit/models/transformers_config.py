@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..common.files import json_of, reason
+from ..common.files import json_of, reason_of
 from ..common.preprocessing import LARGEST_SIDE, is_real
 from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
@@ -97,7 +97,7 @@ def _checked(file: Path) -> dict[str, Any]:
     try:
         content = json_of(file, MOST)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: not JSON ({reason(error)}); expected a file of transformers") from error
+        raise CheckpointError(f"{file}: not JSON ({reason_of(error)}); expected a file of transformers") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file}: holds a {type(content).__name__}; expected a JSON object")
     for where, key, value in _entries(content, "", 0, file):

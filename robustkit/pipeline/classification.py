@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ..attention.surrogates import can_be_seen
-from ..common.preprocessing import Preprocessing, spelled
+from ..common.preprocessing import Preprocessing, describe_preprocessing
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
 from ..evaluations.attacks.evaluate import attacked_labels
@@ -39,7 +39,7 @@ from ..runs.manifest import CheckpointEntry, digest_of
 from ..tasks.classification.subject import ClassifierSubject, Images
 from .inputs import labelled_data, plan_attacked
 from .manifest import describe
-from .plan import Contender, Plan
+from .plan import Plan, PlannedCheckpoint
 from .request import ClassificationRequest
 
 
@@ -270,7 +270,9 @@ def _inputs_in_words(candidates: Sequence[_Candidate]) -> Iterator[str]:
     names: dict[str, list[str]] = {}
     for candidate in candidates:
         entry = describe(candidate.classifier.identity, candidate.preprocessing)
-        names.setdefault(spelled(asdict(candidate.preprocessing), entry.said, entry.arch), []).append(entry.name)
+        names.setdefault(describe_preprocessing(asdict(candidate.preprocessing), entry.said, entry.arch), []).append(
+            entry.name
+        )
     yield from (f"{', '.join(alike)}: input: {text}" for text, alike in names.items())
 
 
@@ -290,9 +292,9 @@ def _contender(
     tree: CorruptedTree | None,
     truth: Truth,
     reused: frozenset[str],
-) -> Contender:
+) -> PlannedCheckpoint:
     classifier, dataset, own = candidate.classifier, candidate.dataset, request.settings
-    return Contender(
+    return PlannedCheckpoint(
         describe(classifier.identity, candidate.preprocessing),
         lambda settings: ClassifierSubject(classifier, request.card, settings, dataset.valid_labels, reused),
         Images(dataset, candidate.preprocessing, tree, truth),

@@ -43,7 +43,7 @@ from ..runs.manifest import (
     PluginEntry,
     digests_of_shards,
 )
-from ..runs.merging import disagreements, joined
+from ..runs.merging import disagreements, join_manifests
 from ..tasks.registry import EVERY_TASK
 from .plan import Plan
 from .request import Preset, spelled_out
@@ -116,13 +116,13 @@ def prepare(plan: Plan, digest: str) -> list[str]:
     old = run.read_manifest()
     if old is None and next((run.path / "records").rglob("*.parquet"), None):
         raise RunError(f"{run.path} holds records but no run.json that describes them; use another --out")
-    new = described(plan, digest, old)
+    new = describe_plan(plan, digest, old)
     if old is None:
         run.write_manifest(new)
         return []
     if odd := disagreements(old, new):
         raise RunError(f"{run.path} holds another run: {'; '.join(odd)}; use another --out, or delete that folder")
-    run.write_manifest(joined(old, new))
+    run.write_manifest(join_manifests(old, new))
     lines = [whole_card_line(old)] if old.format == 1 else []
     if old.batch_size != new.batch_size:
         sizes = f"batch size was {old.batch_size} before and is {new.batch_size} now"
@@ -133,7 +133,7 @@ def prepare(plan: Plan, digest: str) -> list[str]:
     return [*lines, f"{', '.join(changed)}: figures that come from both are flagged"] if changed else lines
 
 
-def described(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
+def describe_plan(plan: Plan, digest: str, old: Manifest | None) -> Manifest:
     """Return the manifest of a plan alone. old: of the run that it continues, which has chosen sizes."""
     request, card = plan.request, plan.request.card
     settings = plan.settings(old.batch_size if old else None)

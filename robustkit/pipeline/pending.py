@@ -13,33 +13,33 @@ from ..errors import RunError
 from ..evaluations.attacks.evidence import bearing_evidence, needs_evidence
 from ..evaluations.corruptions.evaluate import lines_on_device
 from ..evaluations.records import ENOUGH, Part
-from ..evaluations.setup import unsuited
+from ..evaluations.setup import unsuited_reason
 from ..protocol.condition import CLEAN, Condition
 from ..runs.binding import shard_number
 from ..runs.folder import RunFolder
 from ..runs.kept_images import ADVERSARIALS, PICTURES, adversarials_path, strange_images
 from ..runs.progress import Progress
-from .plan import Contender, Plan
+from .plan import Plan, PlannedCheckpoint
 from .processes import Ranks
 from .progress import PLAN, Estimate, Reporter, jobs_of, work_lines
 
 
 @dataclass(frozen=True)
-class Piece:
+class UnitsOfShard:
     """A shard, by its number, and conditions that use the same files of it, which are decoded once."""
 
     shard: int
     conditions: tuple[Condition, ...]
 
 
-def pieces(
+def pending_units(
     run: RunFolder,
     name: str,
     conditions: Sequence[Condition],
     shards: int,
     needed: Callable[[str, int], bool] = lambda text, shard: False,
     part: Part | None = None,
-) -> list[Piece]:
+) -> list[UnitsOfShard]:
     """Return what lacks records, by shard: all conditions on clean inputs together, and each released corruption.
 
     needed: whether adversarial images are, of a condition on a shard: where they are not there, they are found again.
@@ -57,34 +57,34 @@ def pieces(
             )
         ]
         clean = tuple(c for c in lacking if not c.released)
-        units += [Piece(shard, group) for group in (clean, *((c,) for c in lacking if c.released)) if group]
+        units += [UnitsOfShard(shard, group) for group in (clean, *((c,) for c in lacking if c.released)) if group]
     return units
 
 
-def lots(plan: Plan) -> list[tuple[Contender, tuple[Condition, ...]]]:
+def checkpoint_groups(plan: Plan) -> list[tuple[PlannedCheckpoint, tuple[Condition, ...]]]:
     """Return each contender with its conditions; then again with those that need what others found."""
     own = tuple(condition for condition in plan.conditions if not condition.waits)
     later = tuple(condition for condition in plan.conditions if condition.waits)
     return [(contender, some) for some in (own, later) if some for contender in plan.contenders]
 
 
-Lacking = tuple[list[tuple[int, list[str]]], list[str], int, list[str], str | None]
+PendingWork = tuple[list[tuple[int, list[str]]], list[str], int, list[str], str | None]
 """Shards with the texts of conditions to compute together; attacks that lack evidence; the number of units that exist;
 lines on files that are not what was written for this run, and are made again; and why the set-up is not checked, as
 `_why_unchecked`."""
 
 
-def outstanding(plan: Plan, processes: int) -> list[Lacking]:
-    """Return what is lacking of each of `lots`. Files that are not what was written for this run are removed."""
-    lines = [_without_strange(plan, contender, conditions) for contender, conditions in lots(plan)]
-    return [_lacking(plan, *lot, some, processes) for lot, some in zip(lots(plan), lines, strict=True)]
+def pending_work(plan: Plan, processes: int) -> list[PendingWork]:
+    """Return what each of `checkpoint_groups` lacks. Files that are not what was written for this run are removed."""
+    lines = [_without_strange(plan, contender, conditions) for contender, conditions in checkpoint_groups(plan)]
+    return [_lacking(plan, *lot, some, processes) for lot, some in zip(checkpoint_groups(plan), lines, strict=True)]
 
 
 def _lacking(
-    plan: Plan, contender: Contender, conditions: Sequence[Condition], lines: list[str], processes: int
-) -> Lacking:
+    plan: Plan, contender: PlannedCheckpoint, conditions: Sequence[Condition], lines: list[str], processes: int
+) -> PendingWork:
     run, name, part = plan.run, contender.name, plan.request.share
-    shards, able = shards_of(plan), ready(plan, contender.name, conditions)
+    shards, able = shards_of(plan), computable(plan, contender.name, conditions)
     waiting = [condition.text for condition in conditions if condition not in able]
     why = "waits for the first phase of all parts; then run each part again, on a folder that has it of all"
     lines += [f"{name}: {text} {why}" for text in waiting]
@@ -93,10 +93,10 @@ def _lacking(
     def needed(text: str, shard: int) -> bool:
         return text in plan.handed and (run.manifest.keeps_adversarials or _awaited(plan, name, text, shard))
 
-    lacking = pieces(run, name, conditions, shards, needed, part)
+    lacking = pending_units(run, name, conditions, shards, needed, part)
     done = sum(map(len, units_of(plan, name, conditions).values())) - sum(len(piece.conditions) for piece in lacking)
     if processes > 1 and len(lacking) < ENOUGH * processes:
-        lacking = [Piece(piece.shard, (condition,)) for piece in lacking for condition in piece.conditions]
+        lacking = [UnitsOfShard(piece.shard, (condition,)) for piece in lacking for condition in piece.conditions]
     card = plan.request.card
     bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
     measured = [each for each in (CLEAN, *bearing) if part is None or part.measures(name, each.text, shards)]
@@ -114,7 +114,7 @@ def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:
     return any(not plan.run.shard_path(*pair, shard).is_file() for pair in pairs)
 
 
-def _without_strange(plan: Plan, contender: Contender, conditions: Sequence[Condition]) -> list[str]:
+def _without_strange(plan: Plan, contender: PlannedCheckpoint, conditions: Sequence[Condition]) -> list[str]:
     """Remove files that are not what was written for this run, except for other parts' own; return a line on each."""
     run, name, shards, part = plan.run, contender.name, shards_of(plan), plan.request.share
 
@@ -138,7 +138,7 @@ def _without_strange(plan: Plan, contender: Contender, conditions: Sequence[Cond
     return [*lines, *(f"{path}: {why}; removed, found again where it is needed" for path, why in odd)]
 
 
-def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
+def _why_unchecked(plan: Plan, contender: PlannedCheckpoint) -> str | None:
     """Return why the set-up of a checkpoint is not checked; empty where that needs no word, None where it is."""
     if not plan.checks_setup:
         return ""
@@ -146,10 +146,10 @@ def _why_unchecked(plan: Plan, contender: Contender) -> str | None:
         return "clean images are not evaluated"
     if plan.run.evidence(contender.name, CLEAN.text) is not None:
         return "it was done before"
-    return unsuited(plan.dataset, scenes=plan.unjudged is not None) or None
+    return unsuited_reason(plan.dataset, scenes=plan.unjudged is not None) or None
 
 
-def ready(plan: Plan, name: str, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
+def computable(plan: Plan, name: str, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
     """Return the conditions that can be computed: a part leaves those out that draw from the records of another one
     until all parts have made these. Who computes all of a run makes these first.
     """
@@ -172,17 +172,17 @@ def shards_of(plan: Plan) -> int:
 _SEEN = 60.0  # seconds
 
 
-def announced(
+def announce(
     plan: Plan,
     ranks: Ranks,
     progress: Progress,
     say: Callable[[str], None],
-    every: Sequence[Lacking],
+    every: Sequence[PendingWork],
     at_most: int | None = None,
 ) -> Reporter:
     """Say what was found, what is there, and what is to be done; return what tells how far it is.
 
-    every: what each of `lots` lacks. at_most: the first samples, where no others are asked for.
+    every: what each of `checkpoint_groups` lacks. at_most: the first samples, where no others are asked for.
     """
     device = plan.request.settings.device
     if ranks.leads:
@@ -197,7 +197,7 @@ def announced(
     samples, size = len(plan.dataset.samples[:at_most]), plan.run.manifest.shard_size
     card, classes = plan.request.card, len(plan.dataset.valid_labels or plan.dataset.class_names)
     jobs = []
-    for (contender, _), (lacking, doubted, *_, unchecked) in zip(lots(plan), every, strict=True):
+    for (contender, _), (lacking, doubted, *_, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
         counts = dict.fromkeys((condition.text for condition in plan.conditions), 0)
         for shard, texts in lacking:
             for text in texts:

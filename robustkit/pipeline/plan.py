@@ -9,7 +9,8 @@ from importlib import import_module
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
 from ..evaluations.corruptions.plan import CorruptedInputs
-from ..evaluations.subject import Settings, Subject, Supply
+from ..evaluations.subject import EvaluatedModel, SampleSource, Settings
+from ..moved import keep_old_names
 from ..protocol.card import TASKS
 from ..protocol.condition import Condition
 from ..results.summary import Run
@@ -19,7 +20,7 @@ from .request import Request
 
 
 @dataclass(frozen=True)
-class Contender:
+class PlannedCheckpoint:
     """One checkpoint with the conditions that it is evaluated under.
 
     entry: as run.json describes it. subject: makes it ready to compute. preprocessing: for the evidence on its attacks;
@@ -27,8 +28,8 @@ class Contender:
     """
 
     entry: CheckpointEntry
-    subject: Callable[[Settings], Subject]
-    supply: Supply
+    subject: Callable[[Settings], EvaluatedModel]
+    supply: SampleSource
     preprocessing: Preprocessing | None = None
     best_batch: Callable[[], int] | None = None
 
@@ -53,7 +54,7 @@ class Plan:
 
     request: Request
     run: Run
-    contenders: tuple[Contender, ...]
+    contenders: tuple[PlannedCheckpoint, ...]
     conditions: tuple[Condition, ...]
     dataset: Dataset
     digest: Callable[[], str]
@@ -87,3 +88,6 @@ def plan_of(request: Request) -> Plan:
     maker = import_module(f"{__package__}.{request.task}") if request.task in TASKS else EVERY_TASK[request.task]
     planned: Plan = maker.plan(request)
     return planned
+
+
+keep_old_names(__name__, Contender="PlannedCheckpoint")

@@ -158,7 +158,7 @@ class Ranks:
             time.sleep(_POLL)
 
 
-def follows() -> bool:
+def is_follower() -> bool:
     """Whether another process leads and prints the messages."""
     try:
         return count_in("WORLD_SIZE", 1) > 1 and count_in("RANK", 0) > 0
@@ -183,6 +183,6 @@ def is_own(fault: RobustkitError) -> bool:
     return not isinstance(fault, LedError)
 
 
-def speaker() -> str:
+def line_prefix() -> str:
     """Return the prefix of the lines of a process that does not lead."""
-    return f"[process {os.environ.get('RANK', '?')}] " if follows() else ""
+    return f"[process {os.environ.get('RANK', '?')}] " if is_follower() else ""

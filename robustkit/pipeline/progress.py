@@ -158,7 +158,7 @@ _OFTEN = 1.0
 
 @dataclass
 class _Entry:
-    """What is told in one line when it is done: a condition of a checkpoint, or a group of them.
+    """What is reported in one line when it is done: a condition of a checkpoint, or a group of them.
 
     waiting: the files of its records, in their order; those that are there leave. had: whether all were there before.
     """
@@ -221,7 +221,7 @@ class Reporter:
         self._finished = len(self._entries) - len(self._open)
         self._current = self._stage = ""
         self._overall = "", -math.inf
-        self._apart = False  # records may be there before it is told that they are
+        self._apart = False  # records may be there before it is said that they are
         if estimate.jobs and isinstance(inner, Follower):
             inner.follow(self.overall)
 
@@ -330,7 +330,7 @@ class Reporter:
         )
 
     def _title(self, condition: Condition) -> str:
-        """Return what a condition is told under: its group, where others of the run are of it."""
+        """Return what a condition is reported under: its group, where others of the run are of it."""
         return condition.group if condition.group in self._several else condition.text
 
     def _figure(self, entry: _Entry) -> str:
@@ -354,7 +354,7 @@ class Reporter:
         return f"elapsed {elapsed}" if left is None else f"elapsed {elapsed}, about {clock_time(left)} left"
 
     def _sign(self) -> None:
-        """Tell how far the current condition is, where nothing was told for a while."""
+        """Say how far the current condition is, where nothing was said for a while."""
         if self.ranks.leads and self._clock() - self._last > _QUIET:
             of_current = self.estimate.current
             samples = "" if of_current is None else f"{self.estimate.done(*of_current)} samples"

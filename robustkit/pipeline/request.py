@@ -18,7 +18,7 @@ from ..common.environment import check_date, usual_workers
 from ..common.options import option, option_group, read_labels, read_sides, read_triple
 from ..errors import ProtocolError, unknown
 from ..runs.description import without_option
-from .processes import follows
+from .processes import is_follower
 
 if TYPE_CHECKING:
     from ..evaluations.records import Part
@@ -278,10 +278,10 @@ class Request:
     def attack_conditions(self, attacks: str, engine: str | None = None) -> tuple[Condition, ...]:
         """Return clean and the attacks of a list, at each radius. Raises ProtocolError for what is not understood."""
         from ..evaluations.attacks.evaluate import parse_conditions
-        from ..protocol.card import number
+        from ..protocol.card import parse_number
         from .inputs import in_two_phases
 
-        radii = tuple(number(part, "eps") for part in str(self.eps).split(",")) if self.eps is not None else ()
+        radii = tuple(parse_number(part, "eps") for part in str(self.eps).split(",")) if self.eps is not None else ()
         return parse_conditions(attacks, self.card, eps=radii, norm=self.norm, engine=engine, several=in_two_phases)
 
     def evaluation_conditions(self) -> tuple[Condition, ...]:
@@ -303,7 +303,7 @@ class Request:
         except Exception as fault:
             from ..runs.files import RunFiles
 
-            if not follows() and (folder := self._known_folder) is not None:
+            if not is_follower() and (folder := self._known_folder) is not None:
                 RunFiles(folder).note_refusal(f"{type(fault).__name__}: {fault}")
             raise
 

@@ -32,7 +32,16 @@ from ..runs.files import refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.progress import Progress
 from .manifest import prepare
-from .pending import Lacking, announced, await_same, lots, outstanding, pieces, ready, shards_of
+from .pending import (
+    PendingWork,
+    announce,
+    await_same,
+    checkpoint_groups,
+    computable,
+    pending_units,
+    pending_work,
+    shards_of,
+)
 from .plan import Plan, plan_of
 from .processes import Ranks
 from .progress import Reporter, Silent
@@ -87,8 +96,8 @@ def compute_on_cluster(plan: Plan, progress: Progress, say: Callable[[str], None
         slots = int(there.get("GPU", 0) if kind == "cuda" else there.get("CPU", 0) // cpus)
         if not slots:
             raise RunError(f"--ray {request.ray}: the cluster has no {kind} for a task; it has {_in_words(there)}")
-        every = outstanding(plan, slots)
-        reporter = announced(plan, Ranks(), progress, say, every)
+        every = pending_work(plan, slots)
+        reporter = announce(plan, Ranks(), progress, say, every)
         folder, plugins = str(Path.cwd()), tuple(map(str, plugin_files()))
         order = ray.put(_Order(request, plan.run.manifest.to_plain(), folder, plugins, cpus, kind))
         options = {"num_gpus": 1, "runtime_env": {"env_vars": {_ALL_VISIBLE: "1"}}} if kind == "cuda" else {}
@@ -139,13 +148,13 @@ def _line(fault: BaseException) -> str:
     return next(iter(str(fault).strip().splitlines()), type(fault).__name__)[:200]
 
 
-def _rounds(plan: Plan, every: Sequence[Lacking]) -> Iterator[list[Task]]:
+def _rounds(plan: Plan, every: Sequence[PendingWork]) -> Iterator[list[Task]]:
     """Yield what is to be done, first what is measured, so that a doubt is known early; then what needs what others
     found.
     """
     for later in (False, True):
         first, units, last = list[Task](), list[Task](), list[Task]()
-        for (contender, some), (lacking, doubted, _, _, unchecked) in zip(lots(plan), every, strict=True):
+        for (contender, some), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
             if some[0].waits is not later:
                 continue
             first += [Task("set-up", contender.name)] if unchecked is None else []
@@ -332,10 +341,10 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
         ModelError: a network fails on some batch; what was done before it is kept.
         RunError: a record cannot be written, or another process no longer gives a sign of life.
     """
-    every: list[Lacking] = ranks.share("work", lambda: outstanding(plan, ranks.size))
-    reporter = announced(plan, ranks, progress, say, every)
+    every: list[PendingWork] = ranks.share("work", lambda: pending_work(plan, ranks.size))
+    reporter = announce(plan, ranks, progress, say, every)
     worker, met = Worker(plan, reporter, say), False
-    for (contender, own), (lacking, doubted, _, _, unchecked) in zip(lots(plan), every, strict=True):
+    for (contender, own), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
         name, check = contender.name, [CLEAN.text] if unchecked is None else []
         if not lacking and not doubted and not check:
             continue
@@ -361,8 +370,8 @@ def _check_complete(plan: Plan) -> None:
     lacking = sum(
         len(piece.conditions)
         for contender in plan.contenders
-        for piece in pieces(
-            run, contender.name, ready(plan, contender.name, plan.conditions), shards, part=plan.request.share
+        for piece in pending_units(
+            run, contender.name, computable(plan, contender.name, plan.conditions), shards, part=plan.request.share
         )
     )
     if lacking:

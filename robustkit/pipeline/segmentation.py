@@ -14,13 +14,13 @@ from ..models.dense import Segmenter
 from ..models.identity import distinct_names
 from ..models.segmenter import load_segmenter
 from ..protocol.card import Card
-from ..report.refresh import summarised, write_page
+from ..report.refresh import rebuild_summary, write_page
 from ..results.summary import Run
 from ..tasks.segmentation.pictures import FILE, draw_examples
 from ..tasks.segmentation.subject import SceneImages, SegmenterSubject, scenes_for
 from .inputs import plan_attacked
 from .manifest import describe
-from .plan import Contender, Plan
+from .plan import Plan, PlannedCheckpoint
 from .request import SegmentationRequest
 
 
@@ -51,7 +51,7 @@ def plan(request: SegmentationRequest) -> Plan:
 
     def finish() -> None:
         (run.path / FILE).unlink(missing_ok=True)  # of other checkpoints, or no longer wanted
-        rows = summarised(run)
+        rows = rebuild_summary(run)
         counted = any(row["value"] is not None for row in rows if row["metric"] == "miou")
         try:
             if request.examples and counted:
@@ -76,9 +76,9 @@ def plan(request: SegmentationRequest) -> Plan:
     )
 
 
-def _contender(model: Segmenter, card: Card, scenes: LabelledScenes) -> Contender:
+def _contender(model: Segmenter, card: Card, scenes: LabelledScenes) -> PlannedCheckpoint:
     def subject(settings: Settings) -> SegmenterSubject:
         return SegmenterSubject(model, card, settings, scenes.unjudged)
 
     entry = describe(model.identity, model.identity.preprocessing, windows=model.windows)
-    return Contender(entry, subject, SceneImages(scenes, model.network.windows))
+    return PlannedCheckpoint(entry, subject, SceneImages(scenes, model.network.windows))

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..common.randomness import drawn, stacked, upload
+from ..common.randomness import draw_samples, stack_on, upload
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.attacks.evidence import confirm_evidence, gather_evidence
@@ -33,7 +33,7 @@ from ..evaluations.attacks.two_phase.evaluate import Choice, choose
 from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_flags import setup_flags, setup_notes
-from ..evaluations.subject import Batch, Evaluation, Reader, Subject, Supply
+from ..evaluations.subject import Batch, EvaluatedModel, Evaluation, Reader, SampleSource
 from ..models.device import device_name, out_of_memory
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN, Condition
@@ -51,8 +51,8 @@ from ..runs.kept_images import (
 )
 from ..runs.progress import Progress, Watch
 from .manifest import preprocessing_of, versions
-from .pending import Piece
-from .plan import Contender, Plan
+from .pending import UnitsOfShard
+from .plan import Plan, PlannedCheckpoint
 
 _AHEAD = 4
 
@@ -147,8 +147,8 @@ class Shard:
             alike = dict(self._of_shape(shape))
             each = alike[places[0]]
             if self._device.type == "cpu" or len(alike) * each.numel() * each.element_size() > _LARGE:
-                return stacked([alike[place] for place in places], self._device)
-            self._alike[shape] = list(alike), stacked(list(alike.values()), self._device)
+                return stack_on([alike[place] for place in places], self._device)
+            self._alike[shape] = list(alike), stack_on(list(alike.values()), self._device)
         known, inputs = self._alike[shape]
         start = known.index(places[0])
         if known[start : start + len(places)] == list(places):
@@ -214,9 +214,9 @@ class Decoder:
 
 def run_units(
     run: RunFolder,
-    subject: Subject,
-    supply: Supply,
-    work: Iterable[Piece],
+    subject: EvaluatedModel,
+    supply: SampleSource,
+    work: Iterable[UnitsOfShard],
     shard_size: int,
     provenance: Callable[[str], Mapping[str, Any]],
     progress: Watch,
@@ -245,7 +245,7 @@ def run_units(
                 writer.check()
                 if (count := condition.on) and count not in taken:
                     ids = (sample.id for sample in every)
-                    taken[count] = drawn(ids, count, seed=subject.settings.seed, purpose="part")
+                    taken[count] = draw_samples(ids, count, seed=subject.settings.seed, purpose="part")
                 places = shard.places(taken.get(count))
                 progress.begin(name, condition, len(places))
                 began, before = time.monotonic(), subject.settings.batch_size
@@ -357,8 +357,8 @@ class _Computed:
 
 
 def _unit(
-    subject: Subject,
-    supply: Supply,
+    subject: EvaluatedModel,
+    supply: SampleSource,
     shard: Shard,
     places: Sequence[int],
     condition: Condition,
@@ -398,8 +398,8 @@ def _unit(
 
 
 def _batch(
-    subject: Subject,
-    supply: Supply,
+    subject: EvaluatedModel,
+    supply: SampleSource,
     shard: Shard,
     part: Sequence[int],
     condition: Condition,
@@ -453,7 +453,7 @@ def _batch(
     return computed
 
 
-def evaluate(family: AnyFamily, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+def evaluate(family: AnyFamily, subject: EvaluatedModel, batch: Batch, condition: Condition) -> Evaluation:
     """Return the columns of a batch under a condition of a family.
 
     Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a break
@@ -484,7 +484,7 @@ class Worker:
         self._contenders = {contender.name: contender for contender in plan.contenders}
         device = device_name(self.settings.device)
         self._here = {"batch_size": self.settings.batch_size, "device": device, "versions": versions()}
-        self._placed: tuple[str, Subject] | None = None
+        self._placed: tuple[str, EvaluatedModel] | None = None
 
     def check_setup(self, name: str) -> None:
         """Look whether another normalisation or channel order fits a checkpoint better, and report it."""
@@ -526,7 +526,7 @@ class Worker:
             ModelError: the network fails on some batch; what was done before it is kept.
             RunError: a record cannot be written.
         """
-        pieces = (Piece(shard, tuple(self._by_text[text] for text in texts)) for shard, texts in work)
+        pieces = (UnitsOfShard(shard, tuple(self._by_text[text] for text in texts)) for shard, texts in work)
         for first in pieces:  # nothing is placed where there is nothing to do
             contender, subject = self._on_device(name)
             run_units(
@@ -548,13 +548,13 @@ class Worker:
             self._placed[1].classifier.to("cpu")
             self._placed = None
 
-    def _on_device(self, name: str) -> tuple[Contender, Subject]:
+    def _on_device(self, name: str) -> tuple[PlannedCheckpoint, EvaluatedModel]:
         contender = self._contenders[name]
         if self._placed is None or self._placed[0] != name:
             self.rest()
             self._placed = name, contender.subject(self.settings)
         return contender, self._placed[1]
 
-    def _provenance(self, contender: Contender, condition: str) -> dict[str, Any]:
+    def _provenance(self, contender: PlannedCheckpoint, condition: str) -> dict[str, Any]:
         """Return where the rows of a checkpoint under a condition come from, for the metadata of their files."""
         return {**provenance_of(self.run.manifest, contender.entry, condition), **self._here}

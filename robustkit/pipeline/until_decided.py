@@ -17,8 +17,8 @@ from ..results.summary import Run
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress
 from ..tasks.task import task_named
-from .manifest import described
-from .pending import Lacking, announced, lots, outstanding
+from .manifest import describe_plan
+from .pending import PendingWork, announce, checkpoint_groups, pending_work
 from .plan import Plan, plan_of
 from .processes import Ranks
 from .progress import Reporter
@@ -59,7 +59,9 @@ def until_decided(
         digest = plan.digest()
         plan = replace(plan, digest=lambda: digest, command=words, sequential=True)
         names = [contender.name for contender in plan.contenders]
-        before = None if baseline is None else baseline_of(baseline, described(plan, digest, plan.run.read_manifest()))
+        before = (
+            None if baseline is None else baseline_of(baseline, describe_plan(plan, digest, plan.run.read_manifest()))
+        )
         trial = trial_of(policy, names, plan.conditions, task_named(request.card.task), before)
         ids = [sample.id for sample in plan.dataset.samples][:at_most]
         carry_out(plan, progress, say, partial(_compute, trial, ids))
@@ -70,10 +72,10 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
     """Write the records that undecided rules need. ids: of the samples that may be looked at, in their order."""
     run, size, task = plan.run, plan.run.manifest.shard_size, task_named(plan.request.card.task)
     shards = [ids[start : start + size] for start in range(0, len(ids), size)]
-    of_lots = [*zip(lots(plan), outstanding(plan, 1), strict=True)]
+    of_lots = [*zip(checkpoint_groups(plan), pending_work(plan, 1), strict=True)]
     every = [_wanted(trial, contender.name, len(shards), lacking) for (contender, _), lacking in of_lots]
     say(f"{len(trial.questions)} rules are looked at after every {size} samples, of {len(ids)} at most")
-    reporter = announced(plan, Ranks.of_environment(), progress, say, every, len(ids))
+    reporter = announce(plan, Ranks.of_environment(), progress, say, every, len(ids))
     worker = Worker(plan, reporter, say)
     for ((contender, own), _), (lacking, doubted, _, _, unchecked) in zip(of_lots, every, strict=True):
         name = contender.name
@@ -101,7 +103,7 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
     return reporter
 
 
-def _wanted(trial: Trial, name: str, shards: int, lacking: Lacking) -> Lacking:
+def _wanted(trial: Trial, name: str, shards: int, lacking: PendingWork) -> PendingWork:
     """Return of what a checkpoint lacks that which rules may need."""
     pieces, doubted, done, lines, unchecked = lacking
     needs = {text for question in trial.open(name) for text in question.needs}

@@ -43,7 +43,9 @@ _PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
 _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 
 
-def number(text: object, what: str = "number", expected: str = "a number such as 1/255, 0.5/255 or 0.004") -> Fraction:
+def parse_number(
+    text: object, what: str = "number", expected: str = "a number such as 1/255, 0.5/255 or 0.004"
+) -> Fraction:
     """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`. what, expected: for the message.
     Raises ProtocolError where it is not such a number.
     """
@@ -60,7 +62,7 @@ def number(text: object, what: str = "number", expected: str = "a number such as
 
 
 def format_number(value: Fraction) -> str:
-    """Return the shortest exact text that `number` reads back: `0.1`, `1/255`, `0.25/255`."""
+    """Return the shortest exact text that `parse_number` reads back: `0.1`, `1/255`, `0.25/255`."""
     for unit, suffix in ((1, ""), (255, "/255")):
         scaled = value * unit
         if (scaled * 10**6).denominator == 1:
@@ -230,7 +232,7 @@ def _card(text: str, where: str) -> Card:
         space=cast("Space", space),
         labels=cast("Literal['true', 'predicted']", labels),
         norm=str(threat.get("norm", "linf")),
-        eps=number(threat.get("eps", "1/255"), "eps"),
+        eps=parse_number(threat.get("eps", "1/255"), "eps"),
         bounds=(float(bounds[0]), float(bounds[1])) if bounds else None,
         scoring=_table(data, "scoring", where),
         preprocessing=rule,

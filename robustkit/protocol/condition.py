@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..errors import ProtocolError, unknown
-from .card import format_number, number
+from .card import format_number, parse_number
 
 _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
@@ -58,7 +58,7 @@ def split_arguments(name: str, text: str | None, known: Mapping[str, Value]) -> 
     return given
 
 
-def typed(name: str, key: str, text: str, known: Mapping[str, Value]) -> Value:
+def parse_value(name: str, key: str, text: str, known: Mapping[str, Value]) -> Value:
     """Return a text as a value of the type that parameter `key` has in `known`. Raises ProtocolError where there is no
     such parameter, or the value is of another type.
     """
@@ -67,16 +67,16 @@ def typed(name: str, key: str, text: str, known: Mapping[str, Value]) -> Value:
     usual, what = known[key], f"{name}: {key}"
     if isinstance(usual, bool):
         if text.lower() not in ("true", "false"):
-            raise ProtocolError(f"{what} {text!r}: expected true or false, such as {key}={show(usual)}")
+            raise ProtocolError(f"{what} {text!r}: expected true or false, such as {key}={format_value(usual)}")
         return text.lower() == "true"
     if isinstance(usual, int):
         expected = f"a whole number, such as {key}={usual or 100}"  # 0 stands for all samples
-        value = number(text, what, expected)
+        value = parse_number(text, what, expected)
         if value.denominator != 1:
             raise ProtocolError(f"{what} {text!r}: expected {expected}")
         return int(value)
     if isinstance(usual, Fraction | float):
-        value = number(text, what, f"a number, such as {key}={show(usual)}")
+        value = parse_number(text, what, f"a number, such as {key}={format_value(usual)}")
         return value if isinstance(usual, Fraction) else float(value)
     return text
 
@@ -87,10 +87,10 @@ def parse_parameters(text: str, known: Mapping[str, Value]) -> tuple[str, dict[s
     """
     name, inside = split_condition(text)
     given = split_arguments(name, inside, known)
-    return name, {**known, **{key: typed(name, key, value, known) for key, value in given.items()}}
+    return name, {**known, **{key: parse_value(name, key, value, known) for key, value in given.items()}}
 
 
-def show(value: Value) -> str:
+def format_value(value: Value) -> str:
     """Return a value as a condition's text has it."""
     if isinstance(value, Fraction):
         return format_number(value)

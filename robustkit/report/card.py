@@ -13,15 +13,15 @@ from xml.sax.saxutils import escape, quoteattr
 
 from PIL import ImageFont
 
-from ..common.files import check_plain, reason, write_whole
-from ..display.text import Made, code, fenced, plain, table
+from ..common.files import check_plain, reason_of, write_whole
+from ..display.text import Made, code, escape_markdown, fenced, table
 from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.condition import starts_from
 from ..evaluations.attacks.two_phase.condition import estimated
 from ..evaluations.corruptions.condition import in_short
 from ..evaluations.metrics import is_finite
-from ..evaluations.presenting import left_out_lines, unfinished
+from ..evaluations.presenting import left_out_lines, unfinished_line
 from ..evaluations.registry import name_of
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
@@ -124,7 +124,7 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     if not len(rows):
         raise NothingEvaluated(f"{run}: {described['name']} has no results; run the audit again to make them")
     document = facts(manifest, described, rows)
-    if gap := unfinished(source, described["name"]):
+    if gap := unfinished_line(source, described["name"]):
         document["unfinished"] = gap
     files = {
         "card.md": markdown(source, described, rows),
@@ -170,7 +170,7 @@ def _refuse_foreign(path: Path) -> None:
             if MADE_BY.encode() in file.read(2000):
                 return
     except OSError as fault:
-        raise RunError(f"{path}: cannot be read ({reason(fault)}); choose another folder with --out") from None
+        raise RunError(f"{path}: cannot be read ({reason_of(fault)}); choose another folder with --out") from None
     raise RunError(f"{path} exists and was not written by {MADE_BY}; choose another folder with --out")
 
 
@@ -258,7 +258,7 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: value if isinstance(value, Made) else plain(value),
+        finalize=lambda value: value if isinstance(value, Made) else escape_markdown(value),
     )
     environment.filters |= {"code": code, "fenced": fenced, "table": table}
     manifest = run.manifest
@@ -268,7 +268,10 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
     text = environment.from_string(source).render(
         {key: held[key] for key in ("seed", "device", "batch_size", "started", "robustkit")},
         repeat=repeat_of(manifest.command),
-        flags=[*(plain(caveat) for caveat in manifest.protocol.caveats), *_flags(run, rows, described["name"])],
+        flags=[
+            *(escape_markdown(caveat) for caveat in manifest.protocol.caveats),
+            *_flags(run, rows, described["name"]),
+        ],
         checkpoint={"notes": [], "sha256": None, **described},
         preprocessing=", ".join(shown_as(entry).values()),
         setup=setup_text(manifest, entry.name, run.evidence(entry.name, CLEAN.text)),
@@ -283,8 +286,8 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
 
 def _flags(run: RunFolder, rows: Results, checkpoint: str) -> Iterator[Made]:
     """Yield what the run lacks, and each flag once, with the conditions that have it."""
-    if gap := unfinished(run, checkpoint):
-        yield plain(gap)
+    if gap := unfinished_line(run, checkpoint):
+        yield escape_markdown(gap)
     for flag, (first, *others) in doubts_of(rows).items():
-        yield Made(f"{code(first)}{f' and {len(others)} more' if others else ''}: {plain(flag)}")
-    yield from map(plain, left_out_lines(run, checkpoint))
+        yield Made(f"{code(first)}{f' and {len(others)} more' if others else ''}: {escape_markdown(flag)}")
+    yield from map(escape_markdown, left_out_lines(run, checkpoint))

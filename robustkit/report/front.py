@@ -8,13 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, percent, plain, spread
+from ..display.svg import (
+    Figure,
+    Point,
+    Style,
+    dots,
+    draw,
+    labels,
+    legend,
+    list_some,
+    panels,
+    percent,
+    series_shift,
+    shorten_name,
+)
 from ..evaluations.aggregate import Results
 from ..evaluations.metrics import SummaryRow, is_finite
 from ..evaluations.presenting import Flag, Gap, flags_of, gaps_of, not_evaluated
 from ..evaluations.setup_flags import setups_of
 from ..protocol.card import Samples
-from ..results.comparison import Asked, ComparisonRow, Tested, asked, pair_tests
+from ..results.comparison import Asked, ComparisonRow, Tested, asked_results, pair_tests
 from ..results.summary_text import Finding, findings, p_said
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
@@ -39,7 +52,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     short = labels(names, 24)
     brief = [", ".join(entry.called.split(", ")[:2]) for entry in drawn]  # without what distinguishes none of them
     called = [entry.called if brief.count(text) > 1 else text for entry, text in zip(drawn, brief, strict=True)]
-    titles = [plain(text, 30) for text in called]
+    titles = [shorten_name(text, 30) for text in called]
     word = headline.noun or headline.word
     heading = word if word[1:2].isupper() else word[:1].upper() + word[1:]  # mIoU
     height = max(_HEIGHT, 7 * len(names) + 8)
@@ -47,7 +60,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
     def paint(canvas: Canvas) -> None:
         (axes,) = panels(canvas, 1, columns=1)
         for place, name in enumerate(names):
-            shift = -spread(place, len(names), 7, height - 6)
+            shift = -series_shift(place, len(names), 7, height - 6)
             dots(axes, range(len(drawn)), points[name], looks[name], shift=shift, across=True)
         axes.set(xlim=(0, 100), ylim=(len(drawn) - 0.4, -0.6))
         axes.set_xticks([0, 25, 50, 75, 100])
@@ -68,7 +81,7 @@ def front_figure(rows: Sequence[Asked], results: Results, looks: Mapping[str, St
         f"{heading} under all that was asked",
         70 + 18 * math.ceil(len(names) / 2) * (len(names) > 1) + height * len(drawn),
         paint,
-        alt=f"{word} in percent. {listed(said)}.",
+        alt=f"{word} in percent. {list_some(said)}.",
         caption=f"{heading} with 95 % intervals{error}.{more}",
     )
 
@@ -127,7 +140,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Front:
+class FrontPage:
     """What the template shows. groups: the lines of each family of conditions. setups: checkpoints, and their set-up in
     words. stops: what the samples are called of a run that looks at them until rules are decided; None of others.
     """
@@ -149,9 +162,9 @@ class Front:
         return sum(gap.missing for gap in self.gaps)
 
 
-def front_of(results: Results, looks: Mapping[str, Style]) -> Front:
+def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
     """Return the first screen of a run. looks: how each checkpoint is drawn."""
-    manifest, rows = results.manifest, asked(results)
+    manifest, rows = results.manifest, asked_results(results)
     tests = pair_tests(results)
     short = labels(manifest.names, 28)
     words = {"none": "no attention", "other": "another attention"}
@@ -163,7 +176,7 @@ def front_of(results: Results, looks: Mapping[str, Style]) -> Front:
     for entry in rows:
         more = f": {metric_of(entry.metric).word}" if several[entry.called] > 1 else ""
         groups.setdefault(entry.family, []).append(_line(f"{entry.called}{more}", entry, results, tests))
-    return Front(
+    return FrontPage(
         findings(results),
         columns,
         list(groups.values()),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from ..common.preprocessing import spelled
+from ..common.preprocessing import describe_preprocessing
 from ..display.svg import Style, style
-from ..display.table import Section, together
+from ..display.table import Section, join_tables
 from ..display.text import no_formula
 from ..display.web import ENLARGE
 from ..evaluations.aggregate import Results
@@ -25,7 +25,7 @@ from ..runs.description import repeat_of, shown_as
 from ..runs.folder import RunFolder
 from ..tasks.task import Task, glossary, task_of
 from .front import front_of
-from .pages import broken, environment, figure, rendered
+from .pages import break_part, environment, figure, render_page
 from .samples import Browser
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Terms:
     @property
     def used(self) -> list[tuple[str, Term]]:
         """The anchors and terms that were linked so far, by name."""
-        return sorted(((anchor(term), term) for term in self._used.values()), key=lambda pair: pair[1].name.lower())
+        return sorted(((term_id(term), term) for term in self._used.values()), key=lambda pair: pair[1].name.lower())
 
     def linked(self, text: str) -> Markup:
         """Return a text as markup in which each term leads, where it first stands, to its meaning."""
@@ -63,13 +63,13 @@ class Terms:
             if term.name in found:
                 continue
             found[term.name] = term
-            link = Markup('<a class="term" href="#{}">{}</a>').format(anchor(term), match[0])
-            parts += [broken(said[end : match.start()]), link]
+            link = Markup('<a class="term" href="#{}">{}</a>').format(term_id(term), match[0])
+            parts += [break_part(said[end : match.start()]), link]
             end = match.end()
-        return Markup("").join([*parts, broken(said[end:])]), tuple(found.values())
+        return Markup("").join([*parts, break_part(said[end:])]), tuple(found.values())
 
 
-def anchor(term: Term) -> str:
+def term_id(term: Term) -> str:
     """Return the id of a term on a page."""
     return "term-" + "".join(sign if sign.isalnum() else "-" for sign in term.name.lower())
 
@@ -161,7 +161,7 @@ _STYLES, _SCRIPTS = ("style.css", "front.css"), (ENLARGE, "tables.js", "figures.
 def write_report(run: RunFolder, rows: Sequence[SummaryRow]) -> None:
     """Write report.html: one self-contained page that fetches nothing, all text escaped. rows: of the summary."""
     results, manifest = Results.of(run, rows), run.manifest
-    inputs = {c.name: spelled(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}
+    inputs = {c.name: describe_preprocessing(c.preprocessing.to_plain(), c.said, c.arch) for c in manifest.checkpoints}
     shown = {c.name: ", ".join(shown_as(c).values()) for c in manifest.checkpoints}
     reproduce = {"parameters": manifest.protocol.parameters, "inputs": inputs, "shown": shown}
 
@@ -186,7 +186,7 @@ def write_report(run: RunFolder, rows: Sequence[SummaryRow]) -> None:
 
 
 def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser, terms: Terms) -> str:
-    templates = environment(figure=figure, slug=slug, terms=terms.linked, together=together)
+    templates = environment(figure=figure, slug=slug, terms=terms.linked, together=join_tables)
 
     def part(name: str, **values: Any) -> Markup:
         return Markup(templates.get_template(f"parts/{name}.j2").render(common | values).strip())
@@ -202,7 +202,7 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser,
         every = bodies | {"samples": part("samples", shown=shown, labels=sorted(set(labels)), browser=browser)}
         there = [(section.name, section.title, every[section.name]) for section in ordered if every[section.name]]
         values = common | {"front": front, "sections": there, "terms": terms}
-        return rendered(templates, "report.html.j2", _STYLES, _SCRIPTS, **values)
+        return render_page(templates, "report.html.j2", _STYLES, _SCRIPTS, **values)
 
     room, weight, shown, labels = LARGEST - len(whole([]).encode()), browser.room, list[Markup](), list[str]()
     for sample in browser.samples():

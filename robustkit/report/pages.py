@@ -38,7 +38,7 @@ _COMPILED = _Compiled()
 
 def environment(**filters: Callable[..., Any]) -> Environment:
     """Return the environment of the templates: all text is escaped, and no cell begins a formula. filters: besides
-    `breakable` and `trusted`.
+    `allow_breaks` and `trusted`.
     """
     templates = Environment(
         loader=PackageLoader("robustkit.report", "templates"),
@@ -49,11 +49,11 @@ def environment(**filters: Callable[..., Any]) -> Environment:
         lstrip_blocks=True,
         bytecode_cache=_COMPILED,
     )
-    templates.filters |= {"breakable": breakable, "trusted": Markup, **filters}
+    templates.filters |= {"breakable": allow_breaks, "trusted": Markup, **filters}
     return templates
 
 
-def rendered(
+def render_page(
     templates: Environment, template: str, styles: Sequence[str], scripts: Sequence[str], **values: Any
 ) -> str:
     """Return a self-contained page, which fetches nothing and runs its own script alone, without control characters.
@@ -73,15 +73,15 @@ def _part(name: str) -> str:
     return (resources.files("robustkit.report") / "templates" / "parts" / name).read_text(encoding="utf-8")
 
 
-def breakable(text: str) -> Markup:
+def allow_breaks(text: str) -> Markup:
     """Return a text as markup that may break after commas, colons, slashes and the brackets of a condition, and
     nowhere in a fraction such as `1/255`.
     """
-    return broken(no_formula(text))
+    return break_part(no_formula(text))
 
 
-def broken(text: str) -> Markup:
-    """Return `breakable` of a part of a text, which may begin as a formula does."""
+def break_part(text: str) -> Markup:
+    """Return `allow_breaks` of a part of a text, which may begin as a formula does."""
 
     def whole_fractions(text: str) -> Markup:
         parts = enumerate(_FRACTION.split(text))

@@ -21,7 +21,7 @@ from ..runs.files import refuse_links
 from ..runs.folder import RunFolder
 from ..runs.kept_images import remove_adversarials
 from ..runs.manifest import BadImage
-from ..runs.merging import gather, refuse_damaged
+from ..runs.merging import gather_parts, refuse_damaged
 
 
 @plugin_session()
@@ -29,12 +29,12 @@ def refresh(run: RunFolder) -> Results:
     """Rebuild summary.json, summary.csv and report.html from the records; return the results. Raises NothingEvaluated
     where there is no row, because every image was unreadable or nothing was computed yet.
     """
-    results = summarised(run)
+    results = rebuild_summary(run)
     write_page(run, results)
     return results
 
 
-def summarised(run: RunFolder) -> Results:
+def rebuild_summary(run: RunFolder) -> Results:
     """Rebuild summary.json and summary.csv alone; return the results, with what the page shows besides."""
     manifest = run.manifest
     gathered = survey(run, for_page=True)
@@ -45,7 +45,7 @@ def summarised(run: RunFolder) -> Results:
 
 
 def write_page(run: RunFolder, results: Results) -> None:
-    """Write report.html. results: from `summarised`. Raises NothingEvaluated as `refresh` does."""
+    """Write report.html. results: from `rebuild_summary`. Raises NothingEvaluated as `refresh` does."""
     from .page import write_report
 
     write_report(run, results)
@@ -83,7 +83,7 @@ def merge(runs: str | Path | Sequence[str | Path], out: str | Path | None = None
         if {each.path.resolve() for each in parts} == {run.path.resolve()}:
             refuse_damaged(run)
         else:
-            gather(run, parts)
+            gather_parts(run, parts)
         _refuse_missing(run)
         run.write_manifest(replace(run.manifest, parts=UNSET))
         if not run.manifest.keeps_adversarials:

@@ -64,7 +64,7 @@ def _opened(image: bytes) -> Image.Image:
     return opened
 
 
-def shrunk(image: bytes, side: int) -> bytes:
+def thumbnail(image: bytes, side: int) -> bytes:
     """Return a picture whose longest side is at most `side`, as WebP."""
     with _opened(image) as opened:
         small = opened.convert("RGB")
@@ -221,7 +221,7 @@ class Browser:
         return SampleView(
             sample,
             named,
-            uri_of(shrunk(image, 56)) if image else "",
+            uri_of(thumbnail(image, 56)) if image else "",
             f"clean: {sum(right)} of {len(right)} right" if len(right) > 1 else "",
             "".join(_sign(rows.get((checkpoint, self._clean))) for checkpoint in self.checkpoints),
             tuple("".join(_sign(rows.get((name, text))) for text in self.conditions) for name in self.checkpoints),
@@ -307,7 +307,7 @@ class Browser:
         return (pictures[sample] for pictures in self._pictures.values() if sample in pictures)
 
     def _uri(self, image: bytes) -> str:
-        return uri_of(shrunk(image, self._side) if self._side else image)
+        return uri_of(thumbnail(image, self._side) if self._side else image)
 
     def _fitting(self) -> int:
         """Return the longest side of pictures with which all samples fit; 0 to keep them as they are."""

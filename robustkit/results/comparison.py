@@ -27,12 +27,21 @@ from ..evaluations.corruptions.condition import unlike_published
 from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import SummaryRow
-from ..evaluations.presenting import Flagged, raised, short_names
+from ..evaluations.presenting import Flagged, raised_flags, short_names
 from ..evaluations.registry import group_of, kind_of, name_of, words_of
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
-from .pairing import Side, changed, doubts, flagged, names_of, paired_difference, refuse, same_file
+from .pairing import (
+    Side,
+    comparison_doubts,
+    flagged_results,
+    intended_differences,
+    names_of,
+    paired_difference,
+    refuse_incomparable,
+    same_file,
+)
 from .published import Published
 from .summary import survey
 
@@ -158,7 +167,7 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
     names = dict.fromkeys(name for pair in pairs for name in pair.names)
     one = len({side.run.path for pair in pairs for side in (pair.first, pair.second)}) == 1
     called = short_names(names) if one else {name: name for name in names}
-    return [flag.line for flag in raised((each for pair in pairs for each in pair.own), called)]
+    return [flag.line for flag in raised_flags((each for pair in pairs for each in pair.own), called)]
 
 
 @plugin_session()
@@ -177,7 +186,7 @@ def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = No
         for side in (first, second):
             if id(side) not in later:
                 side.forget()
-    return corrected(compared, reference) if family is None else _corrected_within(compared, reference, family)
+    return correct_together(compared, reference) if family is None else _corrected_within(compared, reference, family)
 
 
 def _family(pairs: Sequence[tuple[Side, Side]]) -> Comparison | None:
@@ -235,10 +244,10 @@ def compare_with_first(run: RunFolder) -> Comparison:
             continue
         second.forget()
         compared.append(replace(pair, flags=tuple(same_file(base, second))))  # others stand next to the results
-    return corrected(compared)
+    return correct_together(compared)
 
 
-def corrected(
+def correct_together(
     compared: Sequence[Pair], reference: Published | None = None, others: Sequence[ComparisonRow] = ()
 ) -> Comparison:
     """Return pairs, and tests of more pairs, as a comparison whose p-values are Holm's over all of them."""
@@ -254,7 +263,7 @@ def corrected(
 
 def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
     common = [condition for condition in first.conditions if condition in second.conditions]
-    refuse(first, second, common)
+    refuse_incomparable(first, second, common)
     rows, left_out = list[ComparisonRow](), list[str]()
     for condition, metric in _wanted(first, second, common):
         try:
@@ -267,7 +276,7 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
         published = _published(reference, first, second, condition, metric)
         rows.append(ComparisonRow(first, second, condition, metric, difference, published=published))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
-    differ = tuple(changed(first.described, second.described))
+    differ = tuple(intended_differences(first.described, second.described))
     return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)))
 
 
@@ -275,7 +284,7 @@ def _with_flags(pair: Pair, reference: Published | None) -> Pair:
     """Return a pair with what raises a doubt about it, and the flags of what is compared."""
     first, second, rows = pair.first, pair.second, pair.rows
     common = [condition for condition in first.conditions if condition in second.conditions]
-    flags = [*doubts(first, second, common), *same_file(first, second)]
+    flags = [*comparison_doubts(first, second, common), *same_file(first, second)]
     published = [row.condition for row in rows if row.published is not None]
     if reference is not None and published:
         tags = dict.fromkeys(side.manifest.protocol.tag for side in (first, second))
@@ -283,7 +292,7 @@ def _with_flags(pair: Pair, reference: Published | None) -> Pair:
         flags += [f"published under {reference.protocol}, here {name}" for name in here]
         unlike = ((text, unlike_published(text)) for text in published)
         flags += [f"{text}: {said}, which the published figure is of" for text, said in unlike if said]
-    own = tuple(flagged(first, second, {(row.condition, row.metric) for row in rows}))
+    own = tuple(flagged_results(first, second, {(row.condition, row.metric) for row in rows}))
     return replace(pair, flags=tuple(dict.fromkeys(flags)), own=own)
 
 
@@ -331,7 +340,7 @@ def _left_out(first: Side, second: Side, common: Sequence[str], shown: Iterable[
 # The family of a run
 
 
-def asked(results: Results) -> list[Asked]:
+def asked_results(results: Results) -> list[Asked]:
     """Return what the first page shows, in its order; of results that some checkpoint has."""
     manifest, headline = results.manifest, task_of(results.manifest).headline_metric
     keys = list(dict.fromkeys((row["condition"], row["metric"]) for row in results))
@@ -361,11 +370,11 @@ def _tested(results: Results) -> Tested:
         return Tested(Comparison(()), (), True)
     comparison = compare_with_first(results.run)
     paired = {(row.condition, row.metric) for row in comparison.rows}
-    keys = [entry.key for entry in asked(results) if entry.key in paired]
+    keys = [entry.key for entry in asked_results(results) if entry.key in paired]
     others = list(_others(results, names[1:], keys)) if 2 < len(names) <= MOST else []
     if not others:
         return Tested(comparison, comparison.rows, len(names) <= MOST)
-    comparison = corrected(comparison.pairs, None, others)
+    comparison = correct_together(comparison.pairs, None, others)
     return Tested(comparison, (*comparison.rows, *comparison.others), True)
 
 
@@ -386,6 +395,6 @@ def _others(results: Results, names: Sequence[str], keys: Sequence[tuple[str, st
                 side.forget()
 
 
-def points(metric: str) -> bool:
+def is_in_points(metric: str) -> bool:
     """Whether differences by a metric are in points of percent."""
     return metric_of(metric).scale == 100

@@ -16,7 +16,7 @@ from ..errors import RunError, unknown
 from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged
-from ..evaluations.records import Recorded, check_plugins, common_ids, nothing_common
+from ..evaluations.records import CheckpointRecords, check_plugins, common_ids, nothing_common
 from ..evaluations.registry import words_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
@@ -119,7 +119,7 @@ _IDENTITY = ("sha256", "arch", "code_sha256", "attention", "preprocessing", "wei
 
 
 @dataclass(frozen=True)
-class Side(Recorded):
+class Side(CheckpointRecords):
     """A checkpoint of a run, with its results."""
 
     @cached_property
@@ -152,7 +152,7 @@ def paired_difference(first: Side, second: Side, condition: str, metric: str = "
     return difference
 
 
-def lacking(side: Side, condition: str, metric: str = "") -> str:
+def missing_records(side: Side, condition: str, metric: str = "") -> str:
     """Return in words which records a side lacks for a figure under a condition; empty where it lacks none."""
     n = side.manifest.data.n
     for text in words_of(condition).needs(condition, metric, side.manifest.conditions):
@@ -168,7 +168,7 @@ def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
 
 
 @plugin_session()
-def pairs(
+def checkpoint_pairs(
     runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None
 ) -> list[tuple[Side, Side]]:
     """Return which checkpoints are compared, each as (first, second); the difference is second minus first.
@@ -218,8 +218,10 @@ def _known(name: str, runs: Sequence[RunFolder], names: Sequence[str]) -> None:
         raise RunError(f"{where}: {unknown('checkpoint', name, dict.fromkeys(names))}")
 
 
-def unpaired(runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None) -> list[str]:
-    """Return lines on checkpoints of later runs that `pairs` leaves out, because others of their run share a name."""
+def unpaired_lines(
+    runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None
+) -> list[str]:
+    """Return lines on checkpoints of later runs that `checkpoint_pairs` leaves out: their run has two of a name."""
     first = runs[0].manifest.names
     lines = []
     for run in runs[1:] if against is None else ():
@@ -239,7 +241,7 @@ def names_of(first: Side, second: Side) -> tuple[str, str]:
     return f"{first.checkpoint} of {first.run.path}", f"{second.checkpoint} of {second.run.path}"
 
 
-def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
+def refuse_incomparable(first: Side, second: Side, common: Sequence[str]) -> None:
     """Raise RunError where differences would mean nothing."""
     names, sides = names_of(first, second), (first, second)
     classes = [(side.manifest.data.classes, side.described.num_classes) for side in sides]
@@ -265,12 +267,12 @@ def refuse(first: Side, second: Side, common: Sequence[str]) -> None:
         raise RunError(f"{' and '.join(names)}: {wrong}; expected the same data: audit both on it")
 
 
-def changed(first: CheckpointEntry, second: CheckpointEntry) -> list[str]:
+def intended_differences(first: CheckpointEntry, second: CheckpointEntry) -> list[str]:
     """Return how two checkpoints differ by intent: what is compared."""
     return checkpoint_changes(checkpoint_setup(first), checkpoint_setup(second))
 
 
-def doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
+def comparison_doubts(first: Side, second: Side, common: Sequence[str]) -> Iterator[str]:
     """Yield how two runs differ, besides in their checkpoints, and what else makes a difference mean less."""
     before, after = first.manifest, second.manifest
     digests = [str(manifest.data.digest)[:8] for manifest in (before, after)]
@@ -289,7 +291,7 @@ def same_file(first: Side, second: Side) -> Iterator[str]:
         yield f"both are the same file (sha256 {digest[:12]})"
 
 
-def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[Flagged]:
+def flagged_results(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> Iterator[Flagged]:
     """Yield the results of both sides that are compared, with their flags and those of what they lack."""
     for side, name in zip((first, second), names_of(first, second), strict=True):
         for row in side.results:
@@ -299,4 +301,6 @@ def flagged(first: Side, second: Side, shown: Collection[tuple[str, str]]) -> It
         for condition in dict.fromkeys(condition for condition, _ in shown):
             wanted = condition in side.run.manifest.evidence
             evidence = NO_EVIDENCE.flag if wanted and side.run.evidence(side.checkpoint, condition) is None else ""
-            yield Flagged(name, condition, tuple(filter(None, [lacking(side, condition), evidence])), side.manifest)
+            yield Flagged(
+                name, condition, tuple(filter(None, [missing_records(side, condition), evidence])), side.manifest
+            )

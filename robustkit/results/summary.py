@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.plugins import plugin_session
 from ..display.text import no_controls, no_formula
-from ..evaluations.aggregate import Parts, Reading, Results, gatherers_of
+from ..evaluations.aggregate import Parts, RecordReader, Results, gatherers_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.records import check_plugins
 from ..evaluations.registry import words_of
@@ -40,7 +40,9 @@ def survey(run: RunFolder, for_page: bool = False) -> Results:
     unread: dict[str, str] = {}
     gatherers = gatherers_of(task.gatherers(manifest) if for_page else (), manifest)
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
-        parts = task.rows(Reading(run, manifest, checkpoint, unread, gatherers), [condition for _, condition in units])
+        parts = task.rows(
+            RecordReader(run, manifest, checkpoint, unread, gatherers), [condition for _, condition in units]
+        )
         for rows, more in zip(collected, parts, strict=True):
             rows += more
     every = Results(run, [row for rows in collected for row in rows], unread, gatherers)

@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 from ..common.differences import Difference
 from ..common.intervals import Z
-from ..display.svg import labels, plain
+from ..display.svg import labels, shorten_name
 from ..evaluations.aggregate import Results
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import is_finite
@@ -22,13 +22,13 @@ from ..evaluations.registry import is_over_groups, kind_of, name_of
 from ..protocol.condition import CLEAN
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
-from .comparison import ComparisonRow, Tested, asked, pair_tests, points
+from .comparison import ComparisonRow, Tested, asked_results, is_in_points, pair_tests
 from .summary import doubts_of
 
 _LONGEST = 48  # characters of a checkpoint's name in a sentence
 
 
-def alone(results: Results) -> Iterator[str]:
+def sentences_of_one(results: Results) -> Iterator[str]:
     """Yield the sentences."""
     manifest, task = results.manifest, task_of(results.manifest)
     name = manifest.names[0]
@@ -40,7 +40,7 @@ def alone(results: Results) -> Iterator[str]:
         if conditions:
             clauses += [clause.text for clause in family.presenter.clauses(cells, manifest, task.headline_metric)]
     if clauses:
-        yield f"{plain(name, _LONGEST)}: {'; '.join(clauses[:2])}."
+        yield f"{shorten_name(name, _LONGEST)}: {'; '.join(clauses[:2])}."
     if clauses[2:]:
         yield f"{clauses[2][:1].upper()}{clauses[2][1:]}."
     if doubt := _doubt(results, name):
@@ -91,7 +91,7 @@ class Finding:
         return self.p_value < _ALPHA
 
 
-def sentences(results: Results) -> list[str]:
+def summary_sentences(results: Results) -> list[str]:
     """Return what a run found, in at most three sentences."""
     return [finding.text for finding in findings(results)]
 
@@ -101,7 +101,7 @@ def findings(results: Results) -> list[Finding]:
     if not len(results):
         return []
     if len(results.manifest.checkpoints) == 1:
-        return [Finding(text, (results.manifest.names[0],)) for text in alone(results)][:MOST]
+        return [Finding(text, (results.manifest.names[0],)) for text in sentences_of_one(results)][:MOST]
     tests = pair_tests(results)
     if not tests.rows:
         return [Finding("The checkpoints cannot be compared yet: no two have records under the same condition.")]
@@ -119,12 +119,12 @@ def _ranked(results: Results, tests: Tested) -> list[ComparisonRow]:
     One for each family, with the one that contradicts it, if any: the same two checkpoints the other way round.
     Differences in points that the first page shows come first, then its others, then the rest of the comparison.
     """
-    front = {entry.key for entry in asked(results)}
+    front = {entry.key for entry in asked_results(results)}
 
     def rank(row: ComparisonRow) -> tuple[bool, bool, bool, float]:
-        size = abs(row.difference.value) if points(row.metric) else -row.difference.p_value
+        size = abs(row.difference.value) if is_in_points(row.metric) else -row.difference.p_value
         of_set = row.metric == _headline(results) or is_over_groups(row.condition)
-        return (row.condition, row.metric) not in front, not points(row.metric), not of_set, -size
+        return (row.condition, row.metric) not in front, not is_in_points(row.metric), not of_set, -size
 
     significant = sorted((row for row in tests.rows if row.verdict in ("better", "worse")), key=rank)
     chosen: dict[tuple[str, bool], ComparisonRow] = {}
@@ -167,7 +167,7 @@ def _said(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, 
     """
     first, second = names[row.first.checkpoint], names[row.second.checkpoint]
     where = name_of(row.condition, "sentence", results.manifest)
-    if where.startswith("under ") and points(row.metric) and _alike_when_clean(row, results, tests):
+    if where.startswith("under ") and is_in_points(row.metric) and _alike_when_clean(row, results, tests):
         return f"{second} loses {'more' if row.verdict == 'worse' else 'less'} to {where[6:]} than {first}", True
     how = "higher" if row.difference.value > 0 else "lower"
     return f"{second} has a {how} {_noun(row.metric)} {where} than {first}", False
@@ -195,7 +195,7 @@ def _size(row: ComparisonRow, whole: bool) -> str:
     """Return `+9.4 points of error`, or `+0.311`; whole: with the metric."""
     value = row.difference.value
     of = f" of {_noun(row.metric)}" if whole else ""
-    text = f"{100 * value:+.1f} points{of}" if points(row.metric) else f"{value:+.3f}{of}"
+    text = f"{100 * value:+.1f} points{of}" if is_in_points(row.metric) else f"{value:+.3f}{of}"
     return text.replace("-", "−", 1) if value < 0 else text
 
 
@@ -228,12 +228,12 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
             f"{every - left} of {every} paired tests between {those} {'shows' if every - left == 1 else 'show'} a "
             f"difference beyond chance, of figures of which neither more nor less is better ({_samples(n)})."
         )
-    front = {entry.key for entry in asked(results)}
-    alike = [row for row in tested if points(row.metric) and not row.significant]
+    front = {entry.key for entry in asked_results(results)}
+    alike = [row for row in tested if is_in_points(row.metric) and not row.significant]
     shown_alike = [row for row in alike if (row.condition, row.metric) in front]
     largest = max(shown_alike, key=lambda row: abs(row.difference.value), default=None)
     clean = [row for row in tested if (row.condition, row.metric) == (CLEAN.text, _headline(results))]
-    sizes = (detectable(row.difference, len(tests.rows), metric_of(row.metric).binary) for row in clean)
+    sizes = (detectable_difference(row.difference, len(tests.rows), metric_of(row.metric).binary) for row in clean)
     shown = max(sizes, default=math.nan)
     if not some and left == every and largest is not None and largest.difference.value:
         where = name_of(largest.condition, "sentence", results.manifest)
@@ -253,7 +253,7 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
         yield Finding(f"{on_clean} {_samples(n)} {could}.")
 
 
-def detectable(difference: Difference, tests: int, binary: bool) -> float:
+def detectable_difference(difference: Difference, tests: int, binary: bool) -> float:
     """Return the difference that samples as these show with a probability of `POWER`, at 0.05 over some tests.
 
     By the normal approximation, with the interval that was seen as 1.96 standard errors to each side; of samples that

@@ -74,7 +74,7 @@ def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: st
     return of | {"run": digest_of_run(manifest)}
 
 
-def misfit(stated: Any, expected: Mapping[str, Any]) -> str:
+def binding_fault(stated: Any, expected: Mapping[str, Any]) -> str:
     """Return in words how a file's provenance differs from what was expected; empty where it does not."""
     if not isinstance(stated, Mapping):
         return "it does not say what it belongs to"
@@ -144,7 +144,7 @@ class Unit:
         except (ValueError, RecursionError):
             stated = None
         expected = {**self.provenance, "shard": number}
-        if reason := misfit(stated, expected):
+        if reason := binding_fault(stated, expected):
             return reason
         if whole and metadata.get(SAMPLES, b"").decode("ascii", "replace") != self.shards[number]:
             return f"its samples are not those of shard {number}"

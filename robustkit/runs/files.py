@@ -14,7 +14,7 @@ from typing import TypeVar
 from ..common.files import bytes_of, json_in, text_of, write_whole
 from ..errors import RunError
 from .binding import Unit
-from .manifest import Manifest, encoded, manifest_of
+from .manifest import Manifest, encode_manifest, manifest_of
 
 OWN = (
     *("run.json", "summary.json", "summary.csv", "report.html", "refused.json"),
@@ -131,7 +131,7 @@ class RunFiles:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write run.json; readers of this folder see it at once."""
-        self.write(self.manifest_path, encoded(manifest.to_plain()))
+        self.write(self.manifest_path, encode_manifest(manifest.to_plain()))
         self._read = None
 
     @property

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.files import json_in
 from ..errors import DamagedRecord, RunError
-from .binding import PROVENANCE, Unit, digest_of_run, misfit, parquet_bytes, shard_number
+from .binding import PROVENANCE, Unit, binding_fault, digest_of_run, parquet_bytes, shard_number
 from .files import RunFiles, folder_name, refuse_link
 from .manifest import digest_of, made_with
 from .untrusted import metadata_of, read_rows
@@ -216,7 +216,7 @@ class RunFolder(RunFiles):
         digest = figures.pop("digest", None) if isinstance(figures, dict) else None
         if not digest or digest != digest_of(figures):
             return None, "it was altered after it was written" if digest else "it does not say what it belongs to"
-        return figures, misfit(figures.pop("of", None), self.unit(checkpoint, condition).provenance)
+        return figures, binding_fault(figures.pop("of", None), self.unit(checkpoint, condition).provenance)
 
     def shards(self, checkpoint: str, condition: str, columns: Columns = None) -> Iterator[pa.Table]:
         """Yield the rows of one checkpoint under one condition, a table per shard, with the metadata of its record. Of

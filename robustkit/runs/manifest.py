@@ -27,7 +27,7 @@ def fault_of(value: Any, kind: Any, where: str = "") -> str:
             return f"{(where + more).lstrip('.')} is missing; expected {_expected(its_kind)}"
         if not _is(part, its_kind):
             return fault_of(part, its_kind, where + more)
-    return strange(where.lstrip("."), value, _expected(kind))
+    return malformed_part(where.lstrip("."), value, _expected(kind))
 
 
 def _parts(value: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -66,7 +66,7 @@ def _expected(kind: Any) -> str:
     return next((note.description for note in notes if isinstance(note, Meta) and note.description), "a table")
 
 
-def strange(where: str, value: Any, expected: str) -> str:
+def malformed_part(where: str, value: Any, expected: str) -> str:
     """Return in words what is wrong with a part of a value."""
     text = repr(value)
     short = f"{text[:80]}{'…' * (len(text) > 80)}"
@@ -383,7 +383,7 @@ def digest_of_pages(data: bytes) -> str:
     return hashlib.sha256(memoryview(data)[: max(end, 0)]).hexdigest()
 
 
-def encoded(plain: Mapping[str, Any]) -> bytes:
+def encode_manifest(plain: Mapping[str, Any]) -> bytes:
     """Return the bytes of run.json for its contents, in JSON types, with a digest of them."""
     held = {key: value for key, value in plain.items() if key != "digest"}
     return (json.dumps(held | {"digest": digest_of(held)}, indent=2, ensure_ascii=False) + "\n").encode()
@@ -407,7 +407,7 @@ def manifest_of(data: Any, path: Path) -> Manifest:
     except msgspec.ValidationError:
         raise RunError(f"{path}: {fault_of(data, Manifest)}; {_REMEDY}") from None
     if doubled := next((name for name in manifest.names if manifest.names.count(name) > 1), None):
-        raise RunError(f"{path}: {strange('checkpoints', doubled, 'names that differ')}; {_REMEDY}")
+        raise RunError(f"{path}: {malformed_part('checkpoints', doubled, 'names that differ')}; {_REMEDY}")
     digest = data.get("digest")
     if digest != digest_of({key: value for key, value in data.items() if key != "digest"}):
         why = "was altered after it was written" if digest else "has no digest: an earlier version or a person wrote it"

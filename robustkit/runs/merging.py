@@ -28,13 +28,13 @@ def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | N
     """
     odd = [*plugin_differences(there, here)]
     pairs = _pairs(there, here, there.conditions if conditions is None else conditions)
-    odd += (differing(name, *values) for name, *values in pairs if values[0] != values[1])
+    odd += (list_differences(name, *values) for name, *values in pairs if values[0] != values[1])
     if not odd and digest_of_run(there) != digest_of_run(here):
         odd.append("run.json there names other samples, shards or parameters of the card")
     return odd
 
 
-def joined(there: Manifest, here: Manifest) -> Manifest:
+def join_manifests(there: Manifest, here: Manifest) -> Manifest:
     """Return the manifest of all that two ask for, which agree; what decides no record is `here`'s, except for the
     start of the run and the samples of which pictures are kept.
     """
@@ -110,7 +110,7 @@ def card_difference(there: Manifest, here: Manifest, conditions: Iterable[str]) 
     return f"protocol of {odd[0]}{f' and {len(odd) - 1} more' if len(odd) > 1 else ''}", before, after
 
 
-def differing(name: str, there: Any, here: Any, where: str = "there") -> str:
+def list_differences(name: str, there: Any, here: Any, where: str = "there") -> str:
     """Return in words what differs; for tables only the entries that do. where: how the other side is called."""
     if isinstance(there, dict) and isinstance(here, dict):
         keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
@@ -153,7 +153,7 @@ _TIMINGS = "timings"
 _FOLDERS = (PICTURES, ADVERSARIALS, _TIMINGS, "records")  # in the order in which a unit's files are written
 
 
-def gather(into: RunFolder, parts: Sequence[RunFolder]) -> None:
+def gather_parts(into: RunFolder, parts: Sequence[RunFolder]) -> None:
     """Write a run.json of all parts, and copy the files that `into` lacks. It may be one of the parts, or new.
 
     A file that several have is copied once: its rows are the same in all of them.
@@ -207,7 +207,7 @@ def _of_all(parts: Sequence[RunFolder]) -> Manifest:
                 f"{part.path} is no part of the run in {first.path}: {'; '.join(odd)} ({first.path} is there, "
                 f"{part.path} here); give parts of one command"
             )
-    return reduce(joined, (part.manifest for part in parts))
+    return reduce(join_manifests, (part.manifest for part in parts))
 
 
 def _files(run: RunFolder, manifest: Manifest) -> Iterator[Path]:

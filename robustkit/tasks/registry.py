@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from ..common.plugins import Registry, built_in, plugin_session
-from ..evaluations.metrics import Metric, named
+from ..evaluations.metrics import Metric, metric_named
 from ..evaluations.registry import EVERY_FAMILY, metric_in, vocabularies
 from ..protocol.card import TASKS
 
@@ -41,11 +41,11 @@ def metrics() -> dict[str, Metric]:
 @plugin_session()
 def find_metric(name: str) -> Metric | None:
     """Return the metric of this name, `iou(CLASS)`, `top1_after_STAGE` and leads over controls among them, or None."""
-    if (metric := named(_of_tasks(), name)) is not None:
+    if (metric := metric_named(_of_tasks(), name)) is not None:
         return metric
     for _ in range(2):
         of_families = (metric_in(words, name) for words in vocabularies())
-        if (metric := next(filter(None, (*of_families, named(_of_plugins(), name))), None)) is not None:
+        if (metric := next(filter(None, (*of_families, metric_named(_of_plugins(), name))), None)) is not None:
             return metric
         for registry in (EVERY_FAMILY, EVERY_TASK):
             list(registry.usable())  # one that is not loaded may have it

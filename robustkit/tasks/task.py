@@ -12,8 +12,8 @@ from ..common.differences import Difference, of_means, of_ranks
 from ..errors import ProtocolError, unknown
 from ..evaluations.family import family_of
 from ..evaluations.metrics import TERMS as OF_SUPPORT
-from ..evaluations.metrics import Metric, Term, named
-from ..evaluations.records import Compared, PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
+from ..evaluations.metrics import Metric, Term, metric_named
+from ..evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, not_paired, nothing_common
 from ..evaluations.registry import kind_of, metric_in, vocabularies, words_of
 from ..protocol.card import Samples, samples_of
 from .registry import EVERY_TASK
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..display.table import CardPart, Section, TextTable
-    from ..evaluations.aggregate import Gatherer, Parts, Reading, Results
+    from ..evaluations.aggregate import Gatherer, Parts, RecordReader, Results
     from ..evaluations.family import Looks
     from ..evaluations.interface import Clause
     from ..evaluations.metrics import Cells, SummaryRow
@@ -71,7 +71,7 @@ class Task:
 
     # Records into results
 
-    def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
+    def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
         """Return the rows of a checkpoint: of single conditions, of means over conditions, and of several together."""
         raise NotImplementedError
 
@@ -85,7 +85,9 @@ class Task:
 
     # Two checkpoints next to each other
 
-    def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+    def difference(
+        self, first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
+    ) -> Difference:
         """Return how the second's figure under a condition differs from the first's, on the samples that both have.
 
         Raises:
@@ -97,13 +99,13 @@ class Task:
         ids = common_ids([first_ids, second_ids])
         if not len(ids):
             raise nothing_common(first, second, condition)
-        before, after = aligned(first_ids, first_values, ids), aligned(second_ids, second_values, ids)
-        definition = named(self.metrics, metric) or metric_in(words_of(condition), metric)
+        before, after = align(first_ids, first_values, ids), align(second_ids, second_values, ids)
+        definition = metric_named(self.metrics, metric) or metric_in(words_of(condition), metric)
         if definition is not None and definition.by_rank:
             return of_ranks(before, after)
         return of_means(before, after, binary=definition is not None and definition.binary)
 
-    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+    def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         """Return a figure for each sample. Raises RunError as `difference` does."""
         family = family_of(kind_of(condition))
         if (figures := family.aggregator.per_sample(side, condition, metric)) is not None:
@@ -114,11 +116,11 @@ class Task:
         read = side.samples(condition, [self.paired[metric]])
         return read.ids, read.columns[self.paired[metric]]
 
-    def ids(self, side: Recorded, condition: str) -> pa.Array:
+    def ids(self, side: CheckpointRecords, condition: str) -> pa.Array:
         """Return the samples that could be read under a condition. Raises RunError without records."""
         return side.samples(condition, self.truth[:1]).ids
 
-    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
+    def other_truth(self, first: CheckpointRecords, second: CheckpointRecords, condition: str) -> tuple[int, str]:
         """Return how many samples both have, and which of them has another truth in the second run (empty if none)."""
         sides = [side.samples(condition, self.truth) for side in (first, second)]
         ids = common_ids([side.ids for side in sides])
@@ -126,7 +128,7 @@ class Task:
         places = np.flatnonzero(before != after)[:1]
         return len(ids), "".join(self.differs.format(ids[p].as_py(), before[p], after[p]) for p in places)
 
-    def read_ahead(self, side: Recorded, condition: str) -> None:
+    def read_ahead(self, side: CheckpointRecords, condition: str) -> None:
         """Read what is compared under a condition of the task's table at once, where that spares opening files."""
 
     # Results for people

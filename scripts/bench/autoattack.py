@@ -37,11 +37,11 @@ from attacks import AutoAttack, StagedResult, ThreatModel
 from attacks.model_access import Oracle
 from robustkit.common.randomness import SampleRng
 from robustkit.data.dataset import open_dataset
-from robustkit.data.images import to_pixels, unit
+from robustkit.data.images import to_pixels, to_unit_range
 from robustkit.evaluations.attacks.peers import peer
 from robustkit.evaluations.subject import low_precision
 from robustkit.models.identity import Classifier
-from robustkit.protocol.card import number
+from robustkit.protocol.card import parse_number
 
 STAGES = ("clean", "apgd-ce", "apgd-t", "fab-t", "square")
 
@@ -101,7 +101,7 @@ def load(options: argparse.Namespace) -> tuple[Classifier, Tensor, Tensor, list[
     pixels = torch.stack([to_pixels(dataset.image(sample), identity.preprocessing) for sample in samples])
     labels = torch.tensor([sample.label for sample in samples])
     classifier = classifier.to(options.device).eval().requires_grad_(False)
-    return classifier, unit(pixels.to(options.device)), labels.to(options.device), [s.id for s in samples]
+    return classifier, to_unit_range(pixels.to(options.device)), labels.to(options.device), [s.id for s in samples]
 
 
 def total(results: list[tuple[StagedResult, int]]) -> dict[str, dict[str, float]]:
@@ -157,7 +157,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     options = parse()
     classifier, images, labels, ids = load(options)
-    threat = ThreatModel(options.norm, float(number(options.eps)))
+    threat = ThreatModel(options.norm, float(parse_number(options.eps)))
     dtype, peer_dtype = getattr(torch, options.dtype), getattr(torch, options.peer_dtype)
     attack = AutoAttack(threat)
     other = attack if options.against == "float32" else peer("pyautoattack", "autoattack", threat, {})

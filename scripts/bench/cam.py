@@ -34,7 +34,7 @@ from cam.explainer import held
 from cam.faithfulness import imputed
 from cam.localisation import entropy, gini
 from cam.sensitivity import cascade, infidelity, sensitivity
-from robustkit.data.images import to_pixels, unit
+from robustkit.data.images import to_pixels, to_unit_range
 from robustkit.models.classifier import load
 from robustkit.models.device import pick_device
 from robustkit.models.identity import Classifier
@@ -215,7 +215,7 @@ def main() -> None:
     many = options.batch_size if options.memory else max(options.images, options.batch_size)
     data = labelled_data(options.data_dir, model.identity, {}, many, None, 0, unlabelled=True)
     pixels = [to_pixels(data.image(sample), model.identity.preprocessing) for sample in data.samples]
-    images = model.normalize(unit(torch.stack(pixels).to(device)))
+    images = model.normalize(to_unit_range(torch.stack(pixels).to(device)))
     net = model.network
     if options.memory:
         print(look_at_memory(cam.AGCAM(net), images, options.images))

@@ -33,7 +33,7 @@ from torch import Tensor
 import corruptions
 from corruptions.registry import CORRUPTIONS
 from robustkit.common.randomness import SampleRng
-from robustkit.data.images import to_pixels, unit
+from robustkit.data.images import to_pixels, to_unit_range
 from robustkit.evaluations.corruptions.condition import TEST
 from robustkit.models.classifier import load as load_model
 from robustkit.models.device import pick_device
@@ -145,7 +145,7 @@ def pipeline(options: argparse.Namespace) -> None:
                 taken = seconds(
                     lambda n=name, s=severity, m=made: m.append(corrupt_batch(n, s, images, options)), device
                 )
-                batch = unit(made[0])
+                batch = to_unit_range(made[0])
                 with torch.inference_mode():
                     forward = seconds(lambda b=batch: classifier(b), device)
                 if turn:

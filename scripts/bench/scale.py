@@ -33,7 +33,7 @@ from robustkit.evaluations.corruptions.condition import SETS, Corrupted, corrupt
 from robustkit.evaluations.maps.condition import explained_of, map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import COLUMNS as MAP_COLUMNS
 from robustkit.evaluations.maps.evaluate import LEVELS
-from robustkit.evaluations.subject import picture
+from robustkit.evaluations.subject import encode_picture
 from robustkit.protocol.card import Card, load_card
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.report import page
@@ -198,7 +198,7 @@ def pictures(condition: Condition, rng: Random) -> list[Picture]:
         image = torch.nn.functional.interpolate(coarse, size=(224, 224), mode="bicubic").clamp(0, 1)[0]
         heat = image.mean(0) if explained_of(condition) else None
         delta = None if condition.eps is None else 0.1 * (image.roll(1, 1) - image)
-        made.append(picture(image=None if heat is not None else image, delta=delta, heat=heat))
+        made.append(encode_picture(image=None if heat is not None else image, delta=delta, heat=heat))
     return made
 
 
@@ -308,7 +308,7 @@ def compared(run: Run) -> dict[str, float]:
     """Compare its checkpoints with its first."""
     clock = Clock()
     with clock:
-        tables(comparison.compare(pairing.pairs([run])))
+        tables(comparison.compare(pairing.checkpoint_pairs([run])))
     return clock.seconds("compare")
 
 

@@ -28,7 +28,7 @@ from robustkit.attention.fingerprint import Fingerprint, judge
 from robustkit.attention.formulas import FAMILIES, find_formula
 from robustkit.attention.registry import FORMULAS
 from robustkit.common.intervals import wilson
-from robustkit.data.images import to_pixels, unit
+from robustkit.data.images import to_pixels, to_unit_range
 from robustkit.errors import RobustkitError
 from robustkit.models.specs import embedded, embedded_file
 from robustkit.pipeline.inputs import labelled_data
@@ -108,7 +108,7 @@ def ranking(checkpoint: str, data_dir: str, limit: int) -> Fingerprint:
     fits = {}
     for name in names:
         set_attention(model.network, name)
-        logits = torch.cat([model(unit(part)) for part in pixels.split(125)])
+        logits = torch.cat([model(to_unit_range(part)) for part in pixels.split(125)])
         nll = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         fits[name] = torch.stack((nll.double(), (logits.argmax(1) == labels).double()), dim=1)
     return judge(fits, identity.attention, (), math.log(identity.num_classes))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robustkit.attention import set_attention
-from robustkit.data.images import unit
+from robustkit.data.images import to_unit_range
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Family:
     def normalise(self, pixels: Tensor) -> Tensor:
         """Turn (B, 3, H, W) uint8 into the model's input."""
         mean, std = (pixels.new_tensor(values, dtype=torch.float32)[:, None, None] for values in (self.mean, self.std))
-        return (unit(pixels) - mean) / std
+        return (to_unit_range(pixels) - mean) / std
 
     def empty(self, attention: str, drop_path: float = 0.0) -> nn.Module:
         """Return the architecture with that formula."""

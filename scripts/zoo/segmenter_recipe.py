@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import robustkit
 from robustkit.attention import attention_layers, set_attention
-from robustkit.data.images import unit
+from robustkit.data.images import to_unit_range
 from robustkit.data.scenes import LabelledScenes
 from robustkit.models.architecture import resample_positions
 from robustkit.models.dense import SegmenterNetwork, build_segmenter
@@ -135,7 +135,7 @@ class Scenes:
 def normalise(pixels: Tensor) -> Tensor:
     """Turn pixels in 0 … 255 into the network's input."""
     mean, std = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (MEAN, STD))
-    return (unit(pixels) - mean) / std
+    return (to_unit_range(pixels) - mean) / std
 
 
 def batch(scenes: Scenes, recipe: Recipe, seed: int, step: int) -> tuple[Tensor, Tensor]:

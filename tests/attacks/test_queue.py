@@ -10,14 +10,14 @@ from attack_oracles import Draws
 from torch import Tensor
 
 from attacks import ThreatModel
-from attacks.queue import Front, Places, QueuedAttack, Runs
+from attacks.queue import AttackState, Places, QueuedAttack, Restarts
 
 # (sample, run, pass of that run) in every pass
 Log = list[list[tuple[int, int, int]]]
 
 
 @dataclass(frozen=True)
-class _Plain(Runs):
+class _Plain(Restarts):
     points: Tensor
 
 
@@ -42,10 +42,10 @@ class Scripted(QueuedAttack):
     def _runs(self, classes: int) -> int:
         return self.total
 
-    def _begin(self, front: Front, rows: Tensor, runs: Tensor, places: Places) -> Runs:
+    def _begin(self, front: AttackState, rows: Tensor, runs: Tensor, places: Places) -> Restarts:
         return _Plain(rows, runs, torch.zeros_like(rows), places, front.clean[rows])
 
-    def _advance(self, front: Front, state: Runs) -> Runs:
+    def _advance(self, front: AttackState, state: Restarts) -> Restarts:
         assert isinstance(state, _Plain)
         asked = list(zip(state.rows.tolist(), state.run.tolist(), state.step.tolist(), strict=True))
         LOG.append(asked)

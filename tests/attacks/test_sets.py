@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import robustkit
 from attacks import APGD, FAB, FGSM, LOSSES, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel, dlr, dlr_targeted
-from attacks.model_access import INTEGERS, check_labels, margin_targeted, settled
+from attacks.model_access import INTEGERS, check_labels, fill_label_sets, margin_targeted
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.data.layouts import Sample
@@ -150,7 +150,7 @@ def test_which_classes_a_set_holds_does_not_depend_on_how_it_is_written() -> Non
         ]
         for other in found[1:]:
             _equal(other, found[0], slice(6))
-    assert settled(torch.tensor([[-1, 4, 2]], dtype=torch.int8), images.device).tolist() == [[4, 4, 2]]
+    assert fill_label_sets(torch.tensor([[-1, 4, 2]], dtype=torch.int8), images.device).tolist() == [[4, 4, 2]]
 
 
 def grid_truth(weights: Tensor, bias: Tensor, centre: Tensor, eps: float, valid: set[int]) -> bool:

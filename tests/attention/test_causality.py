@@ -72,7 +72,7 @@ def softly(model: Any) -> Any:
 
 
 def blocks_of_timm(name: str, masks: dict[str, Any]) -> tuple[nn.Module, Ask]:
-    """The blocks of a ViT, each told to be causal."""
+    """The blocks of a ViT, each set to be causal."""
     vit = set_attention(small_vit(), name)
 
     def ask(x: Tensor) -> Tensor:

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 from attacks import AutoAttack, ThreatModel
 from robustkit.attention import set_attention
-from robustkit.attention.surrogates import SOFT, LogitMargins, Softened, can_be_seen, hidden_keys, spread, surrogates
+from robustkit.attention.surrogates import (
+    SOFT,
+    LogitMargins,
+    Softened,
+    can_be_seen,
+    hidden_keys,
+    logit_deviation,
+    surrogates,
+)
 
 KINDS = ("attention fixed", "values fixed", "softened", "logits")
 
@@ -85,7 +93,7 @@ def test_spread_leaves_hidden_keys_out_and_networks_without_attention_have_no_su
         bias = torch.tensor([[0.0, 0.0, mask, 1.0]])
         logits = torch.tensor([[3.0, -1.0, 0.0, 6.0]]) + bias
         hidden = hidden_keys(logits, bias)
-        assert hidden.tolist() == [[False, False, True, False]] and float(spread(logits, hidden)) == expected
+        assert hidden.tolist() == [[False, False, True, False]] and float(logit_deviation(logits, hidden)) == expected
         causal = torch.full((1, 1, 3, 3), mask).triu(1)
         free = torch.randn(1, 1, 3, 3).mul_(50).requires_grad_()
         watched = LogitMargins()

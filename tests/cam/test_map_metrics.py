@@ -20,7 +20,15 @@ from torch import Tensor, nn
 import cam
 from cam.faithfulness import ends_of
 from cam.localisation import entropy, gini, histogram_entropy, rank_correlation
-from cam.sensitivity import cascade, head_correlation, hide_squares, infidelity, redrawn, redrawn_head, sensitivity
+from cam.sensitivity import (
+    cascade,
+    head_correlation,
+    hide_squares,
+    infidelity,
+    randomise_weights,
+    redrawn_head,
+    sensitivity,
+)
 from robustkit.common.randomness import SampleRng
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -191,7 +199,7 @@ def test_what_has_no_spread_is_not_redrawn() -> None:
 
     net = Scaled()
     before = net.layer.weight.clone()
-    with redrawn([net, net.layer]):
+    with randomise_weights([net, net.layer]):
         assert net.scale.item() == 3 and (net.heats == 1).all()
         assert not torch.equal(net.layer.weight, before) and (net.layer.bias == 0).all()
 

@@ -62,8 +62,8 @@ def wrong_draws(monkeypatch: Patch) -> str:
 
 
 def wrong_stream(monkeypatch: Patch) -> str:
-    own = randomness.hashed
-    monkeypatch.setattr(randomness, "hashed", lambda *parts: own(*parts[::-1]))
+    own = randomness.hash_values
+    monkeypatch.setattr(randomness, "hash_values", lambda *parts: own(*parts[::-1]))
     return "the stream gives"
 
 

@@ -164,9 +164,9 @@ def test_flags_read_the_same_in_terminal_page_and_comparison(runs: tuple[Run, Ru
         text = said(words[0], str(two.path), *words[1:])
         assert [line for line in text.splitlines() if line.startswith("⚑")] == [flag], words
     page = (two.path / "report.html").read_text("utf-8")
-    told = re.findall(r'<(li|p) class="flag">(.*?)</\1>', page, re.DOTALL)
-    assert [kind for kind, _ in told] == ["li", "p"]  # on the first screen, and with the tables that it is about
-    assert {html.unescape(re.sub(r"<.*?>", "", text)) for _, text in told} == {flag}
+    reported = re.findall(r'<(li|p) class="flag">(.*?)</\1>', page, re.DOTALL)
+    assert [kind for kind, _ in reported] == ["li", "p"]  # on the first screen, and with the tables that it is about
+    assert {html.unescape(re.sub(r"<.*?>", "", text)) for _, text in reported} == {flag}
 
 
 def test_help_lists_options_under_headings_and_cuts_no_line() -> None:

@@ -27,10 +27,10 @@ from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import encode_png
 from robustkit.data.layouts import LAYOUTS, RULES, Sample
 from robustkit.errors import BadImageError, DataError
-from robustkit.evaluations.presenting import raised
+from robustkit.evaluations.presenting import raised_flags
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
-from robustkit.results.pairing import Side, flagged
+from robustkit.results.pairing import Side, flagged_results
 from robustkit.results.summary import write_summary
 
 DATA = SHARED / "data"
@@ -104,12 +104,12 @@ def test_where_all_logits_compete_for_the_classes_of_imagenet_a_or_r_every_figur
     images = [f"{wnid}/{wnid}.png" for wnid in timm_list(f"imagenet_{letter}_synsets.txt")]
     root = tree(tmp_path / "set", *images)
     dataset = open_dataset(root, num_classes=1000)
-    told = f"these are the 200 classes of ImageNet-{letter.upper()}, and all "
-    flag = f"{told}1000 compete; in published figures only the 200 do: --layout imagenet-{letter}"
+    reported = f"these are the 200 classes of ImageNet-{letter.upper()}, and all "
+    flag = f"{reported}1000 compete; in published figures only the 200 do: --layout imagenet-{letter}"
     assert flag in dataset.notes and dataset.valid_labels is None
     if letter == "r":  # wider models know not all of the others; that layout is not for them
         notes = open_dataset(root, num_classes=21843).notes
-        assert f"{told}21843 compete; in published figures only the 200 do" in notes
+        assert f"{reported}21843 compete; in published figures only the 200 do" in notes
     named = open_dataset(root, layout=f"imagenet-{letter}", num_classes=1000)
     assert not any("all 1000" in note for note in named.notes) and "only these 200 logits compete" in named.notes
     fog = {f"corruption(fog,severity={severity})": [row(0, True), row(1, False)] for severity in range(1, 6)}
@@ -122,7 +122,7 @@ def test_where_all_logits_compete_for_the_classes_of_imagenet_a_or_r_every_figur
     assert {found["metric"] for found in rows} >= {"top1", "nll", "mean_error"}
     assert all(flag in found["flags"] for found in rows)
     side = Side(run, "vit <b>&")
-    found = raised(flagged(side, side, {("clean", "top1")}), {"vit <b>&": "vit <b>&"})
+    found = raised_flags(flagged_results(side, side, {("clean", "top1")}), {"vit <b>&": "vit <b>&"})
     assert [each.line for each in found] == [f"vit <b>&, clean: {flag}"]
     policy = parse_policy("[[rule]]\nrequire = 'no flags'\n", "p")
     assert not judge(policy, run).passed

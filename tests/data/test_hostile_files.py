@@ -50,11 +50,11 @@ LONG = frozenset(
 @pytest.fixture
 def trap(tmp_path: Path) -> Iterator[tuple[dict[str, str], Path]]:
     """An environment where Ghostscript is a program that tells of its start, and the file in which it does."""
-    told, stub = tmp_path / "started", tmp_path / "bin" / "gs"
+    reported, stub = tmp_path / "started", tmp_path / "bin" / "gs"
     stub.parent.mkdir()
-    stub.write_text(f"#!/bin/sh\necho started >> {told}\n")
+    stub.write_text(f"#!/bin/sh\necho started >> {reported}\n")
     stub.chmod(0o755)
-    yield os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"}, told
+    yield os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"}, reported
 
 
 def check(module: Any, table: str, names: list[str], place: Path, environment: dict[str, str]) -> None:

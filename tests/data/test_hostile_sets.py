@@ -78,8 +78,8 @@ def test_a_run_skips_and_counts_bombs(place: Path, tmp_path: Path) -> None:
     out = tmp_path / ("lang " * 30) / "läuft 跑"
     with at_most(500 << 20):
         run = small_audit.audit(place, out, attacks="fgsm", data_dir=archive)
-    told = {row.sample_id: re.sub(r"\d+ bytes", "N bytes", row.error) for row in run.manifest.bad_images}
-    assert told == {
+    reported = {row.sample_id: re.sub(r"\d+ bytes", "N bytes", row.error) for row in run.manifest.bad_images}
+    assert reported == {
         "c/bomb.png": "c/bomb.png: 100000 x 100000 pixels; at most 80 million are read; shrink it",
         "c/bomb.jpg": "c/bomb.jpg: 65535 x 65535 pixels; at most 80 million are read; shrink it",
         "c/zeros.bmp": "c/zeros.bmp: N bytes in the zip inflate to 104857600, as no image does; not read",

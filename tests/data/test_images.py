@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from corruptions.base import Deterministic
 from robustkit.common.preprocessing import Preprocessing
-from robustkit.data.images import encode_png, read_image, to_pixels, unit
+from robustkit.data.images import encode_png, read_image, to_pixels, to_unit_range
 from robustkit.errors import BadImageError, DataError
 from robustkit.evaluations.subject import ImageSubject, Settings
 
@@ -75,9 +75,9 @@ class Same(Deterministic):
 def test_grey_levels_have_the_same_bits_on_every_device() -> None:
     levels = torch.arange(256, dtype=torch.uint8)
     exact = np.arange(256, dtype=np.float64) / 255
-    assert unit(levels).numpy().tobytes() == exact.astype(np.float32).tobytes()
-    assert torch.equal(unit(levels.float() - 255), -unit(levels).flip(0))  # of differences, too
-    assert not torch.equal(unit(levels), levels * torch.tensor(1 / 255))  # so the divisor's device matters
+    assert to_unit_range(levels).numpy().tobytes() == exact.astype(np.float32).tobytes()
+    assert torch.equal(to_unit_range(levels.float() - 255), -to_unit_range(levels).flip(0))  # of differences, too
+    assert not torch.equal(to_unit_range(levels), levels * torch.tensor(1 / 255))  # so the divisor's device matters
     elsewhere = torch.device("meta")
     subject: Any = SimpleNamespace(
         settings=Settings(device=elsewhere),

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import robustkit
 from robustkit.common.determinism import lacks_order, ordered, seeded
 from robustkit.errors import ModelError
-from robustkit.evaluations.subject import Lens
+from robustkit.evaluations.subject import ScoringModel
 from robustkit.models.device import device_name, has_float64, out_of_memory, pick_device
 
 needs_stand_in = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a stand-in")
@@ -278,15 +278,15 @@ def test_where_memory_is_short_spsa_asks_for_fewer_rows(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
-    forward = Lens.forward
+    forward = ScoringModel.forward
 
-    def short(lens: Lens, images: Tensor) -> Tensor:
+    def short(lens: ScoringModel, images: Tensor) -> Tensor:
         rows.append(len(images))
         if len(images) > 3:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")
         return forward(lens, images)
 
     small_audit.audit(place, tmp_path / "whole", attacks="spsa(steps=2,directions=4)", batch_size=2)
-    monkeypatch.setattr(Lens, "forward", short)
+    monkeypatch.setattr(ScoringModel, "forward", short)
     small_audit.audit(place, tmp_path / "run", attacks="spsa(steps=2,directions=4)", batch_size=8)
     assert max(rows[-40:]) == 2 and pages(tmp_path / "run") == pages(tmp_path / "whole") != {}

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from robustkit.display.console import laid_out, print_tables, wide, wrapped
+from robustkit.display.console import laid_out, print_tables, width_of, wrap
 from robustkit.display.table import TextTable
 from robustkit.display.text import pixels
 
@@ -50,7 +50,7 @@ def test_every_figure_is_whole_or_its_column_is_named(width: int, names: tuple[s
         cells = [row[place] for row in table.rows]
         # Wrapped cells would not be found: a figure, with its interval, stands in one line.
         assert all((f" {cell}" in body) == (heading not in left_out) for cell in cells), heading
-    assert max(map(wide, text.splitlines())) <= width
+    assert max(map(width_of, text.splitlines())) <= width
     assert all(name in re.sub(r"\s", "", body) for name in names) and "autoattack(" in body
 
 
@@ -101,10 +101,10 @@ def test_a_line_is_broken_between_words_and_never_inside_a_number() -> None:
         "x" * 30 + "12345",
     ):
         for width in range(14, 70):
-            lines = wrapped(text, width, 2)
+            lines = wrap(text, width, 2)
             assert "".join("".join(lines).split()) == "".join(text.split())
             assert numbers(lines) == numbers([text]), (width, lines)
-    assert wrapped(CONDITIONS[1], 40, 2) == ["autoattack(eps=4/255,steps=10,targets=3,", "  queries=100,seed=12)"]
+    assert wrap(CONDITIONS[1], 40, 2) == ["autoattack(eps=4/255,steps=10,targets=3,", "  queries=100,seed=12)"]
 
 
 def test_a_name_does_not_steer_the_terminal_and_wide_letters_count_twice() -> None:
@@ -113,7 +113,7 @@ def test_a_name_does_not_steer_the_terminal_and_wide_letters_count_twice() -> No
     assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue()
     assert "\x1b" not in said and "[bold]x" in said
-    assert {wide(line) for line in said.splitlines() if line[-1:] in "12"} - {0} == {wide("模型[2J") + 2 + 2}
+    assert {width_of(line) for line in said.splitlines() if line[-1:] in "12"} - {0} == {width_of("模型[2J") + 2 + 2}
 
 
 @pytest.mark.parametrize(

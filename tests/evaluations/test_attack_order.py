@@ -11,8 +11,8 @@ from manifests import whole
 from scipy.stats import binomtest
 from small_audit import FACTORY, audit
 
-from robustkit.evaluations.attacks.ranking import contradiction, findings_of, order_flag
-from robustkit.evaluations.records import Right, chance
+from robustkit.evaluations.attacks.ranking import contradiction_flag, findings_of, order_flag
+from robustkit.evaluations.records import Outcomes, sign_test
 
 TURNING = (
     FACTORY.replace("nn.Sequential(", "Turning(")
@@ -30,24 +30,24 @@ EPS = {"norm": "linf", "eps": 8 / 255, "early_stop": False}
 FGSM, PGD, AUTO = "fgsm(eps=8/255)", "pgd(eps=8/255,steps=20)", "autoattack(eps=8/255,version=standard)"
 
 
-def right(pattern: str, backwards: bool = False) -> Right:
+def right(pattern: str, backwards: bool = False) -> Outcomes:
     rows = [(f"s{place}", letter == "1") for place, letter in enumerate(pattern)]
     ids, correct = zip(*(reversed(rows) if backwards else rows), strict=True)
-    return Right.of(pa.table({"sample_id": ids, "correct": correct}))
+    return Outcomes.of(pa.table({"sample_id": ids, "correct": correct}))
 
 
 def flag(condition: str, labels: str = "true", claims: dict[str, Any] | None = None, **patterns: str) -> str:
     texts = {"clean": "clean", "fgsm": FGSM, "pgd": PGD, "auto": AUTO, "other": condition}
     rights = {texts[name]: right(pattern, backwards=name == "fgsm") for name, pattern in patterns.items()}
-    told = dict.fromkeys((FGSM, PGD, AUTO, condition), EPS) | (claims or {})
-    manifest = whole({"claims": told, "protocol": {"labels": labels}, "checkpoints": [{"name": "net"}]})
+    reported = dict.fromkeys((FGSM, PGD, AUTO, condition), EPS) | (claims or {})
+    manifest = whole({"claims": reported, "protocol": {"labels": labels}, "checkpoints": [{"name": "net"}]})
     return order_flag(manifest, condition, rights)
 
 
 @pytest.mark.parametrize(("more", "fewer"), [(0, 0), (5, 0), (30, 12), (12, 30), (700, 600), (30000, 29000)])
 def test_chances_are_those_of_the_exact_test(more: int, fewer: int) -> None:
     exact = binomtest(more, more + fewer, alternative="greater").pvalue if more + fewer else 1.0
-    assert chance(more, fewer) == pytest.approx(exact, rel=1e-9)
+    assert sign_test(more, fewer) == pytest.approx(exact, rel=1e-9)
 
 
 def test_pgd_above_fgsm_beyond_chance_is_a_flag() -> None:
@@ -79,9 +79,9 @@ def test_an_accuracy_above_clean_needs_few_samples_to_be_odd(clean: str, attacke
 def test_a_result_that_its_own_evidence_contradicts_is_a_flag() -> None:
     def said(condition: str, answers: str, fell: list[int], steps: int = 5, **claims: Any) -> str:
         figures = {"sample_ids": [f"s{place}" for place in range(len(fell))], "fell": fell, "loss_steps": [0, 1, steps]}
-        told = {condition: EPS | claims}
-        manifest = whole({"claims": told, "protocol": {"labels": "true"}, "checkpoints": [{"name": "net"}]})
-        return contradiction(manifest, condition, right(answers), figures)
+        reported = {condition: EPS | claims}
+        manifest = whole({"claims": reported, "protocol": {"labels": "true"}, "checkpoints": [{"name": "net"}]})
+        return contradiction_flag(manifest, condition, right(answers), figures)
 
     found = said(PGD, "1" * 40, [1] * 6 + [0] * 4 + [-1] * 2)
     assert "it left 6 of 10 samples standing that PGD with 5 steps broke for its evidence, and 0 the other" in found
@@ -98,7 +98,7 @@ def test_a_result_that_its_own_evidence_contradicts_is_a_flag() -> None:
         {"sample_ids": "s0", "fell": [1]},
         {"sample_ids": ["s0"], "fell": [1, 1], "loss_steps": [0, 5]},
     ):
-        assert contradiction(manifest, PGD, right("1"), odd) == ""  # of someone else
+        assert contradiction_flag(manifest, PGD, right("1"), odd) == ""  # of someone else
 
 
 LATE = (

@@ -22,8 +22,8 @@ from robustkit.evaluations.attacks.evaluate import parse_condition, parse_condit
 from robustkit.evaluations.attacks.evidence import bearing_evidence
 from robustkit.evaluations.attacks.ranking import order_flag
 from robustkit.evaluations.attacks.results import curves
-from robustkit.evaluations.records import Right
-from robustkit.evaluations.registry import check_condition, fits, name_of, pattern_of
+from robustkit.evaluations.records import Outcomes
+from robustkit.evaluations.registry import check_condition, matches, name_of, pattern_of
 from robustkit.protocol.card import load_card
 from robustkit.results.summary import Run
 
@@ -118,12 +118,14 @@ def test_texts_are_canonical_and_name_the_corruption_last() -> None:
 
 def test_rules_tell_attacks_on_corrupted_images_from_those_on_clean_ones() -> None:
     whole_text = "pgd(eps=1/255,steps=20,under=fog,severity=3)"
-    assert not fits(pattern_of("pgd"), whole_text) and not fits(pattern_of("pgd(eps=1/255,steps=20)"), whole_text)
-    assert fits(pattern_of("pgd(under=fog,severity=3)"), whole_text) and fits(check_condition(whole_text), whole_text)
-    assert not fits(pattern_of("pgd(under=fog,severity=2)"), whole_text)
-    assert not fits(pattern_of(whole_text), "pgd(eps=1/255,steps=20)")
+    assert not matches(pattern_of("pgd"), whole_text) and not matches(pattern_of("pgd(eps=1/255,steps=20)"), whole_text)
+    assert matches(pattern_of("pgd(under=fog,severity=3)"), whole_text) and matches(
+        check_condition(whole_text), whole_text
+    )
+    assert not matches(pattern_of("pgd(under=fog,severity=2)"), whole_text)
+    assert not matches(pattern_of(whole_text), "pgd(eps=1/255,steps=20)")
     inner = f"attention({whole_text})"
-    assert check_condition(inner).text == inner and fits(pattern_of(inner), inner)
+    assert check_condition(inner).text == inner and matches(pattern_of(inner), inner)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +153,10 @@ def test_attacks_are_compared_on_the_same_images() -> None:
     """The stronger attack under fog is above the weaker one under fog, and above fog, but not above clean."""
     claim = {"norm": "linf", "eps": 8 / 255, "early_stop": False}
     fgsm, pgd = "fgsm(eps=8/255,under=fog,severity=3)", "pgd(eps=8/255,steps=20,under=fog,severity=3)"
-    told = {"claims": dict.fromkeys((fgsm, pgd, "fgsm(eps=8/255)"), claim), "checkpoints": [{"name": "net"}]}
-    manifest = whole(told | {"protocol": {"labels": "true"}})
+    reported = {"claims": dict.fromkeys((fgsm, pgd, "fgsm(eps=8/255)"), claim), "checkpoints": [{"name": "net"}]}
+    manifest = whole(reported | {"protocol": {"labels": "true"}})
     ids = [f"s{place}" for place in range(40)]
-    few, many = (Right.of(pa.table({"sample_id": ids, "correct": [k >= n for k in range(40)]})) for n in (20, 0))
+    few, many = (Outcomes.of(pa.table({"sample_id": ids, "correct": [k >= n for k in range(40)]})) for n in (20, 0))
     flag = order_flag(manifest, pgd, {fgsm: few, pgd: many})
     assert "20 of 40 samples standing that fgsm(eps=8/255,under=fog,severity=3) broke" in flag
     alone = order_flag(manifest, pgd, {"corruption(fog,severity=3)": few, pgd: many})

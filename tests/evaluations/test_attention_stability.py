@@ -46,8 +46,8 @@ from robustkit.evaluations.clean.evaluate import CleanEvaluator as Clean
 from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as Corruptions
 from robustkit.evaluations.family import Evaluator
 from robustkit.evaluations.records import Layer, encode_layers
-from robustkit.evaluations.registry import check_condition, fits, pattern_of
-from robustkit.evaluations.subject import Batch, Shown, Subject
+from robustkit.evaluations.registry import check_condition, matches, pattern_of
+from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
 from robustkit.results.pairing import Side, paired_difference
@@ -151,7 +151,7 @@ def test_resumed_in_parts_it_makes_the_same_bytes(run: Run, tmp_path: Path, monk
     made: list[str] = []
 
     def shown(show: Callable[..., Shown]) -> Callable[..., Shown]:
-        def counted(self: Evaluator, subject: Subject, batch: Batch, condition: Condition, rng: Any) -> Shown:
+        def counted(self: Evaluator, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: Any) -> Shown:
             made.append(condition.text)
             return show(self, subject, batch, condition, rng)
 
@@ -316,10 +316,10 @@ def test_two_checkpoints_are_paired_by_sample(run: Run, tmp_path: Path) -> None:
 
 def test_rules_name_the_condition() -> None:
     assert under_of(f"attention({FOG})") == FOG and under_of("cam(agcam)") is None
-    assert fits(pattern_of(f"attention({PGD})"), f"attention({PGD})")
-    assert fits(pattern_of("attention(pgd(eps=4/255))"), f"attention({PGD})")
-    assert not fits(pattern_of("attention(pgd(eps=2/255))"), f"attention({PGD})")
-    assert not fits(pattern_of("attention(clean)"), f"attention({PGD})") and not fits(
+    assert matches(pattern_of(f"attention({PGD})"), f"attention({PGD})")
+    assert matches(pattern_of("attention(pgd(eps=4/255))"), f"attention({PGD})")
+    assert not matches(pattern_of("attention(pgd(eps=2/255))"), f"attention({PGD})")
+    assert not matches(pattern_of("attention(clean)"), f"attention({PGD})") and not matches(
         pattern_of("clean"), "attention(clean)"
     )
     assert check_condition("attention( pgd(eps=1/255) )").text == "attention(pgd(eps=1/255))"
@@ -415,24 +415,24 @@ def test_a_model_without_attention_is_refused_in_one_line(place: Path, tmp_path:
         attention_watch.check_watchable(odd, "odd", "--stability")
 
 
-def told(*words: str) -> str:
+def reported(*words: str) -> str:
     result = CliRunner().invoke(cli, list(words))
     return result.output if result.exception is None else f"{result.output}{result.exception}"
 
 
 def test_inspect_shows_the_layers_and_says_what_is_missing(place: Path) -> None:
-    shown = told(
+    shown = reported(
         "inspect", f"zoo:{NAME}", "--data-dir", "embedded:shapes", "--limit", "6", "--stability", "--device", "cpu"
     )
     assert "attention on 6 images, layer by layer" in shown
     assert re.search(r"blocks\.3\.attn +3 +65 +\d+\.\d, \d+\.\d \(\d\)", shown)
-    assert "--data-dir is missing" in told("inspect", f"zoo:{NAME}", "--stability")
-    scenes = told("inspect", "zoo:shapes-segmenter-quest", "--data-dir", "embedded:shapes", "--stability")
+    assert "--data-dir is missing" in reported("inspect", f"zoo:{NAME}", "--stability")
+    scenes = reported("inspect", "zoo:shapes-segmenter-quest", "--data-dir", "embedded:shapes", "--stability")
     assert "--stability watches classifiers, and this is a segmenter" in scenes
     net = (str(place / "net.pth"), "--arch", f"{place / 'net.py'}:build", "--num-classes", "3")
-    bare = told("inspect", *net, "--data-dir", str(place / "images"), "--stability")
+    bare = reported("inspect", *net, "--data-dir", str(place / "images"), "--stability")
     assert "there is nothing for --stability to watch, it has no attention" in bare
-    bare = told("inspect", *net, "--data-dir", str(place / "images"))
+    bare = reported("inspect", *net, "--data-dir", str(place / "images"))
     assert "attention  no layers of attention\n" in bare  # all that can be said about the file is said
     assert re.search(r"attention formulas are not ranked: Sequential takes no attention formula: ", bare)
     assert "labels: cannot tell as given, which is in use" in bare  # the set-up is looked at all the same

@@ -26,7 +26,7 @@ from robustkit.evaluations.corruptions.results import (
     ALEXNET_CLEAN,
     CorruptionSample,
     corruption_rows,
-    doubts,
+    tree_doubts,
     why_no_mce,
 )
 from robustkit.evaluations.corruptions.tables import corruption_tables
@@ -200,22 +200,22 @@ def test_definitions_are_not_mixed() -> None:
 
 
 def test_what_differs_from_the_benchmark_is_said() -> None:
-    assert doubts("in-c", (224, 224), []) == []
-    assert doubts("in-c", (192, 384), []) == ["corrupted at 384x192; the benchmark's images are 224x224"]
-    assert doubts("in-c(preset=cifar)", (32, 32), []) == []
+    assert tree_doubts("in-c", (224, 224), []) == []
+    assert tree_doubts("in-c", (192, 384), []) == ["corrupted at 384x192; the benchmark's images are 224x224"]
+    assert tree_doubts("in-c(preset=cifar)", (32, 32), []) == []
     one, other = (
         {"root": root, "image_sizes": [[224, 224], size]} for root, size in (("a", [192, 96]), ("b", [32, 32]))
     )
     whole = {"root": "a", "image_sizes": [[224, 224]]}
-    assert doubts("in-c(source=released)", (224, 224), [whole, whole]) == []
-    assert doubts("in-c(source=released)", (224, 224), [one, other, one]) == [
+    assert tree_doubts("in-c(source=released)", (224, 224), [whole, whole]) == []
+    assert tree_doubts("in-c(source=released)", (224, 224), [one, other, one]) == [
         "released files of 32x32 were resized to 224x224",
         "released files of 96x192 were resized to 224x224",
         "released files of several trees: a, b",
     ]
     assert conditions_of("corruption(fog,source=released)")[4] == "corruption(fog,severity=5,source=released)"
     assert len(conditions_of("in-c(preset=cifar)")) == 75 and "preset=cifar" in conditions_of("in-c(preset=cifar)")[0]
-    assert "snow" in doubts("in-c(variant=bethgelab)", (224, 224), [])[0]
+    assert "snow" in tree_doubts("in-c(variant=bethgelab)", (224, 224), [])[0]
 
 
 def test_conditions_are_texts_and_back() -> None:

@@ -15,11 +15,11 @@ from cam import AGCAM
 from cam.localisation import energy_inside
 from robustkit.data import shapes
 from robustkit.data.dataset import open_dataset
-from robustkit.data.shapes import CLASSES, OWN, label, rendered
+from robustkit.data.shapes import CLASSES, OWN, cached_render, label
 from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.maps.counterfactuals.condition import CHANGES, VOCABULARY
 from robustkit.evaluations.maps.counterfactuals.results import AGGREGATOR
-from robustkit.evaluations.records import Recorded
+from robustkit.evaluations.records import CheckpointRecords
 from robustkit.evaluations.registry import check_condition
 from robustkit.results.summary import Run
 
@@ -32,11 +32,11 @@ OPTIONS |= {"limit": 24, "browse": 0, "device": "cpu", "setup_check": False, "sh
 
 def test_one_thing_changes_and_all_else_stays() -> None:
     assert shapes.CHANGES == CHANGES
-    for index in shapes.changeable()[::60]:
-        before, other = rendered("test", index), shapes.other_label(index)
-        colour, shape, background = (shapes.changed(index, change).shape for change in CHANGES)
+    for index in shapes.changeable_samples()[::60]:
+        before, other = cached_render("test", index), shapes.other_label(index)
+        colour, shape, background = (shapes.change_sample(index, change).shape for change in CHANGES)
         assert [made.label for made in (colour, shape, background)] == [label(index), other, label(index)]
-        assert [shapes.changed(index, change).other for change in CHANGES] == [other, other, -1]
+        assert [shapes.change_sample(index, change).other for change in CHANGES] == [other, other, -1]
         for same in (colour, background):
             assert np.array_equal(same.mask, before.mask) and same.box == before.box
         near = _grown(before.mask, 1)
@@ -56,14 +56,14 @@ def _grown(mask: np.ndarray[Any, np.dtype[np.uint8]], by: int) -> np.ndarray[Any
 
 def test_the_colour_that_is_put_in_is_that_of_the_other_class() -> None:
     near = 0
-    for index in shapes.changeable()[:120]:
-        made = shapes.changed(index, "colour").shape
+    for index in shapes.changeable_samples()[:120]:
+        made = shapes.change_sample(index, "colour").shape
         mean = np.median(made.pixels[made.mask > 0], axis=0)  # the first of two related colours has most pixels
         distances = {name: float(np.abs(mean - OWN[name]).sum()) for name in CLASSES}
         near += distances[CLASSES[shapes.other_label(index)]] < distances[CLASSES[label(index)]]
     assert near > 110
-    labels = [shapes.other_label(index) for index in shapes.changeable()]
-    assert all(a != label(i) for a, i in zip(labels, shapes.changeable(), strict=True))
+    labels = [shapes.other_label(index) for index in shapes.changeable_samples()]
+    assert all(a != label(i) for a, i in zip(labels, shapes.changeable_samples(), strict=True))
     assert np.bincount(labels, minlength=10).min() > 60
 
 
@@ -72,11 +72,11 @@ def test_the_set_is_the_test_split_where_shapes_wear_their_colour() -> None:
     assert len(dataset) == 892
     for sample in dataset.samples[::200]:
         assert dataset.read(sample) == plain.read(sample) and plain.changed(sample, "colour") is None
-    one = [shapes.changed(shapes.changeable()[7], change).shape.pixels.tobytes() for change in CHANGES]
+    one = [shapes.change_sample(shapes.changeable_samples()[7], change).shape.pixels.tobytes() for change in CHANGES]
     assert [hash_of(pixels) for pixels in one] == ["9229f2dff6795931", "e2c278547cfe0c6b", "f678923b05b106fa"]
     for index, change in ((0, "size"), (-1, "colour"), (1000, "colour"), (_unusual(), "shape")):
         with pytest.raises(DataError, match=f"embedded shapes have no change {change} of test/{index}"):
-            shapes.changed(index, change)
+            shapes.change_sample(index, change)
 
 
 def hash_of(content: bytes) -> str:
@@ -86,7 +86,7 @@ def hash_of(content: bytes) -> str:
 
 
 def _unusual() -> int:
-    return min(set(range(1000)) - set(shapes.changeable()))
+    return min(set(range(1000)) - set(shapes.changeable_samples()))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_records_are_those_of_a_slow_replica(run: Run) -> None:
     for change, text in TEXTS.items():
         for name, row in list(_rows(run, text).items())[::8]:
             index = int(name.partition("/")[2])
-            made, before = shapes.changed(index, change), rendered("test", index)
+            made, before = shapes.change_sample(index, change), cached_render("test", index)
             said, masses = [], []
             for shape in (before, made.shape):
                 image = torch.from_numpy(shape.pixels.copy()).permute(2, 0, 1)[None] / 255
@@ -128,7 +128,7 @@ def test_results_count_what_is_right_as_it_is(run: Run) -> None:
         assert figures["mass_change"]["value"] == pytest.approx(np.mean(changes))
         assert ("followed" in figures) == (change != "background")
         for metric in ("flipped", "mass_change"):
-            ids, values = AGGREGATOR.per_sample(Recorded(run, NAME), text, metric)
+            ids, values = AGGREGATOR.per_sample(CheckpointRecords(run, NAME), text, metric)
             assert len(ids) == len(counted) and values.mean() == pytest.approx(figures[metric]["value"])
     flips = {row["condition"]: row["value"] for row in run.summary() if row["metric"] == "flipped"}
     assert flips[TEXTS["colour"]] > 0.8 > 0.3 > flips[TEXTS["background"]]  # the zoo goes by colour
@@ -162,14 +162,17 @@ def test_images_with_a_constant_map_count_for_flips_and_not_for_mass(
         rows = [*_rows(flat, text).values()]
         assert [place for place, row in enumerate(rows) if row["mass_before"] is None] == [0, 12]
         counted = [row for row in rows if row["clean_correct"]]
-        told = [row["mass_after"] - row["mass_before"] for row in counted if row["mass_before"] is not None]
+        reported = [row["mass_after"] - row["mass_before"] for row in counted if row["mass_before"] is not None]
         figures = {row["metric"]: row for row in flat.summary() if row["condition"] == text}
         usual = {row["metric"]: row for row in run.summary() if row["condition"] == text}
         assert figures["flipped"] == usual["flipped"]
-        assert figures["mass_change"]["value"] == pytest.approx(np.mean(told)) and len(told) < len(counted), change
-        why = f"{len(counted) - len(told)} of {len(counted)} images have a map that is constant or not finite; left out"
+        assert figures["mass_change"]["value"] == pytest.approx(np.mean(reported)) and len(reported) < len(counted), (
+            change
+        )
+        lost = len(counted) - len(reported)
+        why = f"{lost} of {len(counted)} images have a map that is constant or not finite; left out"
         assert why in figures["mass_change"]["flags"]
-        assert len(AGGREGATOR.per_sample(Recorded(flat, NAME), text, "mass_change")[0]) == len(told)
+        assert len(AGGREGATOR.per_sample(CheckpointRecords(flat, NAME), text, "mass_change")[0]) == len(reported)
 
 
 def test_words() -> None:

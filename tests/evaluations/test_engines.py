@@ -147,7 +147,9 @@ def test_contract(engine: str, name: str, threat: ThreatModel, parameters: dict[
     torch.manual_seed(3)
     before = torch.get_rng_state()
     with torch.no_grad():
-        found = attack.run(model, images, rng=Draws(range(5)), batch_size=2, tell=lambda *told: heard.append(told))
+        found = attack.run(
+            model, images, rng=Draws(range(5)), batch_size=2, tell=lambda *reported: heard.append(reported)
+        )
         again = attack.run(tiny_cnn(), images, rng=Draws(range(5)), batch_size=2)
         other = attack.run(tiny_cnn(), images, rng=Draws(range(5, 10)), batch_size=2)
     assert torch.get_rng_state().equal(before)

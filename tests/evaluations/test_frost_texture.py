@@ -22,8 +22,8 @@ from robustkit.evaluations.corruptions.condition import (
     unlike_published,
 )
 from robustkit.evaluations.corruptions.plan import choose_texture
-from robustkit.evaluations.corruptions.results import doubts
-from robustkit.evaluations.registry import fits, pattern_of
+from robustkit.evaluations.corruptions.results import tree_doubts
+from robustkit.evaluations.registry import matches, pattern_of
 from scripts.studies.frost import make
 
 ALL = [Corrupted(name, s, texture="own").text for name, some in SETS["in-c"].items() for s in some]
@@ -76,11 +76,11 @@ def test_a_figure_beside_published_ones_is_flagged() -> None:
     assert as_published("in-c(texture=own)") == "in-c" and as_published("in-c(preset=cifar)") == ""
     assert as_published("corruption(frost,texture=own)") == "corruption(frost)"
     assert "benchmark's photographs" in unlike_published("in-c(texture=own)")
-    assert not unlike_published("in-c") and not doubts("in-c", (224, 224), [])
-    (flag,) = doubts("in-c(texture=own)", (224, 224), [])
+    assert not unlike_published("in-c") and not tree_doubts("in-c", (224, 224), [])
+    (flag,) = tree_doubts("in-c(texture=own)", (224, 224), [])
     assert flag.startswith("frost(texture=own): not the benchmark's photographs")
     demanded = pattern_of("in-c(texture=photographs)")
-    assert fits(demanded, "in-c") and not fits(demanded, "in-c(texture=own)")
+    assert matches(demanded, "in-c") and not matches(demanded, "in-c(texture=own)")
 
 
 def test_an_audit_without_photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -464,10 +464,12 @@ def test_a_class_is_found_by_number_name_and_synonym() -> None:
 
 
 def test_controls_ask_the_model_once_for_what_they_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from robustkit.evaluations.subject import Lens
+    from robustkit.evaluations.subject import ScoringModel
 
-    asked, forward = [], Lens.forward
-    monkeypatch.setattr(Lens, "forward", lambda lens, images: (asked.append(len(images)), forward(lens, images))[1])
+    asked, forward = [], ScoringModel.forward
+    monkeypatch.setattr(
+        ScoringModel, "forward", lambda lens, images: (asked.append(len(images)), forward(lens, images))[1]
+    )
     options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "setup_check": False, "device": "cpu"}
     run = robustkit.audit(MODEL, **options, cams="agcam", limit=2, out=tmp_path / "run")
     # Clean 1, the map 1, ABPC of the map and two controls 18 each, what all begin with 1; what all end with once.

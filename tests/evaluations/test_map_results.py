@@ -267,15 +267,15 @@ def test_the_page_says_where_a_control_wins(run: Run, monkeypatch: pytest.Monkey
                 }
             ]
 
-    told: Any = Told()
-    assert list(maps_page.behind(told)) == [
+    reported: Any = Told()
+    assert list(maps_page.behind(reported)) == [
         "- vit, agcam: Ahead of every control in DICE (box); ABPC. Behind the best one in IoU (mask), by 0.200 (full). "
         "Not distinguished from it in PxAP +0.050 (full); energy inside -0.050 (full). Without an interval MaxBoxAccV2 "
         "+0.053 (centre)."
     ]
-    assert maps_page.leads(told, "vit")["PxAP"]["agcam"] == (pytest.approx(0.05), -0.1, 0.2, "full")
-    assert "recall (mask)" not in maps_page.leads(told, "vit")
-    last = maps_page.in_short([("Part", told)]).splitlines()[-1].split("|")
+    assert maps_page.leads(reported, "vit")["PxAP"]["agcam"] == (pytest.approx(0.05), -0.1, 0.2, "full")
+    assert "recall (mask)" not in maps_page.leads(reported, "vit")
+    last = maps_page.in_short([("Part", reported)]).splitlines()[-1].split("|")
     assert [cell.strip() for cell in last[1:-1]] == [
         *("Part", "vit, agcam", "1 ahead, 0 level, 1 behind", "0 ahead, 2 level, 0 behind", "+0.053", "ahead (+0.160)")
     ]

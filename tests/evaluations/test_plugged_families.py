@@ -23,8 +23,8 @@ from robustkit.evaluations.records import check_plugins
 from robustkit.evaluations.registry import EVERY_FAMILY
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.condition import CLEAN, Condition
-from robustkit.results.pairing import Side, doubts
-from robustkit.runs.binding import misfit
+from robustkit.results.pairing import Side, comparison_doubts
+from robustkit.runs.binding import binding_fault
 from robustkit.runs.manifest import PluginEntry
 from robustkit.runs.merging import plugin_differences
 from robustkit.tasks.labelled.metrics import checked_numbers
@@ -128,7 +128,7 @@ def test_records_of_a_plug_in_are_not_gone_on_with_by_robustkit_itself() -> None
     (line,) = plugin_differences(made, replace(made, plugins=UNSET))
     assert line == "turn is of plug-in turn of aa.py (source aa…) there and of robustkit itself here"
     assert not list(plugin_differences(made, made))
-    assert "plugins" in misfit({"condition": "turn", "plugins": [entry.identity]}, {"condition": "turn"})
+    assert "plugins" in binding_fault({"condition": "turn", "plugins": [entry.identity]}, {"condition": "turn"})
 
 
 def test_runs_of_two_versions_of_a_plug_in_are_compared_with_a_doubt() -> None:
@@ -137,5 +137,5 @@ def test_runs_of_two_versions_of_a_plug_in_are_compared_with_a_doubt() -> None:
     for source in ("aa", "bb"):
         made = replace(run, plugins=(plug(Turns(), source),))
         sides.append(cast("Side", SimpleNamespace(manifest=made, described=made.checkpoints[0])))
-    assert list(doubts(*sides, ["turn"])) == ["source of plug-in turn differs: aa… and bb…"]
-    assert list(doubts(sides[0], sides[0], ["turn"])) == []
+    assert list(comparison_doubts(*sides, ["turn"])) == ["source of plug-in turn differs: aa… and bb…"]
+    assert list(comparison_doubts(sides[0], sides[0], ["turn"])) == []

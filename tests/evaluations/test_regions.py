@@ -16,12 +16,12 @@ import robustkit
 from robustkit.common.differences import of_outcomes
 from robustkit.common.randomness import SampleRng
 from robustkit.data.dataset import open_dataset
-from robustkit.data.shapes import rendered
+from robustkit.data.shapes import cached_render
 from robustkit.errors import DataError, ProtocolError, RobustkitError
 from robustkit.evaluations.maps.regions.condition import VOCABULARY, parse_regions
 from robustkit.evaluations.maps.regions.evaluate import elsewhere, extreme, noised
 from robustkit.evaluations.maps.regions.results import AGGREGATOR
-from robustkit.evaluations.records import Recorded
+from robustkit.evaluations.records import CheckpointRecords
 from robustkit.evaluations.registry import check_condition, pattern_of
 from robustkit.results.summary import Run
 
@@ -90,7 +90,7 @@ def test_records_are_those_of_a_slow_replica(run: Run) -> None:
     classifier = robustkit.load(f"zoo:{MODEL}")
     rows = _rows(run, OBJECT)
     for name in list(rows)[::5]:
-        shape = rendered(*_split(name))
+        shape = cached_render(*_split(name))
         rng = SampleRng.of([name], seed=0, condition="region-noise", device="cpu")
         noise = np.floor(rng.uniform((3, 64, 64), "levels")[0].numpy() * 256).transpose(1, 2, 0).astype(np.uint8)
         down, right = rng.uniform((2,), "place")[0].tolist()
@@ -135,9 +135,9 @@ def test_results_are_of_the_records(run: Run) -> None:
     assert figures["region_top1"]["n"] == 24 and figures["region_top1"]["flags"] == [UNCHECKED]
     alone = {row["metric"] for row in run.summary() if row["condition"].startswith("region-noise(region=random")}
     assert alone == {"region_top1", "region_area", "region_kept"}
-    from robustkit.evaluations.records import Recorded
+    from robustkit.evaluations.records import CheckpointRecords
 
-    ids, values = AGGREGATOR.per_sample(Recorded(run, NAME), TOP, "region_over_random")
+    ids, values = AGGREGATOR.per_sample(CheckpointRecords(run, NAME), TOP, "region_over_random")
     assert len(ids) == len(rows) and values.mean() == pytest.approx(lead["value"])
 
 
@@ -178,7 +178,7 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
         filled = "1 of 20 images are filled by it, which leaves no other place; not counted"
         assert (filled in rows["region_top1"]["flags"]) == (region == "object")
         assert (
-            len(AGGREGATOR.per_sample(Recorded(run, MODEL), text, "region_over_random")[0])
+            len(AGGREGATOR.per_sample(CheckpointRecords(run, MODEL), text, "region_over_random")[0])
             == rows["region_over_random"]["n"]
         )
         without = [row for row in _rows(run, text).values() if row["region_area"] == 0]

@@ -16,7 +16,7 @@ from sealing import put, seal
 
 import robustkit
 from robustkit.errors import DamagedRecord
-from robustkit.evaluations.aggregate import Reading, Results
+from robustkit.evaluations.aggregate import RecordReader, Results
 from robustkit.evaluations.attacks.distances.results import (
     PRESENTER,
     DistanceSummary,
@@ -161,7 +161,7 @@ def test_without_slopes_there_is_none_and_a_missing_head_is_damage(run: Run, tmp
     assert "Slope" not in shown.note
     shutil.copytree(run.path, tmp_path / "run")
     copy = Run(tmp_path / "run")
-    lost = Reading(copy, copy.manifest, NAME, {})
+    lost = RecordReader(copy, copy.manifest, NAME, {})
     assert slopes_of(lost) is not None
     record = copy.shard_path(NAME, WATCHED, 1)
     table = pq.read_table(record)

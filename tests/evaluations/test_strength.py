@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from manifests import whole
 
-from robustkit.evaluations.aggregate import Reading
+from robustkit.evaluations.aggregate import RecordReader
 from robustkit.evaluations.attacks.ranking import Strengths
 from robustkit.runs.folder import RunFolder
 
@@ -55,7 +55,7 @@ def strengths(found: dict[str, Column], clean: list[bool] = CLEAN, space: str = 
             "checkpoints": [{"name": "net"}],
         }
     )
-    ours = Strengths(Reading(RunFolder("nowhere"), manifest, "net", {}))
+    ours = Strengths(RecordReader(RunFolder("nowhere"), manifest, "net", {}))
     ours.take("clean", table("clean", [None if right else 0 for right in clean]))
     for place, (text, column) in enumerate(found.items()):
         ours.take(text, table(text, column, backwards=bool(place % 2)))

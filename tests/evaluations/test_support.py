@@ -12,7 +12,7 @@ from gate_runs import make, right, verdict
 from small_audit import audit, furnish
 
 import robustkit
-from robustkit.common.randomness import drawn
+from robustkit.common.randomness import draw_samples
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.condition import supporting
 from robustkit.evaluations.attacks.evaluate import parse_condition
@@ -47,9 +47,11 @@ def figures(run: Run, condition: str) -> dict[str, dict[str, Any]]:
 
 def test_a_part_is_drawn_by_seed_and_id_alone() -> None:
     ids = [f"{place:03d}" for place in range(200)]
-    some = drawn(ids, 50, seed=0, purpose="part")
-    assert len(some) == 50 and drawn(reversed(ids), 20, seed=0, purpose="part") < some
-    assert some != drawn(ids, 50, seed=1, purpose="part") and drawn(ids, 500, seed=0, purpose="part") == set(ids)
+    some = draw_samples(ids, 50, seed=0, purpose="part")
+    assert len(some) == 50 and draw_samples(reversed(ids), 20, seed=0, purpose="part") < some
+    assert some != draw_samples(ids, 50, seed=1, purpose="part") and draw_samples(
+        ids, 500, seed=0, purpose="part"
+    ) == set(ids)
     assert {text: part_of(text) for text in (WHOLE, SOME, "attention(pgd(eps=1,on=7))", "cam(agcam,on=3)")} == {
         WHOLE: 0,
         SOME: 12,
@@ -92,8 +94,8 @@ def test_neither_batches_nor_shards_change_the_part(run: Run, place: Path) -> No
 
 def test_a_figure_of_a_part_is_supported_by_what_ran_on_all(tmp_path: Path) -> None:
     generator, n = np.random.Generator(np.random.PCG64(0)), 200
-    dear = generator.random(n) < 0.4
-    cheap = dear & (generator.random(n) < 0.9)
+    expensive = generator.random(n) < 0.4
+    cheap = expensive & (generator.random(n) < 0.9)
     attack, part, pgd = "spsa(eps=1/255,steps=20", "spsa(eps=1/255,steps=20,on=60)", "pgd(eps=1/255,steps=20)"
     claim = {"norm": "linf", "eps": 1 / 255, "early_stop": False}
     found = {
@@ -102,17 +104,22 @@ def test_a_figure_of_a_part_is_supported_by_what_ran_on_all(tmp_path: Path) -> N
         pgd: cheap,
         "pgd(eps=2/255,steps=20)": right(9, n),
     }
-    run = make(tmp_path / "run", {"vit": {**found, part: dear}}, claims=dict.fromkeys((*list(found)[1:], part), claim))
-    taken = drawn([f"{place:03d}.png" for place in range(n)], 60, seed=0, purpose="part")
+    run = make(
+        tmp_path / "run", {"vit": {**found, part: expensive}}, claims=dict.fromkeys((*list(found)[1:], part), claim)
+    )
+    taken = draw_samples([f"{place:03d}.png" for place in range(n)], 60, seed=0, purpose="part")
     first = np.array([f"{place:03d}.png" in taken for place in range(n)])
     _keep_part(run, part, first)
-    expected = supported_mean(dear[first] * 1.0, cheap[first] * 1.0, cheap[~first] * 1.0, binary=True)
+    expected = supported_mean(expensive[first] * 1.0, cheap[first] * 1.0, cheap[~first] * 1.0, binary=True)
     rows = {row["metric"]: row for row in summarise(Run(run.path)) if row["condition"] == part}
     row = rows["supported_top1"]
     assert [row[key] for key in ("value", "ci_low", "ci_high", "n")] == [*expected[:3], 60]
     assert rows[f"support_weight(top1 by {pgd})"]["value"] == expected.weight > 0.5
     plain = rows["top1"]
-    assert plain["value"] == dear[first].mean() and row["ci_high"] - row["ci_low"] < plain["ci_high"] - plain["ci_low"]
+    assert (
+        plain["value"] == expensive[first].mean()
+        and row["ci_high"] - row["ci_low"] < plain["ci_high"] - plain["ci_low"]
+    )
     # The gate takes it by its name alone; a rule that does not say `on` means all samples.
     bound = (plain["value"] + 2 * row["value"]) / 3
     named = verdict(run, f"supported_top1 under {part} >= {min(bound, row['value'])}")

@@ -25,7 +25,7 @@ from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import DamagedRecord, ProtocolError, RobustkitError
 from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.attacks.transfer.condition import Passed, passed_of, transfer_condition
-from robustkit.evaluations.registry import check_condition, fits, pattern_of
+from robustkit.evaluations.registry import check_condition, matches, pattern_of
 from robustkit.gate.policy import parse_statement
 from robustkit.pipeline.classification import plan_transfer
 from robustkit.pipeline.request import ClassificationRequest
@@ -130,8 +130,8 @@ def test_transfer_is_what_linear_algebra_says(nets: Path, tmp_path: Path) -> Non
     assert ("a", on(FGSM, "b"), "verdicts_kept") not in rows
     assert {flag for row in rows.values() for flag in row["flags"]} <= {UNCHECKED}
     states = {name: pq.read_schema(run.path / "records" / name / _folder(run, name, on(PGD, "a"))) for name in "ab"}
-    told = pq.read_schema(run.path / "records" / "a" / _folder(run, "a", PGD)).metadata[b"adversarials"]
-    assert len(told) == 64 and {state.metadata[b"adversarials"] for state in states.values()} == {told}
+    reported = pq.read_schema(run.path / "records" / "a" / _folder(run, "a", PGD)).metadata[b"adversarials"]
+    assert len(reported) == 64 and {state.metadata[b"adversarials"] for state in states.values()} == {reported}
     assert not (run.path / "adversarials").exists()  # nobody asked to keep them
     page = (run.path / "report.html").read_text()
     assert "Transfer between checkpoints" in page and "Transfer of PGD, 8/255, 4 steps: accuracy in %, n = 40" in page
@@ -253,9 +253,9 @@ def test_texts_lead_there_and_back() -> None:
         for name in ("vit", "a,b", "x),from=(y", "ümlaut net"):
             condition = transfer_condition(attack, name)
             assert passed_of(condition.text) == Passed(attack.text, name) and condition.under == attack
-            assert fits(pattern_of(condition.text), condition.text)
-            assert not fits(pattern_of(transfer_condition(attack, "other").text), condition.text)
-            assert not fits(pattern_of(f"transfer({attack.text})"), condition.text)
+            assert matches(pattern_of(condition.text), condition.text)
+            assert not matches(pattern_of(transfer_condition(attack, "other").text), condition.text)
+            assert not matches(pattern_of(f"transfer({attack.text})"), condition.text)
     assert passed_of("pgd(eps=1/255,steps=20)") is None
     rule = parse_statement("transfer_accuracy under transfer(pgd(eps=1/255,steps=20),from=vit) >= 0.3")
     assert "transfer(pgd(eps=1/255,steps=20),from=vit)" in repr(rule)

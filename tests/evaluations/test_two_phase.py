@@ -21,7 +21,7 @@ from attacks import AutoAttack, ThreatModel
 from robustkit.cli.terminal import after_part
 from robustkit.common.intervals import wilson
 from robustkit.errors import ProtocolError, RunError
-from robustkit.evaluations.aggregate import Reading, Results
+from robustkit.evaluations.aggregate import RecordReader, Results
 from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, KEPT, phases_of
 from robustkit.evaluations.attacks.two_phase.evaluate import choose
@@ -29,7 +29,7 @@ from robustkit.evaluations.attacks.two_phase.results import PRESENTER as ESTIMAT
 from robustkit.evaluations.attacks.two_phase.results import TwoPhaseSummary, two_phase_share
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Part
-from robustkit.evaluations.registry import check_condition, fits, name_of, pattern_of, words_of
+from robustkit.evaluations.registry import check_condition, matches, name_of, pattern_of, words_of
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED
@@ -220,7 +220,7 @@ def test_parts_in_folders_of_their_own_go_on_in_the_merged_one(run: Run, tmp_pat
     assert columns(robustkit.merge(whole), two_phase(3)) == columns(run, two_phase(3))
 
 
-class Unfinished(Reading):
+class Unfinished(RecordReader):
     """Records of a run in which nobody who is drawn has had the second phase."""
 
     def shards(self, condition: str, columns: Any) -> Iterator[pa.Table]:
@@ -230,7 +230,7 @@ class Unfinished(Reading):
         )
 
 
-class Exceeding(Reading):
+class Exceeding(RecordReader):
     """Records whose second phase changed pixels by half of their range; null of those that it did not take."""
 
     def shards(self, condition: str, columns: Any) -> Iterator[pa.Table]:
@@ -244,20 +244,20 @@ class Exceeding(Reading):
 def test_an_estimate_has_the_flags_of_both_phases(run: Run) -> None:
     smaller = replace(run.manifest.claims[FIRST], eps=0.001)
     manifest = replace(run.manifest, claims={FIRST: smaller})
-    for kind, said, told in (
-        (Reading, manifest, ["exceeds eps: largest linf perturbation 3/255 in pixels, claimed 0.255/255"]),
+    for kind, said, reported in (
+        (RecordReader, manifest, ["exceeds eps: largest linf perturbation 3/255 in pixels, claimed 0.255/255"]),
         (Exceeding, run.manifest, ["exceeds eps: largest linf perturbation 127.5/255 in pixels, claimed 3/255"]),
-        (Reading, run.manifest, []),
+        (RecordReader, run.manifest, []),
     ):
         flags = TwoPhaseSummary(kind(run, said, "shapes-vit-quest", {})).add(two_phase(4))[0][-1]
-        assert sorted(flags) == sorted([UNCHECKED, *told])
+        assert sorted(flags) == sorted([UNCHECKED, *reported])
 
 
 def test_there_is_no_estimate_before_a_sample_was_drawn(run: Run) -> None:
     assert TwoPhaseSummary(Unfinished(run, run.manifest, "shapes-vit-quest", {})).add(two_phase(4)) == []
 
 
-class Broken(Reading):
+class Broken(RecordReader):
     """Records of two samples that the first phase broke."""
 
     def shards(self, condition: str, columns: Any) -> Iterator[pa.Table]:
@@ -305,7 +305,7 @@ def test_pages_rules_and_commands_know_it(run: Run) -> None:
     text = two_phase(4)
     assert phases_of(text) == (WHOLE, "apgd-ce", 4) and phases_of(WHOLE) is None
     check_condition(text)
-    assert fits(pattern_of(text), text) and not fits(pattern_of(text), two_phase(3))
+    assert matches(pattern_of(text), text) and not matches(pattern_of(text), two_phase(3))
     assert text in repr(parse_statement(f"estimated_top1 under {text} >= 0.3"))
     words = " ".join(words_of(text).command(pattern_of(text), pattern_of))
     assert words == f"--attacks autoattack(eps=3/255,version=standard,{BUDGET},first=apgd-ce,second=4)"

@@ -178,8 +178,8 @@ def test_a_flipped_byte_is_found(
     content[1000] ^= 1
     weights.write_bytes(content)
     assert call(monkeypatch, weights, "--verify-attestation", file) == 1
-    told = capsys.readouterr()
-    assert told.out == "" and told.err.count("\n") == 1 and "vit.safetensors is not what" in told.err
+    reported = capsys.readouterr()
+    assert reported.out == "" and reported.err.count("\n") == 1 and "vit.safetensors is not what" in reported.err
     content[1000] ^= 1
     weights.write_bytes(content)
     policy_of(policy, "fails")

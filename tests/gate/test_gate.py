@@ -1,4 +1,4 @@
-"""The gate: verdicts worked out by hand on small runs, what CI servers are told, exit codes, and drafted policies."""
+"""The gate: verdicts worked out by hand on small runs, what CI servers get, exit codes, and drafted policies."""
 
 from __future__ import annotations
 
@@ -214,10 +214,10 @@ def test_flags_fail_unless_they_are_excepted_and_are_told_beside_figures(tmp_pat
     beyond = make(tmp_path / "beyond", {"vit": {PGD: [1]}}, claims={PGD: {"norm": "linf", "eps": 0.5 / 255}})
     assert "flag: exceeds eps" in sentence(verdict(beyond, "top1 under pgd >= 0.01"))
     manifest = beyond.manifest
-    told = ["layout folders: 1 images", "left out 9 images whose names are not printable text; rename them"]
-    data = replace(manifest.data, notes=tuple(told))
+    reported = ["layout folders: 1 images", "left out 9 images whose names are not printable text; rename them"]
+    data = replace(manifest.data, notes=tuple(reported))
     beyond.write_manifest(replace(manifest, claims={}, data=data))  # which decide nothing
-    assert verdict(beyond, "no flags").reason == f"1 flag: data: {told[1]}"
+    assert verdict(beyond, "no flags").reason == f"1 flag: data: {reported[1]}"
     left_out = make(tmp_path / "left", {"vit": {"clean": [1]}}, corrupted={"left_out": {"corruption(fog)": "no fog"}})
     assert verdict(left_out, "no flags").state == FAIL
 

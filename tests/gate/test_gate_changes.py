@@ -12,7 +12,7 @@ import pytest
 from gate_runs import PGD, make, right, verdict, verdicts
 from paired_oracles import interval_of
 
-from robustkit.common.differences import of_outcomes, unseen
+from robustkit.common.differences import of_outcomes, rare_share_bound
 from robustkit.evaluations.registry import pattern_of
 from robustkit.gate.policy import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Measured, decide, figure_of
@@ -55,7 +55,7 @@ def test_few_samples_without_a_change_are_no_proof(tmp_path: Path) -> None:
     rule = "drop against baseline <= 0.01 with 95 % confidence"
     unsure = verdict(after, rule, before)
     assert unsure.figure is not None and unsure.figure.value == 0
-    assert unsure.figure.high == of_outcomes(0, 0, 40)[1] == unseen(40)
+    assert unsure.figure.high == of_outcomes(0, 0, 40)[1] == rare_share_bound(40)
     assert unsure.figure.low == -unsure.figure.high
     assert unsure.state == UNDECIDED and unsure.needed == 381
     assert of_outcomes(0, 0, 381)[1] <= 0.01 < of_outcomes(0, 0, 380)[1]
@@ -70,11 +70,11 @@ def test_an_interval_without_width_is_as_wide_as_few_samples_allow(tmp_path: Pat
     fog = {f"corruption(fog,severity={severity})": [1] * 20 for severity in (1, 2, 3, 4, 5)}
     run = make(tmp_path / "run", {"vit": {"clean": [1] * 20} | fog})
     found = verdict(run, "mean_error of corruption(fog) <= 0.1 with 95 % confidence")
-    assert found.state == UNDECIDED and found.figure is not None and found.figure.high == unseen(20) > 0.16
+    assert found.state == UNDECIDED and found.figure is not None and found.figure.high == rare_share_bound(20) > 0.16
     assert verdict(run, "mean_error of corruption(fog) <= 0.17 with 95 % confidence").state == PASS
     assert "it has no interval" in verdict(run, "nll under clean <= 9 with 95 % confidence").reason
     row = {"value": 0.2, "n": 20, "ci_low": 0.2, "ci_high": 0.2, "flags": []}
-    assert figure_of(row | {"metric": "cam_iou"}).high == 0.2 + unseen(20)
+    assert figure_of(row | {"metric": "cam_iou"}).high == 0.2 + rare_share_bound(20)
     assert math.isnan(figure_of(row | {"metric": "cam_iou_over_control"}).high)  # a difference, not a share
 
 

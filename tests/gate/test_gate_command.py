@@ -78,13 +78,13 @@ def test_no_name_breaks_or_injects_anything(tmp_path: Path) -> None:
     assert [(case.get("name") or "")[-3:] for case in cases[:2]] == ["xxx", "(2)"]
     assert {case.get("classname") for case in cases} == {NASTY.replace("\x00", "\ufffd").replace("\x1b", "\ufffd")}
     assert suite.get("skipped") == "1" and (cases[3][0].get("message") or "").startswith("FAIL: ")
-    told = list(github_lines(found))
-    assert [line.partition(" ")[0] for line in told] == ["::error", "::error", "::warning"]
-    for line in told:
+    reported = list(github_lines(found))
+    assert [line.partition(" ")[0] for line in reported] == ["::error", "::error", "::warning"]
+    for line in reported:
         assert "\n" not in line and "\x1b" not in line and line.count("::") == 2
         assert line.split(" ", 1)[1].startswith("file=a%2Cb%3Ac%25%0D%0A.toml,line=")
         assert len(unquote(line.partition("title=")[2].partition("::")[0])) <= 300
-    assert told[2].endswith("::top1 under clean >= 90 %25: 0.5 [0.2366, 0.7634], n 10, bound >= 0.9, missed by 0.4")
+    assert reported[2].endswith("::top1 under clean >= 90 %25: 0.5 [0.2366, 0.7634], n 10, bound >= 0.9, missed by 0.4")
     page = markdown(found, NASTY)
     failed, passed = page.split("<details><summary>1 passed</summary>\n\n")
     for text, rows, bars in ((failed, 5, 5), (passed, 3, 3)):
@@ -162,11 +162,11 @@ def test_exit_codes_and_files(
     capsys.readouterr()
     files = ("--junit", "out/robustness.xml", "--json", "out/robustness.json")
     assert call(monkeypatch, run.path, "--policy", "strict.toml", *files) == 1
-    told = capsys.readouterr()
-    assert "FAIL     vit         top1 under clean >= 0.7  0.6 [0.502, 0.6906]  100     0.1\n" in told.out
-    assert "\n         → see what changed with robustkit compare RELEASED RUN\n" in told.out
-    assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in told.out
-    assert "does not meet strict.toml: 0 pass, 1 fail, 0 cannot tell, of 1 verdicts" in told.err
+    reported = capsys.readouterr()
+    assert "FAIL     vit         top1 under clean >= 0.7  0.6 [0.502, 0.6906]  100     0.1\n" in reported.out
+    assert "\n         → see what changed with robustkit compare RELEASED RUN\n" in reported.out
+    assert "\n::error file=strict.toml,line=2,title=vit%3A top1 under clean >= 0.7 fails::top1" in reported.out
+    assert "does not meet strict.toml: 0 pass, 1 fail, 0 cannot tell, of 1 verdicts" in reported.err
     summary = Path("summary.md").read_text(encoding="utf-8")
     assert summary.startswith("before\n### RobustKit: run fails strict.toml\n\n0 pass, 1 fail, 0 cannot tell")
     assert "| ❌ fail | vit | top1 under clean &gt;= 0.7: 0.6 \\[0.502, 0.6906\\], n 100, bound" in summary
@@ -253,8 +253,8 @@ def test_an_audit_that_was_refused_is_told_by_the_check(
             cli.main()
         capsys.readouterr()
         assert call(monkeypatch, out, "--policy", rules) == 2
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1 and f"{out}: the last audit into this run was refused" in told
+        reported = capsys.readouterr().err
+        assert reported.count("\n") == 1 and f"{out}: the last audit into this run was refused" in reported
         found.refusal_path.unlink()
     assert call(monkeypatch, out, "--policy", rules) == 0
 
@@ -315,20 +315,20 @@ def test_a_draft_pins_how_images_are_shown(tmp_path: Path) -> None:
         run = make(tmp_path / name, found, checkpoints=entries)
         every, short = (parse_policy(draft(run, all_of_them), "p") for all_of_them in (True, False))
         shown = [rule for rule in short.rules if rule.require.startswith("preprocessing")]
-        told = {rule.checkpoint: rule.require.partition(" == ")[2].strip('"') for rule in shown}
+        reported = {rule.checkpoint: rule.require.partition(" == ")[2].strip('"') for rule in shown}
         assert judge(short, run).passed and judge(every, run).passed
         assert sum("preprocessing ==" in rule.require for rule in every.rules) == len(entries)
-        return run, told
+        return run, reported
 
     usual = "224x224 pixels, bicubic, crop 0.875, center, mean 0.5, std 0.5"
     mean = [0.48145466, 0.4578275, 0.40821073]
-    released, told = rules("released", entry("a"), entry("b"))
-    assert told == {"*": usual}
+    released, reported = rules("released", entry("a"), entry("b"))
+    assert reported == {"*": usual}
     policy = parse_policy(draft(released), "p")
     source = {"mean": "option", "crop_pct": "architecture"}
-    apart, told = rules("apart", entry("a"), entry("b", mean=mean, crop_pct=0.9, preprocessing_source=source))
+    apart, reported = rules("apart", entry("a"), entry("b", mean=mean, crop_pct=0.9, preprocessing_source=source))
     clip = "224x224 pixels, bicubic, crop 0.9, center, mean 0.48145466 0.4578275 0.40821073, std 0.5"
-    assert told == {"a": usual, "b": clip}
+    assert reported == {"a": usual, "b": clip}
     (found,) = (verdict for verdict in judge(policy, apart).verdicts if verdict.state != "pass")
     assert (found.checkpoint, found.state) == ("b", "FAIL") and "(--mean, --std, --crop-pct" in advice(found)
     assert found.reason == (
@@ -341,8 +341,8 @@ def test_a_draft_pins_how_images_are_shown(tmp_path: Path) -> None:
         assert verdict.state == "FAIL" and verdict.reason.endswith(said)
 
     windows = {"size": [64, 64], "stride": [32, 48], "short_side": None, "batch": 16, "resize": "ade20k"}
-    _, told = rules("scenes", entry("a", windows=windows), entry("b", windows=None))
-    assert told == {
+    _, reported = rules("scenes", entry("a", windows=windows), entry("b", windows=None))
+    assert reported == {
         "a": "windows 64x64 every 32x48, resize ade20k, mean 0.5, std 0.5",
         "b": "whole images at their own size, mean 0.5, std 0.5",
     }

@@ -123,8 +123,8 @@ def test_a_gate_lets_both_through_only_where_neither_is_decided(undecided: str) 
         for sign in (">=", "<"):
             statement = parse_statement(f"nll under clean {sign} 0.5{SURE}")
             assert isinstance(statement, Value)
-            told = decide(statement, figure, "nll")
-            made.append(Verdict(Rule("r", statement), "vit", told[0], told[1], figure, "clean", told[2]))
+            reported = decide(statement, figure, "nll")
+            made.append(Verdict(Rule("r", statement), "vit", reported[0], reported[1], figure, "clean", reported[2]))
         outcome = Outcome(Policy("p", (), undecided), tuple(made))
         through = [not outcome.stops(verdict) for verdict in made]
         assert sum(through) == (1 if made[0].state != UNDECIDED else 2 if undecided == "pass" else 0)

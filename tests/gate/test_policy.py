@@ -11,7 +11,7 @@ from places import ROOT
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.condition import SETS
-from robustkit.evaluations.registry import check_condition, fits, is_exactly, pattern_of
+from robustkit.evaluations.registry import check_condition, is_exactly, matches, pattern_of
 from robustkit.gate.policy import Change, Identity, NoFlags, Value, parse_policy, parse_statement, read_policy
 from robustkit.protocol.condition import ConditionPattern
 from robustkit.tasks.registry import metrics
@@ -216,7 +216,7 @@ def test_a_policy_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_condition_fits_by_the_parameters_that_are_given(wanted: str, condition: str, meant: bool) -> None:
-    assert fits(check_condition(wanted), condition) is meant
+    assert matches(check_condition(wanted), condition) is meant
     assert not meant or is_exactly(pattern_of(condition), condition)
 
 
@@ -313,6 +313,8 @@ def test_the_rules_in_the_docs_are_understood() -> None:
 
 def test_a_set_at_some_severities_is_named_by_them() -> None:
     whole, some = check_condition("in-c"), check_condition("in-c(severity=3)")
-    assert fits(whole, "in-c") and not fits(whole, "in-c(severity=3)") and not fits(whole, "in-c(severity=1+3)")
-    assert fits(some, "in-c(severity=3)") and not fits(some, "in-c") and not fits(some, "in-c(severity=1+3)")
-    assert fits(check_condition("noise(severity=1+3,preset=cifar)"), "noise(severity=1+3,preset=cifar)")
+    assert (
+        matches(whole, "in-c") and not matches(whole, "in-c(severity=3)") and not matches(whole, "in-c(severity=1+3)")
+    )
+    assert matches(some, "in-c(severity=3)") and not matches(some, "in-c") and not matches(some, "in-c(severity=1+3)")
+    assert matches(check_condition("noise(severity=1+3,preset=cifar)"), "noise(severity=1+3,preset=cifar)")

@@ -23,7 +23,7 @@ from robustkit.attention import capture, set_attention
 from robustkit.cli.app import cli
 from robustkit.data.images import to_pixels
 from robustkit.errors import CheckpointError, ModelError
-from robustkit.models.hugging_face import drawn
+from robustkit.models.hugging_face import made_up_images
 from robustkit.models.segmenter import is_segmenter, load_segmenter
 from scripts.hf.convert_vit import write
 
@@ -293,7 +293,7 @@ def test_pixels_are_the_processors_own(tmp_path: Path, which: str) -> None:
     net = saved(MODELS["convnext"](), tmp_path / "net", PROCESSORS[which])
     theirs = transformers.AutoImageProcessor.from_pretrained(net, backend="pil")
     model = robustkit.load(f"hf:{net}")
-    for image in drawn((54, 47)):
+    for image in made_up_images((54, 47)):
         expected = theirs(image, return_tensors="pt")["pixel_values"]
         ours = model.normalize(to_pixels(image, model.identity.preprocessing)[None] / 255)
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
@@ -499,7 +499,7 @@ def test_a_segformer_gives_the_logits_of_the_librarys_own_pipeline(segformer: Pa
         torch.testing.assert_close(found, expected, rtol=0, atol=atol)
     changed(segformer, "preprocessor_config.json", resample=3)  # cubics overshoot at edges, and levels are cut
     cubic, theirs = load_segmenter(f"hf:{segformer}"), transformers.AutoImageProcessor.from_pretrained(segformer)
-    for image in drawn((64, 96)):
+    for image in made_up_images((64, 96)):
         values = theirs(image, return_tensors="pt")["pixel_values"]
         found = cubic.network.network.resized(cubic.normalize(pil_to_tensor(image)[None] / 255))
         assert float(((found - values) * cubic.std * 255).abs().max()) < 1.1

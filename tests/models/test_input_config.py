@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from robustkit.common.preprocessing import Preprocessing, spelled
+from robustkit.common.preprocessing import Preprocessing, describe_preprocessing
 from robustkit.data.images import to_pixels
 from robustkit.models.input_config import InputOptions, resolve_preprocessing
 
@@ -61,7 +61,7 @@ def test_each_value_has_who_said_it_and_what_nobody_said_is_noted() -> None:
     assert [note for note in resolved.notes if "NORMALISATION" in note] == [
         "NO NORMALISATION: nothing gives std, mean and std 0.1 and 1 are taken; give --std"
     ]
-    text = spelled(vars(resolved.preprocessing), resolved.sources, "net.py:build")
+    text = describe_preprocessing(vars(resolved.preprocessing), resolved.sources, "net.py:build")
     assert text == (
         "48x48 pixels, mean 0.1 (by the user); bilinear (by the checkpoint); "
         "crop 1, center, std 1 (assumed, our default)"
@@ -70,7 +70,7 @@ def test_each_value_has_who_said_it_and_what_nobody_said_is_noted() -> None:
         Net({"input_size": (3, 32, 32)}), InputOptions(**NOTHING), {}, "net.pth", config_of="code"
     )
     assert filled.preprocessing.mean == IMAGENET["mean"] and filled.sources["mean"] == "default"  # timm's usual one
-    assert "32x32 pixels (by the configuration of its code)" in spelled(
+    assert "32x32 pixels (by the configuration of its code)" in describe_preprocessing(
         vars(filled.preprocessing), filled.sources, "net.py:build"
     )
 
@@ -103,5 +103,7 @@ def test_a_run_says_who_said_what_and_flags_what_nobody_said(tmp_path: Path) -> 
     page = (tmp_path / "bare" / "report.html").read_text()
     assert "normalisation (mean 0, std 1) was assumed" in page and "mean 0, std 1 (assumed, our default)" in page
     assert Run.existing(tmp_path / "bare").manifest.checkpoints[0].said["mean"] == "default"
-    told = audit(place, tmp_path / "told", **options | {"model": {"img_size": 8, "mean": (0,) * 3, "std": (1,) * 3}})
-    assert not any("assumed" in str(flags) for flags in told.results()["flags"])
+    reported = audit(
+        place, tmp_path / "told", **options | {"model": {"img_size": 8, "mean": (0,) * 3, "std": (1,) * 3}}
+    )
+    assert not any("assumed" in str(flags) for flags in reported.results()["flags"])

@@ -18,7 +18,7 @@ from torchvision.transforms import Normalize
 from robustkit.attention import get_attention, set_attention
 from robustkit.errors import CheckpointError, ModelError
 from robustkit.models import specs
-from robustkit.models.claims import guess, renamed
+from robustkit.models.claims import guess, rename_layer_scale
 from robustkit.models.classifier import load
 
 VIT = "vit_tiny_patch16_224"
@@ -126,7 +126,7 @@ def test_layer_scale_of_the_deit3_files_is_mapped(tmp_path: Path, pixels: Tensor
     assert "4 LayerScale tensors mapped" in "; ".join(classifier.identity.notes)
     assert classifier.identity.arch == "deit3_small_patch16_224"
     assert torch.equal(classifier.network(pixels), model(pixels))
-    assert renamed(model.state_dict())[1] == ()
+    assert rename_layer_scale(model.state_dict())[1] == ()
 
 
 def test_guess_uses_names_for_the_pixel_statistics(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_classifier_normalises_bit_for_bit_and_is_frozen(tmp_path: Path, pixels:
     identity = classifier.identity
     assert (identity.name, identity.num_classes, identity.weights, identity.path) == ("a-b", 4, "bare", file)
     assert (identity.preprocessing.crop_pct, identity.preprocessing.interpolation) == (0.8, "bilinear")
-    told = json.loads(json.dumps(identity.to_dict()))
-    assert (told["path"], told["sha256"]) == (str(file), identity.sha256)
-    assert told["preprocessing"]["input_size"] == [32, 32]
+    reported = json.loads(json.dumps(identity.to_dict()))
+    assert (reported["path"], reported["sha256"]) == (str(file), identity.sha256)
+    assert reported["preprocessing"]["input_size"] == [32, 32]
 
 
 def test_metadata_builds_the_whole_model(tmp_path: Path, pixels: Tensor) -> None:
@@ -382,7 +382,7 @@ def test_offline_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no route to host\nmore")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", no_network)
-    monkeypatch.setattr("robustkit.models.specs.answers", lambda address: True)
+    monkeypatch.setattr("robustkit.models.specs.is_reachable", lambda address: True)
     monkeypatch.setattr("robustkit.models.architecture.answers", lambda address: True)
     with pytest.raises(ModelError, match=r"hf-hub:timm/x could not be fetched \(no route to host\); check the name"):
         load("hf-hub:timm/x")
@@ -418,7 +418,7 @@ def test_timms_folder_layout(tmp_path: Path, pixels: Tensor, monkeypatch: pytest
     assert specs.find(f"local-dir:{folder}").metadata["input_size"] == [32, 32]
     assert torch.equal(classifier(pixels), model(Normalize([0.1] * 3, [0.2] * 3)(pixels)))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: str(folder))
-    monkeypatch.setattr("robustkit.models.specs.answers", lambda address: True)
+    monkeypatch.setattr("robustkit.models.specs.is_reachable", lambda address: True)
     hub = load("hf-hub:me/tiny@main")
     assert (hub.identity.name, hub.identity.sha256) == ("tiny", classifier.identity.sha256)
 

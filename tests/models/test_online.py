@@ -86,11 +86,11 @@ def test_any_answer_is_one_and_being_offline_on_purpose_asks_nobody(monkeypatch:
         thread.start()
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        assert specs.answers(f"http://127.0.0.1:{server.server_port}")
+        assert specs.is_reachable(f"http://127.0.0.1:{server.server_port}")
         thread.join()
-    assert not specs.answers(f"http://127.0.0.1:{server.server_port}")
+    assert not specs.is_reachable(f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert specs.hub() == "" and architecture.held_weights(NAME) is None
+    assert specs.hub_address() == "" and architecture.held_weights(NAME) is None
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -27,7 +27,7 @@ from robustkit.models.setup_check import (
     alternatives,
     fit_part,
     fit_setup,
-    numberings,
+    label_numberings,
     spread_first,
 )
 
@@ -60,7 +60,7 @@ def bench(n: int, shift: int = 0, swapped: bool = False, screen: Screen | None =
     pixels = (colours + 5 * torch.randn((n, 3, 4, 4), generator=noise)).clamp(0, 255).to(torch.uint8)
     pixels = pixels.flip(1) if swapped else pixels
     labels = (truth - shift) % 6
-    numbered = numberings(list("abcdef"), 6)
+    numbered = label_numberings(list("abcdef"), 6)
 
     def score(logits: Tensor, places: Sequence[int], order: str) -> Tensor:
         theirs = torch.tensor(numbered[order])[labels[list(places)]]
@@ -89,7 +89,7 @@ def named(fits: Sequence[object]) -> dict[str, tuple[str, str]]:
 def test_the_part_that_is_wrong_is_found(given: str, shift: int, swapped: bool) -> None:
     model, _ = bench(240, shift, swapped)
     wrong = Preprocessing((4, 4), *NORMALISATIONS[given], crop_pct=1.0)
-    fits = fit_setup(model, Setup(wrong), numberings(list("abcdef"), 6), math.log(6))
+    fits = fit_setup(model, Setup(wrong), label_numberings(list("abcdef"), 6), math.log(6))
     found = named(fits)
     if not swapped:
         assert "CLIP" in {fits[0].best.name, *fits[0].open}
@@ -126,7 +126,7 @@ def test_the_one_in_use_fits_where_each_other_is_worse_by_itself(close: float, v
 
 def test_eight_images_cannot_tell() -> None:
     model, _ = bench(8)
-    fits = fit_setup(model, Setup(Preprocessing((4, 4))), numberings(list("abcdef"), 6), math.log(6))
+    fits = fit_setup(model, Setup(Preprocessing((4, 4))), label_numberings(list("abcdef"), 6), math.log(6))
     assert {fit.verdict for fit in fits} == {UNKNOWN}
     assert all("cannot tell" in fit.text or "no difference" in fit.text for fit in fits)
 
@@ -177,15 +177,15 @@ def test_no_candidate_is_believed_where_the_model_is_no_better_than_guessing() -
 
 
 def test_numberings() -> None:
-    assert numberings(["b", "a", "c"], 3) == {
+    assert label_numberings(["b", "a", "c"], 3) == {
         "as given": [0, 1, 2],
         "label + 1": [1, 2, 0],
         "label - 1": [2, 0, 1],
         "names in alphabetical order": [1, 0, 2],
     }
-    assert numberings(["0", "1", "10", "2"], 5)["names in the order of their numbers"] == [0, 1, 3, 2]
-    assert numberings(["0", "1", "2", "10"], 4)["names in alphabetical order"] == [0, 1, 3, 2]
-    assert numberings(["a", "b"], 1001)["label + 1"] == [1, 2]  # a class of the background comes first
+    assert label_numberings(["0", "1", "10", "2"], 5)["names in the order of their numbers"] == [0, 1, 3, 2]
+    assert label_numberings(["0", "1", "2", "10"], 4)["names in alphabetical order"] == [0, 1, 3, 2]
+    assert label_numberings(["a", "b"], 1001)["label + 1"] == [1, 2]  # a class of the background comes first
 
 
 def test_a_consistent_other_order_is_seen_and_a_bad_model_is_not_one() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from robustkit import load
 from robustkit.errors import CheckpointError, RobustkitError
-from robustkit.models.checkpoint import Checkpoint, fitted, load_into, read
+from robustkit.models.checkpoint import Checkpoint, load_into, read, select_network
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -152,7 +152,7 @@ def is_right(found: Checkpoint, wanted: State = RIGHT) -> bool:
 @pytest.mark.parametrize("case", FITS)
 def test_the_part_that_is_the_network_is_found(tmp_path: Path, case: str) -> None:
     content, weights, words = FITS[case]
-    found = fitted(saved(tmp_path, content), Small().state_dict())
+    found = select_network(saved(tmp_path, content), Small().state_dict())
     assert is_right(found)
     assert found.weights == weights
     assert words in "; ".join(found.notes)
@@ -178,7 +178,7 @@ def test_the_part_that_is_the_network_is_found(tmp_path: Path, case: str) -> Non
     ],
 )
 def test_a_normalisation_in_the_file_is_read_from_it(tmp_path: Path, extra: State, stem: str) -> None:
-    found = fitted(saved(tmp_path, {"model": {**under(stem), **extra}}), Small().state_dict())
+    found = select_network(saved(tmp_path, {"model": {**under(stem), **extra}}), Small().state_dict())
     assert is_right(found)
     assert {name: pytest.approx(found.metadata[name]) for name in ("mean", "std")} == {
         "mean": list(MEAN),
@@ -192,18 +192,18 @@ def test_a_normalisation_is_not_applied_twice_nor_guessed(tmp_path: Path) -> Non
     inside = nn.Sequential(nn.Module(), Small())
     for name, values in (("mean", MEAN), ("std", STD)):
         inside[0].register_buffer(name, torch.tensor(values))
-    found = fitted(saved(tmp_path, {**under("1."), **pixels("0.mean", "0.std", (3,))}), inside.state_dict())
+    found = select_network(saved(tmp_path, {**under("1."), **pixels("0.mean", "0.std", (3,))}), inside.state_dict())
     assert found.metadata == {}  # the network normalises by itself
     assert load_into(inside, found) == ()
     two = {**under("model."), **pixels("a.mean", "a.std"), **pixels("b.mean", "b.std", scale=0.5)}
-    found = fitted(saved(tmp_path, two), Small().state_dict())
+    found = select_network(saved(tmp_path, two), Small().state_dict())
     assert found.metadata == {}
     assert "different normalisations (a.mean, b.mean), none is taken; give --mean and --std" in "; ".join(found.notes)
     arguments = {"args": {"mean": [0.5, 0.5, 0.5]}, "model": {**under("1."), **pixels("0.mean", "0.std")}}
-    found = fitted(saved(tmp_path, arguments), Small().state_dict())
+    found = select_network(saved(tmp_path, arguments), Small().state_dict())
     assert found.metadata["mean"] == list(MEAN)
     assert "outweigh the mean and std that the file names" in found.notes[-1]
-    found = fitted(saved(tmp_path, under("1.")), Small().state_dict())  # a Normalize without tensors
+    found = select_network(saved(tmp_path, under("1.")), Small().state_dict())  # a Normalize without tensors
     assert "what came before '1.' in the Sequential is not in the file; give --mean and --std" in found.notes[-1]
 
 
@@ -220,25 +220,25 @@ def test_a_normalisation_is_not_applied_twice_nor_guessed(tmp_path: Path) -> Non
     ],
 )
 def test_averaged_weights_are_named_and_taken_when_asked(tmp_path: Path, content: Any, weights: str) -> None:
-    plain = fitted(saved(tmp_path, content), Small().state_dict())
+    plain = select_network(saved(tmp_path, content), Small().state_dict())
     assert is_right(plain, OTHER)
     assert re.search(r"EMA weights under '.*' left aside; --use-ema takes them", "; ".join(plain.notes))
-    averaged = fitted(saved(tmp_path, content, use_ema=True), Small().state_dict())
+    averaged = select_network(saved(tmp_path, content, use_ema=True), Small().state_dict())
     assert is_right(averaged)
     assert averaged.weights == weights
 
 
 def test_averages_of_parameters_alone(tmp_path: Path) -> None:
     content = {"model": OTHER, "ema": {"shadow": shadow()}}
-    found = fitted(saved(tmp_path, content, use_ema=True), Small().state_dict())
+    found = select_network(saved(tmp_path, content, use_ema=True), Small().state_dict())
     assert is_right(found, {**OTHER, **shadow()})
     assert "3 running statistics taken from the plain weights, for the average has none" in found.notes
     listed = {"model": RIGHT, "ema": {"shadow_params": list(shadow(OTHER).values())}}
-    found = fitted(saved(tmp_path, listed), Small().state_dict())
+    found = select_network(saved(tmp_path, listed), Small().state_dict())
     assert is_right(found)
     assert "averaged weights under 'ema.shadow_params' left aside: a list without names is not read" in found.notes
     with pytest.raises(CheckpointError, match=r"has no EMA weights .*'ema.shadow_params' is a list without names"):
-        fitted(saved(tmp_path, listed, use_ema=True), Small().state_dict())
+        select_network(saved(tmp_path, listed, use_ema=True), Small().state_dict())
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_averages_of_parameters_alone(tmp_path: Path) -> None:
 )
 def test_two_sets_that_fit_equally_are_refused(tmp_path: Path, content: Any) -> None:
     with pytest.raises(CheckpointError, match=r"2 sets of weights fit equally.*: '.*', '.*'; save the one .* alone"):
-        fitted(saved(tmp_path, content), Small().state_dict())
+        select_network(saved(tmp_path, content), Small().state_dict())
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_two_sets_that_fit_equally_are_refused(tmp_path: Path, content: Any) -> 
 )
 def test_adapters_are_refused_by_name(tmp_path: Path, content: Any) -> None:
     with pytest.raises(CheckpointError, match=r"an adapter of a network .*; merge it first: model.merge_and_unload"):
-        fitted(saved(tmp_path, content), Small().state_dict())
+        select_network(saved(tmp_path, content), Small().state_dict())
     save_file({k: v.clone() for k, v in some("a.lora_A.weight").items()}, tmp_path / "adapter_model.safetensors")
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     for spec in (f"hf:{tmp_path}", f"{tmp_path}/adapter_model.safetensors"):

@@ -26,7 +26,7 @@ from robustkit.evaluations.attacks.evaluate import build_attack
 from robustkit.pipeline import manifest as making
 from robustkit.protocol.card import digest_of_part, load_card
 from robustkit.results.comparison import compare
-from robustkit.results.pairing import pairs
+from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.summary import Run
 from robustkit.runs.binding import PROVENANCE
 from robustkit.runs.description import whole_card_line
@@ -61,7 +61,7 @@ def test_records_hold_what_a_plain_loop_computes(place: Path, tmp_path: Path) ->
 
 
 class Count:
-    """A progress that counts the units it is told of."""
+    """A progress that counts the units it hears of."""
 
     def __init__(self) -> None:
         self.units: list[tuple[str, int]] = []
@@ -149,7 +149,7 @@ def test_another_card_counts_where_a_condition_uses_another_part(
         return robustkit.audit("zoo:shapes-vit-qnorm", attacks=attacks, **where, **shared | more)
 
     def doubts(first: Run, second: Run) -> list[str]:
-        (pair,) = compare(pairs([first, second])).pairs
+        (pair,) = compare(checkpoint_pairs([first, second])).pairs
         return [flag for flag in pair.flags if not flag.startswith("both are the same file")]
 
     first = go("first", "standard")

@@ -14,11 +14,11 @@ from small_audit import FACTORY, audit, command, files
 import attacks
 import robustkit
 from robustkit.errors import ProtocolError
-from robustkit.evaluations.aggregate import readable
+from robustkit.evaluations.aggregate import readable_rows
 from robustkit.evaluations.attacks.evaluate import attacked_labels, build_attack, parse_condition
 from robustkit.evaluations.attacks.results import stages_of
 from robustkit.evaluations.family import AnyFamily
-from robustkit.evaluations.subject import Batch, Evaluation, Subject
+from robustkit.evaluations.subject import Batch, EvaluatedModel, Evaluation
 from robustkit.pipeline.units import evaluate
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
@@ -92,7 +92,7 @@ def test_batch_size_changes_no_flag(
     name = finished.manifest.checkpoints[0].name
     sizes: list[tuple[str, int]] = []
 
-    def watched(family: AnyFamily, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    def watched(family: AnyFamily, subject: EvaluatedModel, batch: Batch, condition: Condition) -> Evaluation:
         sizes.append((condition.name, len(batch)))
         return evaluate(family, subject, batch, condition)
 
@@ -292,6 +292,6 @@ def test_a_shard_without_a_readable_image_does_no_harm(place: Path, tmp_path: Pa
         image.write_bytes(b"not an image")
     run = audit(place, tmp_path / "run", data_dir=tmp_path / "images", attacks=SMALL, eps="4/255")
     name = run.manifest.checkpoints[0].name
-    assert stages_of(readable(run.table(name, TEXT)))[0].standing <= 22
+    assert stages_of(readable_rows(run.table(name, TEXT)))[0].standing <= 22
     assert run.results().query(f"condition == '{TEXT}' and metric == 'top1'")["n"].tolist() == [22]
     assert len(run.manifest.bad_images) == 8

@@ -17,7 +17,7 @@ from processes import called, everything
 from robustkit.errors import ProtocolError, RunError
 from robustkit.evaluations.setup import CHECK
 from robustkit.pipeline import scheduler
-from robustkit.pipeline.pending import outstanding
+from robustkit.pipeline.pending import pending_work
 from robustkit.pipeline.plan import Plan
 from robustkit.pipeline.processes import Ranks
 from robustkit.pipeline.progress import Silent
@@ -75,7 +75,7 @@ def test_tasks_in_a_process_of_their_own_make_the_bytes_of_one(
     lines: list[str] = []
 
     def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Any) -> Any:
-        every = outstanding(plan, 2)
+        every = pending_work(plan, 2)
         reporter = scheduler.announced(plan, Ranks(), progress, say, every)
         order = scheduler._Order(plan.request, plan.run.manifest.to_plain(), str(mortal), (), 1, "cpu")
         by_text = {condition.text: condition for condition in plan.conditions}

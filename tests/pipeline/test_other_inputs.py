@@ -15,9 +15,9 @@ from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import Dataset
 from robustkit.data.layouts import Sample
 from robustkit.errors import BadImageError
-from robustkit.evaluations.subject import Batch, Settings, Subject
+from robustkit.evaluations.subject import Batch, EvaluatedModel, Settings
 from robustkit.models.identity import Classifier, ModelIdentity
-from robustkit.pipeline.pending import pieces
+from robustkit.pipeline.pending import pending_units
 from robustkit.pipeline.units import run_units
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN, Condition
@@ -35,7 +35,7 @@ class Counts(nn.Module):
         return torch.stack([(tokens == word).sum(dim=1).float() for word in range(CLASSES)], dim=1)
 
 
-class TokenSubject(Subject):
+class TokenSubject(EvaluatedModel):
     """Token sequences, (B, L) int64, as they are."""
 
     schema = pa.schema(
@@ -101,7 +101,7 @@ def test_sequences_of_tokens_become_records(tmp_path: Path) -> None:
     manifest = run.manifest
     card = load_card("quest-paper")  # whose space is the network's own
     subject = TokenSubject(Classifier(Counts(), identity), card, Settings(batch_size=3), None)
-    work = pieces(run, "counts", [CLEAN], 2)
+    work = pending_units(run, "counts", [CLEAN], 2)
 
     def provenance(condition: str) -> dict[str, Any]:
         return provenance_of(manifest, manifest.checkpoint("counts"), condition)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from robustkit.common.randomness import SampleRng, hashed
+from robustkit.common.randomness import SampleRng, hash_values
 
 MASK = (1 << 64) - 1
 
@@ -18,7 +18,7 @@ def splitmix64(state: int) -> int:
 
 
 def words(seed: int, sample_id: str, condition: str, purpose: str, count: int) -> list[int]:
-    state = splitmix64((hashed(seed, condition, sample_id) ^ hashed("purpose", purpose)) & MASK)
+    state = splitmix64((hash_values(seed, condition, sample_id) ^ hash_values("purpose", purpose)) & MASK)
     return [splitmix64((state + (i + 1) * 0x9E3779B97F4A7C15) & MASK) for i in range(count)]
 
 

@@ -17,7 +17,7 @@ from processes import CONDITIONS, called, everything, torchrun
 from torch.distributed import HashStore
 
 from robustkit.errors import RunError
-from robustkit.pipeline.processes import LedError, Ranks, follows, is_own, speaker
+from robustkit.pipeline.processes import LedError, Ranks, is_follower, is_own, line_prefix
 from robustkit.results.summary import Run
 
 
@@ -116,10 +116,10 @@ def test_processes_meet_and_a_hung_one_is_noticed() -> None:
 
 
 def test_what_the_first_process_has_told_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert is_own(RunError("x")) and speaker() == "" and not is_own(LedError("x"))
+    assert is_own(RunError("x")) and line_prefix() == "" and not is_own(LedError("x"))
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    assert is_own(RunError("x")) and speaker() == "[process 1] " and not is_own(LedError("x"))
+    assert is_own(RunError("x")) and line_prefix() == "[process 1] " and not is_own(LedError("x"))
 
 
 def test_records_that_another_process_wrote_elsewhere_are_missed(
@@ -149,7 +149,7 @@ def test_without_torchrun_world_size_alone_is_an_error(monkeypatch: pytest.Monke
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(RunError, match="WORLD_SIZE is 'two'; expected a whole number"):
         Ranks.of_environment()
-    assert not follows()
+    assert not is_follower()
     monkeypatch.setenv("WORLD_SIZE", "")
     assert Ranks.of_environment().size == 1
 
@@ -175,9 +175,9 @@ def test_two_processes_make_the_bytes_of_one_and_print_each_line_once(place: Pat
     assert done.returncode == 0, done.stderr
     assert everything(out) == everything(alone)
     assert done.stdout.count("report: ") == 1 and done.stderr.count("layout") <= 1  # the leader alone speaks
-    told = re.findall(r"^\[(\d+)/(\d+)\] net (.*): \d+ samples", done.stderr, re.MULTILINE)
-    assert [line[0] for line in told] == [str(n) for n in range(1, len(told) + 1)] and told
-    assert len(told) == int(told[0][1]) == len({line[2] for line in told})
+    reported = re.findall(r"^\[(\d+)/(\d+)\] net (.*): \d+ samples", done.stderr, re.MULTILINE)
+    assert [line[0] for line in reported] == [str(n) for n in range(1, len(reported) + 1)] and reported
+    assert len(reported) == int(reported[0][1]) == len({line[2] for line in reported})
     assert done.stderr.count("to do:") == 1
 
 

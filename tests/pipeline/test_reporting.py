@@ -1,4 +1,4 @@
-"""What a person waiting is told: a line for each finished condition, once, and what all will cost."""
+"""What a person waiting sees: a line for each finished condition, once, and what all will cost."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_a_call_from_python_tells_the_logger_and_prints_nothing(
 ) -> None:
     run = audit(place, tmp_path, **OPTIONS)
     said = hears()
-    told = lines(said)
+    reported = lines(said)
     titles = [*run.manifest.conditions]
-    assert [line[:4] for line in told] == [(str(n), "7", title, "30") for n, title in enumerate(titles, 1)]
+    assert [line[:4] for line in reported] == [(str(n), "7", title, "30") for n, title in enumerate(titles, 1)]
     top1 = {row["condition"]: f"{100 * row['value']:.1f}" for row in run.summary() if row["metric"] == "top1"}
-    assert [line[4] for line in told] == [top1.get(title) for title in titles]
+    assert [line[4] for line in reported] == [top1.get(title) for title in titles]
     assert said.count("to do: 1 checkpoint, 7 conditions, 30 samples: 28 units of work") == 1
     assert sum(" on cpu" in line for line in said) == 1 and said[-1].startswith("done in 0:")
     assert capfd.readouterr() == ("", "")
@@ -69,12 +69,12 @@ def test_a_resumed_run_says_what_was_there(place: Path, tmp_path: Path, hears: C
     audit(place, tmp_path, **OPTIONS)
     said = hears()
     assert "to do: 1 checkpoint, 7 conditions, 30 samples: 28 units of work, of which 11 are there already" in said
-    told = lines(said)
-    assert [(line[0], line[2]) for line in told][:2] == [
+    reported = lines(said)
+    assert [(line[0], line[2]) for line in reported][:2] == [
         ("3", "pgd(eps=8/255,steps=2)"),
         ("4", "cam(grad-cam,faithfulness=none)"),
     ]
-    assert told[0][3] == "6 of 30" and len(told) == 5  # the samples of the shard that was computed again
+    assert reported[0][3] == "6 of 30" and len(reported) == 5  # the samples of the shard that was computed again
     audit(place, tmp_path, **OPTIONS)
     said = hears()
     assert not lines(said) and any(line.endswith("of which 28 are there already") for line in said)
@@ -139,12 +139,12 @@ def test_bars_keep_their_counts_whole_and_show_the_time_of_the_whole_run(tmp_pat
     console = Console(file=io.StringIO(), width=width, height=10, force_terminal=True)
     shown = ConsoleProgress(console)
     own = {checkpoint: {name: [0] for name in names}}
-    told = Reporter(Run(tmp_path), conditions, 50_000, own, estimate, Ranks(), shown, clock=lambda: now[0])
+    reported = Reporter(Run(tmp_path), conditions, 50_000, own, estimate, Ranks(), shown, clock=lambda: now[0])
     for condition, seconds in zip(conditions, (100.0, 1000.0), strict=True):
-        told.begin(checkpoint, condition, 50_000)
+        reported.begin(checkpoint, condition, 50_000)
         now[0] += seconds
-        told.advance(12_345)
-    told.stage("square", 41_234, 0.4)
+        reported.advance(12_345)
+    reported.stage("square", 41_234, 0.4)
     now[0] += 1
     drawn = Console(file=io.StringIO(), width=width)
     drawn.print(shown.bars.get_renderable())

@@ -203,10 +203,10 @@ def test_a_preset_leaves_the_run_of_its_options(place: Path, tmp_path: Path) -> 
     assert "corruptions are defined from" in errors  # the small model's images are too small for them
     status, _, errors = called(["attack", *words[1:]])
     assert status == 0, errors
-    told = json.loads((tmp_path / "run.json").read_text())
-    assert told["command"].endswith(f"--out {tmp_path} --device cpu --limit 3 --attacks fgsm,pgd")
-    assert told["arguments"]["attacks"] == "fgsm,pgd" and told["arguments"]["corruptions"] is None
-    assert not {"preset", "quick"} & {*told, *told["arguments"], *told["command"].split()}
+    reported = json.loads((tmp_path / "run.json").read_text())
+    assert reported["command"].endswith(f"--out {tmp_path} --device cpu --limit 3 --attacks fgsm,pgd")
+    assert reported["arguments"]["attacks"] == "fgsm,pgd" and reported["arguments"]["corruptions"] is None
+    assert not {"preset", "quick"} & {*reported, *reported["arguments"], *reported["command"].split()}
 
 
 def test_the_old_name_of_the_constants_is_told() -> None:

@@ -13,7 +13,7 @@ import attacks
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.evaluate import build_attack, parse_condition, parse_conditions
-from robustkit.protocol.card import TASKS, Card, card_names, digest_of_part, format_number, load_card, number
+from robustkit.protocol.card import TASKS, Card, card_names, digest_of_part, format_number, load_card, parse_number
 from robustkit.protocol.condition import split_list
 
 STANDARD = load_card("standard")
@@ -34,15 +34,15 @@ PAPER = load_card("quest-paper")
     ],
 )
 def test_numbers_as_people_write_them(text: str, value: Fraction, shown: str) -> None:
-    assert number(text) == value
+    assert parse_number(text) == value
     assert format_number(value) == shown
-    assert number(shown) == value
+    assert parse_number(shown) == value
 
 
 @pytest.mark.parametrize("text", ["banana", "", "1/0", "nan", "inf", "1/2/3", "0x10", "True/1"])
 def test_what_is_not_a_number_is_named(text: str) -> None:
     with pytest.raises(ProtocolError) as fault:
-        number(text, "eps")
+        parse_number(text, "eps")
     assert str(fault.value) == f"eps {text!r}: expected a number such as 1/255, 0.5/255 or 0.004"
 
 

@@ -14,8 +14,8 @@ from page_runs import HOSTILE, Page, make_run, page_of
 
 from robustkit.cli.app import cli
 from robustkit.evaluations.aggregate import Results
-from robustkit.evaluations.presenting import Gap, flags_of, gaps_of, unfinished
-from robustkit.report.front import Front, Line, front_of
+from robustkit.evaluations.presenting import Gap, flags_of, gaps_of, unfinished_line
+from robustkit.report.front import FrontPage, Line, front_of
 from robustkit.report.page import looks_of
 from robustkit.report.refresh import refresh
 from robustkit.results.summary import Run, survey
@@ -29,7 +29,7 @@ def right(n: int) -> Rows:
     ]
 
 
-def front(run: Run) -> Front:
+def front(run: Run) -> FrontPage:
     return front_of(Results(run, [*survey(run)]), looks_of(run))
 
 
@@ -140,8 +140,10 @@ def half(tmp_path: Path) -> Run:
 def test_what_an_unfinished_run_lacks(half: Run, tmp_path: Path) -> None:
     assert gaps_of(half) == [Gap("PGD, 1/255, 20 steps", 1, 4, 20, 40), Gap("fog", 2, 20, 0, 40)]
     line = "are missing; this completes it: robustkit audit a.pth '<b>.pth' --data-dir 'my images'"
-    assert unfinished(half) == f"unfinished: 3 of 28 units {line}"
-    assert unfinished(half, "other") == f"unfinished: 3 of 14 units {line}" and unfinished(half, "plain") == ""
+    assert unfinished_line(half) == f"unfinished: 3 of 28 units {line}"
+    assert (
+        unfinished_line(half, "other") == f"unfinished: 3 of 14 units {line}" and unfinished_line(half, "plain") == ""
+    )
     assert gaps_of(of_numbers(tmp_path / "whole", plain=(3, 3))) == []
 
 
@@ -153,8 +155,8 @@ def test_a_command_of_someone_else_is_not_offered(half: Run, tmp_path: Path) -> 
     why = "run.json has it in a form that no audit writes, and a shell may do something else with it"
     assert f"completes it, which is not repeated here: {why}." in page.text() and not page.all("pre")
     assert page.text("dd").startswith(f"⚑ do not simply type it again: {why}") and "curl" in page.text("dd")
-    assert unfinished(half).endswith(f"the same command completes it, which is not repeated here: {why}")
-    assert "curl" not in unfinished(half)
+    assert unfinished_line(half).endswith(f"the same command completes it, which is not repeated here: {why}")
+    assert "curl" not in unfinished_line(half)
 
 
 def test_an_unfinished_run_says_so_wherever_it_is_shown(half: Run, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Tables of the page: what of several checkpoints becomes one table, and which cells stand where."""
 
-from robustkit.display.table import Part, TextTable, side_by_side, together
+from robustkit.display.table import Part, TextTable, join_tables, side_by_side
 
 HEADINGS = ("condition", "n", "top-1")
 FIRST = Part("one", HEADINGS, (("clean", "8", "90.0"), ("fog", "8", "50.0")), {(0, 2): 0.9, (1, 2): 0.5})
@@ -44,7 +44,7 @@ def test_tables_that_differ_only_in_their_checkpoint_become_one() -> None:
         TextTable("two: weak", ("class", "IoU"), rows, values=((0.5,),), checkpoint="two"),
         TextTable("two: weak", ("class", "IoU"), rows),  # about no checkpoint
     ]
-    both, alone = together(tables)
+    both, alone = join_tables(tables)
     assert (both.title, both.note, both.shades) == ("Weak", "a", {(1, 2): 0.5})
     assert both.rows == (("cat", "one", "0.5"), ("cat", "two", "0.5"))
     assert (alone.title, alone.rows) == ("two: weak", rows)

@@ -26,11 +26,11 @@ from robustkit.errors import RunError
 from robustkit.evaluations.maps.gallery import Gallery, write_page
 from robustkit.report.index import page as index_page
 from robustkit.report.index import scan as index_runs
-from robustkit.report.index.page import Site, compared, server_of, write_index
+from robustkit.report.index.page import Site, comparison_page, server_of, write_index
 from robustkit.report.index.scan import CACHE_MARK, MARK, find_runs, list_runs
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare
-from robustkit.results.pairing import pairs
+from robustkit.results.pairing import checkpoint_pairs
 from robustkit.runs.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
@@ -107,7 +107,7 @@ def test_history_and_comparison_of_one_name(folder: Path, page: Page) -> None:
     (pair,) = [attrs for attrs in page.all("a") if "data-first" in attrs]
     assert (pair["data-first"], pair["data-second"]) == ("vit/a", "vit/b")
     shown = Page((folder / pair["href"]).read_text("utf-8"))
-    comparison = compare(pairs([RunFolder(folder / "vit" / name) for name in "ab"]))
+    comparison = compare(checkpoint_pairs([RunFolder(folder / "vit" / name) for name in "ab"]))
     row = next(row for row in comparison.rows if (row.condition, row.metric) == (PGD, "top1"))
     assert (
         f"{100 * row.difference.value:+.2f} [{100 * row.difference.ci_low:+.2f}" in shown.text()
@@ -270,7 +270,7 @@ def test_the_server_shows_listed_files_only(port: int, folder: Path) -> None:
     assert (status, body) == (200, "<!doctype html><title>report</title>")
     assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none'")  # it may be of someone else
     status, _, body = got(port, "/compare?first=vit/a&second=vit/b")
-    assert status == 200 and body == compared(folder, "vit/a", "vit/b")
+    assert status == 200 and body == comparison_page(folder, "vit/a", "vit/b")
     for path in (
         *("/vit/note.txt", "/vit/a/run.json", "/../outside/run.json", "/%2e%2e/outside/run.json", "//etc/passwd"),
         *("/linked/report.html", "/.robustkit-view/cache.json", "/.robustkit-view/../vit/note.txt"),
@@ -340,7 +340,7 @@ def test_every_link_on_a_served_page_leads_to_a_page(tmp_path: Path) -> None:
 
 def test_few_comparisons_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[tuple[str, str]]()
-    monkeypatch.setattr(index_page, "compared", lambda _, *pair: made.append(pair) or "page")
+    monkeypatch.setattr(index_page, "comparison_page", lambda _, *pair: made.append(pair) or "page")
     monkeypatch.setattr(index_page, "KEPT", 2)
     site = Site(folder)
     one, two, three = ("vit/a", "vit/b"), ("vit/b", "vit/a"), ("half", "early")

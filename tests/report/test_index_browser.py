@@ -7,7 +7,7 @@ from browsing import axe, chromium, complaints, opened
 from index_runs import furnished
 
 from robustkit.report.index.page import write_index
-from robustkit.report.pages import breakable
+from robustkit.report.pages import allow_breaks
 
 pytestmark = pytest.mark.usefixtures("whole_figures")
 
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_the_index_is_accessible_and_used(folder: Path, tmp_path: Path, width: int, dark: bool) -> None:
-    narrow = f'<p style="width: 1px">{breakable("pgd(eps=1/255,steps=20)")}</p>'
+    narrow = f'<p style="width: 1px">{allow_breaks("pgd(eps=1/255,steps=20)")}</p>'
     page = (folder / "index.html").read_text("utf-8").replace("</main>", f"{narrow}</main>")
     found = opened(page, tmp_path, width, dark, USED)
     assert complaints(found) == [] and found["checked"] > 10

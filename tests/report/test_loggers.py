@@ -23,30 +23,30 @@ PGD = "pgd(eps=1/255,steps=20)"
 
 
 class Recording:
-    """Notes what it is told; refuses scalars if asked to."""
+    """Notes what it gets; refuses scalars if asked to."""
 
     spec = "recording"
 
     def __init__(self, refuses: bool = False) -> None:
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.refuses = refuses
 
     def start(self, name: str, folder: Path) -> None:
-        self.told.append(("start", name, folder))
+        self.reported.append(("start", name, folder))
 
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
         if self.refuses:
             raise ValueError("server says no\nand more")
-        self.told.append(dict(values))
+        self.reported.append(dict(values))
 
     def params(self, values: Mapping[str, str]) -> None:
-        self.told.append(dict(values))
+        self.reported.append(dict(values))
 
     def file(self, path: Path) -> None:
-        self.told.append(("file", path))
+        self.reported.append(("file", path))
 
     def finish(self) -> None:
-        self.told.append("finish")
+        self.reported.append("finish")
 
 
 def row(condition: str, metric: str, *figures: float | None, checkpoint: str = "vit") -> dict[str, Any]:
@@ -83,7 +83,7 @@ def run(tmp_path: Path) -> Run:
 def test_what_is_logged(run: Run) -> None:
     logger = Recording()
     log_run(run, ROWS, [logger])
-    assert logger.told == [
+    assert logger.reported == [
         ("start", entry_name(run), run.path),
         {"seed": "7", "protocol": "standard@1:96fe6f4a", "data_digest": "d1", "dtype": "float32"}
         | {"compile": "False", "data": "val", "samples": "10", "sha256/vit": "c1"},
@@ -105,7 +105,7 @@ def test_a_library_that_refuses_is_one_line_and_is_finished(run: Run) -> None:
     assert (
         str(caught.value) == "--log recording: server says no; fix that, or leave out --log; the run itself is complete"
     )
-    assert logger.told[-1] == "finish"
+    assert logger.reported[-1] == "finish"
 
 
 def test_an_entry_keeps_its_name_when_the_run_is_extended(run: Run) -> None:

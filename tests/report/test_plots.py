@@ -16,8 +16,20 @@ from manifests import whole
 from sealing import put, seal
 
 from robustkit.common.intervals import calibration_error, wilson
-from robustkit.display.svg import INK, PALETTE, Figure, Point, dots, draw, labels, listed, panels, plain, style
-from robustkit.evaluations.aggregate import Results, readable
+from robustkit.display.svg import (
+    INK,
+    PALETTE,
+    Figure,
+    Point,
+    dots,
+    draw,
+    labels,
+    list_some,
+    panels,
+    shorten_name,
+    style,
+)
+from robustkit.evaluations.aggregate import Results, readable_rows
 from robustkit.evaluations.attacks.results import Curve, curves
 from robustkit.evaluations.corruptions.figures import accuracy_bars, retention_bars
 from robustkit.evaluations.maps.tables import scores
@@ -89,19 +101,22 @@ def test_colours_can_be_told_from_both_papers_and_lines_without_colours() -> Non
 
 
 def test_names_become_short_single_lines_that_stay_distinct() -> None:
-    assert plain("vit\n small\t2") == "vit small 2" and plain("a\x00b\u202ec\ud800") == "a\ufffdb\ufffdc\ufffd"
-    assert plain("0123456789", 10) == "0123456789" and plain("0123456789a", 10) == "01234…789a"[:10]
-    assert len(plain("x" * 300)) == 28
-    assert plain("autoattack(eps=8/255,version=standard)", 32) == "autoattack(eps=…rsion=standard)"  # no "8/"
-    assert plain("fgsm(eps=16/255)", 12) == "fgsm(e…)"
+    assert (
+        shorten_name("vit\n small\t2") == "vit small 2"
+        and shorten_name("a\x00b\u202ec\ud800") == "a\ufffdb\ufffdc\ufffd"
+    )
+    assert shorten_name("0123456789", 10) == "0123456789" and shorten_name("0123456789a", 10) == "01234…789a"[:10]
+    assert len(shorten_name("x" * 300)) == 28
+    assert shorten_name("autoattack(eps=8/255,version=standard)", 32) == "autoattack(eps=…rsion=standard)"  # no "8/"
+    assert shorten_name("fgsm(eps=16/255)", 12) == "fgsm(e…)"
     long = ["m" * 40 + "1" + "m" * 40, "m" * 40 + "2" + "m" * 40, "short"]
     found = labels(long, 12)
     assert list(found) == long and len(set(found.values())) == 3 and all(len(label) <= 12 for label in found.values())
     assert found[long[1]] == "…mmmm2mmmmm…" and found["short"] == "short"
     assert list(labels(["a\x00", "a\x01", "a\x02"]).values()) == ["a\ufffd", "a\ufffd (2)", "a\ufffd (3)"]
     assert list(labels(["x" * 30 + "\x00", "x" * 30 + "\x01"], 12).values()) == ["…xxx\ufffd", "…xxx\ufffd (2)"]
-    assert listed(list("abcdefgh")) == "a; b; c; d; e; f; g; h"
-    assert listed(list("abcdefghij")).endswith("h; and 2 more, which the tables have")
+    assert list_some(list("abcdefgh")) == "a; b; c; d; e; f; g; h"
+    assert list_some(list("abcdefghij")).endswith("h; and 2 more, which the tables have")
 
 
 def test_a_curve_is_an_attack_with_its_other_parameters_from_clean_through_its_radii() -> None:
@@ -242,7 +257,7 @@ def test_reliability_by_hand(tmp_path: Path) -> None:
     confidence = [0.06, 0.5, 0.52, 1.0, math.nan, 0.99]
     correct = [False, True, False, True, True, True]
     write(run, "clean", {"confidence": confidence, "correct": correct, "error": [None] * 5 + ["broken"]})
-    found = reliability("a", "clean", readable(run.table("a", "clean")))
+    found = reliability("a", "clean", readable_rows(run.table("a", "clean")))
     assert found is not None and found.left_out == 1
     places = [place for place, n in enumerate(found.counts) if n]
     assert places == [0, 7, 14] and [found.counts[p] for p in places] == [1, 2, 1]
@@ -350,7 +365,7 @@ def test_figures_are_fit_for_any_page(everything: tuple[Run, list[dict[str, Any]
         assert figure.svg.startswith("<svg ") and "<!" not in figure.svg and "<?" not in figure.svg
         tags = {element.tag.rpartition("}")[2] for element in root.iter()}
         assert tags <= {"svg", "g", "defs", "path", "use", "clipPath", "rect", "text", "tspan"}
-        assert root.get("role") == "img" and root.get("aria-label") == plain(figure.alt, 10_000) != ""
+        assert root.get("role") == "img" and root.get("aria-label") == shorten_name(figure.alt, 10_000) != ""
         assert (
             root.get("width") == "100%"
             and root.get("height") is None

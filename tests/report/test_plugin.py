@@ -31,7 +31,7 @@ from robustkit.report.page import verdicts
 from robustkit.report.refresh import refresh
 from robustkit.report.samples import Browser
 from robustkit.results.comparison import compare
-from robustkit.results.pairing import pairs
+from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.summary import Run, survey, write_summary
 from robustkit.results.tables import tables
 from robustkit.runs.kept_images import Picture, write_pictures
@@ -82,7 +82,7 @@ def test_reading_it_leaves_no_trace(installed: Run, tmp_path: Path) -> None:
     for read in (
         lambda: survey(installed),
         lambda: refresh(installed),
-        lambda: compare(pairs([installed])),
+        lambda: compare(checkpoint_pairs([installed])),
         lambda: draft(installed),
         lambda: judge(policy, installed),
     ):
@@ -125,7 +125,7 @@ def test_its_pictures_share_a_line_of_the_browser(run: Run) -> None:
 
 def test_it_is_compared(run: Run) -> None:
     write_summary(run)
-    comparison = compare(pairs([run]))
+    comparison = compare(checkpoint_pairs([run]))
     own = [(row.metric, row.difference.value) for row in comparison.rows if row.condition == TURNED[0]]
     assert own == [("top1", pytest.approx(-1 / 3)), ("nll", 0.0), ("agreement", pytest.approx(1 / 6))]
     (table,) = tables(comparison)

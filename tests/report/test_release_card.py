@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from sealing import seal
 
 from robustkit.cli import app as cli
-from robustkit.display.text import code, plain, table
+from robustkit.display.text import code, escape_markdown, table
 from robustkit.errors import NothingEvaluated, RunError
 from robustkit.report.card import HEIGHT, PADDING, badge, facts, headline, model_index, write_cards
 from robustkit.results.summary import Run
@@ -192,10 +192,10 @@ def test_every_figure_is_there_with_its_interval_and_where_it_comes_from(run: Pa
     assert {row["checkpoint"] for row in found["results"]} == {"vit"} and len(found["results"]) == 18
     assert "/home/me" not in whole and "secret" not in whole
     assert found["protocol"]["digest"] == "96fe" and found["checkpoint"]["sha256"] == "0" * 64
-    told = (
+    reported = (
         f"<title>top-1 under {PGD}: 30.0 %, 95 % interval 10.8 to 60.3 %, n = 10, protocol standard@1:96fe6f4a</title>"
     )
-    assert 'aria-label="PGD-20 1/255: 30.0 %"' in image and told in image
+    assert 'aria-label="PGD-20 1/255: 30.0 %"' in image and reported in image
 
 
 def test_the_hub_reads_the_metadata(run: Path) -> None:
@@ -238,13 +238,13 @@ def test_a_hostile_name_breaks_nothing(tmp_path: Path, name: str) -> None:
 def test_texts_are_shown_as_they_are(name: str) -> None:
     visible = "".join(c if c.isprintable() else " " if c.isspace() or ord(c) < 32 else "\ufffd" for c in name)
     visible = " ".join(visible.split())
-    assert shown(f"- {plain(name)}") == ([visible] if visible else [])
+    assert shown(f"- {escape_markdown(name)}") == ([visible] if visible else [])
     assert shown(table([[name, code(name), "x"]], ["a", "b", "c"]))[3:] == [visible, visible, "x"]
 
 
 def test_nothing_begins_in_a_text_that_only_some_readers_know() -> None:
     """Bare links and formulas, which the reader above has none of."""
-    assert plain("_a_ b_c http://x.y Www.z $e$") == "\\_a\\_ b_c http&#58;//x.y Www&#46;z &#36;e&#36;"
+    assert escape_markdown("_a_ b_c http://x.y Www.z $e$") == "\\_a\\_ b_c http&#58;//x.y Www&#46;z &#36;e&#36;"
 
 
 def test_half_a_character_is_written_all_the_same(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from page_runs import HOSTILE
 
 from robustkit.evaluations.registry import vocabularies
-from robustkit.report.page import Terms, anchor
-from robustkit.report.pages import breakable
+from robustkit.report.page import Terms, term_id
+from robustkit.report.pages import allow_breaks
 from robustkit.tasks.classification.task import TASK as CLASSIFICATION
 from robustkit.tasks.registry import EVERY_TASK
 from robustkit.tasks.segmentation.task import TASK as SEGMENTATION
@@ -27,7 +27,7 @@ def test_every_number_of_the_results_is_explained() -> None:
         )
         assert not [metric.word for metric in words if metric.label and "<a " not in terms.linked(metric.word)]
         explained = glossary(task)
-        assert len({term.name for term in explained}) == len({anchor(term) for term in explained}) == len(explained)
+        assert len({term.name for term in explained}) == len({term_id(term) for term in explained}) == len(explained)
         assert all(len(term.definition) > 20 and term.definition.endswith(".") for term in explained)
     names = {term.name for term in glossary(CLASSIFICATION)}
     assert {"ABPC", "PxAP", "MaxBoxAccV2", "energy inside", "ECE", "NLL", "mCE", "relative mCE", "Holm"} <= names
@@ -42,7 +42,7 @@ def test_words_lead_to_their_meaning_once_and_whole_words_only() -> None:
     assert terms.linked("nPGDx top-10") == "nPGDx top-10"
     assert [term.name for _, term in terms.used] == ["IoU", "mCE", "relative mCE"]
     for name in HOSTILE:
-        assert terms.linked(name) == breakable(name)
+        assert terms.linked(name) == allow_breaks(name)
 
 
 def test_a_task_explains_its_own_words_first() -> None:
@@ -52,7 +52,7 @@ def test_a_task_explains_its_own_words_first() -> None:
 
 def test_texts_break_between_words_and_never_in_a_fraction() -> None:
     whole = '<span class="whole">8/255</span>'
-    assert breakable("pgd(eps=8/255,steps=20)") == f"pgd(<wbr>eps={whole},<wbr>steps=20)"
-    assert breakable("runs/2026/01/a:b") == "runs/<wbr>2026/01/<wbr>a:<wbr>b"
-    assert breakable("=1/<b>") == "&#39;=1/<wbr>&lt;b&gt;"
+    assert allow_breaks("pgd(eps=8/255,steps=20)") == f"pgd(<wbr>eps={whole},<wbr>steps=20)"
+    assert allow_breaks("runs/2026/01/a:b") == "runs/<wbr>2026/01/<wbr>a:<wbr>b"
+    assert allow_breaks("=1/<b>") == "&#39;=1/<wbr>&lt;b&gt;"
     assert Terms(CLASSIFICATION).linked("ECE under 8/255").endswith(f"</a> under {whole}")

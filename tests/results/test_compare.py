@@ -84,8 +84,8 @@ def test_a_mean_error_is_over_all_conditions_of_each_sample(run: Run) -> None:
 def test_scores_of_maps_are_of_samples_that_both_predict_right() -> None:
     def of_map(sample: str, correct: bool, abpc: float | None, similarity: float | None) -> dict[str, Any]:
         places = {"box_iou": 2 * abpc, "mask_iou": -abpc / 2} if abpc is not None else {}
-        told = {"correct": correct, "clean_correct": sample != "b", "abpc": abpc, "rank_correlation": similarity}
-        return row(sample, 0.0) | told | places
+        reported = {"correct": correct, "clean_correct": sample != "b", "abpc": abpc, "rank_correlation": similarity}
+        return row(sample, 0.0) | reported | places
 
     first = [of_map("a", True, 0.1, 0.5), of_map("b", False, 9.0, 0.5), of_map("c", True, 0.2, None)]
     second = [of_map("a", True, 0.4, 0.7), of_map("b", True, 5.0, 0.9), of_map("c", True, 0.3, 1.0)]

@@ -18,7 +18,7 @@ from compared_runs import (
 
 from robustkit.cli.app import cli
 from robustkit.results.comparison import compare, own_flags
-from robustkit.results.pairing import pairs, unpaired
+from robustkit.results.pairing import checkpoint_pairs, unpaired_lines
 from robustkit.results.published import read_published
 from robustkit.results.tables import tables
 
@@ -34,14 +34,14 @@ def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
     code, output = command(first.path, second.path, "--json", target, "--reference", "quest")
     assert code == 0
     shown = " ".join(output.split())
-    found = compare(pairs([first, second]), read_published("quest"))
+    found = compare(checkpoint_pairs([first, second]), read_published("quest"))
     (table,) = tables(found)
     for text in (table.title, table.note, *(f"⚑ {flag}" for flag in table.flags), f"json: {target}"):
         assert " ".join(text.split()) in shown
     assert f"⚑ new of {second.path}: {first.path} has none of that name; choose one with --against" in output
     assert "nan" in output and output.count("worse") == 1 and "not paired" in output
-    told = json.loads(target.read_text("utf-8"), parse_constant=lambda constant: pytest.fail(constant))
-    (pair,) = told["pairs"]
+    reported = json.loads(target.read_text("utf-8"), parse_constant=lambda constant: pytest.fail(constant))
+    (pair,) = reported["pairs"]
     manifest = second.manifest
     assert pair["second"] == {
         "run": str(second.path),
@@ -60,7 +60,9 @@ def test_the_command_shows_and_writes_all(tmp_path: Path) -> None:
         and pair["left_out"] == []
         and pair["changed"] == []
     )
-    assert told["unpaired"] == unpaired([first, second]) and told["reference"]["protocol"] == "quest-paper"
+    assert (
+        reported["unpaired"] == unpaired_lines([first, second]) and reported["reference"]["protocol"] == "quest-paper"
+    )
     for row, expected in zip(pair["rows"], found.rows, strict=True):
         d = expected.difference
         named = (expected.condition, expected.metric, d.n, expected.significant, expected.verdict)

@@ -34,9 +34,9 @@ from robustkit.common.differences import holm
 from robustkit.errors import RunError
 from robustkit.evaluations.aggregate import Results
 from robustkit.results.comparison import Comparison, own_flags
-from robustkit.results.pairing import Side, pairs, unpaired
+from robustkit.results.pairing import Side, checkpoint_pairs, unpaired_lines
 from robustkit.results.summary import Run, survey
-from robustkit.results.summary_text import sentences
+from robustkit.results.summary_text import summary_sentences
 from robustkit.results.tables import HEADINGS, report_tables, tables
 
 # rows
@@ -55,14 +55,18 @@ def test_every_row_by_hand(tmp_path: Path) -> None:
         else:
             before, after = (np.mean([1 - figures(records, k, text, "correct") for text in FOG], axis=0) for k in NAMES)
         gaps = after - before
-        told = row.difference
-        assert (told.first, told.second, told.n) == (pytest.approx(before.mean()), pytest.approx(after.mean()), N)
-        assert told.value == pytest.approx(gaps.mean())
-        assert (told.ci_low, told.ci_high) == pytest.approx(interval_of(gaps, binary=row.metric == "top1"))
+        reported = row.difference
+        assert (reported.first, reported.second, reported.n) == (
+            pytest.approx(before.mean()),
+            pytest.approx(after.mean()),
+            N,
+        )
+        assert reported.value == pytest.approx(gaps.mean())
+        assert (reported.ci_low, reported.ci_high) == pytest.approx(interval_of(gaps, binary=row.metric == "top1"))
         changed = int((gaps != 0).sum())
         exact = stats.binomtest(int((gaps > 0).sum()), changed).pvalue if row.metric == "top1" else None
         raw.append(exact or stats.ttest_1samp(gaps, 0).pvalue)
-        assert told.p_value == pytest.approx(raw[-1])
+        assert reported.p_value == pytest.approx(raw[-1])
     assert [row.p_value for row in found.rows] == pytest.approx(holm(raw))
     (pair,) = found.pairs
     assert pair.changed == ("attention quest instead of standard",)
@@ -89,9 +93,9 @@ def test_a_run_against_itself_differs_in_nothing(tmp_path: Path) -> None:
     for found in (compared(run, run), compared(run, Run(tmp_path / ".." / tmp_path.name))):
         assert len(found.rows) == 10
         for row in found.rows:
-            told = row.difference
-            assert (told.value, told.ci_low, told.ci_high, told.p_value, row.p_value) == (0, 0, 0, 1, 1)
-            assert told.first == told.second and not row.verdict
+            reported = row.difference
+            assert (reported.value, reported.ci_low, reported.ci_high, reported.p_value, row.p_value) == (0, 0, 0, 1, 1)
+            assert reported.first == reported.second and not row.verdict
         assert [pair.flags for pair in found.pairs] == [
             (f"both are the same file (sha256 {sha[:12]})",) for sha in ("0plain" * 9, "1other" * 9)
         ]
@@ -103,11 +107,13 @@ def test_the_order_of_the_runs_gives_the_sign(tmp_path: Path) -> None:
     second = run_of(tmp_path / "b", {("plain", c): rows for (name, c), rows in records.items() if name == "other"})
     there, back = compared(first, second), compared(second, first)
     for one, other in zip(there.rows, back.rows, strict=True):
-        told, turned = one.difference, other.difference
+        reported, turned = one.difference, other.difference
         assert (turned.value, turned.ci_low, turned.ci_high) == pytest.approx(
-            (-told.value, -told.ci_high, -told.ci_low)
+            (-reported.value, -reported.ci_high, -reported.ci_low)
         )
-        assert (turned.p_value, turned.first, turned.second) == pytest.approx((told.p_value, told.second, told.first))
+        assert (turned.p_value, turned.first, turned.second) == pytest.approx(
+            (reported.p_value, reported.second, reported.first)
+        )
     assert tables(there)[0].title == f"plain of {second.path} against plain of {first.path}, paired by image"
 
 
@@ -149,12 +155,12 @@ def test_scores_of_maps_are_those_that_both_have(tmp_path: Path) -> None:
     shown = {"abpc": 0.5, "box_iou": 0.25, "mask_iou": None, "box_precision": 0.1, "pointing_game": None}
     records = records_of("clean")
     for name, more in (("plain", 0.0), ("other", 0.125)):
-        told = {key: None if value is None else value + more for key, value in shown.items()}
-        records[name, "cam(agcam)"] = of_map(7, **told)
-        records[name, "cam(random)"] = of_map(8, **told)
+        reported = {key: None if value is None else value + more for key, value in shown.items()}
+        records[name, "cam(agcam)"] = of_map(7, **reported)
+        records[name, "cam(random)"] = of_map(8, **reported)
     found = {(row.condition, row.metric): row.difference for row in compared(run_of(tmp_path, records)).rows[2:]}
     assert list(found) == [("cam(agcam,mode=box)", "cam_iou"), ("cam(agcam)", "abpc")]
-    assert {(told.value, told.n) for told in found.values()} == {(0.125, N - 1)}
+    assert {(reported.value, reported.n) for reported in found.values()} == {(0.125, N - 1)}
     records["plain", "cam(agcam)"] = [row | {"mask_iou": 0.5} for row in records["plain", "cam(agcam)"]]
     (pair,) = compared(run_of(tmp_path / "x", records)).pairs
     assert pair.left_out == (
@@ -229,14 +235,16 @@ def test_scenes_have_miou_and_accuracies(tmp_path: Path) -> None:
     means = [
         np.mean([miou(records[name, text][skip:]) for text in blur]) for name, skip in (("plain", 1), ("other", 1))
     ]
-    told = found.rows[3].difference
-    assert (told.first, told.second) == pytest.approx(tuple(means)) and told.value == pytest.approx(means[1] - means[0])
+    reported = found.rows[3].difference
+    assert (reported.first, reported.second) == pytest.approx(tuple(means)) and reported.value == pytest.approx(
+        means[1] - means[0]
+    )
     full = [np.mean([miou(records[name, text]) for text in blur]) for name in ("plain", "third")]
     assert found.rows[9].difference.value == pytest.approx(full[1] - full[0])
     same = compared(run, run).rows
     assert {(r.difference.value, r.difference.ci_low, r.difference.ci_high, r.p_value) for r in same} == {(0, 0, 0, 1)}
     few = {key: rows[:9] for key, rows in records.items() if key[1] == "clean"}
-    said = sentences(Results(few_run := run_of(tmp_path / "few", few, of_scenes), survey(few_run)))
+    said = summary_sentences(Results(few_run := run_of(tmp_path / "few", few, of_scenes), survey(few_run)))
     assert said == ["There are too few samples to test any difference between the 3 checkpoints."]
     records["other", "clean"][4]["labelled"] = [1, 20, 5]
     turned = run_of(tmp_path / "turned", records, of_scenes)
@@ -268,12 +276,12 @@ def test_which_pairs(tmp_path: Path, runs: list[str], options: dict[str, Any], e
         made.append(Run(tmp_path / str(place)))
         made[-1].write_manifest(whole(manifest_of(tuple(names), ())))
 
-    def told(side: Side) -> str:
+    def reported(side: Side) -> str:
         return f"{'a' if side.run is made[0] else 'b'}{side.checkpoint}{made.index(side.run)}"
 
-    found = [f"{told(one)}-{told(other)}" for one, other in pairs(made, **options)]
+    found = [f"{reported(one)}-{reported(other)}" for one, other in checkpoint_pairs(made, **options)]
     assert found == expected
-    alone = unpaired(made, **options)
+    alone = unpaired_lines(made, **options)
     line = f"c of {tmp_path / '1'}: {tmp_path / '0'} has none of that name; choose one with --against"
     assert alone == ([line] if runs == ["ab", "bc"] and not options else [])
 
@@ -295,7 +303,7 @@ def test_pairs_that_cannot_be(tmp_path: Path, names: Sequence[str], options: dic
     run = Run(tmp_path)
     run.write_manifest(whole(manifest_of(names, ())))
     with pytest.raises(RunError) as fault:
-        pairs([run], **options)
+        checkpoint_pairs([run], **options)
     assert message in str(fault.value) and "\n" not in str(fault.value)
 
 
@@ -417,7 +425,7 @@ def test_conditions_of_one_side_are_named(tmp_path: Path) -> None:
 
 def test_flags_of_the_results_stand_beside(tmp_path: Path) -> None:
     run = run_of(tmp_path, records_of("clean", PGD, names=(*NAMES, "third")))
-    told = [
+    reported = [
         (name, c, m, f)
         for name, c, m, f in [
             ("plain", PGD, "top1", ["odd"]),
@@ -426,7 +434,7 @@ def test_flags_of_the_results_stand_beside(tmp_path: Path) -> None:
             ("third", PGD, "nll", ["weak"]),
         ]
     ]
-    rows = [dict(zip(("checkpoint", "condition", "metric", "flags"), one, strict=True)) for one in told]
+    rows = [dict(zip(("checkpoint", "condition", "metric", "flags"), one, strict=True)) for one in reported]
     run.write_summary(rows)
     found = compared(run)
     pgd = "PGD, 1/255, 20 steps"

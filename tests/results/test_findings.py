@@ -11,9 +11,9 @@ from compared_runs import FOG, NAMES, PGD, N, Rows, compared, records_of, rows_o
 from robustkit.common.differences import Difference
 from robustkit.evaluations.aggregate import Results
 from robustkit.results.comparison import compare, pair_tests
-from robustkit.results.pairing import pairs as pairs_of
+from robustkit.results.pairing import checkpoint_pairs as pairs_of
 from robustkit.results.summary import Run, survey, write_summary
-from robustkit.results.summary_text import detectable, findings, sentences
+from robustkit.results.summary_text import detectable_difference, findings, summary_sentences
 from robustkit.results.tables import report_tables
 
 HOSTILE = "<b>\u202ered\n" + "x" * 90
@@ -54,12 +54,14 @@ def test_the_loser_is_named_with_size_p_and_n(tmp_path: Path) -> None:
         "On clean images no difference is beyond chance (40 samples); they could have shown a difference of about 18 "
         "points."  # 7 of 40, all in one direction: 2 / 2 ** 7 is below 0.05 / 3
     ]
-    assert sentences(of(run)) == [first.text, rest[0].text]
+    assert summary_sentences(of(run)) == [first.text, rest[0].text]
 
 
 def test_what_falls_short_of_clean_images_does_not_lose_more(tmp_path: Path) -> None:
     """The other begins 30 points lower and ends 25 lower: it has more errors, but lost less on the way."""
-    said = sentences(of(run_of(tmp_path, everywhere(40, 28, 20) | {(NAMES[0], text): right(30) for text in FOG})))
+    said = summary_sentences(
+        of(run_of(tmp_path, everywhere(40, 28, 20) | {(NAMES[0], text): right(30) for text in FOG}))
+    )
     assert said[0].startswith("other has a lower accuracy on clean images than plain: −30.0 points, p = .001")
     assert said[1].startswith("other has a higher error under fog than plain: +25.0 points, p = .002")
 
@@ -67,14 +69,14 @@ def test_what_falls_short_of_clean_images_does_not_lose_more(tmp_path: Path) -> 
 def test_both_directions_of_one_family_are_told(tmp_path: Path) -> None:
     snow = [text.replace("fog", "snow") for text in FOG]
     records = everywhere(36, 36, 16) | {("plain", text): right(22) for text in snow}
-    said = sentences(of(run_of(tmp_path, records | {("other", text): right(36) for text in snow})))
+    said = summary_sentences(of(run_of(tmp_path, records | {("other", text): right(36) for text in snow})))
     assert said[0].startswith("other loses more to fog than plain: +50.0 points of error")
     assert said[1].startswith("other loses less to snow than plain: −35.0 points of error")
 
 
 def test_where_nothing_differs_that_is_said_with_what_could_have_shown(tmp_path: Path) -> None:
     run = run_of(tmp_path, everywhere(36, 34, 34, ("clean", PGD)))
-    said = sentences(of(run))
+    said = summary_sentences(of(run))
     assert said[0] == "No difference between plain and other is beyond chance in 5 paired tests (40 samples)."
     assert said[1].startswith("The largest is on clean images: other has −5.0 points of accuracy against plain, p = ")
     assert (
@@ -88,7 +90,7 @@ def test_what_is_neither_better_nor_worse_is_not_denied(tmp_path: Path, monkeypa
     """Such as how many predictions flip with a colour: no sentence is about it, but it differs."""
     run = run_of(tmp_path, everywhere(36, 36, 20))
     monkeypatch.setattr("robustkit.results.summary_text._ranked", lambda results, tests: [])
-    said = sentences(of(run))
+    said = summary_sentences(of(run))
     assert said[0] == (
         "1 of 3 paired tests between plain and other shows a difference beyond chance, of figures of which neither "
         "more nor less is better (40 samples)."
@@ -99,11 +101,11 @@ def test_what_is_neither_better_nor_worse_is_not_denied(tmp_path: Path, monkeypa
 def test_what_samples_can_show() -> None:
     """Against the usual formula, and the exact test: of k changes in one direction 2 / 2 ** k is the p-value."""
     wide = Difference(0.0, 1000, -0.0392, 0.0392, 1.0)
-    assert detectable(wide, 1, binary=True) == pytest.approx((1.96 + 0.8416) * 0.02, rel=1e-3)
+    assert detectable_difference(wide, 1, binary=True) == pytest.approx((1.96 + 0.8416) * 0.02, rel=1e-3)
     narrow = Difference(0.0, 60, -0.001, 0.001, 1.0)
-    assert detectable(narrow, 1, binary=True) == 6 / 60 and 2 / 2**6 < 0.05 < 2 / 2**5
-    assert detectable(narrow, 10, binary=True) == 9 / 60 and 2 / 2**9 < 0.005 < 2 / 2**8
-    assert math.isnan(detectable(Difference(0.0, 5, math.nan, math.nan, math.nan), 1, binary=False))
+    assert detectable_difference(narrow, 1, binary=True) == 6 / 60 and 2 / 2**6 < 0.05 < 2 / 2**5
+    assert detectable_difference(narrow, 10, binary=True) == 9 / 60 and 2 / 2**9 < 0.005 < 2 / 2**8
+    assert math.isnan(detectable_difference(Difference(0.0, 5, math.nan, math.nan, math.nan), 1, binary=False))
 
 
 def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Path) -> None:
@@ -121,7 +123,7 @@ def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Pat
     assert tests.comparison.rows == tests.rows[:6]  # and so in the tables
     tables = report_tables(run, list(of(run).rows))
     assert tables[0].note.endswith("Holm's p counts all 6 rows, and 2 other tests of the run's page.")
-    assert sentences(of(run))[0].startswith("third loses less to fog than other: −40.0 points of error")
+    assert summary_sentences(of(run))[0].startswith("third loses less to fog than other: −40.0 points of error")
 
     # Whatever is asked of `compare`, a difference has the p-value of the page; what only it tests counts with them.
     write_summary(run, of(run))
@@ -150,9 +152,9 @@ def test_of_several_checkpoints_every_pair_is_tested_in_one_family(tmp_path: Pat
 
 def test_one_checkpoint_and_names_of_others(tmp_path: Path) -> None:
     run = run_of(tmp_path / "one", {(HOSTILE, "clean"): right(30)})
-    first, last = sentences(of(run))
+    first, last = summary_sentences(of(run))
     assert first.startswith("<b>�red xxx") and "75.0 % [59.8, 85.8] right on 40 clean images" in first
     assert "\n" not in first and "\u202e" not in first and len(first) < 140
     assert last == "No flag was raised about these numbers."
     records = {(name, text): rows for (name, text), rows in records_of("clean").items()}
-    assert sentences(Results(run_of(tmp_path / "two", records), [])) == []
+    assert summary_sentences(Results(run_of(tmp_path / "two", records), [])) == []

@@ -17,7 +17,7 @@ from robustkit.common.intervals import (
     calibration_error,
     calibration_interval,
     draws_interval,
-    enclosing,
+    include_estimate,
     intervals,
     percentiles,
     resampled_figures,
@@ -126,9 +126,9 @@ def test_an_interval_holds_its_own_estimate() -> None:
         assert low <= largest <= high
         rare = resampled_figures(lambda counts: (counts > 0).mean(axis=1), n)  # of classes that one sample has each
         assert intervals(rare, n, [1.0])[0][1] == 1.0
-    assert enclosing(0.3, 0.4, 0.5) == (0.3, 0.5) and enclosing(0.6, 0.4, 0.5) == (0.4, 0.6)
-    assert all(map(math.isnan, enclosing(math.inf, math.nan, math.nan)))
-    assert enclosing(1.0, 0.5, math.inf) == (0.5, math.inf)
+    assert include_estimate(0.3, 0.4, 0.5) == (0.3, 0.5) and include_estimate(0.6, 0.4, 0.5) == (0.4, 0.6)
+    assert all(map(math.isnan, include_estimate(math.inf, math.nan, math.nan)))
+    assert include_estimate(1.0, 0.5, math.inf) == (0.5, math.inf)
 
 
 def test_rounding_is_no_width() -> None:

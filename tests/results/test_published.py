@@ -23,7 +23,7 @@ from rich.console import Console
 from robustkit.cli.compare import compare_runs
 from robustkit.errors import RunError
 from robustkit.results.comparison import compare
-from robustkit.results.pairing import pairs
+from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.published import read_published, reference_names
 from robustkit.results.tables import Among, among_tables, found_among, sides_of, tables
 
@@ -43,9 +43,9 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
         records[name, "cam(agcam,threshold=0.3)"] = records[name, "cam(agcam)"]
     run = run_of(tmp_path / "a", records, card("quest-paper@1:d34db12c"))
     paper = read_published("quest")
-    found = compare(pairs([run]), paper)
-    told = {(row.condition, row.metric): row.published for row in found.rows if row.published is not None}
-    assert told == pytest.approx(
+    found = compare(checkpoint_pairs([run]), paper)
+    reported = {(row.condition, row.metric): row.published for row in found.rows if row.published is not None}
+    assert reported == pytest.approx(
         {
             ("clean", "top1"): 0.7333 - 0.7250,
             ("clean", "nll"): 1.160 - 1.190,
@@ -60,12 +60,12 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
     assert table.headings[-1] == "published, not paired" and table.rows[0][-1] == "+0.83"
     assert table.rows[1][-1] == "-0.030" and table.rows[4][:2] == (more, "top-1 %") and table.rows[4][-1] == "–"
     assert f"{paper.summary}, on {paper.data} ({paper.source})" in table.note
-    back = compare(pairs([run], against="other"), paper)
+    back = compare(checkpoint_pairs([run], against="other"), paper)
     assert tables(back)[0].rows[0][-1] == "-0.83"
     other = run_of(tmp_path / "b", records)
-    assert compare(pairs([other]), paper).flags == ("published under quest-paper, here standard",)
-    assert compare(pairs([other]), None).flags == ()
-    alike = compare(pairs([run, other]), paper)
+    assert compare(checkpoint_pairs([other]), paper).flags == ("published under quest-paper, here standard",)
+    assert compare(checkpoint_pairs([other]), None).flags == ()
+    alike = compare(checkpoint_pairs([run, other]), paper)
     assert tables(alike)[0].rows[0][-1] == "72.50" and tables(alike)[1].rows[1][-1] == "1.160"
     assert alike.pairs[0].flags[-1] == "published under quest-paper, here standard"
 
@@ -77,9 +77,9 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
     texts = [f"[{name}]\nclean = {{ top1 = {top1}, nll = {nll} }}\n" for name, (top1, nll) in levels.items()]
     own.write_text(PAPER.replace("quest-paper", "standard") + "".join(texts))
     run = run_of(tmp_path / "a", {("plain", "clean"): rows_of(0)})
-    told = {"checkpoint": "plain", "condition": "clean", "n": 40, "flags": []}
+    reported = {"checkpoint": "plain", "condition": "clean", "n": 40, "flags": []}
     run.write_summary(
-        [told | {"metric": name, "value": v, "ci_low": v - 0.1, "ci_high": v + 0.1} for name, v in OWN.items()]
+        [reported | {"metric": name, "value": v, "ci_low": v - 0.1, "ci_high": v + 0.1} for name, v in OWN.items()]
     )
     (side,) = sides_of([run])
     top1, nll = found_among(side, read_published(str(own)))
@@ -119,14 +119,14 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize(("level", "told"), [(0.0084, ("0.00830", "0.00840")), (0.2, ("0.008", "0.200"))])
-def test_distances_far_below_one_can_be_told_apart(tmp_path: Path, level: float, told: tuple[str, str]) -> None:
+def test_distances_far_below_one_can_be_told_apart(tmp_path: Path, level: float, reported: tuple[str, str]) -> None:
     own = tmp_path / "own.toml"
     own.write_text(PAPER + f"[quest]\nclean = {{ median_distance = {level} }}\n")
     run = run_of(tmp_path / "a", {("plain", "clean"): rows_of(0)})
     row = {"checkpoint": "plain", "condition": "clean", "n": 40, "flags": [], "metric": "median_distance"}
     run.write_summary([row | {"value": 0.0083, "ci_low": None, "ci_high": None}])
     (table,) = among_tables(sides_of([run]), read_published(str(own)))
-    assert table.rows[0][3:] == (*told, "2 of 2")
+    assert table.rows[0][3:] == (*reported, "2 of 2")
 
 
 def test_what_comes_with_the_package_is_understood_and_is_as_printed() -> None:
@@ -154,7 +154,7 @@ def test_a_reference_of_ones_own(tmp_path: Path) -> None:
         + '[standard]\n"corruption(fog)" = { mean_error = 0.5 }\n[quest]\n"corruption(fog)" = { mean_error = 0.25 }\n'
     )
     run = run_of(tmp_path / "a", records_of("clean", *FOG), card("quest-paper@1:d34db12c"))
-    (table,) = tables(compare(pairs([run]), read_published(str(path))))
+    (table,) = tables(compare(checkpoint_pairs([run]), read_published(str(path))))
     assert [cells[-1] for cells in table.rows] == ["–", "–", "-25.00"]
 
 

@@ -1,7 +1,7 @@
 """Runs that someone copied, cut or mended: each command refuses them, computes again, or says what is missing.
 
 A table: what was done to a whole run, and what `check`, `compare`, `report` and the audit make of it. `refused` is one
-line and status 2, or 3 where nothing is left; `told` a flag that the whole run has not, of `check` a gate that fails;
+line and status 2, or 3 where nothing is left; `reported` a flag that the whole run has not, of `check` a failing gate;
 `recomputed` the bytes of the whole run after a line on what was done; `same` the output for the whole run, where what
 was altered has no part in it.
 """
@@ -139,8 +139,8 @@ def outcome(
         assert small_audit.files(run.path).items() >= needed(whole).items()
         assert evidence(run) == evidence(whole)
         names = ("computed again", "taken again", "removed, the report", "were there already")
-        told = [line for line in lines if any(name in line for name in names)]
-        alike = told == ["12 units of work were there already and were not computed again"]
+        reported = [line for line in lines if any(name in line for name in names)]
+        alike = reported == ["12 units of work were there already and were not computed again"]
         return "same" if alike and before == evidence(whole) else "recomputed"
     out = folder / "out.json"
     words = {

@@ -21,7 +21,7 @@ from robustkit.cli.app import cli
 from robustkit.common.files import locked
 from robustkit.errors import ModelError, RunError
 from robustkit.evaluations.family import AnyFamily
-from robustkit.evaluations.subject import Batch, Evaluation, Subject
+from robustkit.evaluations.subject import Batch, EvaluatedModel, Evaluation
 from robustkit.pipeline.units import evaluate
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh
@@ -169,7 +169,7 @@ class Small:
     def __init__(self, room: int) -> None:
         self.room, self.sizes = room, list[int]()
 
-    def __call__(self, family: AnyFamily, subject: Subject, batch: Batch, condition: Condition) -> Evaluation:
+    def __call__(self, family: AnyFamily, subject: EvaluatedModel, batch: Batch, condition: Condition) -> Evaluation:
         self.sizes.append(len(batch))
         if len(batch) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")

@@ -16,7 +16,7 @@ import robustkit
 from attacks import FGSM, ThreatModel
 from corruptions import corrupt
 from robustkit.data.dataset import open_dataset
-from robustkit.evaluations.subject import SIDE, picture
+from robustkit.evaluations.subject import SIDE, encode_picture
 from robustkit.results.summary import Run
 from robustkit.runs.kept_images import Picture, read_pictures
 
@@ -123,12 +123,12 @@ def test_keeping_changes_no_record_and_an_earlier_choice_stays(tmp_path: Path) -
 
 
 def test_large_images_are_made_smaller_and_nothing_is_not_finite() -> None:
-    wide = picture(
+    wide = encode_picture(
         image=torch.rand(3, 300, 500), delta=torch.zeros(3, 300, 500), heat=torch.full((300, 500), torch.nan)
     )
     assert pixels(wide.image).shape == (SIDE * 300 // 500, SIDE, 3)
     assert set(pixels(wide.difference).flatten().tolist()) <= {127, 128, 129}
     assert pixels(wide.heat).shape == (38, 64) and not pixels(wide.heat).any()
     row = torch.tensor([-0.02, -0.01, 0, 0.01, 0.02]).expand(3, 1, 5)
-    assert pixels(picture(delta=row).difference)[0, :, 0].tolist() == [0, 64, 128, 191, 255]
-    assert picture() == Picture()
+    assert pixels(encode_picture(delta=row).difference)[0, :, 0].tolist() == [0, 64, 128, 191, 255]
+    assert encode_picture() == Picture()

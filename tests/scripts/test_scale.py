@@ -18,7 +18,7 @@ from robustkit.evaluations.corruptions.results import CorruptionSample
 from robustkit.evaluations.maps.results import Counted, Pooled
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare, compare_with_first
-from robustkit.results.pairing import Side, pairs
+from robustkit.results.pairing import Side, checkpoint_pairs
 from robustkit.results.summary import Run, summarise, survey
 from scripts.bench import scale
 
@@ -112,7 +112,7 @@ def test_sides_forget_what_no_later_pair_asks(
 ) -> None:
     run = make(60, checkpoints=3)
     run.write_summary([])
-    found = pairs([run])
+    found = checkpoint_pairs([run])
     compare(found)
     assert not any(side._samples for pair in found for side in pair)
     assert scale.compared(run).keys() == {"compare", "compare CPU"}  # what the benchmark of it measures

@@ -1,4 +1,4 @@
-"""What the site is told: links that are right in the repository are right there, and docstrings become lists."""
+"""What the site is made of: links that are right in the repository are right there, and docstrings become lists."""
 
 from __future__ import annotations
 

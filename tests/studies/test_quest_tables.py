@@ -355,7 +355,7 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
         condition: values for condition, values in one["figures"].items() if condition not in (MAPS, CORRUPTED)
     }
     (records / "cifar10.jsonl").write_text(json.dumps(one) + "\n")
-    told = [
+    reported = [
         "--records",
         str(records),
         "--logs",
@@ -365,7 +365,7 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
         "--references",
         str(tmp_path),
     ]
-    assert reproduce_quest.main(told) == 0
+    assert reproduce_quest.main(reported) == 0
     text = written.read_text()
     rows = [" ".join(row.split()) for row in text.splitlines() if row.startswith("| quest ")]
     assert any(" | standard | PGD-20 top-1, % | +1.6 | +3." in row and "| **shown** " in row for row in rows)
@@ -381,7 +381,7 @@ def test_the_page_finds_what_is_there(made_up: list[dict[str, Any]], tmp_path: P
         and "median distance: 100 images." in text
     )
     (records / "shapes.jsonl").write_text(json.dumps(made_up[0]) + "\n")
-    assert reproduce_quest.main(told[:6]) == 0
+    assert reproduce_quest.main(reported[:6]) == 0
     alone = written.read_text()
     assert alone.startswith("# The QUEST paper's tables, one training of each formula so far")
     assert "± standard deviation" not in alone
@@ -472,14 +472,14 @@ def test_parts_in_any_order_and_by_two_processes_leave_the_same_lines(
     def meanwhile(part: evaluate.Part, checkpoints: Any, *given: Any) -> None:
         """While the first part is computed, another process does the second."""
         monkeypatch.setattr(evaluate, "evaluate", whole)
-        assert evaluate.main([*told, "--parts", "clean"]) == 0
+        assert evaluate.main([*reported, "--parts", "clean"]) == 0
         with gzip.open(out, "at") as file:
             file.write(json.dumps({"checkpoint": "of another", "parts": []}) + "\n")
         whole(part, checkpoints, *given)
 
     monkeypatch.setattr(evaluate, "evaluate", meanwhile)
-    told = [str(embedded_file("shapes-vit-quest")), "--work", str(tmp_path / "runs"), "--out", str(out)]
-    assert evaluate.main([*told, "--parts", "attacked"]) == 0
+    reported = [str(embedded_file("shapes-vit-quest")), "--work", str(tmp_path / "runs"), "--out", str(out)]
+    assert evaluate.main([*reported, "--parts", "attacked"]) == 0
     other, kept = evaluate.read_lines(out)
     assert other["checkpoint"] == "of another" and kept["parts"] == ["clean", "attacked"]
     assert kept["images"] == {"fgsm(eps=8/255)": 8} and set(kept["figures"]) == {"clean", "fgsm(eps=8/255)"}
@@ -493,8 +493,8 @@ def test_parts_in_any_order_and_by_two_processes_leave_the_same_lines(
 
 def test_trainings_at_two_radii_are_refused(made_up: list[dict[str, Any]]) -> None:
     made_up[3]["figures"]["pgd(eps=1/255,steps=20)"] = made_up[3]["figures"].pop(STEPPED)
-    told = r"seed4 has pgd\(eps=2/255,steps=20\) and shapes-vit-standard-seed3 pgd\(eps=1/255,steps=20\); a file"
-    with pytest.raises(RobustkitError, match=told):
+    reported = r"seed4 has pgd\(eps=2/255,steps=20\) and shapes-vit-standard-seed3 pgd\(eps=1/255,steps=20\); a file"
+    with pytest.raises(RobustkitError, match=reported):
         Trainings(tuple(made_up[2:])).values("standard", PGD, "top1")
 
 
@@ -696,8 +696,8 @@ def test_variants_are_told_by_formula_and_seed() -> None:
     low, high = found.confidence_interval()
     p_values = f"{found.pvalue:.3f} | {2 * found.pvalue:.3f}"  # of two tests the smaller p is doubled
     power = f"{smallest_gap(1.0, 3):.1f}"  # differences of 10, 11 and 12 points
-    told = f"| 10% | 51.0 ± 1.0 (3) | 62.0 ± 2.0 (3) | +11.0 [{low:+.1f}, {high:+.1f}] | {p_values} | {power} | |"
-    assert told in rows  # beyond chance: no more seeds are needed
+    reported = f"| 10% | 51.0 ± 1.0 (3) | 62.0 ± 2.0 (3) | +11.0 [{low:+.1f}, {high:+.1f}] | {p_values} | {power} | |"
+    assert reported in rows  # beyond chance: no more seeds are needed
     assert "| 100% | 90.0 ± 0.0 (3) | 92.0 ± 0.0 (3) | +2.0 | 0.250 | 0.250 | – | – |" in rows  # all seeds differ alike
     assert "| 0.03 | 30.0 (1), 1 of 3 diverged, 1 of 3 at chance | 70.0 (1) | – | – | – | – | – |" in rows
     assert "Trainings that failed: 2 of 4 with standard and 0 of 1 with quest." in text
@@ -777,7 +777,7 @@ def test_a_family_may_lack_seeds_and_figures(made_up: list[dict[str, Any]], tmp_
         if each["attention"] != "standard":
             del each["figures"][AUTOATTACK]
     (tmp_path / "cifar10.jsonl").write_text("".join(json.dumps({"parts": [], **each}) + "\n" for each in kept))
-    told = [
+    reported = [
         "--records",
         str(tmp_path),
         "--logs",
@@ -787,7 +787,7 @@ def test_a_family_may_lack_seeds_and_figures(made_up: list[dict[str, Any]], tmp_
         "--references",
         str(tmp_path),
     ]
-    assert reproduce_quest.main(told) == 0
+    assert reproduce_quest.main(reported) == 0
     text, trainings = (tmp_path / "page.md").read_text(), Trainings(tuple(kept))
     assert "of 11 trainings on cifar10, 2 to 3 of each formula (SPSA top-1: 2; AutoAttack top-1: 0 to 3):" in text
     assert "Seeds: 3, but elliptical 2. None of 11 trainings diverged." in text

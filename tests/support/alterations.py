@@ -23,7 +23,7 @@ def record(run: Run, condition: str = "clean", shard: int = 1) -> Path:
     return run.shard_path("net", condition, shard)
 
 
-def beside(run: Run, path: Path) -> Path:
+def neighbour(run: Run, path: Path) -> Path:
     return run.path / "timings" / path.relative_to(run.path / "records").with_suffix(".json")
 
 
@@ -31,22 +31,22 @@ def move(run: Run, path: Path, to: Path) -> None:
     """A record with what stands next to it."""
     copy(run, path, to)
     path.unlink()
-    beside(run, path).unlink()
+    neighbour(run, path).unlink()
 
 
 def copy(run: Run, path: Path, to: Path, source: Run | None = None) -> None:
-    for one, other in ((path, to), (beside(source or run, path), beside(run, to))):
+    for one, other in ((path, to), (neighbour(source or run, path), neighbour(run, to))):
         other.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(one, other)
 
 
-def put(run: Run, path: Path, data: bytes, told: bool = True) -> None:
+def put(run: Run, path: Path, data: bytes, reported: bool = True) -> None:
     """Bytes in the place of a record, with the SHA-256 of them next to it, or none."""
     import hashlib
 
     path.write_bytes(data)
     text = json.dumps({"sha256": hashlib.sha256(data).hexdigest()})
-    beside(run, path).write_text(text) if told else beside(run, path).unlink()
+    neighbour(run, path).write_text(text) if reported else neighbour(run, path).unlink()
 
 
 def parquet(table: pa.Table) -> bytes:
@@ -59,7 +59,7 @@ def read(path: Path) -> pa.Table:
     return pq.ParquetFile(path).read()
 
 
-def rewritten(change: Callable[[pa.Table], pa.Table], told: bool = True, own: bool = False) -> Alter:
+def rewritten(change: Callable[[pa.Table], pa.Table], reported: bool = True, own: bool = False) -> Alter:
     """A record read, changed and written, by another program or by what the audit writes with."""
 
     def alter(run: Run, others: dict[str, Run]) -> None:
@@ -68,7 +68,7 @@ def rewritten(change: Callable[[pa.Table], pa.Table], told: bool = True, own: bo
         if own:
             run.write_shard(path, table)
         else:
-            put(run, path, parquet(table), told)
+            put(run, path, parquet(table), reported)
 
     return alter
 
@@ -225,7 +225,7 @@ RECORDS: dict[str, tuple[Alter, str]] = {
     "of another eps": (records_from("eps", "fgsm"), REFUSED),
     "made better by hand": (rewritten(column("correct", lambda old: [True] * len(old))), REFUSED),
     "made better, without a checksum": (
-        rewritten(column("correct", lambda old: [True] * len(old)), told=False),
+        rewritten(column("correct", lambda old: [True] * len(old)), reported=False),
         REFUSED,
     ),
     "rows permuted": (rewritten(lambda table: table.take(list(range(len(table)))[::-1])), REFUSED),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from robustkit.runs.folder import RunFolder
-from robustkit.runs.manifest import Manifest, encoded
+from robustkit.runs.manifest import Manifest, encode_manifest
 
 UNGIVEN = 1 << 20
 """Samples in a shard where a test says nothing."""
@@ -51,4 +51,4 @@ def whole(partial: Mapping[str, Any]) -> Manifest:
 
 def write_plain(run: RunFolder, plain: Mapping[str, Any]) -> None:
     """Write what need not be a manifest, in JSON types, as run.json with its digest."""
-    run.write(run.manifest_path, encoded(json.loads(json.dumps(plain))))
+    run.write(run.manifest_path, encode_manifest(json.loads(json.dumps(plain))))

@@ -21,8 +21,8 @@ Found = dict[tuple[str, str], tuple[Any, ...]]
 def record(sample: str, counts: Any, nll: float | None = 0.5, **more: Any) -> dict[str, Any]:
     """counts: intersections, predicted and labelled by class."""
     intersections, predicted, labelled = (np.asarray(part).tolist() for part in counts)
-    told = {"intersections": intersections, "predicted": predicted, "labelled": labelled, "pixels": sum(labelled)}
-    return {"sample_id": sample, "nll": nll, "linf": 0.0, "l2": 0.0} | told | more
+    reported = {"intersections": intersections, "predicted": predicted, "labelled": labelled, "pixels": sum(labelled)}
+    return {"sample_id": sample, "nll": nll, "linf": 0.0, "l2": 0.0} | reported | more
 
 
 def table(rows: Iterable[dict[str, Any]]) -> pa.Table:

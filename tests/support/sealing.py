@@ -59,7 +59,7 @@ def _bind(run: Run, manifest: Manifest, path: Path, table: pa.Table) -> None:
         known | provenance_metadata(provenance_of(manifest, checkpoint, condition), int(path.stem))
     )
     if path.is_relative_to(run.path / "records"):
-        beside = run.path / "timings" / path.relative_to(run.path / "records").with_suffix(".json")
-        run.write_shard(path, table, json.loads(beside.read_text()) if beside.is_file() else {})
+        neighbour = run.path / "timings" / path.relative_to(run.path / "records").with_suffix(".json")
+        run.write_shard(path, table, json.loads(neighbour.read_text()) if neighbour.is_file() else {})
     else:
         path.write_bytes(parquet_bytes(table))

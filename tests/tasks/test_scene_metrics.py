@@ -22,7 +22,7 @@ from robustkit.errors import DataError, ModelError, RunError
 from robustkit.evaluations.corruptions.condition import shares_of
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.runs.manifest import Manifest
-from robustkit.tasks.segmentation.counts import Counts, biased, class_counts
+from robustkit.tasks.segmentation.counts import Counts, class_counts, is_biased
 from robustkit.tasks.segmentation.results import scene_difference, scene_mean_rows, scene_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -203,7 +203,7 @@ def test_it_is_said_where_classes_in_few_images_bias_an_interval() -> None:
         assert own[condition, "pixel_accuracy"][4] == own[condition, "nll"][4] == []
     assert own["corruption(fog)", "retention"][4] == []
     spread = np.array([0.0, 2.0, math.nan])  # about 1, by 1
-    assert [biased(value, spread) for value in (1.0, 1.24, 1.26, 0.74)] == [False, False, True, True]
+    assert [is_biased(value, spread) for value in (1.0, 1.24, 1.26, 0.74)] == [False, False, True, True]
     few = by_key(scene_rows("clean", counts(*often[:9]), names))["clean", "miou"][4]
     assert line not in few  # there is no interval
 

@@ -61,7 +61,7 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def spread(factor: Tensor, over: Tensor) -> Tensor:
+def over_heads(factor: Tensor, over: Tensor) -> Tensor:
     """Reshape (heads,) so that it multiplies (heads, ...)."""
     return factor.reshape(-1, *[1] * (over.ndim - 1))
 
@@ -266,5 +266,5 @@ class ScaledRows(WrappedOptimizer):
             for view, start in zip(part.views, old, strict=True):
                 wide = torch.promote_types(view.dtype, factor.dtype)
                 # lerp leaves the optimiser's own bits where the factor is 1
-                view.copy_(start.to(wide).lerp(view.to(wide), spread(factor.to(wide), view)))
+                view.copy_(start.to(wide).lerp(view.to(wide), over_heads(factor.to(wide), view)))
         return loss

@@ -34,7 +34,15 @@ from torch.optim import Optimizer
 from ...errors import CheckpointError, ModelError, ProtocolError, unknown
 from ..formulas import shown
 from ..layers import LatentAttention, SelfAttention
-from .projections import Projections, ScaledRows, WrappedOptimizer, at_least_float32, check_norm, projections, spread
+from .projections import (
+    Projections,
+    ScaledRows,
+    WrappedOptimizer,
+    at_least_float32,
+    check_norm,
+    over_heads,
+    projections,
+)
 
 Norms = Mapping[str, Tensor]
 
@@ -173,7 +181,7 @@ def _check_norms(layer: Projections, kind: str) -> None:
 _OURS = (LatentAttention, SelfAttention)
 
 
-def positive(what: str, value: float) -> float:
+def check_positive(what: str, value: float) -> float:
     """Return the value; raise ProtocolError unless it is a finite number above 0."""
     if not 0 < value < math.inf:
         raise ProtocolError(f"{what} {value:g}: expected a number above 0")
@@ -184,7 +192,7 @@ class FixedRates(ScaledRows):
     """Queries and keys at `factor` times the rates of all else: the ablation of the QuacK paper (Figures 1 and 2)."""
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, *, factor: float) -> None:
-        positive("factor", factor)
+        check_positive("factor", factor)
         super().__init__(optimizer, [rows for layer in projections(model) for rows in layer.rows.values()])
         self.factors = [rows.weight.new_full((rows.heads,), factor, dtype=torch.float32) for rows in self.rows]
 
@@ -205,7 +213,7 @@ class QKClip(WrappedOptimizer):
     """
 
     def __init__(self, optimizer: Optimizer, model: nn.Module, *, threshold: float = 100.0) -> None:
-        self.threshold = positive("threshold", threshold)
+        self.threshold = check_positive("threshold", threshold)
         self.layers = projections(model)
         super().__init__(optimizer, [rows for layer in self.layers for rows in layer.rows.values()])
         self.largest: dict[str, Tensor] = {}
@@ -266,7 +274,7 @@ class QKClip(WrappedOptimizer):
             shares |= dict.fromkeys(("uq", "uk") if layer.kind == "mla" else ("query", "key"), ratio.sqrt())
             for name, share in shares.items():
                 for view in layer.rows[name].views:
-                    view.mul_(spread(share, view))
+                    view.mul_(over_heads(share, view))
         return loss
 
     def remove(self) -> None:
@@ -397,7 +405,7 @@ def stabiliser(text: str) -> Stabiliser:
             raise ProtocolError(f"{name}: {key} is given twice; expected it once")
         given.add(key)
         try:
-            options[key] = check_norm(value) if key == "norm" else positive(f"{name}: {key}", float(value))
+            options[key] = check_norm(value) if key == "norm" else check_positive(f"{name}: {key}", float(value))
         except ValueError:
             raise ProtocolError(f"{name}: {key} {value!r}: expected a number above 0") from None
     return Stabiliser(name, tuple(options.items()))

@@ -28,7 +28,7 @@ from ..options import (
     option,
     refuse_idle,
     request_options,
-    taken,
+    take_entries,
 )
 from ..terminal import console
 
@@ -67,7 +67,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
             (*names_of(LabelOptions), *_SCENES, "limit", "ids"),
             "only for images, and --data-dir is missing; give a folder of them, or leave it out",
         )
-    model, data = (taken(ClassificationRequest, name, options) for name in ("model", "data"))
+    model, data = (take_entries(ClassificationRequest, name, options) for name in ("model", "data"))
     scenes = {"ignore": read_labels(options.pop("ignore")), **{key: options.pop(key) for key in ("masks", "classes")}}
     inspect_checkpoint(checkpoint, data_dir, model=model, data=data, scenes=scenes, console=console(), **options)
 

@@ -20,7 +20,7 @@ from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, part_of
 from ..interface import Named, Place, PublishedNames, Vocabulary
-from ..metrics import WEIGHT, Metric, Term, of_samples, plain_name, supported
+from ..metrics import WEIGHT, Metric, Term, of_samples, plain_name, supported_name
 from ..registry import ATTACK_NAMES, EVERY_FAMILY, is_attack, kind_of, name_of, pattern_of, vocabulary_of, words_of
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def starts_from(text: str) -> str:
     return f"{_KIND}({inside}" if named and is_attack(kind_of(text)) else CLEAN.text
 
 
-def parts(text: str) -> tuple[str, dict[str, str]]:
+def attack_parts(text: str) -> tuple[str, dict[str, str]]:
     """Return the name of an attack and the parameters that its text names, without those of a corruption."""
     name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
     return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
@@ -168,7 +168,7 @@ class AttackWords(Vocabulary):
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     telling = (UNDER, ON, "only")
     in_results = True
-    metrics: ClassVar[tuple[Metric, ...]] = (FOUND, supported(TOP1), WEIGHT)
+    metrics: ClassVar[tuple[Metric, ...]] = (FOUND, supported_name(TOP1), WEIGHT)
     terms = TERMS
     published = PublishedNames((*ATTACKS, *DENSE_ATTACKS))
     expected = True
@@ -176,7 +176,7 @@ class AttackWords(Vocabulary):
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         if place == "axis" or manifest is None:
             return text
-        claim, (name, given), space = manifest.claims.get(text), parts(text), manifest.protocol.space
+        claim, (name, given), space = manifest.claims.get(text), attack_parts(text), manifest.protocol.space
         called, version = _NAMES.get(name, name.upper()), given.get("version", "standard")
         if (
             place == "badge"

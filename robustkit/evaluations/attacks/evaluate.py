@@ -24,13 +24,23 @@ from attacks.pgd import STEP_SHARES
 from attacks.registry import FEATURE_ATTACKS
 
 from ...errors import ProtocolError, unknown
-from ...protocol.card import Card, format_number, number
-from ...protocol.condition import CLEAN, ON, Condition, Value, show, split_arguments, split_condition, split_list, typed
+from ...protocol.card import Card, format_number, parse_number
+from ...protocol.condition import (
+    CLEAN,
+    ON,
+    Condition,
+    Value,
+    format_value,
+    parse_value,
+    split_arguments,
+    split_condition,
+    split_list,
+)
 from ..family import Evaluator, family_of
 from ..inputs import attacked_inputs
 from ..interface import Cost, Vocabulary
 from ..registry import is_attack
-from ..subject import Batch, Evaluation, Shown, Subject, show_attacked
+from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_attacked
 from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
 from .peers import peer
 
@@ -88,7 +98,7 @@ def parse_condition(
         shown["norm"] = resolved["norm"]
 
     def naming(keys: Iterable[str]) -> Condition:
-        inside = ",".join(f"{key}={show(shown[key])}" for key in keys)
+        inside = ",".join(f"{key}={format_value(shown[key])}" for key in keys)
         condition = Condition(name, f"{name}({inside})", tuple(resolved.items()))
         if under is None:
             return condition
@@ -154,9 +164,11 @@ def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
     """Return `text` as a value of the kind that parameter `key` takes."""
     if key == "step_size" and key in known:
         factor, times, _ = text.partition("*eps")
-        value = number(factor if times else text, f"{name}: {key}", f"a number, such as {key}={show(known[key])}")
+        value = parse_number(
+            factor if times else text, f"{name}: {key}", f"a number, such as {key}={format_value(known[key])}"
+        )
         return format_number(value) + times if times else float(value)
-    return typed(name, key, text, known)
+    return parse_value(name, key, text, known)
 
 
 def _norms(name: str, card: Card) -> tuple[str, ...]:
@@ -197,7 +209,7 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
     options = card.attacks.get(condition.name, {})
     bounds = tuple(options["bounds"]) if "bounds" in options else card.bounds
     if isinstance(given.get("step_size"), str):
-        given["step_size"] = float(number(given["step_size"].removesuffix("*eps"))) * eps
+        given["step_size"] = float(parse_number(given["step_size"].removesuffix("*eps"))) * eps
     try:
         place = {name: given.pop(name) for name in ("size", "where") if name in given and norm == "patch"}
         threat = attacks.ThreatModel(norm, eps, bounds, options.get("cut_images", False), **place)
@@ -269,22 +281,22 @@ def _stage_cost(attack: attacks.Attack, classes: int) -> Cost:
     return Cost(attack.restarts * (attack.queries + 1), at_most=leaves)
 
 
-def scored(subject: Subject, batch: Batch, shown: Tensor) -> dict[str, list[Any]]:
+def score_images(subject: EvaluatedModel, batch: Batch, shown: Tensor) -> dict[str, list[Any]]:
     """Return the columns of the model's answers, in full precision, to (B, ...) inputs in the card's space."""
     with torch.inference_mode():
         parts = torch.split(shown, subject.settings.batch_size)
         return subject.score(torch.cat([subject.scorer(part) for part in parts]), batch)
 
 
-def evaluated(subject: Subject, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
+def evaluate_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
     """Return how the model does on what an attack shows, in full precision, and what the attack spent."""
     result, change = shown.result, shown.change
     assert result is not None and change is not None
     subject.keep(condition, batch.samples, shown.inputs)
-    rows = scored(subject, batch, shown.inputs)
+    rows = score_images(subject, batch, shown.inputs)
     if isinstance(result, attacks.EnsembleResult):
         for run, ends in zip(result.runs, result.ends, strict=True):
-            of_run = scored(subject, batch, ends)
+            of_run = score_images(subject, batch, ends)
             rows |= {f"{name} {run}": of_run[name] for name in subject.by_run}
     rows |= subject.distance(change, len(batch))
     counts = torch.stack([result.broken_at, result.steps, result.forwards, result.backwards])
@@ -338,12 +350,12 @@ class AttacksEvaluator(Evaluator):
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         return bool(getattr(build_attack(condition, card), "queues", False))
 
-    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+    def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         inputs = attacked_inputs(subject, batch, condition)
         return show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        return evaluated(subject, batch, condition, self.show(subject, batch, condition, rng))
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+        return evaluate_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
 
 
 EVALUATOR = AttacksEvaluator()

@@ -21,7 +21,7 @@ from ...protocol.condition import Condition
 from ...runs.folder import RunFolder
 from ...runs.progress import Progress
 from ..inputs import attacked_inputs
-from ..subject import Batch, Subject
+from ..subject import Batch, EvaluatedModel
 from .evaluate import build_attack
 from .examining import examine, examine_again, in_a_line
 from .gradient_masking import AFTERWARDS
@@ -67,7 +67,7 @@ def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condit
 
 def gather_evidence(
     run: RunFolder,
-    subject: Subject,
+    subject: EvaluatedModel,
     dataset: Dataset,
     preprocessing: Preprocessing,
     condition: Condition,
@@ -102,7 +102,7 @@ def gather_evidence(
 
 
 def confirm_evidence(
-    run: RunFolder, subject: Subject, dataset: Dataset, preprocessing: Preprocessing, condition: Condition
+    run: RunFolder, subject: EvaluatedModel, dataset: Dataset, preprocessing: Preprocessing, condition: Condition
 ) -> None:
     """Add to the evidence on an attack the figures of `examining.examine_again`, which are taken when it has ended."""
     name = subject.classifier.identity.name

@@ -110,7 +110,7 @@ def examine(
         if not explained and not len(columns.get("slope", [0])):
             examiner.unmeasured["slope"] = "the outputs are too coarse to follow at every sample"
         columns |= examiner.probe(images, labels, ends, columns["right"], rng, "zero_ce" in names)
-    figures = probes.reduced(columns) | _worst_aside(columns)
+    figures = probes.reduce_columns(columns) | _worst_aside(columns)
     if figures["aside"] is None and len(columns.get("slope", ())):
         examiner.unasked["slope aside"] = "rounding or noise drowns slopes in random directions"
     figures |= {"half": str(asker.half or "").removeprefix("torch."), "fell": columns["fell"].tolist()}
@@ -121,7 +121,7 @@ def examine(
     figures |= {"infinite": asker.infinite / asker.forwards}
     figures |= {"unasked": examiner.unasked, "unmeasured": examiner.unmeasured}
     figures |= {"forwards": asker.forwards / len(images), "backwards": asker.backwards / len(images)}
-    return probes.plain(figures)
+    return probes.round_figures(figures)
 
 
 def in_a_line(fault: Exception) -> str:
@@ -151,7 +151,9 @@ def examine_again(
         examiner.losses = _LOSSES[:1]  # PGD asks the other
         errors = examiner.aside(images, labels, ends, rng)
     rise = margin(after, labels) - margin(logits[rows], labels)
-    return probes.plain({"rise_after": float(rise.median()), "aside_after": _worst_aside(errors)["aside"] or 0.0})
+    return probes.round_figures(
+        {"rise_after": float(rise.median()), "aside_after": _worst_aside(errors)["aside"] or 0.0}
+    )
 
 
 def _worst_aside(columns: Columns) -> dict[str, Any]:
@@ -266,7 +268,7 @@ class _Examiner:
                     seen = logits.clone().requires_grad_()
                     losses = {name: LOSSES[name](seen, labels).sum() for name in known}
                     pairs = [(torch.autograd.grad(loss, seen)[0], known[name]) for name, loss in losses.items()]
-                errors = probes.aside(self.asker, points, logits, pairs, rng, self.noise)
+                errors = probes.slope_error(self.asker, points, logits, pairs, rng, self.noise)
                 columns |= {f"{_ASIDE}{place} {name}": each for name, each in zip(known, errors, strict=True)}
         return columns
 
@@ -282,17 +284,17 @@ class _Examiner:
         first = asker.plain(points)
         clean, after = first[::2], first[1::2]
         rounding = 0.0 if asker.half is None else float(torch.finfo(asker.half).eps)
-        columns = {"noise": probes.difference(asker.plain(points), first).clamp_min(rounding)}
+        columns = {"noise": probes.answer_difference(asker.plain(points), first).clamp_min(rounding)}
 
         def from_elsewhere() -> Tensor:
             with asker.elsewhere() as ask:
-                return probes.difference(ask(points), first)
+                return probes.answer_difference(ask(points), first)
 
         checks: list[tuple[str, Callable[[], Columns]]] = [
             ("graph", lambda: {"graph": probes.with_a_graph(asker, points, first)}),
             ("batches", lambda: {"batch": probes.in_other_batches(asker, points, first)}),
             ("caller", lambda: {"thread": from_elsewhere()}),
-            ("continuity", lambda: {"jump": probes.jumps(asker, images, clean, rng)}),
+            ("continuity", lambda: {"jump": probes.answer_jumps(asker, images, clean, rng)}),
         ]
         rows = right.nonzero().flatten()
         if not (len(rows) and has_gradient):
@@ -309,14 +311,17 @@ class _Examiner:
                 names = ("attacked", f"{_ASIDE}attack own")
                 checks.append(("under attack", lambda: dict(zip(names, answers(), strict=True))))
             checks += [
-                ("path", lambda: {"path": probes.path(asker, images[few], moved[few], _others(images, labels)[few])}),
+                (
+                    "path",
+                    lambda: {"path": probes.largest_jump(asker, images[few], moved[few], _others(images, labels)[few])},
+                ),
                 ("survives saving", lambda: self._saved(*(x[rows] for x in (images, moved, labels, clean, after)))),
                 ("known images", lambda: self._shifted(images[rows], rng.take(rows))),
             ]
             if self.surrogates:
                 around = partial(probes.hidden_by_attention, asker, self.surrogates)
                 checks.append(("attention", lambda: around(images[rows], labels[rows], rng.take(rows))))
-        checks.append(("called again", lambda: {"again": probes.difference(asker.plain(points), first)}))
+        checks.append(("called again", lambda: {"again": probes.answer_difference(asker.plain(points), first)}))
         for check, probe in checks:
             try:
                 columns |= probe()
@@ -331,7 +336,7 @@ class _Examiner:
         if why := probes.why_not_saved(self.threat, images[0].numel()):
             self.unasked["survives saving"] = why
             return {}
-        kept = probes.saved(points, images, self.threat)
+        kept = probes.round_to_8_bits(points, images, self.threat)
         # Rounding may lead further from the image than PGD went; a point this near to the saved one did not.
         near = images + _NEARLY * (kept - images)
         answers = (logits, self.asker.plain(kept), self.asker.plain(near))
@@ -346,7 +351,7 @@ class _Examiner:
         if images.ndim != 4 or min(images.shape[-2:]) < _SHIFTABLE:
             self.unasked["known images"] = f"inputs {tuple(images.shape[1:])} cannot be shifted"
             return {}
-        return {"rise_shifted": probes.rises(self.asker, images, rng, _KNOWN_STEPS)}
+        return {"rise_shifted": probes.gain_when_shifted(self.asker, images, rng, _KNOWN_STEPS)}
 
     def _slopes(
         self, images: Tensor, labels: Tensor, gradient: Tensor, logits: Tensor, noise: Tensor

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from attacks import Attack, AttackResult, Rng, StagedResult
 from attacks.attack import Tally, Tell
-from attacks.model_access import Oracle, missed
+from attacks.model_access import Oracle, is_missed
 from attacks.registry import ATTACKS
 from attacks.threat import round_towards
 
@@ -274,7 +274,7 @@ class _PeerTally(Tally):
         predicted = logits.argmax(dim=1)
         self.labels = predicted if labels is None else labels.to(predicted)
         for part in parts:
-            self._fell(0, part, self.images[part], missed(logits[part], self.labels[part]))
+            self._fell(0, part, self.images[part], is_missed(logits[part], self.labels[part]))
         self.seconds[0] = time.perf_counter() - begin
 
     def enter(self, position: int, stage: PeerStage, seed: int) -> None:
@@ -289,7 +289,7 @@ class _PeerTally(Tally):
             for part in torch.split(rows, self.batch_size) if len(rows) else ():
                 points = round_towards(self.images[part], perturb(self.clean[part], self.labels[part]).detach())
                 if self.staged:
-                    wrong = missed(counter(points), self.labels[part])
+                    wrong = is_missed(counter(points), self.labels[part])
                     wrong &= threat.distance(points, self.images[part]) <= threat.eps * (1 + 1e-5) + 1e-6  # rounding
                     self._fell(position, part, points, wrong)
                 else:

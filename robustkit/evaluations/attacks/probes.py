@@ -166,7 +166,7 @@ class Asker:
             yield ask
 
 
-def difference(logits: Tensor, like: Tensor) -> Tensor:
+def answer_difference(logits: Tensor, like: Tensor) -> Tensor:
     """Return the length (B,) of the difference of two answers, relative to `like` without its mean."""
     numbers = like.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     # A class far below, such as one that is switched off, must not make all differences look small.
@@ -181,8 +181,8 @@ def difference(logits: Tensor, like: Tensor) -> Tensor:
 
 
 def with_a_graph(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
-    """Return the largest `difference` (B,) from `first`, answers in inference mode: gradients off, on, and to the
-    points.
+    """Return the largest `answer_difference` (B,) from `first`, answers in inference mode: gradients off, on, and to
+    the points.
     """
 
     def ask(leaf: bool) -> Tensor:
@@ -192,23 +192,23 @@ def with_a_graph(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
     with torch.no_grad():
         answers = [ask(leaf=False)]
     answers += [ask(leaf=False), ask(leaf=True)]
-    return torch.stack([difference(answer, first) for answer in answers]).amax(dim=0)
+    return torch.stack([answer_difference(answer, first) for answer in answers]).amax(dim=0)
 
 
 def in_other_batches(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
-    """Return the largest `difference` (B,) from `first`: one by one, and in another order and size of batch."""
+    """Return the largest `answer_difference` (B,) from `first`: one by one, and in another order and size of batch."""
     order = torch.arange(len(points), device=points.device).flip(0)
     order = torch.cat([order[::2], order[1::2]])
     shuffled = asker.plain(points[order], max(1, asker.batch_size * 2 // 3))
     back = torch.empty_like(shuffled).index_copy_(0, order, shuffled)
-    return torch.stack([difference(answer, first) for answer in (asker.plain(points, 1), back)]).amax(dim=0)
+    return torch.stack([answer_difference(answer, first) for answer in (asker.plain(points, 1), back)]).amax(dim=0)
 
 
 def under_attack(
     asker: Asker, attack: Attack, images: Tensor, labels: Tensor, rng: Rng, noise: float
 ) -> tuple[Tensor, Tensor]:
     """Return the largest difference (1,) between what a shortened attack is answered and the answer from elsewhere; and
-    the errors (n,) of the slopes that it followed, in random directions, as of `aside`.
+    the errors (n,) of the slopes that it followed, in random directions, as of `slope_error`.
     """
     worst, calls = images.new_zeros(1), list[dict[str, Tensor]]()
     fields = {field.name for field in dataclasses.fields(attack) if field.init}
@@ -219,7 +219,7 @@ def under_attack(
             nonlocal worst
             shown = points.view_as(points)
             logits = asker.logits(shown)
-            worst = torch.maximum(worst, difference(logits.detach(), ask(points.clone())).amax())
+            worst = torch.maximum(worst, answer_difference(logits.detach(), ask(points.clone())).amax())
             if logits.requires_grad and shown.requires_grad:
                 calls.append(call := {"points": points.detach().clone(), "logits": logits.detach()})
                 for name, tensor in (("weights", logits), ("gradient", shown)):  # what a backward pass brings to both
@@ -232,11 +232,11 @@ def under_attack(
     errors = [images.new_zeros(0)]
     for call in whole[:: -(-len(whole) // _WATCHED)] if whole and asker.half is None else ():
         points, pair = call["points"], (call["weights"], call["gradient"])
-        errors += aside(asker, points, call["logits"], [pair], TorchRng(len(points), points.device), noise)
+        errors += slope_error(asker, points, call["logits"], [pair], TorchRng(len(points), points.device), noise)
     return worst, torch.cat(errors)
 
 
-def aside(
+def slope_error(
     asker: Asker, points: Tensor, logits: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], rng: Rng, noise: float = 0.0
 ) -> list[Tensor]:
     """Return how far slopes in random directions are from what gradients say about them, relative to the slopes: (B,)
@@ -272,14 +272,14 @@ def aside(
     return errors
 
 
-def jumps(asker: Asker, images: Tensor, logits: Tensor, rng: Rng) -> Tensor:
+def answer_jumps(asker: Asker, images: Tensor, logits: Tensor, rng: Rng) -> Tensor:
     """Return how far (B,) the answer jumps for a change that nobody sees, in the better of two opposite directions."""
     signs = rng.signs((1, *images.shape[1:]), "evidence/tiny")[:, 0].to(images)
     ends = [asker.plain(asker.cut(images + way * TINY * signs)) for way in (1, -1)]
-    return torch.stack([difference(end, logits) for end in ends]).amin(dim=0)
+    return torch.stack([answer_difference(end, logits) for end in ends]).amin(dim=0)
 
 
-def path(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> Tensor:
+def largest_jump(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> Tensor:
     """Return the largest jump (B,) on the way from the images through `ends`, as far again, and on to `others`.
 
     It halves the part of a leg whose answers lie furthest apart, again and again: a continuous change vanishes.
@@ -304,11 +304,11 @@ def path(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> Tensor:
 
 
 def _length(logits: Tensor, other: Tensor, scale: Tensor) -> Tensor:
-    """Return the same as `difference`, relative to the size of a third answer."""
-    return difference(scale + logits.nan_to_num() - other.nan_to_num(), scale)
+    """Return the same as `answer_difference`, relative to the size of a third answer."""
+    return answer_difference(scale + logits.nan_to_num() - other.nan_to_num(), scale)
 
 
-def saved(points: Tensor, images: Tensor, threat: ThreatModel) -> Tensor:
+def round_to_8_bits(points: Tensor, images: Tensor, threat: ThreatModel) -> Tensor:
     """Return `points` (B, ...) as an 8-bit file holds them: for l-inf the nearest such image inside the ball around
     `images`.
 
@@ -335,7 +335,7 @@ def why_not_saved(threat: ThreatModel, values: int) -> str:
     return "" if 4 * rounding <= threat.eps else why
 
 
-def rises(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Tensor:
+def gain_when_shifted(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Tensor:
     """Return what short PGD adds to the margin (B,) of the images shifted by a few pixels, which nobody has seen
     before. What a shift leaves open is mirrored: round the edge, all pixels would still be those of the image.
     """
@@ -362,12 +362,12 @@ _MEDIANS = ("slope", "slope_error", "slope_far", "jump", "path", "rise", "rise_s
 _MEANS = ("loss", "accuracy")
 
 
-def reduced(columns: Mapping[str, Tensor]) -> dict[str, Any]:
+def reduce_columns(columns: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return one figure for each name; None where there is no column, or an empty one."""
     return {name: _reduce(name, columns.get(name)) for name in (*_EXTREMES, *_COUNTS, *_MEDIANS, *_MEANS)}
 
 
-def plain(figures: Mapping[str, Any]) -> dict[str, Any]:
+def round_figures(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return figures in six significant digits; differences of answers in two, and as 0 where they are as small as
     float32's rounding, which differs at each call, wherever the numbers lie in memory.
     """

@@ -19,10 +19,10 @@ import numpy as np
 from ...common.intervals import Floats, bootstrap
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
-from ..aggregate import EXCEEDS, FEWEST, Estimate, Reading, Result, column_of, readable, share_of
+from ..aggregate import EXCEEDS, FEWEST, Estimate, RecordReader, Result, column_of, readable_rows, share_of
 from ..estimation import supported_rows
 from ..family import Overview
-from ..records import Right, aligned_outcomes, chance
+from ..records import Outcomes, aligned_outcomes, sign_test
 from ..registry import kind_of
 from .condition import FOUND, TOP1, starts_from, supporting
 from .distances.condition import distance_norm
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from ...runs.manifest import Manifest
 
 
-def evaluated(reading: Reading, condition: str, columns: Sequence[str]) -> pa.Table | None:
+def evaluated(reading: RecordReader, condition: str, columns: Sequence[str]) -> pa.Table | None:
     """Return a checkpoint's readable rows under a condition; None where it is not evaluated yet."""
     try:
-        return readable(reading.run.table(reading.checkpoint, condition, [*columns, "error"]))
+        return readable_rows(reading.run.table(reading.checkpoint, condition, [*columns, "error"]))
     except RunError:
         return None
 
@@ -52,7 +52,7 @@ def distances_of(read: pa.Table) -> Floats:
 class Strengths:
     """What each attack of a checkpoint found. Conditions that were not given are read from the records."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordReader) -> None:
         self.reading, self.manifest = reading, reading.manifest
         self._tables: dict[str, pa.Table | None] = {}
         self._alike: dict[tuple[str, str], dict[str, Floats]] = {}
@@ -130,7 +130,7 @@ class Strengths:
             return sizes
         right = {
             name
-            for name, is_right in zip(clean["sample_id"].to_pylist(), Right.of(clean).right, strict=True)
+            for name, is_right in zip(clean["sample_id"].to_pylist(), Outcomes.of(clean).right, strict=True)
             if is_right
         }
         ids = [table["sample_id"].to_pylist() for table in tables.values()]
@@ -138,7 +138,7 @@ class Strengths:
         for (text, table), names in zip(tables.items(), ids, strict=True):
             places = dict(zip(names, range(len(names)), strict=True))
             found = distances_of(table) if "distance" in table.column_names else None
-            size = np.where(Right.of(table).right, np.inf, column_of(table, norm)) if found is None else found
+            size = np.where(Outcomes.of(table).right, np.inf, column_of(table, norm)) if found is None else found
             sizes[text] = size[[places[name] for name in common]]
         return sizes
 
@@ -166,7 +166,7 @@ _STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text has none
 _TRAVEL = 2.0  # radii that an attack's steps must be able to go to be compared with one step of a whole radius
 
 
-def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Right]) -> str:
+def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Outcomes]) -> str:
     """Return what is odd about an attack compared with clean and the weaker attacks at the same eps, or "".
 
     rights: the answers under the conditions of one checkpoint.
@@ -180,16 +180,16 @@ def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Right]) 
             ours, theirs = ours[clean[0]], theirs[clean[0]]
         more, fewer = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
         if weaker == start:  # a share above clean says that the attack did worse than none
-            odd = more > fewer and (not fewer or chance(more, fewer) <= OFTEN)
+            odd = more > fewer and (not fewer or sign_test(more, fewer) <= OFTEN)
         else:
-            odd = more - fewer > LEAST * len(ours) and chance(more, fewer) < CHANCE
+            odd = more - fewer > LEAST * len(ours) and sign_test(more, fewer) < CHANCE
         if odd:
             what = "right that were wrong before it" if weaker == start else f"standing that {weaker} broke"
             pairs.append(f"it left {more} of {len(ours)} samples {what}, and {fewer} the other way round")
     return f"{_CHECK}{', '.join(pairs)}: {_ADVICE}; {_INSTEAD}" if pairs else ""
 
 
-def contradiction(manifest: Manifest, condition: str, found: Right, figures: Mapping[str, Any] | None) -> str:
+def contradiction_flag(manifest: Manifest, condition: str, found: Outcomes, figures: Mapping[str, Any] | None) -> str:
     """Return a flag where an attack left standing what the weaker PGD of its own evidence broke, or "".
 
     found: its answers. figures: of `examining.examine`, or what someone else put in their place.
@@ -207,7 +207,7 @@ def contradiction(manifest: Manifest, condition: str, found: Right, figures: Map
     answers = zip(found.ids.to_pylist(), found.right, strict=True)
     both = [(right, broke[sample]) for sample, right in answers if sample in broke]
     more, fewer = sum(right and gone for right, gone in both), sum(not right and not gone for right, gone in both)
-    if not (more > fewer and chance(more, fewer) < CONTRADICTED):
+    if not (more > fewer and sign_test(more, fewer) < CONTRADICTED):
         return ""
     return (
         f"{_CHECK}it left {more} of {len(both)} samples standing that PGD with {steps[-1]} steps broke for its "
@@ -259,14 +259,14 @@ def _labels(manifest: Manifest, condition: str) -> str:
 class OrderOfAttacks(Overview):
     """Which attacks left standing what weaker ones broke, and how much of what all of them broke each did."""
 
-    def __init__(self, reading: Reading) -> None:
-        self.manifest, self.rights = reading.manifest, dict[str, Right]()
+    def __init__(self, reading: RecordReader) -> None:
+        self.manifest, self.rights = reading.manifest, dict[str, Outcomes]()
         self.evidence = partial(reading.run.evidence, reading.checkpoint)
         self.strengths, self.noted = Strengths(reading), dict[str, Sequence[str]]()
 
     def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
         if kind_of(condition) in _STRENGTH:
-            self.rights[condition] = Right.of(read)
+            self.rights[condition] = Outcomes.of(read)
         self.strengths.take(condition, read)
         if condition in self.manifest.claims:
             self.noted[condition] = flags
@@ -286,6 +286,6 @@ class OrderOfAttacks(Overview):
         for condition, right in self.rights.items():
             flags = [order_flag(self.manifest, condition, self.rights)]
             if condition in self.manifest.evidence:
-                flags.append(contradiction(self.manifest, condition, right, self.evidence(condition)))
+                flags.append(contradiction_flag(self.manifest, condition, right, self.evidence(condition)))
             found[condition] = [flag for flag in flags if flag]
         return {condition: flags for condition, flags in found.items() if flags}

@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import wilson
-from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, percent, plain, spread
+from ...display.svg import (
+    Figure,
+    Point,
+    Style,
+    dots,
+    draw,
+    labels,
+    legend,
+    list_some,
+    panels,
+    percent,
+    series_shift,
+    shorten_name,
+)
 from ...display.table import Grid, Part, Section, TextTable, side_by_side
 from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
@@ -24,7 +37,7 @@ from ..family import Aggregator, Overview, Presenter
 from ..interface import Clause, share
 from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
 from ..presenting import of_family
-from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, beneath, parts, starts_from
+from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, attack_parts, beneath, starts_from
 from .gradient_masking import NO_EVIDENCE, Doubt, findings
 from .ranking import OrderOfAttacks, findings_of
 from .two_phase.condition import phases_of
@@ -34,7 +47,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from ...runs.manifest import Claim
-    from ..aggregate import Reading
+    from ..aggregate import RecordReader
     from ..family import Looks
 
 
@@ -198,7 +211,7 @@ def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: st
         grid = panels(canvas, len(attacks), sharex=True, sharey=True)
         for axes, (attack, shown) in zip(grid, attacks.items(), strict=True):
             for place, line in enumerate(shown):
-                places, shift = [unit * eps for eps, _ in line.points], spread(place, len(shown), 5)
+                places, shift = [unit * eps for eps, _ in line.points], series_shift(place, len(shown), 5)
                 dots(axes, places, [point for _, point in line.points], looks[line.checkpoint], shift=shift)
             axes.set_title(_wrapped(attack))
             axes.set_ylim(0, 104)
@@ -234,13 +247,13 @@ def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], 
         start += whole if first[0] == 0 else f" at {amount(first[0], line.norm, space)}"
         then = [f"{percent(point.value)} at {amount(eps, line.norm, space)}" for eps, point in rest]
         sentences.append(", ".join([start, *then]))
-    return f"Under {plain(attack, 80)}: {listed(sentences)}."
+    return f"Under {shorten_name(attack, 80)}: {list_some(sentences)}."
 
 
 def _wrapped(text: str, width: int = 28) -> str:
     """Return an attack's name, with its parameters on lines below."""
     lines = [""]
-    for item in plain(text, 90).split(", "):
+    for item in shorten_name(text, 90).split(", "):
         if lines[-1] and len(lines[-1]) + len(item) + 2 > width:
             lines.append("")
         lines[-1] += f"{', ' if lines[-1] else ''}{item}"
@@ -263,7 +276,7 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], look
     def paint(canvas: Canvas) -> None:
         (axes,) = panels(canvas, 1)
         for place, (name, points) in enumerate(after.items()):
-            places, shift = [stages.index(stage) for stage in points], spread(place, len(after), 7, 48)
+            places, shift = [stages.index(stage) for stage in points], series_shift(place, len(after), 7, 48)
             dots(axes, places, list(points.values()), looks[name], shift=shift)
         axes.set_xticks(range(len(stages)), stages)
         axes.set_xlim(-0.4, len(stages) - 0.6)
@@ -276,10 +289,10 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], look
         standing = ", ".join(f"{round(point.value * point.n)} after {stage}" for stage, point in points.items())
         sentences.append(f"of {next(iter(points.values())).n} samples of {names[name]} stand {standing}")
     eps = re.search(r"\beps=([^,)]+)", condition)
-    short = plain(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
-    shown = plain(condition, 150).replace(",", ", ")  # so that a line can break
+    short = shorten_name(condition.partition("(")[0] + (f", eps {eps[1]}" if eps else ""), 60)
+    shown = shorten_name(condition, 150).replace(",", ", ")  # so that a line can break
     title, height = f"Samples standing after each stage of {short}", 260 + 18 * -(-len(names) // 2)
-    alt = f"{plain(condition, 90)}: {listed(sentences)}."
+    alt = f"{shorten_name(condition, 90)}: {list_some(sentences)}."
     caption = f"{shown}: each stage attacks the samples that the ones before left standing; 95 % intervals."
     return draw("stages", title, height, paint, alt=alt, caption=caption, name=condition)
 
@@ -296,7 +309,7 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     radius = amount(float(claim.eps), claim.norm, space) + ("" if claim.norm == "linf" else f" ({claim.norm})")
     radius += " in normalised units" if space == "normalised" else ""
     on_all = clean is not None and row["n"] == clean["n"]
-    name, given = parts(row["condition"])
+    name, given = attack_parts(row["condition"])
     stages = f" with {alone(given['only'])}" if "only" in given else ""
     call = f"{name}{stages} at {radius}{beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row['n']} {manifest.protocol.samples.many}")
@@ -331,13 +344,13 @@ class AttacksAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def overview(self, reading: Reading) -> Overview:
+    def overview(self, reading: RecordReader) -> Overview:
         return OrderOfAttacks(reading)
 
     def gatherers(self) -> Sequence[type[Gatherer]]:
         return (Stages,)
 
-    def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
+    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
         found = dossier_of(reading.run, reading.checkpoint, condition, len(read), stages_of(read))
         return [finding.flag for finding in found if finding.flag]
 

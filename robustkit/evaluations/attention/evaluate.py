@@ -22,7 +22,7 @@ from ..family import Evaluator, family_of
 from ..inputs import inputs_under
 from ..interface import Cost
 from ..records import Layer, encode_layers
-from ..subject import Batch, Evaluation, Subject
+from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import COLUMN_NAMES, LISTS, VOCABULARY
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class UnderEvaluator(Evaluator):
         under = condition.under
         return () if under is None else family_of(under.name).evaluator.plugins(under)
 
-    def watched(self, subject: Subject, batch: Batch, size: int, watch: Callable[[slice], Looked]) -> Evaluation:
+    def watched(self, subject: EvaluatedModel, batch: Batch, size: int, watch: Callable[[slice], Looked]) -> Evaluation:
         """Return the columns of a batch. watch: returns logits, columns and layers of at most `size` samples."""
         columns: Columns = {}
         layers: tuple[Layer, ...] = ()
@@ -159,7 +159,7 @@ class AttentionEvaluator(UnderEvaluator):
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         return Cost(1, extra=0.6)  # the images are those of the condition before
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return what the attention did on the images that another condition shows, in float32."""
         assert condition.under is not None
         shown = inputs_under(subject, batch, condition.under)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...common.intervals import Floats
-from ...display.svg import INK, Figure, Style, draw, labels, legend, plain, roomy, style
-from ...display.table import Section, TextTable, grid_of, together, with_flags
+from ...display.svg import INK, Figure, Style, draw, labels, legend, shorten_name, space_panels, style
+from ...display.table import Section, TextTable, grid_of, join_tables, with_flags
 from ..aggregate import Results
 from ..family import Presenter
 from ..interface import ShortRow
@@ -71,7 +71,7 @@ def attention_figures(entries: Watched) -> Iterator[Figure]:
         group = dict([*entries.items()][start : start + COLUMNS])
 
         def paint(canvas: Canvas, group: Watched = group) -> None:
-            roomy(canvas)
+            space_panels(canvas)
             grid = canvas.subplots(len(PANELS), len(group), squeeze=False, sharey="row", sharex="col")
             for column, (checkpoint, heads) in enumerate(group.items()):
                 for row, (name, title, factor) in enumerate(PANELS):
@@ -194,7 +194,7 @@ def _description(by_condition: Mapping[str, Heads], name: str) -> str:
             parts.append(
                 f"mean entropy {mean:.1f} % of log N, lowest {100 * shares[place]:.1f} % in {heads.name(place)}"
             )
-        said.append(f"{plain(condition, 80)}: {', '.join(parts) or 'nothing finite'}")
+        said.append(f"{shorten_name(condition, 80)}: {', '.join(parts) or 'nothing finite'}")
     return f"{name}. {'; '.join(said)}."
 
 
@@ -220,7 +220,7 @@ class AttentionPresenter(Presenter):
             layers = (layer_table(some, f"{name}: {under}, layer by layer") for name, under, some in first)
             by_layer = [grid_of(table, folded=True) for table in layers]
             lines = flag_lines(results, of_family(self.name))
-            return {"grids": [*with_flags(together(self.tables(results)), lines), *by_layer]}
+            return {"grids": [*with_flags(join_tables(self.tables(results)), lines), *by_layer]}
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
 

@@ -17,7 +17,7 @@ import numpy as np
 from ...common.intervals import Floats, bootstrap
 from ...display.table import TextTable
 from ...errors import DamagedRecord
-from ..aggregate import FEWEST, Gatherer, Reading, Result, readable
+from ..aggregate import FEWEST, Gatherer, RecordReader, Result, readable_rows
 from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
 from ..records import Layer, decode_layers, head_name, not_paired
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ...runs.folder import RunFolder
     from ...runs.manifest import Manifest
-    from ..records import Compared, PerSample, Recorded
+    from ..records import CheckpointRecords, Compared, PerSample
 
 EXPLOSION = 100.0
 """A |logit| above which a head is flagged: what Kimi K2 clips at (Moonshot 2025, QK-Clip, tau = 100). From 64 on
@@ -119,7 +119,7 @@ class HeadSums:
     def taken(self, shard: pa.Table) -> pa.Table:
         """Take the columns per head from a shard; return the rest."""
         here = [name for name in self.lists if name in shard.column_names]
-        read = readable(shard)
+        read = readable_rows(shard)
         if len(read) and (here or self.lists is not LISTS):
             layers = decode_layers(shard.schema.metadata, self.where)
             if lacking := [name for name in self.lists if name not in here]:
@@ -265,7 +265,7 @@ def _means(values: Floats) -> list[tuple[float, float, float]]:
 class AttentionSummary(Summary):
     """What heads do under each condition, and how much more than on the clean images."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
         self.clean: Sampled | None = None
 
@@ -275,7 +275,7 @@ class AttentionSummary(Summary):
         table, _ = reading.joined(
             map(sums.taken, reading.shards(condition, (*COLUMN_NAMES, *LISTS, "sample_id", "error")))
         )
-        sampled = Sampled.of(readable(table))
+        sampled = Sampled.of(readable_rows(table))
         heads, flags = sums.heads(), reading.flags(condition, table)
         if isinstance(kept := reading.gatherers.get(WatchedHeads), WatchedHeads):
             kept.put(reading.checkpoint, condition, heads)
@@ -390,15 +390,15 @@ class AttentionAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def summary(self, reading: Reading) -> Summary:
+    def summary(self, reading: RecordReader) -> Summary:
         return AttentionSummary(reading)
 
     def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
         yield from ()  # its figures are so closely related that they would only weaken a correction
 
-    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+    def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         if (figures := super().per_sample(side, condition, metric)) is None:
             raise not_paired(condition, metric, [number.name for number in self.words.metrics if number.paired])
         return figures

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..family import Evaluator
-from ..subject import Batch, Evaluation, Subject, show_pixels
+from ..subject import Batch, EvaluatedModel, Evaluation, show_pixels
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _NOISE = 4.0  # times the change between two answers alike, which a random model
 
 
 def depends_on_batch(
-    subject: Subject, batch: Batch, done: Evaluation, ask: Callable[[Batch], Evaluation]
+    subject: EvaluatedModel, batch: Batch, done: Evaluation, ask: Callable[[Batch], Evaluation]
 ) -> tuple[str, ...]:
     """Return a note where the first samples of a batch get other figures alone than they did in it.
 
@@ -73,10 +73,10 @@ class CleanEvaluator(Evaluator):
 
     words = VOCABULARY
 
-    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+    def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         return show_pixels(subject, batch, batch.inputs.to(subject.settings.device))
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return how the model does; the first batch of a checkpoint also tells whether a sample alone is answered the
         same.
         """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...common.randomness import SampleRng
     from ...protocol.card import Card
     from ...protocol.condition import Condition
-    from ..subject import Batch, Shown, Subject
+    from ..subject import Batch, EvaluatedModel, Shown
 
 
 def _place(device: torch.device) -> torch.device:
@@ -48,7 +48,7 @@ class CorruptionsEvaluator(Evaluator):
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         return Cost(1, extra=0.2)  # a seventh of the time of both on ViT-Tiny, on average over the 15
 
-    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+    def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         pixels, corrupted = batch.inputs.to(subject.settings.device), condition.payload
         assert isinstance(corrupted, Corrupted)
         if corrupted.released:  # the files hold them corrupted

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...display.svg import Figure, Point, Style, draw, labels, listed, panels, percent
+from ...display.svg import Figure, Point, Style, draw, labels, list_some, panels, percent
 from .condition import categories, parse_corrupted, span
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
         title,
         20 + (66 + 17 * len(rows)) * -(-len(group) // 2),
         paint,
-        alt=f"{what.capitalize()} by corruption. {listed([_words(bars, names[bars.checkpoint]) for bars in group])}.",
+        alt=f"{what.capitalize()} by corruption. "
+        f"{list_some([_words(bars, names[bars.checkpoint]) for bars in group])}.",
         caption=f"{what.capitalize()}, mean over severities, with 95 % intervals; {reference}.",
         name=" ".join(bars.checkpoint for bars in group),
     )

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.intervals import Floats, bootstrap, calibration_error
-from ..aggregate import Reading, Result
+from ..aggregate import RecordReader, Result
 from ..family import Aggregator, Overview
-from ..records import Compared, PerSample, Recorded, common_ids
+from ..records import CheckpointRecords, Compared, PerSample, common_ids
 from ..registry import words_of
 from .condition import (
     CORRUPTIONS,
@@ -218,7 +218,7 @@ def why_no_mce(manifest: Manifest) -> str:
     return ""
 
 
-def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
+def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
 
     released: what run.json says about the trees that its conditions were read from.
@@ -243,7 +243,7 @@ def doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping
 class MeanErrors(Overview):
     """Mean errors of a classifier over severities and corruptions, and mCE."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordReader) -> None:
         self.reading, self.outcomes = reading, dict[str, CorruptionSample]()
 
     def take(self, condition: str, read: pa.Table, flags: Sequence[str]) -> None:
@@ -258,7 +258,7 @@ class MeanErrors(Overview):
         rows = corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest))
         for condition, metric, value, n, low, high, flags in rows:
             released = [trees[text] for text in conditions_of(condition) if text in trees]
-            yield Result(condition, metric, value, n, low, high, [*flags, *doubts(condition, size, released)])
+            yield Result(condition, metric, value, n, low, high, [*flags, *tree_doubts(condition, size, released)])
 
 
 def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
@@ -273,11 +273,11 @@ class CorruptionsAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def overview(self, reading: Reading) -> Overview:
+    def overview(self, reading: RecordReader) -> Overview:
         return MeanErrors(reading)
 
     def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
         """Yield condition and metric of the means over sets, and over severities, that `common` allows.
 
@@ -291,7 +291,7 @@ class CorruptionsAggregator(Aggregator):
                 if set(conditions_of(mean)) <= set(common):
                     yield from ((mean, metric) for metric in metrics)
 
-    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample | None:
+    def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample | None:
         """Return the mean error of each sample that could be read under all conditions of a mean."""
         if metric != "mean_error":
             return None

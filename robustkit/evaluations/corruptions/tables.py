@@ -17,12 +17,12 @@ from ..metrics import (
     Cells,
     Metric,
     SummaryRow,
-    finite,
+    finite_or_none,
     interval_cell,
     is_finite,
     is_whole,
     loss_cell,
-    named,
+    metric_named,
     percent_cell,
 )
 from ..presenting import flag_lines, left_out_lines, of_family
@@ -135,16 +135,16 @@ def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTa
 def _errors(part: Corrupted, cells: Cells) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
     """Return the row of a corruption, and the fractions behind its errors."""
     texts = [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
-    values = [None if (right := finite(cells, text, "top1")) is None else 1 - right for text in texts]
+    values = [None if (right := finite_or_none(cells, text, "top1")) is None else 1 - right for text in texts]
     there = [text for text, value in zip(texts, values, strict=True) if value is not None]
     whole = (part.text, "mean_error") in cells
     if whole:
-        mean, nll, ece = (finite(cells, part.text, metric) for metric in ("mean_error", "nll", "ece"))
+        mean, nll, ece = (finite_or_none(cells, part.text, metric) for metric in ("mean_error", "nll", "ece"))
     else:  # over the severities that were evaluated, which the cells name
         mean = _mean([value for value in values if value is not None])
-        nll, ece = (_mean([finite(cells, text, metric) for text in there]) for metric in ("nll", "ece"))
+        nll, ece = (_mean([finite_or_none(cells, text, metric) for text in there]) for metric in ("nll", "ece"))
     loss = "–" if nll is None else f"{nll:.3f}"
-    ends = [percent_cell(mean), percent_cell(finite(cells, part.text, "ce")), loss, percent_cell(ece)]
+    ends = [percent_cell(mean), percent_cell(finite_or_none(cells, part.text, "ce")), loss, percent_cell(ece)]
     only = "" if whole or not there else f" ({span(texts.index(text) + 1 for text in there)})"
     ends = [cell + only if cell != "–" else cell for cell in ends]
     return (part.label, *map(percent_cell, values), *ends), (*values, mean)
@@ -198,14 +198,14 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[TextTabl
     parts = [parse_corrupted(next(iter(shares_of(condition)))) for condition, _ in mine]
     labels = {part.label: part.mean for part in parts if part is not None}
     found = sorted(labels.values(), key=lambda part: CORRUPTIONS.index(part.name))
-    lines = [_by_severity(part, mine, finite(cells, "clean", "miou")) for part in found]
+    lines = [_by_severity(part, mine, finite_or_none(cells, "clean", "miou")) for part in found]
     rows, values = _with_categories([part.name for part in found], lines)
     source = "released files" if "source=released" in definition else "corrupted in memory"
     title = f"{checkpoint}: mIoU in % by corruption and severity, {source}{f' {definition}' if definition else ''}"
     yield TextTable(title, SEVERITY_HEADINGS, tuple(rows), values=tuple(values), checkpoint=checkpoint)
     means = []
     for text in [condition for condition, metric in mine if metric == "miou" and set_of(condition)]:
-        shares = (percent_cell(finite(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
+        shares = (percent_cell(finite_or_none(mine, text, f"{which}_accuracy")) for which in ("pixel", "mean"))
         whole = (interval_cell(mine.get((text, metric))) for metric in ("miou", "retention"))
         means.append((text, str(mine[text, "miou"]["n"]), *whole, *shares, loss_cell(mine.get((text, "nll")))))
     if means:
@@ -218,8 +218,8 @@ def _by_severity(part: Corrupted, cells: Cells, clean: float | None) -> tuple[tu
     every, texts = part.text, [replace(part, severity=severity).text for severity in (1, 2, 3, 4, 5)]
     some = texts[0].replace("severity=1", "severity=1+2+3", 1)
     mean = every if (every, "miou") in cells else some
-    kept = finite(cells, mean, "retention")
-    fractions = [*(finite(cells, text, "miou") for text in texts), finite(cells, mean, "miou"), kept]
+    kept = finite_or_none(cells, mean, "retention")
+    fractions = [*(finite_or_none(cells, text, "miou") for text in texts), finite_or_none(cells, mean, "miou"), kept]
     shown = [percent_cell(value) for value in fractions]
     which = "1–3" if mean == some else ""
     if fractions[5] is None:
@@ -341,7 +341,7 @@ class CorruptionsPresenter(Presenter):
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
         """Yield of a metric of single samples the mean errors, else the means."""
-        means = [named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
+        means = [metric_named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
         for metric in (*filter(None, means), headline):
             for text in in_short(texts):
                 yield ShortRow(f"under corruption: {metric.heading}", VOCABULARY.label(text), text, metric)

@@ -10,10 +10,10 @@ from typing import ClassVar
 from cam.registry import CONTROLS, METHODS
 
 from ...errors import ProtocolError, unknown
-from ...protocol.card import number
+from ...protocol.card import parse_number
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, split_list
 from ..interface import Named, Place, PublishedNames, View, Vocabulary
-from ..metrics import WEIGHT, Metric, Term, mean_share, plain_name, supported
+from ..metrics import WEIGHT, Metric, Term, mean_share, plain_name, supported_name
 from ..registry import name_of, vocabulary_of
 from .methods import METHOD_NAMES, Chosen, check_names, method_names, method_text, shown, take_options
 
@@ -341,10 +341,10 @@ def _explained(method: str, arguments: str, where: str) -> MapSpec:
             raise ProtocolError(f"{where}: " + unknown(key, given[key], choices))
     check_names(method, given, SHARED, where)
     options = take_options(method, given, where)
-    threshold = float(number(given.pop("threshold", "0.5"), f"{where}: threshold", "a number above 0, at most 1"))
+    threshold = float(parse_number(given.pop("threshold", "0.5"), f"{where}: threshold", "a number above 0, at most 1"))
     if not 0 < threshold <= 1:
         raise ProtocolError(f"{where}: threshold {threshold:g}; expected a number above 0, at most 1")
-    on = number(given.pop("on", "0"), f"{where}: on", "how many samples, such as on=200")
+    on = parse_number(given.pop("on", "0"), f"{where}: on", "how many samples, such as on=200")
     if on.denominator != 1 or on < 0:
         raise ProtocolError(f"{where}: on {on}; expected how many samples, such as on=200")
     return MapSpec(method, threshold, on=int(on), options=options, **given)
@@ -437,7 +437,7 @@ class MapWords(Vocabulary):
     presenter_in = "tables"
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
     telling = (ON,)
-    metrics = (*METRICS, *map(supported, FAITHFUL), WEIGHT)
+    metrics = (*METRICS, *map(supported_name, FAITHFUL), WEIGHT)
     terms = TERMS
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:

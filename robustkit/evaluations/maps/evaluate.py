@@ -42,7 +42,7 @@ from ...runs.kept_images import Picture
 from ..family import Evaluator, family_of
 from ..inputs import inputs_under
 from ..interface import Cost
-from ..subject import Batch, Evaluation, Subject
+from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import MODES, PLAIN, SCORES, VOCABULARY, MapSpec, explained_of
 from .methods import EVERY_EXPLAINER, FULL, Chosen, as_numbers, map_of_class, map_with_logits
 from .truth import Located
@@ -59,7 +59,7 @@ class MapEvaluator(Evaluator):
         return () if plugged is None else (plugged,)
 
 
-def explainer_of(subject: Subject, method: str, options: Chosen = ()) -> cam.Explainer:
+def explainer_of(subject: EvaluatedModel, method: str, options: Chosen = ()) -> cam.Explainer:
     """Return the explainer of a subject's network, with the options asked for. What stands for a hidden pixel, and how
     many rows go at once, is the subject's, where the method takes it.
     """
@@ -76,7 +76,7 @@ def control_map(method: str, inputs: Tensor, rng: SampleRng) -> cam.Explanation:
     return control().explain(inputs, rng=rng)
 
 
-def nothing_of(subject: Subject) -> Tensor:
+def nothing_of(subject: EvaluatedModel) -> Tensor:
     """Return what a removed pixel becomes, (3,): the mean that the model normalises with."""
     return torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
 
@@ -111,12 +111,12 @@ def _digest(located: Located | None) -> Hashable:
 T = TypeVar("T")
 
 
-def clean_answers(subject: Subject, samples: Sequence[Sample], inputs: Tensor) -> Tensor:
+def clean_answers(subject: EvaluatedModel, samples: Sequence[Sample], inputs: Tensor) -> Tensor:
     """Return the logits (B, K) of inputs as they are."""
     return _answers(subject, samples, "clean", lambda rng: _logits(subject, inputs))
 
 
-def shared_by_maps(subject: Subject, samples: Sequence[Sample], inputs: Tensor, canvas: bool) -> dict[str, Any]:
+def shared_by_maps(subject: EvaluatedModel, samples: Sequence[Sample], inputs: Tensor, canvas: bool) -> dict[str, Any]:
     """Return what tests of maps on the model have in common: what a removed pixel becomes, what curves begin and end
     with, and how many rows go at once. canvas: whether there are curves that begin with a blurred image.
     """
@@ -132,13 +132,13 @@ def shared_by_maps(subject: Subject, samples: Sequence[Sample], inputs: Tensor, 
     }
 
 
-def _logits(subject: Subject, images: Tensor) -> Tensor:
+def _logits(subject: EvaluatedModel, images: Tensor) -> Tensor:
     with torch.no_grad():
         logits: Tensor = subject.exact(images)
     return logits
 
 
-def _answers(subject: Subject, samples: Sequence[Sample], shown: str, ask: Callable[[SampleRng], T]) -> T:
+def _answers(subject: EvaluatedModel, samples: Sequence[Sample], shown: str, ask: Callable[[SampleRng], T]) -> T:
     """Return what `ask` gives for images, named by their samples and what they are `shown` as."""
     condition = Condition("answers", f"answers({shown})")  # so that they do not depend on which map asks first
     rng = subject.rng(samples, condition)
@@ -185,7 +185,7 @@ def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -
 
 
 def explain(
-    subject: Subject,
+    subject: EvaluatedModel,
     inputs: Tensor,
     samples: Sequence[Sample],
     labels: Tensor | None,
@@ -227,7 +227,7 @@ def explain(
 
 
 def _of_maps(
-    subject: Subject,
+    subject: EvaluatedModel,
     inputs: Tensor,
     explanation: cam.Explanation,
     wanted: MapSpec,
@@ -267,7 +267,7 @@ def _of_maps(
 
 
 def stability(
-    subject: Subject,
+    subject: EvaluatedModel,
     clean: Tensor,
     shown: Tensor,
     samples: Sequence[Sample],
@@ -292,13 +292,13 @@ def stability(
     return after.logits, columns, after.maps
 
 
-def _maps(subject: Subject, inputs: Tensor, target: Tensor | None, wanted: MapSpec, rng: Any) -> cam.Explanation:
+def _maps(subject: EvaluatedModel, inputs: Tensor, target: Tensor | None, wanted: MapSpec, rng: Any) -> cam.Explanation:
     with explainer_of(subject, wanted.method, wanted.options) as explainer:
         return explainer.explain(inputs, target, rng=rng)
 
 
 def _located(
-    subject: Subject, samples: Sequence[Sample], maps: Tensor, located: Sequence[Located | None], wanted: MapSpec
+    subject: EvaluatedModel, samples: Sequence[Sample], maps: Tensor, located: Sequence[Located | None], wanted: MapSpec
 ) -> dict[str, list[Any]]:
     """Return how maps (B, H, W) agree with the truth; of controls, what was found for another checkpoint."""
     key: Hashable = None
@@ -395,7 +395,7 @@ class MapsEvaluator(Evaluator):
             total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
         return total
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return the scores of a map on the clean images, or how it changed under another condition."""
         wanted, under = explained_of(condition), condition.under
         assert wanted is not None

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 
 from ...common.files import write_whole
 from ...data.picture_files import open_picture
-from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...display.web import ENLARGE, LOOK, policy, shared
 from ...errors import RunError
 from ...runs.files import refuse_link
@@ -144,7 +144,7 @@ def draw(gallery: Gallery) -> Image.Image:
     tall = [max(pixels.shape[0] for _, pixels, _ in tiles) for tiles in rows]
     canvas = Image.new("RGB", (width, head + sum(tall) + len(tall) * under + margin), PAPER)
     pen = ImageDraw.Draw(canvas)
-    pen.text((margin, 28), fitted(gallery.title, 30, width - 2 * margin), INK, font(30))
+    pen.text((margin, 28), fit_text(gallery.title, 30, width - 2 * margin), INK, font(30))
     for index, text in enumerate(said):
         pen.text((margin, 70 + line * index), text, FAINT, font(17))
     bar = Image.fromarray(_cividis(np.tile(np.linspace(0, 255, 160).round().astype(np.uint8), (12, 1))))
@@ -160,11 +160,11 @@ def draw(gallery: Gallery) -> Image.Image:
             x = margin + column * (TILE + gap)
             if index == 0:
                 for place, part in enumerate(heading.split(", ", 1)):
-                    pen.text((x, head - 46 + 20 * place), fitted(part, 16, TILE), (INK, FAINT)[place], font(16))
+                    pen.text((x, head - 46 + 20 * place), fit_text(part, 16, TILE), (INK, FAINT)[place], font(16))
             canvas.paste(Image.fromarray(pixels), (x, top))
             for place, text in enumerate(lines):
                 colour = INK if place == 0 else FAINT
-                pen.text((x, top + height + 4 + line * place), fitted(text, 16, TILE), colour, font(16))
+                pen.text((x, top + height + 4 + line * place), fit_text(text, 16, TILE), colour, font(16))
         top += height + under
     return canvas
 
@@ -188,7 +188,7 @@ def _wrapped(text: str, size: int, width: int) -> list[str]:
         if lines and font(size).getlength(longer) <= width:
             lines[-1] = longer
         else:
-            lines.append(fitted(word, size, width))
+            lines.append(fit_text(word, size, width))
     return lines
 
 

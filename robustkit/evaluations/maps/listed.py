@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
-from ..aggregate import Reading, Result, readable
+from ..aggregate import RecordReader, Result, readable_rows
 from ..family import Aggregator, Presenter, Summary
 from ..interface import ShortRow
 from ..metrics import Metric, SummaryRow, by_checkpoint, figure_cell
 from ..presenting import flag_lines, of_family
-from ..records import PerSample, Recorded, not_paired
+from ..records import CheckpointRecords, PerSample, not_paired
 
 if TYPE_CHECKING:
     from ...common.intervals import Floats
@@ -32,15 +32,15 @@ class ListedAggregator(Aggregator):
         """Yield the rows of a condition. read: of the samples that could be read."""
         raise NotImplementedError
 
-    def of_samples(self, side: Recorded, condition: str, metric: str) -> tuple[pa.Array, Floats]:
+    def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
         """Return ids and a figure (n,), nan for samples that do not count. Raises RunError without records."""
         read = side.samples(condition, [metric])
         return read.ids, read.columns[metric]
 
-    def summary(self, reading: Reading) -> Summary:
+    def summary(self, reading: RecordReader) -> Summary:
         return _ListedSummary(self, reading)
 
-    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+    def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         """Return a figure of the samples that count. Raises RunError where there are no records, or no such figure."""
         if metric not in (known := [number.name for number in self.words.metrics if number.paired]):
             raise not_paired(condition, metric, known)
@@ -50,13 +50,13 @@ class ListedAggregator(Aggregator):
 
 
 class _ListedSummary(Summary):
-    def __init__(self, family: ListedAggregator, reading: Reading) -> None:
+    def __init__(self, family: ListedAggregator, reading: RecordReader) -> None:
         self.family, self.reading = family, reading
 
     def add(self, condition: str) -> Iterator[Result]:
         table, notes = self.reading.joined(self.reading.shards(condition, self.family.read))
         flags = [*self.reading.flags(condition, table), *notes]
-        return self.family.rows(condition, readable(table), flags)
+        return self.family.rows(condition, readable_rows(table), flags)
 
 
 class ListedPresenter(Presenter):

@@ -11,7 +11,7 @@ from cam.registry import CONTROLS, METHODS
 
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
-from ...protocol.card import format_number, number
+from ...protocol.card import format_number, parse_number
 from ...protocol.condition import Condition, ConditionPattern, split_condition
 from ..interface import Cost, Vocabulary
 
@@ -54,7 +54,7 @@ class MethodOption:
         """Return the value that a user gives. Raises ProtocolError for one that will not do."""
         kind = "a whole number" if self.whole else "a number"
         expected = f"{kind} from {format_number(self.low)} to {format_number(self.high)}"
-        value = number(text, where, expected)
+        value = parse_number(text, where, expected)
         if not self.low <= value <= self.high or (self.whole and value.denominator != 1):
             raise ProtocolError(f"{where} {text}; expected {expected}")
         return value

@@ -25,10 +25,10 @@ from cam.registry import CONTROLS
 from ...common.intervals import Floats, intervals, resampled_figures, resampled_sums, wilson
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
-from ..aggregate import FEWEST, Reading, Result, Rows, column_of, readable
+from ..aggregate import FEWEST, RecordReader, Result, Rows, column_of, readable_rows
 from ..estimation import supported_rows
 from ..family import Aggregator, Summary
-from ..records import PerSample, Recorded, not_paired
+from ..records import CheckpointRecords, PerSample, not_paired
 from .condition import (
     ASSUMED_BOXES,
     FAITHFUL,
@@ -315,7 +315,7 @@ def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
 class MapSummary(Summary):
     """Scores of maps, compared with those of controls, and how maps change with the images."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
         self.figures: list[Figures] = []
 
@@ -347,7 +347,7 @@ class MapSummary(Summary):
         reading, names = self.reading, ["sample_id", "error", "correct", "confidence"]
         if (reading.checkpoint, CLEAN.text) not in reading.run.units():
             return
-        clean = readable(reading.run.table(reading.checkpoint, CLEAN.text, names))
+        clean = readable_rows(reading.run.table(reading.checkpoint, CLEAN.text, names))
         if not reading.manifest.keep_misclassified:
             clean = clean.filter(clean["correct"].fill_null(True))
         for metric in FAITHFUL:
@@ -390,11 +390,11 @@ class MapsAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def summary(self, reading: Reading) -> Summary:
+    def summary(self, reading: RecordReader) -> Summary:
         return MapSummary(reading)
 
     def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
         """Yield condition and metric of the scores that some sample of either side has, for all maps except controls.
 
@@ -414,7 +414,7 @@ class MapsAggregator(Aggregator):
                     if not all(np.isnan(figures).all() for figures in sides):
                         yield key
 
-    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+    def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         """Return a score for each sample whose clean image is predicted right and that has one.
 
         Raises:

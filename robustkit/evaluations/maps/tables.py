@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cam.registry import CONTROLS
 
-from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, listed, panels, spread
+from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, list_some, panels, series_shift
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
@@ -104,7 +104,7 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
                 for place, entry in enumerate(rivals):
                     rows = [row for row, method in enumerate(methods) if method in entry.points]
                     points = [entry.points[methods[row]] for row in rows]
-                    shift = -spread(place, len(rivals), 8, 34)
+                    shift = -series_shift(place, len(rivals), 8, 34)
                     dots(axes, rows, points, looks[entry.checkpoint], shift=shift, across=True, scale=1)
                 axes.set_title(score)
                 axes.set_xlim(*_limits(rivals))
@@ -149,7 +149,7 @@ def _description(score: str, rivals: Sequence[Score], names: Mapping[str, str]) 
             best = pick(controls, key=lambda name: controls[name])
             mine.append(f"best control {best} {entry.points[best].value:.3f}")
         sentences.append(f"{names[entry.checkpoint]}: {', '.join(mine)}")
-    return f"{score.replace(' ↓', ', lower is better')}. {listed(sentences)}."
+    return f"{score.replace(' ↓', ', lower is better')}. {list_some(sentences)}."
 
 
 ONE_SIDED = ("cam_precision", "cam_recall")

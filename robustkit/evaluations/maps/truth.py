@@ -31,9 +31,9 @@ from cam.boxes import (
     resize_crop_mask,
 )
 
-from ...common.files import bytes_of, check_plain, lines_of, reason
+from ...common.files import bytes_of, check_plain, lines_of, reason_of
 from ...common.preprocessing import Preprocessing
-from ...data.class_names import few
+from ...data.class_names import first_names
 from ...data.dataset import Dataset, Sample
 from ...data.images import ObjectMask, Sizes, check_turn, image_sizes, object_mask, to_pixels
 from ...data.scenes import bare_path, match_names
@@ -162,7 +162,7 @@ def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | P
         raise DataError(str(fault)) from None
     except (OSError, csv.Error) as fault:
         option = "--masks" if boxes is None else "--boxes"
-        raise DataError(f"{boxes or masks}: cannot be read ({reason(fault)}); check {option}") from None
+        raise DataError(f"{boxes or masks}: cannot be read ({reason_of(fault)}); check {option}") from None
     return Truth(dataset)
 
 
@@ -292,7 +292,7 @@ def _annotation(path: Path) -> Annotation:
         check_plain(path, _ANNOTATION)
         return read_xml(path)
     except OSError as fault:
-        raise DataError(f"{path}: cannot be read ({reason(fault)})") from None
+        raise DataError(f"{path}: cannot be read ({reason_of(fault)})") from None
 
 
 def _check_table(place: Path) -> None:
@@ -338,7 +338,7 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
     notes = [f"masks of {len(masks)} of {len(dataset)} images from {place}{without}"]
     values = sorted({value for look in looks if look.mask for value in look.mask.values} - {void})
     if void is not None or len(values) > 1:
-        counted = f"numbers that count as object: {few([str(value) for value in values], 8)}"
+        counted = f"numbers that count as object: {first_names([str(value) for value in values], 8)}"
         notes.append(counted + (f"; {void} is void and does not" if void is not None else ""))
     return Truth(dataset, masks=masks, digest=digest, notes=tuple(notes), void=void is not None)
 
@@ -361,7 +361,7 @@ def _look(path: Path) -> _Look:
     try:
         content = bytes_of(path, MAX_FILE_BYTES)
     except OSError as fault:
-        raise DataError(f"{path}: cannot be read ({reason(fault)})") from None
+        raise DataError(f"{path}: cannot be read ({reason_of(fault)})") from None
     digest = hashlib.sha256(content).hexdigest()
     try:
         mask = object_mask(content, str(path))

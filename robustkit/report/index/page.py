@@ -25,16 +25,16 @@ from urllib.parse import parse_qs, quote, unquote_to_bytes, urlsplit
 
 from markupsafe import Markup
 
-from ...display.svg import INK, Figure, Point, dots, draw, labels, legend, plain, spread, style
+from ...display.svg import INK, Figure, Point, dots, draw, labels, legend, series_shift, shorten_name, style
 from ...display.text import no_controls
 from ...errors import RunError
 from ...results.comparison import compare
-from ...results.pairing import checkpoint_changes, pairs, run_changes, unpaired
+from ...results.pairing import checkpoint_changes, checkpoint_pairs, run_changes, unpaired_lines
 from ...results.tables import tables
 from ...runs.files import RunFiles
 from ...runs.folder import RunFolder
 from ...tasks.registry import find_metric
-from ..pages import environment, rendered
+from ..pages import environment, render_page
 from . import scan
 from .scan import FOLDER, PAGE, IndexCheckpoint, IndexFigure, IndexRun, Listed
 
@@ -125,7 +125,7 @@ def histories(runs: Mapping[str, IndexRun]) -> list[History]:
     return result
 
 
-def consecutive(runs: Mapping[str, IndexRun]) -> dict[tuple[str, str], list[str]]:
+def consecutive_runs(runs: Mapping[str, IndexRun]) -> dict[tuple[str, str], list[str]]:
     """Return (older, newer) paths of runs that follow each other in the history of a name, the newest first, each with
     what was asked otherwise.
     """
@@ -152,7 +152,7 @@ def _by_name(runs: Mapping[str, IndexRun]) -> list[list[Entry]]:
 def _changes(older: Entry, newer: Entry) -> list[str]:
     """Return what was asked otherwise: how the checkpoint was built and is shown images, seed, precision, files."""
     asked = [*checkpoint_changes(older[2].setup, newer[2].setup), *run_changes(older[1].setup, newer[1].setup)]
-    return [plain(line, 120) for line in asked]
+    return [shorten_name(line, 120) for line in asked]
 
 
 def _by_key(checkpoint: IndexCheckpoint) -> dict[Key, IndexFigure]:
@@ -178,7 +178,7 @@ def _chart(history: History) -> Figure | None:
             for first, end in pairwise([0, *others, len(entries)]):
                 there = [(at, figure) for at in range(first, end) if (figure := series[key][at]) is not None]
                 marks = [_point(figure) for _, figure in there]
-                dots(axes, [at for at, _ in there], marks, look, shift=spread(place, len(shown), 5))
+                dots(axes, [at for at, _ in there], marks, look, shift=series_shift(place, len(shown), 5))
         for place in others:
             axes.axvline(place - 0.5, color=INK, linewidth=1, linestyle=":")
         axes.set_xlim(-0.5, len(entries) - 0.5)
@@ -245,7 +245,7 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
 
 def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
     # What a filter looks for in a run, lower case.
-    templates = environment(address=address, words=lambda run: " ".join((run.card, run.data, run.started)).lower())
+    templates = environment(address=relative_url, words=lambda run: " ".join((run.card, run.data, run.started)).lower())
     helpers: dict[str, Any] = {
         "mark": Markup(scan.MARK),
         "figure_name": figure_name,
@@ -253,10 +253,10 @@ def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
         "quoted": shlex.quote,
         "at": lambda *names: str(PurePosixPath(*names)),
     }
-    return rendered(templates, template, ("style.css", "index.css"), scripts, **helpers, **values)
+    return render_page(templates, template, ("style.css", "index.css"), scripts, **helpers, **values)
 
 
-def address(path: str) -> Markup:
+def relative_url(path: str) -> Markup:
     """Return a path beneath the folder as a relative URL, which has no character of HTML."""
     return Markup(quote(os.fsencode(path)))
 
@@ -269,7 +269,7 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     """Write the comparisons that are not there yet, the newest first and `most` of them; delete those out of date.
     Raises RunError where the folder cannot be written.
     """
-    asked = consecutive(listed.runs)
+    asked = consecutive_runs(listed.runs)
     written, left = Pairs(changes=asked), most
     for pair in asked:
         made_of = json.dumps([scan.VERSION, pair, {name: listed.stamps[name] for name in pair}])
@@ -281,11 +281,11 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
         else:
             left -= 1
             try:
-                page = compared(folder, *pair)
+                page = comparison_page(folder, *pair)
             except Exception as fault:  # records of someone else spoil their own comparison only
                 written.failed[pair] = str(fault) or type(fault).__name__
                 continue
-            scan.put(folder, name, page)
+            scan.write_index(folder, name, page)
             written.pages[pair] = name
     current = set(written.pages.values())
     for path in (folder / FOLDER).glob("compare-*.html"):
@@ -294,12 +294,12 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
     return written
 
 
-def compared(folder: Path, first: str, second: str) -> str:
+def comparison_page(folder: Path, first: str, second: str) -> str:
     """Return the page that compares two runs; the difference is the second's figure less that of the first. Raises
     RobustkitError where they cannot be compared.
     """
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
-    shown, alone = tables(compare(pairs(opened))), unpaired(opened)
+    shown, alone = tables(compare(checkpoint_pairs(opened))), unpaired_lines(opened)
     return _rendered("pair.html.j2", [], first=first, second=second, tables=shown, alone=alone)
 
 
@@ -324,9 +324,9 @@ def write_index(folder: Path, compared: int = COMPARED) -> Index:
         raise RunError(f"{folder}: there is no such folder; give the one that holds your runs, such as runs")
     scan.place_of(folder, PAGE)  # before anything is written
     listed = scan.list_runs(folder)
-    scan.keep(folder, listed)
+    scan.write_cache(folder, listed)
     pairs = write_pairs(folder, listed, compared)
-    return Index(scan.put(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
+    return Index(scan.write_index(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
 
 
 KEPT = 16
@@ -355,7 +355,7 @@ class Site:
         """Return the index as the folder is now."""
         with self._lock:
             self._listed = listed = scan.list_runs(self.folder)
-            scan.keep(self.folder, listed)
+            scan.write_cache(self.folder, listed)
             return index_page(self.folder, listed, write_pairs(self.folder, listed, 0), served=True)
 
     def comparison(self, first: str, second: str) -> str | None:
@@ -366,7 +366,7 @@ class Site:
                 return None
             key = (first, listed.stamps[first], second, listed.stamps[second])
             if key not in self._compared:
-                self._compared[key] = compared(self.folder, first, second)
+                self._compared[key] = comparison_page(self.folder, first, second)
             self._compared.move_to_end(key)
             if len(self._compared) > KEPT:
                 self._compared.popitem(last=False)

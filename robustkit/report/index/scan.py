@@ -71,7 +71,7 @@ MARK = "<!-- written by robustkit view, which overwrites it -->"
 CACHE_MARK = '{"written_by":"robustkit view"'
 
 
-def put(folder: Path, name: str, text: str) -> Path:
+def write_index(folder: Path, name: str, text: str) -> Path:
     """Write a page or the cache of an index, whole; return where. Raises RunError where a link is on its way, another
     program's file is in its place, or the folder cannot be written.
     """
@@ -81,7 +81,7 @@ def put(folder: Path, name: str, text: str) -> Path:
 
 
 def place_of(folder: Path, name: str) -> Path:
-    """Return where a file of an index may be written. Raises RunError as `put`, except for a folder without access."""
+    """Return where a file of an index may be written. Raises RunError as `write_index`, but not without access."""
     path = folder / name
     refuse_link(path, folder)
     if os.path.lexists(path) and not is_own(path):
@@ -296,10 +296,10 @@ def list_runs(folder: Path) -> Listed:
     return Listed({name: runs[name] for name in order}, stamps, unreadable, found.links)
 
 
-def keep(folder: Path, listed: Listed) -> None:
-    """Write what was read of finished runs, for the next time. Raises RunError as `put`."""
+def write_cache(folder: Path, listed: Listed) -> None:
+    """Write what was read of finished runs, for the next time. Raises RunError as `write_index`."""
     whole = {name: Kept(listed.stamps[name], run) for name, run in listed.runs.items() if run.is_whole}
-    put(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", VERSION, whole)).decode())
+    write_index(folder, _CACHE, msgspec.json.encode(_Cache("robustkit view", VERSION, whole)).decode())
 
 
 def _kept(folder: Path) -> dict[str, Kept]:

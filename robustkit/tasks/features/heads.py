@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...common.randomness import hashed
+from ...common.randomness import hash_values
 from ...errors import ModelError
 from ...models.device import has_float64
 
@@ -20,7 +20,7 @@ _AT_ONCE = 1 << 22
 """Similarities that are held at once, at most, or those of one query."""
 
 
-def ranked(queries: Tensor, gallery: Tensor, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def rank_gallery(queries: Tensor, gallery: Tensor, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the gallery as some of the queries see it, most similar first: cosines (b, N), and classes (b, N).
 
     queries: (B, D), a block of them at a time, so that memory is bounded. gallery: (N, D) of length 1. places: (N,)
@@ -56,7 +56,7 @@ def average_precision(similarity: Tensor, relevant: Tensor) -> Tensor:
     return (precision * relevant).sum(dim=1) / relevant.sum(dim=1)
 
 
-def answers(
+def nearest_answers(
     queries: Tensor,
     labels: Tensor,
     gallery: Tensor,
@@ -66,11 +66,11 @@ def answers(
     classes: int,
 ) -> tuple[dict[int, Tensor], Tensor]:
     """Return by k the classes (B,) that the k nearest of a gallery vote for, and the average precision (B,) with which
-    the gallery's images of a query's class, `labels` (B,), are retrieved; otherwise as `ranked`.
+    the gallery's images of a query's class, `labels` (B,), are retrieved; otherwise as `rank_gallery`.
     """
     voted: dict[int, list[Tensor]] = {k: [] for k in neighbours}
     precisions, start = [], 0
-    for similarity, near in ranked(queries, gallery, places):
+    for similarity, near in rank_gallery(queries, gallery, places):
         for k, found in voted.items():
             found.append(votes(similarity, near, k, temperature, classes))
         own = labels[start : start + len(near), None]
@@ -134,7 +134,7 @@ def best_strength(features: Tensor, places: Tensor, ids: Sequence[str], classes:
     order = shuffled(places, ids, f"{seed}/folds")[:MOST]
     chosen = torch.tensor(order, device=features.device)
     features, places = features[chosen], places[chosen]
-    fold = folds(places)
+    fold = fold_of(places)
     if int(places.bincount().max()) < 2:
         raise ModelError(
             f"--probe cv: no class has two of the {len(order)} training images; expected some, since classes of images "
@@ -150,7 +150,7 @@ def best_strength(features: Tensor, places: Tensor, ids: Sequence[str], classes:
     return STRENGTHS[right.index(max(right))]
 
 
-def folds(places: Tensor) -> Tensor:
+def fold_of(places: Tensor) -> Tensor:
     """Return the fold (N,) that an image is in: images of a class take turns, each class from another fold on.
     places: (N,) classes.
     """
@@ -166,12 +166,12 @@ def shuffled(places: Tensor, ids: Sequence[str], purpose: str) -> list[int]:
     """Return the images in an order in which classes take turns, and which depends on purpose and ids alone."""
     by_class: dict[int, list[tuple[int, int]]] = {}
     for image, (place, name) in enumerate(zip(places.tolist(), ids, strict=True)):
-        by_class.setdefault(place, []).append((hashed(purpose, name), image))
+        by_class.setdefault(place, []).append((hash_values(purpose, name), image))
     turns = ((turn, place, image) for place, some in by_class.items() for turn, (_, image) in enumerate(sorted(some)))
     return [image for _, _, image in sorted(turns)]
 
 
-def draws(
+def few_shot_draws(
     places: Tensor, ids: Sequence[str], shots: Sequence[int], count: int, seed: int
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Yield for each of `count` draws and numbers of shots: both, and the images drawn, as many of each class. A draw
@@ -258,7 +258,7 @@ class Heads:
         if strength == CROSS_VALIDATION:
             strength = best_strength(scaled, places, ids, count, seed)
         weights = {"probe": fit(scaled, places, count, float(strength))}
-        for shots, draw, chosen in draws(places, ids, asked.shots, asked.draws, seed):
+        for shots, draw, chosen in few_shot_draws(places, ids, asked.shots, asked.draws, seed):
             weights[few_shot(shots, draw)] = fit(scaled[chosen], places[chosen], count, asked.few_shot)
         kept = {name: each.float() for name, each in weights.items()}
         return cls(asked, features, places, classes, kept, float(strength))
@@ -291,7 +291,7 @@ class Heads:
         asked, finite = self.asked, features.isfinite().all(dim=1)
         known = features.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         own = torch.searchsorted(self.classes, torch.tensor(labels, device=features.device))
-        voted, precision = answers(
+        voted, precision = nearest_answers(
             known, own, self._gallery, self.places, asked.neighbours, asked.temperature, len(self.classes)
         )
         places = {f"knn {k}": found for k, found in voted.items()} | {"knn": voted[asked.k]}

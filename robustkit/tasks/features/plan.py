@@ -36,7 +36,7 @@ from ...models.identity import Classifier, distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.inputs import plan_attacked
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Contender, Plan
+from ...pipeline.plan import Plan, PlannedCheckpoint
 from ...pipeline.units import decoded
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
@@ -412,7 +412,7 @@ def _contender(
     dataset: Dataset,
     training: Dataset,
     asked: Asked,
-) -> Contender:
+) -> PlannedCheckpoint:
     card = request.card
     entry = describe(model.identity, preprocessing, heads=asked.to_dict())
 
@@ -423,7 +423,7 @@ def _contender(
         return FeatureSubject(model, card, settings, heads)
 
     settings = request.settings
-    return Contender(
+    return PlannedCheckpoint(
         entry,
         subject,
         Pixels(dataset, preprocessing),

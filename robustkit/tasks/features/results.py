@@ -13,11 +13,11 @@ from ...common.differences import Difference, of_draws, of_means
 from ...common.intervals import Floats, bootstrap, draws_interval, wilson
 from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, amount, code
-from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
+from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
 from ...evaluations.corruptions.condition import possible_means
-from ...evaluations.metrics import Cells, finite, interval_cell, is_finite, named
+from ...evaluations.metrics import Cells, finite_or_none, interval_cell, is_finite, metric_named
 from ...evaluations.presenting import flag_lines
-from ...evaluations.records import PerSample, Recorded, aligned, common_ids, not_paired, nothing_common
+from ...evaluations.records import CheckpointRecords, PerSample, align, common_ids, not_paired, nothing_common
 from ...evaluations.registry import is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN
 from ...runs.manifest import CheckpointEntry, Manifest
@@ -71,13 +71,13 @@ def metrics_of(columns: Iterable[str]) -> list[str]:
     return ["knn", "probe", "retrieval", "moved", *sweep, *shots]
 
 
-def feature_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
+def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint: of single conditions, and of means over corruptions."""
     draws = draws_of(reading.manifest.checkpoint(reading.checkpoint).heads)
     rows, kept = list[Result](), dict[str, Kept]()
     for condition in conditions:
         table, notes = reading.joined(reading.shards(condition, _is_wanted))
-        read = readable(table)
+        read = readable_rows(table)
         if not len(read):
             continue
         flags = [*reading.flags(condition, table), *notes]
@@ -130,7 +130,7 @@ def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single
 
 def _is_binary(metric: str) -> bool:
     """Whether each image is right or wrong by it."""
-    definition = named(METRICS, metric)
+    definition = metric_named(METRICS, metric)
     return definition is not None and definition.binary
 
 
@@ -157,7 +157,7 @@ def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
         for text, share in shares.items():
             there, values, _ = kept[text]
             for metric in sums:
-                sums[metric] += share * aligned(there, values[metric], ids)
+                sums[metric] += share * align(there, values[metric], ids)
         yield from _rows(mean, sums, flags, single=False)
 
 
@@ -165,13 +165,13 @@ def _is_shared(flag: str) -> bool:
     return not flag.startswith("incomplete") and "could not be read" not in flag
 
 
-def per_sample(side: Recorded, condition: str, metric: str) -> PerSample:
+def per_sample(side: CheckpointRecords, condition: str, metric: str) -> PerSample:
     """Return a figure of each image under a condition, or a mean over conditions. Raises RunError without it."""
     ids, each = _recorded(side, condition, metric)
     return ids, each if each.ndim == 1 else each.mean(axis=1)
 
 
-def _recorded(side: Recorded, condition: str, metric: str) -> PerSample:
+def _recorded(side: CheckpointRecords, condition: str, metric: str) -> PerSample:
     """Return the same, of few-shot heads a figure for each draw."""
     columns, shares = columns_of(metric, draws_of(side.described.heads)), shares_of(condition)
     if not columns:
@@ -182,13 +182,13 @@ def _recorded(side: Recorded, condition: str, metric: str) -> PerSample:
     return ids, np.sum(parts, axis=0)
 
 
-def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+def recorded_difference(first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str) -> Difference:
     """Return how the second's figure differs from the first's on the images that both have. Raises RunError without."""
     (first_ids, before), (second_ids, after) = (_recorded(side, condition, metric) for side in (first, second))
     ids = common_ids([first_ids, second_ids])
     if not len(ids):
         raise nothing_common(first, second, condition)
-    before, after = aligned(first_ids, before, ids), aligned(second_ids, after, ids)
+    before, after = align(first_ids, before, ids), align(second_ids, after, ids)
     if before.ndim > 1:
         return of_draws(before, after)
     return of_means(before, after, binary=_is_binary(metric) and len(shares_of(condition)) == 1)
@@ -204,7 +204,7 @@ def _table_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[
     rows = []
     for text in texts:
         norm, knn = manifest.norm(text), cells[text, "knn"]
-        largest, moved = finite(cells, text, f"{norm}_max"), cells.get((text, "moved"))
+        largest, moved = finite_or_none(cells, text, f"{norm}_max"), cells.get((text, "moved"))
         rows.append(
             (
                 *(text, str(knn["n"]), *(interval_cell(cells.get((text, metric))) for metric, _ in _MAIN)),
@@ -230,8 +230,8 @@ def _swept(cells: Cells, texts: Sequence[str], metrics: Sequence[str]) -> list[t
     for text in texts:
         shown = []
         for metric in metrics:
-            value = finite(cells, text, metric)
-            spread = finite(cells, text, metric.replace("few_shot(", "few_shot_spread("))
+            value = finite_or_none(cells, text, metric)
+            spread = finite_or_none(cells, text, metric.replace("few_shot(", "few_shot_spread("))
             said = "–" if value is None else f"{100 * value:.1f}"
             shown.append(said + (f" ± {100 * spread:.1f}" if spread is not None and metric.startswith("few") else ""))
         rows.append((text, *shown))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference
-from ...evaluations.records import Compared, PerSample, Recorded
+from ...evaluations.records import CheckpointRecords, Compared, PerSample
 from ...protocol.card import Samples
 from ..task import Task
 from .measures import METRICS, TERMS
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...display.table import CardPart, Section, TextTable
-    from ...evaluations.aggregate import Parts, Reading, Results
+    from ...evaluations.aggregate import Parts, RecordReader, Results
     from ...evaluations.family import Looks
     from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
@@ -34,23 +34,25 @@ class Features(Task):
     command, card, hub = "features", "features", "image-feature-extraction"
     samples = Samples("image", "images")
 
-    def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
+    def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
         from .results import feature_rows
 
         return feature_rows(reading, conditions)
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
-        from ...evaluations.aggregate import column_of, readable
+        from ...evaluations.aggregate import column_of, readable_rows
 
-        read = readable(run.table(checkpoint, condition, ["label", "knn", "error"]))
+        read = readable_rows(run.table(checkpoint, condition, ["label", "knn", "error"]))
         return float((column_of(read, "label") == column_of(read, "knn")).mean()) if len(read) else None
 
-    def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+    def difference(
+        self, first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
+    ) -> Difference:
         from .results import recorded_difference
 
         return recorded_difference(first, second, condition, metric)
 
-    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+    def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         from .results import per_sample
 
         return per_sample(side, condition, metric)

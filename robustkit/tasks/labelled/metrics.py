@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from ...common.intervals import Floats, bootstrap, calibration_error, calibration_interval, wilson
 from ...display.table import TextTable
 from ...errors import PluginError
-from ...evaluations.aggregate import Gatherer, Number, Parts, Reading, Result, column_of, readable
+from ...evaluations.aggregate import Gatherer, Number, Parts, RecordReader, Result, column_of, readable_rows
 from ...evaluations.attacks.results import is_stage_column
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
-from ...evaluations.metrics import named
-from ...evaluations.registry import kind_of, plugged
+from ...evaluations.metrics import metric_named
+from ...evaluations.registry import kind_of, plugin_family
 from ...protocol.condition import CLEAN
 from .measures import METRICS
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "linf", "l2"}
 
 
-def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
+def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint: of single conditions, of means over corruptions, and of several maps."""
     rows: list[dict[str, Any]] = []
     summaries: dict[AnyFamily, Summary | None] = {}
@@ -45,7 +45,7 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
             continue
         takers = [gatherer for gatherer in reading.gatherers.values() if gatherer.wants(reading.checkpoint, condition)]
         table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family, takers)))
-        read = readable(table)
+        read = readable_rows(table)
         for taker in takers:
             taker.take(reading.checkpoint, condition, read)
         flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
@@ -67,8 +67,8 @@ def classification_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
 def checked_numbers(family: AnyFamily, condition: str, read: pa.Table) -> Iterator[Number]:
     """Yield the numbers of a family. Raise PluginError for one that is not its own."""
     for number in family.aggregator.numbers(read):
-        if plugged(kind_of(condition)) is not None and (
-            named(family.words.metrics, number[0]) is None or named(METRICS, number[0]) is not None
+        if plugin_family(kind_of(condition)) is not None and (
+            metric_named(family.words.metrics, number[0]) is None or metric_named(METRICS, number[0]) is not None
         ):
             raise PluginError(
                 f"the family of {condition} gives {number[0]!r}; expected one of the metrics of its words, with a name "

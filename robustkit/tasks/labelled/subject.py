@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from attacks import AttackResult, DenseAttack
-from attacks.model_access import answered, members
+from attacks.model_access import is_answer, label_mask
 
 from ...common.randomness import SampleRng, upload
 from ...data.dataset import Sample
 from ...evaluations.attacks.evaluate import attacked_labels, build_attack
-from ...evaluations.subject import Batch, Subject
+from ...evaluations.subject import Batch, EvaluatedModel
 from ...protocol.condition import Condition
 
 CLASSIFICATION = pa.schema(
@@ -51,7 +51,7 @@ not be read; all but id and label are null then.
 """
 
 
-class LabelledSubject(Subject):
+class LabelledSubject(EvaluatedModel):
     """One model on its device under one card, whose inputs the task's own subject knows; rows of `CLASSIFICATION`."""
 
     schema = CLASSIFICATION
@@ -80,12 +80,12 @@ class LabelledSubject(Subject):
         log_probability = logits.log_softmax(dim=1)
         if any(sample.label < 0 for sample in samples):
             return self._unlabelled(logits, samples)
-        finite = answered(logits).tolist()
+        finite = is_answer(logits).tolist()
         ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices
         if self.valid is not None:
             ranked = torch.tensor(self.valid)[ranked]
         # For one label this is its own log-probability, to the bit.
-        theirs = members(self.accepted(samples), logits)
+        theirs = label_mask(self.accepted(samples), logits)
         log_likelihood = log_probability.masked_fill(~theirs, -torch.inf).logsumexp(dim=1)
         accepted = [sample.valid or (sample.label,) for sample in samples]
         best = ranked.tolist()
@@ -104,7 +104,7 @@ class LabelledSubject(Subject):
         sure, best = logits.softmax(dim=1).max(dim=1)
         if self.valid is not None:
             best = torch.tensor(self.valid)[best]
-        best = best.masked_fill(~answered(logits), -1)
+        best = best.masked_fill(~is_answer(logits), -1)
         unknown = {name: [None] * len(samples) for name in ("correct", "top5", "nll")}
         return {
             "sample_id": [sample.id for sample in samples],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...common.intervals import calibration_error, calibration_gaps, wilson
-from ...display.svg import INK, Figure, Point, Style, dots, draw, percent, plain, roomy
+from ...display.svg import INK, Figure, Point, Style, dots, draw, percent, shorten_name, space_panels
 from ...display.table import CardPart, Grid, TextTable
 from ...display.text import Made, code
 from ...evaluations.aggregate import Gatherer
@@ -123,7 +123,7 @@ def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Styl
         shown = [entry for entry in entries if entry.checkpoint == checkpoint]
 
         def paint(canvas: Canvas, shown: Sequence[Reliability] = shown, look: Style = looks[checkpoint]) -> None:
-            roomy(canvas)
+            space_panels(canvas)
             grid = canvas.subplots(2, len(shown), squeeze=False, sharex=True, height_ratios=(3.2, 1))
             for column, entry in enumerate(shown):
                 _diagram(grid[0, column], grid[1, column], entry, look)
@@ -132,10 +132,10 @@ def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Styl
 
         yield draw(
             "calibration",
-            f"Reliability of {plain(checkpoint, 60)}",
+            f"Reliability of {shorten_name(checkpoint, 60)}",
             300,
             paint,
-            alt=f"Reliability of {plain(checkpoint, 60)}. {' '.join(map(_in_words, shown))}",
+            alt=f"Reliability of {shorten_name(checkpoint, 60)}. {' '.join(map(_in_words, shown))}",
             caption="Accuracy by confidence in 15 bins, with 95 % intervals; on the dashed line confidence equals "
             "accuracy, below it confidence is too high. Below: samples in each bin.",
             name=checkpoint,
@@ -152,7 +152,7 @@ def _diagram(upper: Axes, lower: Axes, entry: Reliability, look: Style) -> None:
         [entry.accuracy[place] for place in filled],
         Style(look.colour, look.marker, "none"),
     )
-    upper.set_title(f"{plain(entry.condition, 30)}\nECE {percent(entry.error)}, n = {sum(entry.counts)}")
+    upper.set_title(f"{shorten_name(entry.condition, 30)}\nECE {percent(entry.error)}, n = {sum(entry.counts)}")
     upper.set_xlim(-2, 102)
     upper.set_ylim(-2, 104)
     lower.bar([100 * (place + 0.5) / bins for place in range(bins)], entry.counts, width=90 / bins, color=look.colour)
@@ -167,7 +167,8 @@ def _in_words(entry: Reliability) -> str:
     """Return the error in words, with the fullest bin as an example."""
     fullest = max(range(len(entry.counts)), key=lambda place: entry.counts[place])
     said = (
-        f"{plain(entry.condition, 80)}: calibration error {percent(entry.error)} of {sum(entry.counts)} samples; "
+        f"{shorten_name(entry.condition, 80)}: calibration error {percent(entry.error)} "
+        f"of {sum(entry.counts)} samples; "
         f"the {entry.counts[fullest]} of mean confidence {percent(entry.confidence[fullest])} "
         f"are right {percent(entry.accuracy[fullest].value)} of the time"
     )

@@ -11,7 +11,7 @@ from ...errors import RunError
 from ...evaluations.family import families_of
 from ...evaluations.interface import share
 from ...evaluations.presenting import flag_lines
-from ...evaluations.records import Compared, Recorded
+from ...evaluations.records import CheckpointRecords, Compared
 from ...evaluations.registry import words_of
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
@@ -21,7 +21,7 @@ from .tables import Reliabilities, calibration_figures, card_parts, class_grids
 
 if TYPE_CHECKING:
     from ...display.table import CardPart, TextTable
-    from ...evaluations.aggregate import Gatherer, Parts, Reading, Results
+    from ...evaluations.aggregate import Gatherer, Parts, RecordReader, Results
     from ...evaluations.family import Looks
     from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
@@ -36,7 +36,7 @@ class Labelled(Task):
     paired: ClassVar[Mapping[str, str]] = {"top1": "correct", "top5": "top5", "nll": "nll"}
     truth = ("label", "correct", "nll")
 
-    def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
+    def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
         return classification_rows(reading, conditions)
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
@@ -49,7 +49,7 @@ class Labelled(Task):
         of_families = (kind for family in families_of(manifest) for kind in family.aggregator.gatherers())
         return (Reliabilities, WeakClasses, *of_families)
 
-    def read_ahead(self, side: Recorded, condition: str) -> None:
+    def read_ahead(self, side: CheckpointRecords, condition: str) -> None:
         with contextlib.suppress(RunError):  # a missing column is reported later
             side.samples(condition, [self.paired[name] for name in self.compared.shown])
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...common.intervals import Floats, enclosing, percentiles, resampled_figures
+from ...common.intervals import Floats, include_estimate, percentiles, resampled_figures
 from ...errors import DataError, ModelError
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Counts:
         return self._resampled[1]
 
 
-def averaged(parts: Iterable[tuple[float, Any]]) -> tuple[int, Floats, Floats]:
+def weighted_mean(parts: Iterable[tuple[float, Any]]) -> tuple[int, Floats, Floats]:
     """Return the number of images, `values` (4 + K,) and `resampled` (R, 4) of a weighted mean over conditions.
 
     parts: weights and counts, or what is kept of these; they need not be in memory together.
@@ -172,10 +172,10 @@ def interval(resampled: Floats, n: int, value: float) -> tuple[float, float]:
     if not len(finite):  # so it is where the figure itself is not finite
         return NO_INTERVAL
     low, high = np.percentile(finite, percentiles(n))
-    return enclosing(value, float(low), float(high))
+    return include_estimate(value, float(low), float(high))
 
 
-def biased(value: float, resampled: Floats) -> bool:
+def is_biased(value: float, resampled: Floats) -> bool:
     """Whether the bootstrap's bias is too large to ignore (Efron and Tibshirani 1993, section 10.3).
 
     Classes that are in few images bias a mean over classes. Where there are many, a 95 % interval covers far less.

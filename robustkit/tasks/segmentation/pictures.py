@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from ...common.files import bytes_of
 from ...data.dataset import Sample
 from ...data.scenes import LabelledScenes
-from ...display.sheet import FAINT, INK, PAPER, RULE, fitted, font
+from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...errors import BadImageError
 from ...evaluations.family import family_of
 from ...evaluations.registry import words_of
@@ -104,9 +104,9 @@ def draw(sheet: Examples) -> Image.Image:
     tall = [max(pixels.shape[0] for pixels in row) for row in rows]
     canvas = Image.new("RGB", (width, head + sum(tall) + len(tall) * (line + 28) + margin), PAPER)
     pen = ImageDraw.Draw(canvas)
-    pen.text((margin, 26), fitted(sheet.title, 30, width - 2 * margin), INK, font(30))
+    pen.text((margin, 26), fit_text(sheet.title, 30, width - 2 * margin), INK, font(30))
     line_said = f"{sheet.line}; grey: background or not counted"
-    pen.text((margin, 68), fitted(line_said, 17, width - 2 * margin), FAINT, font(17))
+    pen.text((margin, 68), fit_text(line_said, 17, width - 2 * margin), FAINT, font(17))
     for place, entries in enumerate(legend):
         x = margin
         for colour, name, wide in entries:
@@ -116,8 +116,8 @@ def draw(sheet: Examples) -> Image.Image:
             x += wide
     for column, (first, second) in enumerate(sheet.headings):
         x = margin + column * (TILE + gap)
-        pen.text((x, head - 48), fitted(first, 16, TILE), INK, font(16))
-        pen.text((x, head - 26), fitted(second, 16, TILE), FAINT, font(16))
+        pen.text((x, head - 48), fit_text(first, 16, TILE), INK, font(16))
+        pen.text((x, head - 26), fit_text(second, 16, TILE), FAINT, font(16))
     top = head
     for index, (row, pixels, height) in enumerate(zip(sheet.rows, rows, tall, strict=True)):
         if index:
@@ -126,7 +126,7 @@ def draw(sheet: Examples) -> Image.Image:
             x = margin + column * (TILE + gap)
             canvas.paste(Image.fromarray(shown), (x, top))
             for place, text in enumerate(tile.lines):
-                pen.text((x, top + height + 4 + line * place), fitted(text, 16, TILE), INK, font(16))
+                pen.text((x, top + height + 4 + line * place), fit_text(text, 16, TILE), INK, font(16))
         top += height + line + 28
     return canvas
 
@@ -144,7 +144,7 @@ def _legend(sheet: Examples, width: int) -> list[list[tuple[tuple[int, int, int]
             there |= set() if tile.labels is None else set(np.unique(tile.labels).tolist())
     lines: list[list[tuple[tuple[int, int, int], str, int]]] = [[]]
     for place in sorted(there - {-1, *_plain(sheet)}):
-        name = fitted(sheet.class_names[place], 16, 240)
+        name = fit_text(sheet.class_names[place], 16, 240)
         wide = 24 + round(font(16).getlength(name)) + 24
         if lines[-1] and sum(entry[2] for entry in lines[-1]) + wide > width:
             lines.append([])

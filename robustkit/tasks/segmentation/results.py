@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats
-from ...evaluations.aggregate import FEWEST, Parts, Reading, Result
+from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result
 from ...evaluations.corruptions.condition import possible_means
 from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.metrics import LEFT_OUT
-from ...evaluations.records import Recorded, common_ids, nothing_common
+from ...evaluations.records import CheckpointRecords, common_ids, nothing_common
 from ...evaluations.registry import is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN
-from .counts import COLUMNS, METRICS, NO_INTERVAL, Counts, averaged, biased, interval, mean_known
+from .counts import COLUMNS, METRICS, NO_INTERVAL, Counts, interval, is_biased, mean_known, weighted_mean
 from .subject import BY_RUN
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator
     values = counts.values.tolist()
     for place, metric in enumerate(METRICS):
         bounds = counts.intervals[place] if n >= FEWEST else NO_INTERVAL
-        doubt = [BIASED] * (n >= FEWEST and biased(values[place], counts.resampled[:, place]))
+        doubt = [BIASED] * (n >= FEWEST and is_biased(values[place], counts.resampled[:, place]))
         yield Result(condition, metric, values[place], n, *bounds, [*flags, *notes.get(metric, []), *doubt])
     for place, (name, seen) in enumerate(zip(_distinct(names), counts.seen.tolist(), strict=True), len(METRICS)):
         if seen:
@@ -143,7 +143,7 @@ def _mean(
     members, clean = [same[text] for text in shares], same.get(CLEAN.text)
     lack = f"{expected - n} of {expected} samples lack some of its conditions; left out"
     flags = merged_flags(members) + [lack] * (n < expected)
-    _, values, resampled = averaged(zip(shares.values(), members, strict=True))
+    _, values, resampled = weighted_mean(zip(shares.values(), members, strict=True))
     figures = {metric: (values[place], resampled[:, place]) for place, metric in enumerate(METRICS)}
     notes = _notes(members, names)
     if clean is not None:
@@ -153,7 +153,7 @@ def _mean(
         notes["retention"] += _notes([*members, clean], names)["miou"]
     for metric, (value, drawn) in figures.items():
         bounds = interval(drawn, n, float(value)) if n >= FEWEST else NO_INTERVAL
-        doubt = [BIASED] * (n >= FEWEST and biased(value, drawn))
+        doubt = [BIASED] * (n >= FEWEST and is_biased(value, drawn))
         yield Result(mean, metric, float(value), n, *bounds, [*flags, *notes.get(metric, []), *doubt])
     if not is_over_groups(mean):
         return
@@ -190,7 +190,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return [name if often[name] == 1 else f"{name} {place}" for place, name in enumerate(names)]
 
 
-def segmentation_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
+def segmentation_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint: of single conditions, and of means over corruptions."""
     data = reading.manifest.data
     every, expected = data.class_names, data.n
@@ -225,7 +225,7 @@ class Scenes:
         return cls(counts.ids, counts.values, counts.resampled)
 
 
-def scene_ids(side: Recorded, condition: str) -> pa.Array:
+def scene_ids(side: CheckpointRecords, condition: str) -> pa.Array:
     """Return the images that could be read under a condition, in their order. Raises RunError without records."""
     if ("ids", condition) not in side.memo:
         scenes = side.memo["scenes", condition] = Scenes.of(Counts.of(side.table(condition, list(COLUMNS)), ()))
@@ -233,7 +233,7 @@ def scene_ids(side: Recorded, condition: str) -> pa.Array:
     return side.memo["ids", condition]
 
 
-def scenes_of(side: Recorded, condition: str, ids: pa.Array) -> Scenes:
+def scenes_of(side: CheckpointRecords, condition: str, ids: pa.Array) -> Scenes:
     """Return the figures under a condition of the images with these ids, all of which it has."""
     kept: Scenes | None = side.memo.get(("scenes", condition))
     if kept is None or not kept.ids.equals(ids):
@@ -242,7 +242,7 @@ def scenes_of(side: Recorded, condition: str, ids: pa.Array) -> Scenes:
     return kept
 
 
-def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+def recorded_difference(first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str) -> Difference:
     """Return how the second's figure differs from the first's under a condition, or a mean over conditions.
 
     Raises:
@@ -270,13 +270,13 @@ def scene_difference(
     nll.
     """
     place = METRICS.index(metric)
-    (n, before, drawn_before), (_, after, drawn_after) = averaged(first), averaged(second)
+    (n, before, drawn_before), (_, after, drawn_after) = weighted_mean(first), weighted_mean(second)
     with np.errstate(invalid="ignore"):
         resampled = drawn_after[:, place] - drawn_before[:, place]
     return of_resamples(float(before[place]), float(after[place]), resampled, n, FEWEST)
 
 
-def other_mask(first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
+def other_mask(first: CheckpointRecords, second: CheckpointRecords, condition: str) -> tuple[int, str]:
     """Return how many images both have, and which of them has another mask; empty if none."""
     tables = [side.table(condition, ["sample_id", "labelled", "error"]) for side in (first, second)]
     read = [table.filter(table["error"].is_null()) for table in tables]

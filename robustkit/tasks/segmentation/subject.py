@@ -19,7 +19,7 @@ from attacks import AttackResult, DenseAttack
 from ...common.randomness import SampleRng
 from ...data.dataset import Dataset, Sample
 from ...data.images import MAX_RESIZED
-from ...data.scenes import LabelledScenes, open_scenes, whole
+from ...data.scenes import LabelledScenes, open_scenes, read_whole
 from ...errors import BadImageError, DataError
 from ...evaluations.attacks.evaluate import build_attack
 from ...evaluations.subject import Batch, ImageSubject, Reader, Settings
@@ -132,7 +132,7 @@ class SceneImages:
 
     def reader(self, condition: Condition) -> Reader:
         """Return the reader of samples, which is the same for every condition."""
-        return lambda sample: whole(self.dataset, sample)
+        return lambda sample: read_whole(self.dataset, sample)
 
     def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
         """Return the label map of a sample. Raises BadImageError, too, for a picture so thin that windows on it would

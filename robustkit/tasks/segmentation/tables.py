@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...display.svg import Figure, Point, dots, draw, labels, legend, listed, panels, percent, plain, style
+from ...display.svg import Figure, Point, dots, draw, labels, legend, list_some, panels, percent, shorten_name, style
 from ...display.table import CardPart, TextTable
 from ...display.text import code
 from ...evaluations.attacks.condition import starts_from
 from ...evaluations.corruptions.tables import retention_tables
-from ...evaluations.metrics import Cells, SummaryRow, finite, percent_cell
+from ...evaluations.metrics import Cells, SummaryRow, finite_or_none, percent_cell
 from ...evaluations.registry import is_over_groups, kind_of, words_of
 from ...protocol.condition import CLEAN
 from ..condition_table import ConditionTable
@@ -50,7 +50,7 @@ def _classes(checkpoint: str, cells: Cells) -> Iterator[TextTable]:
     names = dict.fromkeys(metric for condition, metric in cells if condition in shown and metric.startswith("iou("))
     rows, values = [], []
     for metric in names:
-        fractions = [finite(cells, condition, metric) for condition in shown]
+        fractions = [finite_or_none(cells, condition, metric) for condition in shown]
         first = cells.get((shown[0], metric))
         rows.append((metric[4:-1], "0" if first is None else str(first["n"]), *map(percent_cell, fractions)))
         values.append((None, *fractions))
@@ -169,9 +169,9 @@ def class_figures(entries: Sequence[Classes]) -> Iterator[Figure]:
             f"IoU by class{several}",
             20 + 18 * -(-len(keys) // 2) + (58 + 17 * len(chosen)) * -(-len(group) // 2),
             paint,
-            alt=f"IoU by class. {listed([_in_words(entry, names[entry.checkpoint]) for entry in group])}.",
-            caption=f"Classes by the IoU of {plain(entries[0].checkpoint, 40)}, {plain(conditions[0], 60)}, lowest "
-            f"first.{lowest} Intervals and numbers are in the tables.",
+            alt=f"IoU by class. {list_some([_in_words(entry, names[entry.checkpoint]) for entry in group])}.",
+            caption=f"Classes by the IoU of {shorten_name(entries[0].checkpoint, 40)}, "
+            f"{shorten_name(conditions[0], 60)}, lowest first.{lowest} Intervals and numbers are in the tables.",
             name=" ".join(entry.checkpoint for entry in group),
         )
 
@@ -181,6 +181,6 @@ def _in_words(entry: Classes, name: str) -> str:
     sentences = []
     for condition, points in entry.points.items():
         low = sorted((point.value, class_name) for class_name, point in points.items())[:2]
-        said = " and ".join(f"{plain(class_name, 40)} with {percent(value)}" for value, class_name in low)
-        sentences.append(f"{plain(condition, 60)} lowest {said}")
+        said = " and ".join(f"{shorten_name(class_name, 40)} with {percent(value)}" for value, class_name in low)
+        sentences.append(f"{shorten_name(condition, 60)} lowest {said}")
     return f"{name}: {', '.join(sentences)}"

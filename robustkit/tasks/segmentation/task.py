@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
-from ...display.table import Section, of_tables, together, with_flags
+from ...display.table import Section, join_tables, of_tables, with_flags
 from ...evaluations.attacks.results import curve_figures
 from ...evaluations.corruptions.figures import bar_figures, retention_bars
 from ...evaluations.family import families_of
 from ...evaluations.interface import Clause, percent, share
 from ...evaluations.metrics import Metric, Term, mean_share
 from ...evaluations.presenting import flag_lines, left_out_lines, of_family
-from ...evaluations.records import Compared, Recorded
+from ...evaluations.records import CheckpointRecords, Compared
 from ...evaluations.registry import words_of
 from ...protocol.condition import CLEAN
 from ..condition_table import CHANGE, ConditionTable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...display.table import CardPart, TextTable
-    from ...evaluations.aggregate import Parts, Reading, Results
+    from ...evaluations.aggregate import Parts, RecordReader, Results
     from ...evaluations.family import Looks
     from ...evaluations.metrics import Cells, SummaryRow
     from ...runs.folder import RunFolder
@@ -81,7 +81,7 @@ class Segmentation(Task):
     shows_compared = True
     command, card, hub = "segment", "segmentation", "image-segmentation"
 
-    def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
+    def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
         from .results import segmentation_rows
 
         return segmentation_rows(reading, conditions)
@@ -94,19 +94,21 @@ class Segmentation(Task):
         counts = Counts.of(run.table(checkpoint, condition, COLUMNS), ()).of_classes(judged)
         return float(counts.values[METRICS.index(self.headline)]) if len(counts.ids) else None
 
-    def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+    def difference(
+        self, first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
+    ) -> Difference:
         from .results import recorded_difference
 
         if metric in _FIGURES:
             return recorded_difference(first, second, condition, metric)
         return super().difference(first, second, condition, metric)
 
-    def ids(self, side: Recorded, condition: str) -> pa.Array:
+    def ids(self, side: CheckpointRecords, condition: str) -> pa.Array:
         from .results import scene_ids
 
         return scene_ids(side, condition)
 
-    def other_truth(self, first: Recorded, second: Recorded, condition: str) -> tuple[int, str]:
+    def other_truth(self, first: CheckpointRecords, second: CheckpointRecords, condition: str) -> tuple[int, str]:
         from .results import other_mask
 
         return other_mask(first, second, condition)
@@ -154,7 +156,7 @@ class Segmentation(Task):
             flags = flag_lines(results, lambda text: words_of(text).in_results)
             return {
                 "conditions": ConditionTable.of(self, results, manifest).grids(flags),
-                "grids": with_flags(together(scene_tables(results)), flag_lines(results, of_family("corruptions"))),
+                "grids": with_flags(join_tables(scene_tables(results)), flag_lines(results, of_family("corruptions"))),
                 "examples": sheet_uri(run),
                 "left_out": left_out_lines(run),
             }

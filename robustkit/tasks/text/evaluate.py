@@ -17,7 +17,7 @@ from .documents import WORD, as_bytes, as_text
 
 if TYPE_CHECKING:
     from ...common.randomness import SampleRng
-    from ...evaluations.subject import Batch, Subject
+    from ...evaluations.subject import Batch, EvaluatedModel
     from ...protocol.condition import Condition
 
 SWAPPED = "AAA"
@@ -29,7 +29,7 @@ Draws = Sequence[float]
 DRAWS = 4
 
 
-def changed(text: str, draws: Sequence[Draws], share: float, change: Callable[[str, Draws], str]) -> str:
+def change_text(text: str, draws: Sequence[Draws], share: float, change: Callable[[str, Draws], str]) -> str:
     """Return a text in which each word whose first draw is below `share` is changed. draws: (words, DRAWS)."""
     each = iter(draws)
 
@@ -74,9 +74,9 @@ def _neighbours() -> dict[str, str]:
     near: dict[str, str] = {}
     for row, letters in enumerate(_ROWS):
         for place, letter in enumerate(letters):
-            beside = [(row, place - 1), (row, place + 1)]
+            in_row = [(row, place - 1), (row, place + 1)]
             above, below = [(row - 1, place), (row - 1, place + 1)], [(row + 1, place - 1), (row + 1, place)]
-            found = [(r, p) for r, p in (*beside, *above, *below) if 0 <= r < len(_ROWS) and 0 <= p < len(_ROWS[r])]
+            found = [(r, p) for r, p in (*in_row, *above, *below) if 0 <= r < len(_ROWS) and 0 <= p < len(_ROWS[r])]
             near[letter] = "".join(_ROWS[r][p] for r, p in found)
     return near
 
@@ -92,12 +92,12 @@ class PerturbationsEvaluator(Evaluator):
 
     words = VOCABULARY
 
-    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+    def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         texts = [as_text(row) for row in batch.inputs]
         most = max(len(WORD.findall(text)) for text in texts)
         draws = rng.uniform((most, DRAWS), condition.name).tolist()
         share, change = float(dict(condition.parameters)["rate"]) / 100, CHANGES[condition.name]
-        shown = [changed(text, drawn, share, change) for text, drawn in zip(texts, draws, strict=True)]
+        shown = [change_text(text, drawn, share, change) for text, drawn in zip(texts, draws, strict=True)]
         inputs = as_bytes(shown).to(subject.settings.device)
         return Shown(inputs, lambda: inputs, None)
 

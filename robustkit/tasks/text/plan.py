@@ -14,7 +14,7 @@ from ...evaluations.subject import Settings
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Contender, Plan
+from ...pipeline.plan import Plan, PlannedCheckpoint
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition, split_list
 from ...report.refresh import refresh
@@ -99,7 +99,7 @@ def _windows(model: LanguageModel, card: Card, request: TextRequest) -> Windows:
     return Windows(size, stride, said.get("targets") == "changed", kind)
 
 
-def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: TextRequest) -> Contender:
+def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: TextRequest) -> PlannedCheckpoint:
     shown = _windows(model, card, request)
 
     def subject(settings: Settings) -> TextSubject:
@@ -107,7 +107,7 @@ def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: Text
 
     windows = {"tokens": shown.size, "stride": shown.stride, "kind": shown.kind}
     entry = describe(model.identity, model.identity.preprocessing, windows=windows)
-    return Contender(entry, subject, Documents(dataset))
+    return PlannedCheckpoint(entry, subject, Documents(dataset))
 
 
 @takes_options_of(TextRequest)

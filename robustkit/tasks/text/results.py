@@ -12,12 +12,12 @@ from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats, intervals, resampled_figures
 from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, code
-from ...evaluations.aggregate import FEWEST, Parts, Reading, Result, Results, column_of, readable
+from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
 from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter, family_of
 from ...evaluations.interface import Clause
 from ...evaluations.metrics import Cells, is_finite
 from ...evaluations.presenting import flag_lines
-from ...evaluations.records import Recorded, common_ids, nothing_common
+from ...evaluations.records import CheckpointRecords, common_ids, nothing_common
 from ...evaluations.registry import kind_of, name_of, words_of
 from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry
@@ -51,13 +51,13 @@ def resampled(sums: Floats) -> Floats:
     return resampled_figures(lambda counts: figures(counts @ sums), len(sums))
 
 
-def text_rows(reading: Reading, conditions: Sequence[str]) -> Parts:
+def text_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
     """Return the rows of a checkpoint, of single conditions. Documents are resampled; few of them give no interval."""
     rows: list[dict[str, Any]] = []
     for condition in conditions:
         family = family_of(kind_of(condition))
         table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family)))
-        read = readable(table)
+        read = readable_rows(table)
         if not len(read):
             continue
         flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
@@ -79,7 +79,7 @@ def _is_wanted(family: AnyFamily, column: str) -> bool:
     return column in (*SUMS, "unknown", "sample_id", "error", *own)
 
 
-def recorded_difference(first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+def recorded_difference(first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str) -> Difference:
     """Return how the second's figure differs from the first's under a condition, over the same resampled documents.
 
     Raises:
@@ -176,7 +176,7 @@ class PerturbationsAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def doubts(self, reading: Reading, condition: str, read: pa.Table) -> list[str]:
+    def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
         card = reading.manifest.protocol
         changes = card.parameters.get("scoring", {}).get("targets") == "changed"
         return [_CHANGED.format(card=card.name)] if changes else []

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...data.dataset import Dataset, Sample
 from ...errors import BadImageError
-from ...evaluations.subject import Batch, Reader, Settings, Subject
+from ...evaluations.subject import Batch, EvaluatedModel, Reader, Settings
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from .documents import WORD, as_bytes, as_text
@@ -104,7 +104,7 @@ def lines(
         yield Line(branch, branch, max(len(branch) - len(wanted) + reached, 1), branch=True)
 
 
-def strided(line: Line, size: int, stride: int) -> Iterator[Window]:
+def strided_windows(line: Line, size: int, stride: int) -> Iterator[Window]:
     """Yield the windows of a line that predict anything, as in the guide of transformers to perplexity: each holds
     `size` tokens, those to predict among them, and begins `stride` after the one before; the last may be shorter. Each
     place counts in the first window that holds it. stride: below `size`, or first tokens of windows would not count.
@@ -118,7 +118,7 @@ def strided(line: Line, size: int, stride: int) -> Iterator[Window]:
         done, start = stop, start + stride
 
 
-def full(line: Line, size: int, stride: int) -> Iterator[Window]:
+def full_windows(line: Line, size: int, stride: int) -> Iterator[Window]:
     """Yield the windows of a line that predict anything: each holds `size` tokens before the last that it predicts, or
     all that there are; the last window, too. The next predicts `stride` more, and each place counts in the first window
     that predicts it.
@@ -139,7 +139,7 @@ _AT_ONCE = 1 << 27
 @dataclass(frozen=True)
 class Windows:
     """How a model reads a text: windows of `size` tokens, `stride` apart. changed: whether what is to be predicted is
-    changed with what is read. kind: `strided` or `full`, the functions of `lines`.
+    changed with what is read. kind: `strided_windows` or `full_windows`, the functions of `lines`.
     """
 
     size: int
@@ -155,11 +155,11 @@ class Windows:
     def cut(self, line: Line) -> Iterator[Window]:
         """Yield the windows of a line. A branch is no text of its own, and gets as much history as there may be."""
         if line.branch or self.kind == "full":
-            return full(line, self.history, self.stride)
-        return strided(line, self.size, self.stride)
+            return full_windows(line, self.history, self.stride)
+        return strided_windows(line, self.size, self.stride)
 
 
-class TextSubject(Subject):
+class TextSubject(EvaluatedModel):
     """One language model on its device under one card; rows of `TEXTS`. Its inputs are (B, n) UTF-8 bytes of documents,
     filled up with zeros.
     """

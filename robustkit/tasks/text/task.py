@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference
 from ...evaluations.metrics import Metric, Term, mean_share
-from ...evaluations.records import Compared, Recorded
+from ...evaluations.records import CheckpointRecords, Compared
 from ...protocol.card import Samples
 from ..task import Task
 
 if TYPE_CHECKING:
     from ...display.table import CardPart, Section, TextTable
-    from ...evaluations.aggregate import Parts, Reading, Results
+    from ...evaluations.aggregate import Parts, RecordReader, Results
     from ...evaluations.family import Looks
     from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
@@ -72,20 +72,22 @@ class Text(Task):
     samples = Samples("document", "documents")
     truth, differs = ("tokens",), "{} has {:.0f} and {:.0f} tokens to predict"
 
-    def rows(self, reading: Reading, conditions: Sequence[str]) -> Parts:
+    def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
         from .results import text_rows
 
         return text_rows(reading, conditions)
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
-        from ...evaluations.aggregate import readable
+        from ...evaluations.aggregate import readable_rows
         from .results import figures, sums_of
         from .subject import SUMS
 
-        read = readable(run.table(checkpoint, condition, [*SUMS, "error"]))
+        read = readable_rows(run.table(checkpoint, condition, [*SUMS, "error"]))
         return float(figures(sums_of(read).sum(axis=0))[0]) if len(read) else None
 
-    def difference(self, first: Recorded, second: Recorded, condition: str, metric: str) -> Difference:
+    def difference(
+        self, first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
+    ) -> Difference:
         from .results import FIGURES, recorded_difference
 
         if metric in FIGURES:

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event, Lock, Timer
 from typing import Any, Protocol
 
-from ...common.files import json_of, reason, text_of
+from ...common.files import json_of, reason_of, text_of
 from ...errors import CheckpointError, ModelError
 from . import tokenizer_process
 from .documents import WORD, Words
@@ -73,7 +73,7 @@ class FolderTokenizer:
             self._process = _Process(content)
         except (OSError, ValueError, _NoAnswerError) as fault:
             raise CheckpointError(
-                f"{file}: no tokenizer that can be read ({reason(fault)[:160]}); put it there with "
+                f"{file}: no tokenizer that can be read ({reason_of(fault)[:160]}); put it there with "
                 "tokenizer.save_pretrained(FOLDER)"
             ) from None
         self.file, self.size = file, self._process.size
@@ -177,7 +177,7 @@ def _named(file: Path, key: str) -> str | None:
     try:
         said = json_of(file, _SETTINGS)
     except (OSError, ValueError) as fault:
-        raise CheckpointError(f"{file}: not JSON ({reason(fault)}); expected the settings of a tokenizer") from None
+        raise CheckpointError(f"{file}: not JSON ({reason_of(fault)}); expected the settings of a tokenizer") from None
     token = said.get(key) if isinstance(said, Mapping) else None
     token = token.get("content") if isinstance(token, Mapping) else token
     return token if isinstance(token, str) else None

@@ -27,7 +27,7 @@ from torch import Tensor
 from attacks import DDN, FMN, AutoAttack, ThreatModel
 from attacks.threat import distance
 from robustkit.common.randomness import SampleRng
-from robustkit.protocol.card import number
+from robustkit.protocol.card import parse_number
 from scripts.bench.autoattack import Counting, load
 
 _ORDERS = {"linf": math.inf, "l2": 2, "l1": 1, "l0": 0}
@@ -98,7 +98,7 @@ def main() -> None:
             )
             if name == "FMN" and norm == "linf" and options.curve:
                 for text in options.curve.split(","):
-                    eps = float(number(text))
+                    eps = float(parse_number(text))
                     rng = SampleRng.of(ids, seed=0, condition="autoattack", device=options.device)
                     broken = AutoAttack(ThreatModel(norm, eps)).run(model, images, labels, rng=rng, batch_size=32)
                     standing = int((broken.broken_by < 0).sum())

@@ -22,7 +22,7 @@ from torch import Tensor
 from attacks import APGD, PGD, Attack, ThreatModel
 from robustkit.common.randomness import SampleRng
 from robustkit.models.identity import Classifier
-from robustkit.protocol.card import number
+from robustkit.protocol.card import parse_number
 from scripts.bench.autoattack import load
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     classifier, images, labels, ids = load(options)
     rows = []
     for text in options.eps.split(","):
-        threat, began = ThreatModel(options.norm, float(number(text))), time.perf_counter()
+        threat, began = ThreatModel(options.norm, float(parse_number(text))), time.perf_counter()
         least = strong(classifier, threat, images, labels, ids)
         floor = 100 * float(least.float().mean())
         print(f"{options.checkpoint}, {options.norm} {text}, {len(ids)} images: APGD-CE and APGD-T leave {floor:.1f} %")

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import robustkit
-from robustkit.common.randomness import drawn
-from robustkit.evaluations.aggregate import readable
+from robustkit.common.randomness import draw_samples
+from robustkit.evaluations.aggregate import readable_rows
 from robustkit.evaluations.attacks.two_phase.results import two_phase_share
 from robustkit.results.summary import Run
 from scripts.pages.writing import deliver, markdown
@@ -69,10 +69,10 @@ def from_whole(run: Run, second: int) -> Line:
     rest = [f"{way} {stage}" for stage in ("apgd-t", "fab-t", "square") for way in ("forwards", "backwards")]
     of_first = [f"{way} {stage}" for stage in ("clean", "apgd-ce") for way in ("forwards", "backwards")]
     names = ["sample_id", "error", "correct", "broken_by", *of_first, *rest]
-    records = readable(run.table(checkpoint, condition, names))
+    records = readable_rows(run.table(checkpoint, condition, names))
     early = pc.fill_null(pc.is_in(records["broken_by"], pa.array(["clean", "apgd-ce"])), False)
     standing = records.filter(pc.invert(early))
-    chosen = drawn(standing["sample_id"].to_pylist(), second, seed=run.manifest.seed, purpose="second phase")
+    chosen = draw_samples(standing["sample_id"].to_pylist(), second, seed=run.manifest.seed, purpose="second phase")
     some = standing.filter(pc.is_in(standing["sample_id"], pa.array(sorted(chosen))))
     kept = sum(some["correct"].to_pylist())
     share, (low, high) = two_phase_share(len(records), len(standing), len(some), kept)

@@ -32,9 +32,9 @@ from safetensors import safe_open
 import robustkit
 from robustkit.attention import capture
 from robustkit.common.files import write_whole
-from robustkit.data.images import to_pixels, unit
+from robustkit.data.images import to_pixels, to_unit_range
 from robustkit.errors import RobustkitError
-from robustkit.evaluations.records import Recorded
+from robustkit.evaluations.records import CheckpointRecords
 from robustkit.models.identity import Classifier
 from robustkit.pipeline.inputs import labelled_data
 from robustkit.results.summary import Run
@@ -117,7 +117,7 @@ def rows_of(run: Run, checkpoint: str, before: set[str]) -> dict[str, dict[str, 
 
 def bits_of(run: Run, checkpoint: str, condition: str) -> tuple[str, int]:
     """Return which samples were right, in the order of their ids, eight a byte, in base 64; and how many they are."""
-    right = Recorded(run, checkpoint).samples(condition, ["correct"]).columns["correct"]
+    right = CheckpointRecords(run, checkpoint).samples(condition, ["correct"]).columns["correct"]
     return base64.b64encode(np.packbits(right.astype(bool)).tobytes()).decode(), len(right)
 
 
@@ -129,7 +129,7 @@ def key_norm_spread(model: Classifier, data_dir: str, limit: int) -> float:
     shares = []
     with capture(model.network) as captured:
         for part in pixels.split(50):
-            model(unit(part))
+            model(to_unit_range(part))
             shares += [norms.std(dim=-1) / norms.mean(dim=-1) for norms in captured.key_norms]
             captured.clear()
     return float(torch.cat(shares).mean())

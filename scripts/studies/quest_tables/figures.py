@@ -15,7 +15,7 @@ from scripts.pages.writing import listed, means, span, spread
 from .evaluate import part_of
 from .trainings import Trainings
 
-ENOUGH = 5  # trainings of a formula: with fewer its own spread is not told
+ENOUGH = 5  # trainings of a formula: with fewer its own spread is unknown
 IMAGES = {"shapes": ("generated shapes", "embedded:shapes"), "cifar10": ("CIFAR-10", "CIFAR-10 test")}
 """What a family's trainings were on: in words, and the test images."""
 
@@ -158,7 +158,7 @@ class Table:
     note: str
     figures: tuple[Figure, ...]
 
-    def told(self, trainings: Trainings) -> str:
+    def reported(self, trainings: Trainings) -> str:
         """Return the note on the figures of these trainings."""
         names = (trainings.whole(figure.condition) for figure in self.figures)
         radii = [found[1] for name in names if (found := re.search(r"\beps=([^,)]+)", name))]

@@ -83,7 +83,9 @@ def tables(trainings: Trainings) -> Iterator[str]:
             mapped = condition == MAPS and any(part_of(MAPS).name in line["parts"] for line in trainings.lines)
             yield "The images have no boxes to score maps by." if mapped else "These trainings are not evaluated on it."
             continue
-        yield "\n\n".join(filter(None, [table.told(trainings), levels(trainings, found), _images(trainings, found)]))
+        yield "\n\n".join(
+            filter(None, [table.reported(trainings), levels(trainings, found), _images(trainings, found)])
+        )
 
 
 def _images(trainings: Trainings, figures: Sequence[Figure]) -> str:
@@ -207,14 +209,14 @@ def _compared(family: Family) -> Iterator[str]:
 def _if_wild(family: Family) -> str:
     """Return what p-values are worth where one formula's seeds spread more than others do, for each number of seeds."""
     formulas, strictest = sum(count > 1 for count in family.trainings.counts().values()), LEVEL / family.tested[0].tests
-    told = []
+    reported = []
     for seeds in sorted({each.alone.n for each in family.tested}, reverse=True):
         times = level_if_wild(seeds, formulas, strictest) / strictest
-        told.append(
+        reported.append(
             f"with {seeds} seeds a p of {LEVEL} is worth {level_if_wild(seeds, formulas):.2f}, and one at the "
             f"strictest of Holm's steps is up to {times:.0f} times too small"
         )
-    return f"{'; '.join(told)} (simulated)"
+    return f"{'; '.join(reported)} (simulated)"
 
 
 def families_of(records: Path) -> list[Family]:

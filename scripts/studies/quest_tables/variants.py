@@ -59,22 +59,22 @@ def variants(logs: Sequence[Log]) -> Iterator[str]:
 
 def in_short(logs: Sequence[Log]) -> str:
     """Return how many differences are beyond chance, and the largest of them or of all; '' without any."""
-    told = [
+    reported = [
         (f"{section.heading} {label}", found)
         for section in _sections(logs)
         for label, found in zip(section.groups, section.differences, strict=True)
         if found
     ]
-    if not told:
+    if not reported:
         return ""
-    p_values = holm([found.p_value for _, found in told])
-    every = [(*each, p_value) for each, p_value in zip(told, p_values, strict=True)]
+    p_values = holm([found.p_value for _, found in reported])
+    every = [(*each, p_value) for each, p_value in zip(reported, p_values, strict=True)]
     beyond = [each for each in every if each[2] < LEVEL]
     where, largest, p_value = max(beyond or every, key=lambda each: abs(each[1].value))
     return (
         "**With fewer images, at other rates, and CrossViT**, on shapes: "
-        f"{len(beyond)} of {len(told)} differences of quest from standard in clean top-1 are beyond chance; the largest"
-        f"{' of them' if beyond else ''} is {signed(largest)} points ({where}, p (Holm) {p_text(p_value)})."
+        f"{len(beyond)} of {len(reported)} differences of quest from standard in clean top-1 are beyond chance; the "
+        f"largest{' of them' if beyond else ''} is {signed(largest)} points ({where}, p (Holm) {p_text(p_value)})."
     )
 
 
@@ -126,11 +126,11 @@ def _options(logs: Sequence[Log], option: str, fits: Callable[[Log], bool], usua
 def _failures(groups: Mapping[float, Sequence[Log]]) -> str:
     """Return how many trainings of each formula failed."""
     logs = [log for found in groups.values() for log in found]
-    told = []
+    reported = []
     for name in FORMULAS:
         own = [log for log in logs if log.attention == name]
-        told.append(f"{sum(log.has_failed for log in own)} of {len(own)} with {name}")
-    return f"Trainings that failed: {listed(told)}."
+        reported.append(f"{sum(log.has_failed for log in own)} of {len(own)} with {name}")
+    return f"Trainings that failed: {listed(reported)}."
 
 
 def _later(groups: Mapping[float, Sequence[Log]]) -> str:
@@ -150,8 +150,8 @@ def _table(section: Section, adjusted: Iterator[float], tests: int) -> str:
     """Return accuracies by formula, how many failed, and how QUEST differs. adjusted: p-values of the differences, of
     so many tests.
     """
-    told = ("quest minus standard [95 %]", "p", "p (Holm)", "80 % power at", "seeds")
-    rows: list[tuple[str, ...]] = [(section.heading, *FORMULAS, *told)]
+    reported = ("quest minus standard [95 %]", "p", "p (Holm)", "80 % power at", "seeds")
+    rows: list[tuple[str, ...]] = [(section.heading, *FORMULAS, *reported)]
     for (label, logs), found in zip(section.groups.items(), section.differences, strict=True):
         cells = [_level(list(_by_seed(logs, name).values())) for name in FORMULAS]
         if found:
@@ -160,7 +160,7 @@ def _table(section: Section, adjusted: Iterator[float], tests: int) -> str:
             seeds = "" if p_value < LEVEL else seeds_text(found.value, spread_of(found), tests)
             cells += [signed(found), p_text(found.p_value), p_text(p_value), least, seeds]
         else:
-            cells += ["–"] * len(told)
+            cells += ["–"] * len(reported)
         rows.append((label, *cells))
     return markdown(rows)
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustkit.data.images import unit
+from robustkit.data.images import to_unit_range
 from robustkit.errors import RobustkitError
 from robustkit.tasks.segmentation.counts import class_counts
 from scripts.zoo.segmenter_recipe import Recipe, Scenes, batch
@@ -176,7 +176,7 @@ def mean_iou(tensors: dict[str, Tensor], scenes: Scenes, size: tuple[int, int]) 
     model = network(scenes.class_names, tensors).eval()
     total = torch.zeros(3, K, dtype=torch.int64)
     for image, labels in zip(scenes.images, scenes.labels, strict=True):
-        shown = functional.interpolate(unit(image)[None], size, mode="bilinear", antialias=True)
+        shown = functional.interpolate(to_unit_range(image)[None], size, mode="bilinear", antialias=True)
         logits = model(pixel_values=normalised(shown)).logits
         predicted = functional.interpolate(logits, labels.shape, mode="bilinear").argmax(dim=1)
         total += torch.stack(class_counts(predicted, labels[None], K))[:, 0]

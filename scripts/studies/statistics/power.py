@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustkit.common.differences import of_means, of_ranks
-from robustkit.protocol.card import number
+from robustkit.protocol.card import parse_number
 from robustkit.runs.folder import RunFolder
 
 _COUNTS = (10, 15, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1400, 2000)
@@ -65,7 +65,7 @@ def main() -> None:
     print("|" + "---|" * (3 + len(radii)))
     for one, other in combinations(distances, 2):
         pair = distances[one], distances[other]
-        tests = [wilcoxon, *(mcnemar(float(number(text))) for text in radii)]
+        tests = [wilcoxon, *(mcnemar(float(parse_number(text))) for text in radii)]
         cells = [f"{wilcoxon(*pair):.2g}", *(fewest(*pair, test) for test in tests)]
         print(f"| {one}, {other} | {' | '.join(cells)} |", flush=True)
 

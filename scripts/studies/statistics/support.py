@@ -1,11 +1,11 @@
-"""What a cheap condition on all samples adds to a dear one on few, on records of both: widths, errors, coverage.
+"""What a cheap condition on all samples adds to an expensive one on few, on records of both: widths, errors, coverage.
 
     python -m scripts.studies.statistics.support RUN 'autoattack(eps=2/255,version=standard)'
         --by RUN 'pgd(eps=2/255,steps=20)' --drawn 50,100,200
 
 Both conditions must have been evaluated on the same samples, so that what the few estimate is known. As often as
---draws says, m of them are drawn, and the dear figure of the others is hidden. Compared are the plain figure of the m
-and the supported one (docs/concepts/numbers.md).
+--draws says, m of them are drawn, and the expensive figure of the others is hidden. Compared are the plain figure of the
+m and the supported one (docs/concepts/numbers.md).
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ def plain(values: Floats, binary: bool) -> tuple[float, float, float]:
     return mean, mean - reach, mean + reach
 
 
-def draws(dear: Floats, cheap: Floats, sizes: list[int], times: int, seed: int = 0) -> Iterator[Found]:
-    """Yield what is found for each m. dear, cheap: (n,) of the same samples."""
+def draws(expensive: Floats, cheap: Floats, sizes: list[int], times: int, seed: int = 0) -> Iterator[Found]:
+    """Yield what is found for each m. expensive, cheap: (n,) of the same samples."""
     rng = np.random.default_rng(seed)
-    binary = set(np.unique(dear)) | set(np.unique(cheap)) <= {0.0, 1.0}
-    truth = float(dear.mean())
+    binary = set(np.unique(expensive)) | set(np.unique(cheap)) <= {0.0, 1.0}
+    truth = float(expensive.mean())
     for m in sizes:
         widths, weights, off, held = [], [], [], []
         for _ in range(times):
-            order = rng.permutation(len(dear))
+            order = rng.permutation(len(expensive))
             few, rest = order[:m], order[m:]
-            before = plain(dear[few], binary)
-            after = supported_mean(dear[few], cheap[few], cheap[rest], binary)
+            before = plain(expensive[few], binary)
+            after = supported_mean(expensive[few], cheap[few], cheap[rest], binary)
             widths.append((after.high - after.low) / (before[2] - before[1]))
             weights.append(after.weight)
             off.append((before[0] - truth, after.value - truth))
@@ -89,10 +89,10 @@ def table(options: argparse.Namespace) -> str:
     sizes = [int(text) for text in options.drawn.split(",")]
     if len(both) <= max(sizes):
         raise RunError(f"{len(both)} samples have both figures; expected more than --drawn {max(sizes)}")
-    dear, cheap = (np.array([side[sample] for sample in both]) for side in sides)
+    expensive, cheap = (np.array([side[sample] for sample in both]) for side in sides)
     widths = ("width, of the plain", "error, of the plain", "as good as plain with")
     rows: list[tuple[str, ...]] = [("drawn", "λ", *widths, "holds the figure of all %, plain")]
-    for found in draws(dear, cheap, sizes, options.draws):
+    for found in draws(expensive, cheap, sizes, options.draws):
         ratio = found.errors[1] / found.errors[0]
         # With n samples in all, the error of m drawn falls with (1/m - 1/n).
         equal = 1 / (1 / len(both) + ratio**2 * (1 / found.m - 1 / len(both)))
@@ -100,8 +100,8 @@ def table(options: argparse.Namespace) -> str:
         rows.append(
             (str(found.m), f"{found.weight:.2f}", f"{found.width:.2f}", f"{ratio:.2f}", f"{equal:.0f} samples", held)
         )
-    together = np.corrcoef(dear, cheap)[0, 1]
-    means = f"mean {dear.mean():.3f} by {cheap.mean():.3f}, correlation {together:.2f}"
+    together = np.corrcoef(expensive, cheap)[0, 1]
+    means = f"mean {expensive.mean():.3f} by {cheap.mean():.3f}, correlation {together:.2f}"
     return f"{len(both)} samples, {means}\n\n{markdown(rows)}"
 
 
@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the table. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
-    parser.add_argument("condition", help="the dear one")
+    parser.add_argument("condition", help="the expensive one")
     parser.add_argument("--by", nargs=2, required=True, metavar=("RUN", "CONDITION"), help="the cheap one")
     parser.add_argument("--figures", nargs=2, default=["correct", "correct"], help="their columns; abpc confidence")
     parser.add_argument("--drawn", default="50,100,200")

@@ -5,7 +5,7 @@
 
 Without a run: of a share of samples that are right, the exact probabilities, since the capital of the bettors depends
 on the counts alone; of paired differences, simulations. Next to them the n with 90 % power where it is fixed before,
-by the normal approximation, which has to be told the gap.
+by the normal approximation, which must know the gap.
 
 With a run that has all its records, and a baseline: how many samples rules would have taken, over random orders of the
 samples.

@@ -18,11 +18,19 @@ from torch.nn import functional
 from robustkit.common.differences import of_draws
 from robustkit.common.intervals import draws_interval
 from robustkit.errors import ModelError
-from robustkit.evaluations.records import Recorded
+from robustkit.evaluations.records import CheckpointRecords
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.summary import Run
 from robustkit.runs.folder import RunFolder
-from robustkit.tasks.features.heads import answers, best_strength, draws, fit, folds, logits, shuffled
+from robustkit.tasks.features.heads import (
+    best_strength,
+    few_shot_draws,
+    fit,
+    fold_of,
+    logits,
+    nearest_answers,
+    shuffled,
+)
 from robustkit.tasks.features.results import recorded_difference
 
 sklearn = pytest.importorskip("sklearn", reason="scikit-learn is of the extra test")
@@ -76,7 +84,7 @@ def test_neighbours_and_average_precision_are_scikit_learns() -> None:
     places, labels = rng.integers(0, 7, 300), rng.integers(0, 7, 80)
     train[250:], test[60:] = train[:50], test[40:60]  # ties
     given = [torch.from_numpy(each) for each in (test, labels, unit(train), places)]
-    voted, precision = answers(*given, (5, 20, 200), 0.07, 7)  # type: ignore[arg-type]
+    voted, precision = nearest_answers(*given, (5, 20, 200), 0.07, 7)  # type: ignore[arg-type]
     for k, found in voted.items():
         assert found.tolist() == theirs(train, places, k).predict(unit(test)).tolist()
     cosines = (given[0] / given[0].norm(dim=1, keepdim=True)) @ given[2].T
@@ -86,9 +94,9 @@ def test_neighbours_and_average_precision_are_scikit_learns() -> None:
 
 def test_blocks_of_queries_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     given = torch.randn(50, 8, dtype=torch.float64), torch.arange(50) % 4, torch.randn(90, 8, dtype=torch.float64)
-    whole = answers(*given, torch.arange(90) % 4, (3, 9), 0.07, 4)
+    whole = nearest_answers(*given, torch.arange(90) % 4, (3, 9), 0.07, 4)
     monkeypatch.setattr("robustkit.tasks.features.heads._AT_ONCE", 7 * 90)
-    parts = answers(*given, torch.arange(90) % 4, (3, 9), 0.07, 4)
+    parts = nearest_answers(*given, torch.arange(90) % 4, (3, 9), 0.07, 4)
     assert all(torch.equal(whole[0][k], parts[0][k]) for k in (3, 9)) and torch.equal(whole[1], parts[1])
 
 
@@ -121,11 +129,11 @@ def test_cross_validation_finds_the_strength_that_noise_needs() -> None:
 @pytest.mark.parametrize("classes", [2, 3, 6, 10])
 def test_each_fold_has_its_share_of_each_class(classes: int) -> None:
     places = torch.arange(7 * classes) % classes
-    fold = folds(places)
+    fold = fold_of(places)
     for out in range(3):
         assert set(places[fold == out].bincount(minlength=classes).tolist()) <= {2, 3}
     assert max(fold.bincount()) - min(fold.bincount()) <= 2
-    points = functional.one_hot(places).double()  # plain to see: any fold is told from the others
+    points = functional.one_hot(places).double()  # plain to see: any fold differs from the others
     assert best_strength(points, places, [f"{at:03d}" for at in range(len(places))], classes, 0) >= 0.1
     weights = fit(points[fold != 0], places[fold != 0], classes, 1e-4)
     assert (logits(points[fold == 0], weights).argmax(dim=1) == places[fold == 0]).all()
@@ -138,7 +146,7 @@ def test_no_strength_is_chosen_where_each_class_has_one_image() -> None:
 
 def test_few_images_are_drawn_evenly_and_as_a_function_of_their_ids() -> None:
     places, ids = torch.tensor([0, 1, 2] * 10), [f"{place:02d}" for place in range(30)]
-    found = {(shots, draw): chosen for shots, draw, chosen in draws(places, ids, (1, 2, 5), 3, 0)}
+    found = {(shots, draw): chosen for shots, draw, chosen in few_shot_draws(places, ids, (1, 2, 5), 3, 0)}
     assert len(found) == 9 and len({tuple(found[2, draw].tolist()) for draw in range(3)}) == 3
     for (shots, draw), chosen in found.items():
         assert places[chosen].bincount().tolist() == [shots] * 3
@@ -172,7 +180,7 @@ def test_records_are_what_scikit_learn_says_of_the_same_features(place: Path, do
     scale = np.sqrt(((train - mean) ** 2).mean())
     known = LogisticRegression(C=1 / (float(kept["strength"]) * len(train)), tol=1e-10, max_iter=10_000)
     assert clean["probe"] == known.fit((train - mean) / scale, places).predict((test - mean) / scale).tolist()
-    for shots, draw, chosen in draws(torch.from_numpy(places), features(place, "train")[0], (1, 3), 5, 0):
+    for shots, draw, chosen in few_shot_draws(torch.from_numpy(places), features(place, "train")[0], (1, 3), 5, 0):
         few = LogisticRegression(C=1 / (0.01 * len(chosen)), tol=1e-10, max_iter=10_000)
         few.fit(((train - mean) / scale)[chosen], places[chosen])
         assert clean[f"few_shot {shots} {draw}"] == few.predict((test - mean) / scale).tolist()
@@ -240,9 +248,9 @@ def test_page_terminal_comparison_and_gate_show_them(place: Path, done: Path, tm
         read = run.table(name, "clean").sort_by("sample_id")
         columns = [read[f"few_shot 3 {draw}"].to_numpy() for draw in range(5)]
         sides.append(np.stack([column == read["label"].to_numpy() for column in columns], axis=1).astype(float))
-    assert recorded_difference(*(Recorded(run, name) for name in ("net", "other")), "clean", "few_shot(3)") == of_draws(
-        *sides
-    )
+    assert recorded_difference(
+        *(CheckpointRecords(run, name) for name in ("net", "other")), "clean", "few_shot(3)"
+    ) == of_draws(*sides)
     for value, expected in (("0.2", 0), ("0.999", 1)):
         rules = "\n".join(
             f'[[rule]]\nrequire = "{metric} under clean >= {value}"' for metric in ("knn", "knn(5)", "few_shot(3)")

@@ -33,7 +33,7 @@ from robustkit.results.published import read_published
 from robustkit.results.summary import Run
 from robustkit.tasks.text.condition import VOCABULARY
 from robustkit.tasks.text.documents import open_documents
-from robustkit.tasks.text.evaluate import CHANGES, DRAWS, NEIGHBOURS, changed
+from robustkit.tasks.text.evaluate import CHANGES, DRAWS, NEIGHBOURS, change_text
 from robustkit.tasks.text.language_model import load_language_model
 from robustkit.tasks.text.request import TextRequest
 from robustkit.tasks.text.subject import Documents, TextSubject, Windows
@@ -67,14 +67,16 @@ def test_swapped_places_are_a_function_of_seed_document_and_place() -> None:
     text = " ".join(f"w{place}" for place in range(400))
     both, alone = drawn(["a", "b"], 400), drawn(["a"], 900)
     swap = CHANGES["word-swap"]
-    first = changed(text, both[0], 0.05, swap)
-    assert first == changed(text, alone[0], 0.05, swap)  # whatever else is in the batch, however long it is
-    assert first != changed(text, both[1], 0.05, swap) and first != changed(text, drawn(["a"], 400, 1)[0], 0.05, swap)
-    rates = {rate: changed(text, both[0], rate / 100, swap).split() for rate in (1.5, 2.5, 5, 100)}
+    first = change_text(text, both[0], 0.05, swap)
+    assert first == change_text(text, alone[0], 0.05, swap)  # whatever else is in the batch, however long it is
+    assert first != change_text(text, both[1], 0.05, swap) and first != change_text(
+        text, drawn(["a"], 400, 1)[0], 0.05, swap
+    )
+    rates = {rate: change_text(text, both[0], rate / 100, swap).split() for rate in (1.5, 2.5, 5, 100)}
     places = {rate: {place for place, word in enumerate(words) if word == "AAA"} for rate, words in rates.items()}
     assert places[1.5] < places[2.5] < places[5] < places[100] == set(range(400))
     assert 8 <= len(places[5]) <= 34  # 20 expected, by three standard deviations
-    begun = changed(" ".join(text.split()[:100]), both[0], 0.05, swap)
+    begun = change_text(" ".join(text.split()[:100]), both[0], 0.05, swap)
     assert first.startswith(begun)  # what comes later changes nothing
 
 
@@ -99,7 +101,7 @@ def test_what_becomes_of_a_word(kind: str, word: str, draws: tuple[float, ...], 
 def test_blanks_stay_and_words_stay_in_line() -> None:
     text = " a  cat\tsees\n\n I \n"
     for kind in CHANGES:
-        shown = changed(text, drawn(["x"], 9)[0], 1.0, CHANGES[kind])
+        shown = change_text(text, drawn(["x"], 9)[0], 1.0, CHANGES[kind])
         assert re.sub(r"\S+", "w", shown) == re.sub(r"\S+", "w", text) and shown != text
     assert all(letter in NEIGHBOURS[other] for letter, near in NEIGHBOURS.items() for other in near)
     assert set(NEIGHBOURS["g"]) == set("fhtyvb") and len(NEIGHBOURS) == 26
@@ -139,7 +141,7 @@ def test_only_inputs_change_or_targets_too_by_hand(tmp_path: Path) -> None:
 def test_windows_equal_a_slow_loop(tmp_path: Path, page: Path, kind: str, size: int, stride: int) -> None:
     model = load_language_model(word_model(tmp_path / "m.safetensors"))
     for text in open_documents(page).source.held.values():  # type: ignore[attr-defined]
-        shown = changed(text, drawn(["x"], 99)[0], 0.3, CHANGES["word-swap"])
+        shown = change_text(text, drawn(["x"], 99)[0], 0.3, CHANGES["word-swap"])
         assert shown != text
         row = subject(model, size, stride, kind=kind)._row(text, shown)
         tokens, nll = slow_nll(model, text, shown, size, stride, kind)
@@ -163,7 +165,7 @@ def test_a_model_of_transformers_equals_its_own_loss_and_a_slow_loop(tmp_path: P
     with torch.no_grad():
         assert row["nll"] / row["tokens"] == pytest.approx(float(theirs(tokens, labels=tokens).loss), abs=1e-5)
     for changes in ("word-swap", "typo", "case"):  # changed words have several tokens
-        shown = changed(text, drawn(["x"], 99)[0], 0.4, CHANGES[changes])
+        shown = change_text(text, drawn(["x"], 99)[0], 0.4, CHANGES[changes])
         row, (count, nll) = subject(model, 64, 32)._row(text, shown), slow_nll(model, text, shown, 64, 32)
         assert (row["tokens"], row["nll"]) == (count, pytest.approx(nll, abs=1e-4))
         assert row["bytes"] == len(text.encode()) and row["words"] == len(text.split())

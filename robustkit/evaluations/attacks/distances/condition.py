@@ -9,7 +9,7 @@ from ....protocol.condition import CLEAN, ConditionPattern, Value
 from ...interface import Named, Place, PublishedNames, Vocabulary
 from ...metrics import Metric, Term, mean_share
 from ...registry import words_of
-from ..condition import parts
+from ..condition import attack_parts
 
 MEDIAN = Metric("median_distance", "median distance", better=1, least=0)
 AREA = mean_share("distance_area", "area under the curve %")
@@ -86,7 +86,7 @@ class DistanceWords(Vocabulary):
     published = PublishedNames(is_fixed=lambda name: name.startswith(("fmn(", "ddn(")))
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
-        name, given = parts(text)
+        name, given = attack_parts(text)
         words = [name.upper() + (f"-{given['steps']}" if "steps" in given else ""), norm_of(text)]
         return " ".join(words + [f"{key} {value}" for key, value in given.items() if key not in ("steps", "norm")])
 
@@ -99,7 +99,7 @@ class DistanceWords(Vocabulary):
 
 def norm_of(text: str) -> str:
     """Return the norm in which an attack measures."""
-    return parts(text)[1].get("norm", "linf")
+    return attack_parts(text)[1].get("norm", "linf")
 
 
 def distance_norm(text: str) -> str:

@@ -16,8 +16,8 @@ from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
 from ...family import Evaluator
 from ...interface import Cost
-from ...subject import Batch, Evaluation, Subject, show_attacked
-from ..evaluate import evaluated
+from ...subject import Batch, EvaluatedModel, Evaluation, show_attacked
+from ..evaluate import evaluate_shown
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class DistancesEvaluator(Evaluator):
         steps = int(dict(condition.parameters)["steps"])
         return Cost(steps + 2, steps)
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return how far the nearest wrong point is, and how the model does there, in full precision."""
         inputs = subject.inputs(batch.inputs)
         shown = show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
         kept = batch if subject.card.space == "pixels" else replace(batch, keep=())
-        done = evaluated(subject, kept, condition, shown)
+        done = evaluate_shown(subject, kept, condition, shown)
         assert shown.change is not None
         sizes = distance(cast(Norm, condition.norm), shown.change, torch.zeros_like(shown.change)).tolist()
         # A point that is right after all, where the attack found nothing, has no distance.

@@ -13,18 +13,18 @@ import pyarrow as pa
 from scipy.special import bdtr
 
 from ....common.intervals import Floats, bootstrap
-from ....display.svg import Figure, Point, draw, labels, legend, listed, panels, percent, plain
+from ....display.svg import Figure, Point, draw, labels, legend, list_some, panels, percent, shorten_name
 from ....display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
-from ....protocol.card import number
+from ....protocol.card import parse_number
 from ....protocol.condition import CLEAN
-from ...aggregate import EXCEEDS, FEWEST, Number, Reading, Result, column_of, mean_of, readable, share_of
+from ...aggregate import EXCEEDS, FEWEST, Number, RecordReader, Result, column_of, mean_of, readable_rows, share_of
 from ...family import Aggregator, Overview, Presenter, Summary
 from ...interface import ShortRow
 from ...metrics import SummaryRow, by_checkpoint
 from ...presenting import flag_lines, of_family
-from ...records import Bools, Layer, PerSample, Recorded, Right, decode_layers, head_name, not_paired
+from ...records import Bools, CheckpointRecords, Layer, Outcomes, PerSample, decode_layers, head_name, not_paired
 from ...registry import words_of
 from ..condition import starts_from
 from ..ranking import Strengths, distances_of, evaluated
@@ -58,7 +58,7 @@ _LEAST = 0.02
 """The share of the samples that may be missed without a flag, and one sample always: random starts differ."""
 
 
-def weak_flags(reading: Reading, condition: str, read: pa.Table) -> list[str]:
+def weak_flags(reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
     """Return a flag for each attack of a fixed radius that broke samples nearer than this one found.
 
     read: of the attack that looks for the smallest change, with `distance`.
@@ -78,7 +78,7 @@ def weak_flags(reading: Reading, condition: str, read: pa.Table) -> list[str]:
 class LeftStanding(Overview):
     """Attacks of a fixed radius that left standing what a nearer wrong point was found for."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
     def flags(self) -> dict[str, list[str]]:
@@ -95,7 +95,7 @@ class LeftStanding(Overview):
         return found
 
 
-def _others(reading: Reading, condition: str, read: pa.Table | None) -> Iterator[tuple[str, float, Floats, Bools]]:
+def _others(reading: RecordReader, condition: str, read: pa.Table | None) -> Iterator[tuple[str, float, Floats, Bools]]:
     """Yield the attacks of a fixed radius above 0 in the norm of a condition, on clean samples: their text, the radius
     in the units of records, and, of the samples that both have, the distances in `read` and what is right under them.
     """
@@ -106,11 +106,11 @@ def _others(reading: Reading, condition: str, read: pa.Table | None) -> Iterator
         if claim.norm != norm or claim.eps <= 0 or starts_from(other) != CLEAN.text:
             continue
         if (table := evaluated(reading, other, ["sample_id", "correct"])) is not None:
-            mine, theirs = shared(read["sample_id"].to_pylist(), table["sample_id"].to_pylist())
-            yield other, claim.eps, distances_of(read)[mine], Right.of(table).right[theirs]
+            mine, theirs = shared_samples(read["sample_id"].to_pylist(), table["sample_id"].to_pylist())
+            yield other, claim.eps, distances_of(read)[mine], Outcomes.of(table).right[theirs]
 
 
-def shared(first: Sequence[str], second: Sequence[str]) -> tuple[Places, Places]:
+def shared_samples(first: Sequence[str], second: Sequence[str]) -> tuple[Places, Places]:
     """Return the places of the samples that both have, in the order of the first: in the first, and in the second."""
     places = {name: place for place, name in enumerate(second)}
     common = [(place, places[name]) for place, name in enumerate(first) if name in places]
@@ -133,7 +133,7 @@ class Slopes:
     layers: Sequence[Layer]
 
 
-def slopes_of(reading: Reading) -> Slopes | None:
+def slopes_of(reading: RecordReader) -> Slopes | None:
     """Return the slopes that the records of `attention(clean)` have; None where there are none.
 
     Raises:
@@ -149,7 +149,7 @@ def slopes_of(reading: Reading) -> Slopes | None:
     except RunError:
         return None  # not asked for, or not evaluated yet
     for shard in every:
-        if not len(read := readable(shard)):
+        if not len(read := readable_rows(shard)):
             continue
         found = decode_layers(shard.schema.metadata, where)
         if layers and found != layers:
@@ -174,7 +174,7 @@ def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Itera
     A sample without a wrong point, whose distance is infinite, ranks last; ties share their rank. A sample with a slope
     that is not finite has no rank, and is left out. Nothing is yielded where all samples tie.
     """
-    mine, theirs = shared(ids, slopes.ids)
+    mine, theirs = shared_samples(ids, slopes.ids)
     finite = np.isfinite(slopes.means) & np.isfinite(slopes.heads).all(axis=1)
     kept = (distances[mine] > 0) & finite[theirs]
     far, theirs = distances[mine][kept], theirs[kept]
@@ -241,13 +241,13 @@ def by_chance(ranks: Floats, standard: Floats) -> float:
 class DistanceSummary(Summary):
     """The rows of each attack that looks for the smallest change."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordReader) -> None:
         self.reading, self.strengths, self.noted = reading, Strengths(reading), dict[str, list[str]]()
 
     def add(self, condition: str) -> list[Result]:
         columns = ("sample_id", "error", "correct", "distance", "nll")
         table, notes = self.reading.joined(self.reading.shards(condition, columns))
-        read = readable(table)
+        read = readable_rows(table)
         flags = [*self.reading.flags(condition, table), *notes]
         if not len(read):
             return []
@@ -258,7 +258,7 @@ class DistanceSummary(Summary):
         flags += weak_flags(self.reading, condition, read)
         self.strengths.take(condition, read)
         self.noted[condition] = flags
-        figures = list(numbers(distances, norm_of(condition)))
+        figures = list(distance_numbers(distances, norm_of(condition)))
         if self._slopes is not None:
             figures += correlations(read["sample_id"].to_pylist(), distances, self._slopes)
         return [Result(condition, *some, flags) for some in figures]
@@ -273,7 +273,7 @@ class DistanceSummary(Summary):
             yield from (Result(condition, OPTIMALITY.name, *figure, flags) for figure in found)
 
 
-def numbers(distances: Floats, norm: str) -> Iterator[Number]:
+def distance_numbers(distances: Floats, norm: str) -> Iterator[Number]:
     """Yield metric, value, n and 95 % interval of the distances (n,) of samples."""
     n = len(distances)
     middle, (low, high) = float(np.sort(distances)[(n - 1) // 2]), median_interval(distances)
@@ -281,7 +281,7 @@ def numbers(distances: Floats, norm: str) -> Iterator[Number]:
     yield MEDIAN.name, middle, n, low, high
     yield AREA.name, *mean_of(np.minimum(distances, FURTHEST[norm]) / FURTHEST[norm])
     for text in RADII[norm]:
-        yield f"{ACCURACY.name}{text})", *share_of(distances > float(number(text)))
+        yield f"{ACCURACY.name}{text})", *share_of(distances > float(parse_number(text)))
 
 
 def median_interval(values: Floats) -> tuple[float, float]:
@@ -368,7 +368,7 @@ def distance_figures(results: Sequence[SummaryRow], looks: Looks) -> Iterator[Fi
         curves: dict[str, list[tuple[float, Point]]] = {}
         for row in results:
             if row["condition"] == text and row["metric"].startswith(ACCURACY.name):
-                radius = float(number(_radius(row["metric"])))
+                radius = float(parse_number(_radius(row["metric"])))
                 curves.setdefault(row["checkpoint"], []).append((radius, Point.of(row)))
         if curves:
             yield _figure(text, curves, looks)
@@ -402,7 +402,7 @@ def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: L
         sentences.append(f"{names[checkpoint]} has {', '.join(shown)}")
     label, height = VOCABULARY.label(text), 300 + 18 * -(-len(curves) // 2)
     caption = f"{label}: the share of samples without a wrong point nearer than the radius; bands: 95 %."
-    alt = f"{plain(label, 90)}: {listed(sentences)}."
+    alt = f"{shorten_name(label, 90)}: {list_some(sentences)}."
     return draw("distances", f"Accuracy at every radius, {label}", height, paint, alt=alt, caption=caption, name=text)
 
 
@@ -416,18 +416,18 @@ class DistancesAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def summary(self, reading: Reading) -> Summary:
+    def summary(self, reading: RecordReader) -> Summary:
         return DistanceSummary(reading)
 
-    def overview(self, reading: Reading) -> Overview:
+    def overview(self, reading: RecordReader) -> Overview:
         return LeftStanding(reading)
 
     def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
         yield from ((text, RATIO.name) for text in common)
 
-    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+    def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         """Return ln distances of the samples that are predicted right, shares of the area, or whether samples stand at
         a radius. Raises RunError for another metric.
         """
@@ -440,7 +440,7 @@ class DistancesAggregator(Aggregator):
             furthest = FURTHEST[norm_of(condition)]
             return read.ids, np.minimum(distances, furthest) / furthest
         if metric.startswith(ACCURACY.name) and metric.endswith(")"):
-            return read.ids, (distances > float(number(_radius(metric)))).astype(np.float64)
+            return read.ids, (distances > float(parse_number(_radius(metric)))).astype(np.float64)
         raise not_paired(condition, metric, [RATIO.name, AREA.name, f"{ACCURACY.name}RADIUS)"])
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ....protocol.condition import ConditionPattern, Value
 from ...interface import Named, Place, Vocabulary
 from ...metrics import Term
-from ..condition import parts
+from ..condition import attack_parts
 
 _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
@@ -40,7 +40,7 @@ class PatchWords(Vocabulary):
     )
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
-        _, given = parts(text)
+        _, given = attack_parts(text)
         where = given.get("where", "corner")
         at = "" if where == "corner" else f", {where}"
         return f"patch of {given.get('size', '16')} pixels{at} ({_LOSSES.get(given.get('loss', 'ce'), '?')})"

@@ -14,8 +14,8 @@ from attacks.pgd import PatchResult
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
 from ...interface import Cost
-from ...subject import Batch, Evaluation, Subject
-from ..evaluate import AttacksEvaluator, evaluated
+from ...subject import Batch, EvaluatedModel, Evaluation
+from ..evaluate import AttacksEvaluator, evaluate_shown
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class PatchesEvaluator(AttacksEvaluator):
         steps, runs = int(given["steps"]), int(where.removeprefix("worst-of-")) if where.startswith("worst") else 1
         return Cost(runs * (steps + 1) + 2, runs * steps, at_most=bool(given["early_stop"]))
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return the columns of an attack, where the patches are, and which share of an image each is."""
         shown = self.show(subject, batch, condition, rng)
         assert isinstance(shown.result, PatchResult)
-        done, size = evaluated(subject, batch, condition, shown), int(dict(condition.parameters)["size"])
+        done, size = evaluate_shown(subject, batch, condition, shown), int(dict(condition.parameters)["size"])
         done.columns["patch_top"], done.columns["patch_left"] = shown.result.places.T.tolist()
         done.columns["patch_share"] = [size * size / math.prod(shown.inputs.shape[-2:])] * len(batch)
         return replace(done, change=None)

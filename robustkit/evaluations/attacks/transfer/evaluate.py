@@ -10,8 +10,8 @@ import torch
 from ....protocol.condition import Condition
 from ...family import Evaluator
 from ...inputs import attacked_inputs
-from ...subject import Batch, Evaluation, Subject
-from ..evaluate import build_attack, plugins_under, scored
+from ...subject import Batch, EvaluatedModel, Evaluation
+from ..evaluate import build_attack, plugins_under, score_images
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class TransferEvaluator(Evaluator):
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         return plugins_under(condition)
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return how the model does on the images that are passed on, in full precision.
 
         A difference in half precision may leave the ball by a rounding, so the sum is drawn back into ball and bounds.
@@ -42,7 +42,7 @@ class TransferEvaluator(Evaluator):
             change = (shown - inputs).float()
             if subject.card.space != "pixels":
                 change = change * subject.classifier.std
-        return Evaluation(scored(subject, batch, shown) | subject.distance(change, len(batch)))
+        return Evaluation(score_images(subject, batch, shown) | subject.distance(change, len(batch)))
 
 
 EVALUATOR = TransferEvaluator()

@@ -12,12 +12,12 @@ from ....display.table import Grid, Section, TextTable, with_flags
 from ....errors import RunError
 from ....runs.binding import PROVENANCE
 from ....runs.kept_images import DIGEST
-from ...aggregate import Reading, Result, Results, readable, share_of
+from ...aggregate import RecordReader, Result, Results, readable_rows, share_of
 from ...family import Aggregator, Overview, Presenter, Summary
 from ...interface import ShortRow, percent
 from ...metrics import SummaryRow, interval_cell, is_finite
 from ...presenting import flag_lines, flags_of, of_family, short_names
-from ...records import Right, aligned_outcomes, chance
+from ...records import Outcomes, aligned_outcomes, sign_test
 from ...registry import name_of
 from ..condition import TOP1, starts_from
 from ..ranking import evaluated
@@ -38,7 +38,7 @@ CHECK = "transfer: "
 class Masked(Overview):
     """Attacks with a checkpoint's own gradients that do less than what was found with another's."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordReader) -> None:
         self.reading, self.right = reading, cache(partial(right_under, reading))
 
     def flags(self) -> dict[str, list[str]]:
@@ -60,7 +60,7 @@ class Masked(Overview):
         shares = percent(float(mine.mean())), percent(float(other.mean()))
         counted = before[0] if before else mine | other
         more, fewer = int((mine & ~other & counted).sum()), int((other & ~mine & counted).sum())
-        if (p := chance(more, fewer)) >= CHANCE:
+        if (p := sign_test(more, fewer)) >= CHANCE:
             return ""
         return (
             f"{CHECK}its own attack leaves {shares[0]}, the images found for {passed.source} leave {shares[1]}; of "
@@ -72,7 +72,7 @@ class Masked(Overview):
 class TransferSummary(Summary):
     """The rows of each condition; of a checkpoint's own images also what rounding them to half precision changes."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
     def add(self, condition: str) -> list[Result]:
@@ -80,11 +80,11 @@ class TransferSummary(Summary):
         assert passed is not None
         shards = list(self.reading.shards(condition, ("sample_id", "error", "correct", "linf", "l2", "nll")))
         table, notes = self.reading.joined(shards)
-        read = readable(table)
+        read = readable_rows(table)
         if not len(read):
             return []
         flags = [*self.reading.flags(condition, table, passed.attack), *notes, *self._strangers(passed, shards)]
-        here = Right.of(read)
+        here = Outcomes.of(read)
         rows = [Result(condition, ACCURACY.name, *share_of(here.right), flags)]
         if passed.source == self.reading.checkpoint and (own := right_under(self.reading, passed.attack)) is not None:
             before, after = aligned_outcomes([own, here])
@@ -103,10 +103,10 @@ class TransferSummary(Summary):
         return [f"{flag}about; delete these records and run the same command again"] if odd else []
 
 
-def right_under(reading: Reading, condition: str) -> Right | None:
+def right_under(reading: RecordReader, condition: str) -> Outcomes | None:
     """Return which samples a checkpoint predicts right under a condition; None where there are no records."""
     read = evaluated(reading, condition, ["sample_id", "correct"])
-    return None if read is None else Right.of(read)
+    return None if read is None else Outcomes.of(read)
 
 
 def _digests(shards: Iterable[pa.Table]) -> dict[int, bytes]:
@@ -180,10 +180,10 @@ class TransferAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def summary(self, reading: Reading) -> Summary:
+    def summary(self, reading: RecordReader) -> Summary:
         return TransferSummary(reading)
 
-    def overview(self, reading: Reading) -> Overview:
+    def overview(self, reading: RecordReader) -> Overview:
         return Masked(reading)
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import torch
 
-from ....common.randomness import drawn
+from ....common.randomness import draw_samples
 from ....errors import RunError
 from ....protocol.condition import Condition
 from ....runs.folder import RunFolder
-from ...aggregate import readable
+from ...aggregate import readable_rows
 from ...family import Evaluator, family_of
-from ...subject import Batch, Evaluation, Subject
+from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import plugins_under
 from .condition import VOCABULARY, phases_of
 
@@ -49,11 +49,11 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
             f"{run.path}: {missing} of {run.shard_count} shards of {checkpoint} under {condition.after.text} are "
             "missing, from which the second phase draws; compute them first"
         )
-    read = readable(run.table(checkpoint, condition.after.text, ("sample_id", "error", "correct", "broken_by")))
+    read = readable_rows(run.table(checkpoint, condition.after.text, ("sample_id", "error", "correct", "broken_by")))
     fallen = read.filter(pa.compute.invert(read["correct"]))
     names = zip(fallen["sample_id"].to_pylist(), fallen["broken_by"].to_pylist(), strict=True)
     standing = read.filter(read["correct"])["sample_id"].to_pylist()
-    return Choice(dict(names), drawn(standing, phases.m, seed=run.manifest.seed, purpose="second phase"))
+    return Choice(dict(names), draw_samples(standing, phases.m, seed=run.manifest.seed, purpose="second phase"))
 
 
 class TwoPhaseEvaluator(Evaluator):
@@ -75,7 +75,7 @@ class TwoPhaseEvaluator(Evaluator):
         assert condition.under is not None  # an upper bound: of all samples, not of those that are drawn
         return replace(family_of(condition.under.name).evaluator.cost(condition.under, card, classes), at_most=True)
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return the columns of a batch: what the first phase said about those that it broke, the second about those
         that were drawn, and nothing of the others, whose `correct` is null.
         """

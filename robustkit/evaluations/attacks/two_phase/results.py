@@ -10,7 +10,7 @@ from scipy.special import betaincinv
 
 from ....common.intervals import Interval, Z, wilson
 from ....display.table import TextTable, of_tables
-from ...aggregate import Reading, Result, Results, column_of, readable
+from ...aggregate import RecordReader, Result, Results, column_of, readable_rows
 from ...family import Aggregator, Presenter, Summary, family_of
 from ...interface import Clause, share
 from ...metrics import interval_cell
@@ -86,7 +86,7 @@ def clopper_pearson(successes: int, n: int) -> Interval:
 class TwoPhaseSummary(Summary):
     """The rows of each condition."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
     def add(self, condition: str) -> list[Result]:
@@ -96,7 +96,7 @@ class TwoPhaseSummary(Summary):
         columns = ("sample_id", "error", "correct", "drawn", "linf", "l2")
         found = self.reading.shards(condition, lambda name: name in columns or is_stage_column(name))
         table, notes = self.reading.joined(found)
-        read = readable(table)
+        read = readable_rows(table)
         if not len(read):
             return []
         second = read.filter(read["drawn"])
@@ -129,7 +129,7 @@ class TwoPhaseAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def summary(self, reading: Reading) -> Summary:
+    def summary(self, reading: RecordReader) -> Summary:
         return TwoPhaseSummary(reading)
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from ....protocol.condition import Condition
 from ...inputs import inputs_under
 from ...interface import Cost
 from ...records import Layer
-from ...subject import Batch, Evaluation, Subject
+from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import Looked, UnderEvaluator
 from .condition import CHANGE, LISTS, METRICS, VOCABULARY
 
@@ -63,7 +63,7 @@ class LogitLedgerEvaluator(UnderEvaluator):
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         return Cost(6, extra=6)  # copies of the batch, and the logits of eight combinations in float64
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return why the logits on the images of another condition are not those on the clean ones, in float32."""
         assert condition.under is not None
         shown, clean = inputs_under(subject, batch, condition.under), subject.inputs(batch.inputs)

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from ....common.intervals import Floats
-from ....display.svg import Figure, draw, labels, legend, plain, roomy, style
-from ....display.table import Section, TextTable, grid_of, together, with_flags
-from ...aggregate import Gatherer, Number, Reading, Result, column_of, mean_of, readable, share_of
+from ....display.svg import Figure, draw, labels, legend, shorten_name, space_panels, style
+from ....display.table import Section, TextTable, grid_of, join_tables, with_flags
+from ...aggregate import Gatherer, Number, RecordReader, Result, column_of, mean_of, readable_rows, share_of
 from ...family import Aggregator, Presenter, Summary
 from ...metrics import by_checkpoint, figure_cell
 from ...presenting import flag_lines, of_family
-from ...records import PerSample, Recorded, not_paired
+from ...records import CheckpointRecords, PerSample, not_paired
 from ...registry import words_of
 from ..condition import under_of
 from ..results import Heads, WatchedHeads, heads_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class LedgerSummary(Summary):
     """Why logits change under each condition, and what brings predictions back."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
     def add(self, condition: str) -> list[Result]:
@@ -45,7 +45,7 @@ class LedgerSummary(Summary):
         if isinstance(kept := self.reading.gatherers.get(LedgerHeads), LedgerHeads):
             unit = self.reading.checkpoint, condition
             kept.put(*unit, heads_of(self.reading.run, *unit, LISTS))
-        return [Result(condition, *figures, flags) for figures in numbers(readable(table))]
+        return [Result(condition, *figures, flags) for figures in numbers(readable_rows(table))]
 
 
 def numbers(read: pa.Table) -> Iterator[Number]:
@@ -122,7 +122,7 @@ def ledger_figures(first: Mapping[str, tuple[str, Heads]]) -> Iterator[Figure]:
         group = entries[start : start + _COLUMNS]
 
         def paint(canvas: Canvas, group: list[tuple[str, tuple[str, Heads]]] = group) -> None:
-            roomy(canvas)
+            space_panels(canvas)
             grid = canvas.subplots(1, len(group), squeeze=False, sharey=True)
             for axes, (checkpoint, (_, books)) in zip(grid[0], group, strict=True):
                 for place, shares in enumerate(_by_layer(books)):
@@ -142,7 +142,7 @@ def ledger_figures(first: Mapping[str, tuple[str, Heads]]) -> Iterator[Figure]:
             f"What makes logits change, layer by layer, under {label}",
             260,
             paint,
-            alt=plain("; ".join(said), 600) + ".",
+            alt=shorten_name("; ".join(said), 600) + ".",
             caption=f"Under {label}: how much of the change of the attention scores is due to norms of queries, norms "
             "of keys, and directions of both; means over the heads of a layer.",
             name=", ".join(names[checkpoint] for checkpoint, _ in group),
@@ -168,15 +168,15 @@ class LogitLedgerAggregator(Aggregator):
 
     words = VOCABULARY
 
-    def summary(self, reading: Reading) -> Summary:
+    def summary(self, reading: RecordReader) -> Summary:
         return LedgerSummary(reading)
 
     def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
         yield from ((text, metric.name) for text in common for metric in ANSWERS)
 
-    def per_sample(self, side: Recorded, condition: str, metric: str) -> PerSample:
+    def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
         """Return a figure for each sample that has it: what comes back is one of predictions that changed.
 
         Raises:
@@ -223,7 +223,7 @@ class LogitLedgerPresenter(Presenter):
                 for checkpoint, (condition, books) in first.items()
             ]
             lines = flag_lines(results, of_family(self.name))
-            return {"grids": [*with_flags(together(self.tables(results)), lines), *by_layer]}
+            return {"grids": [*with_flags(join_tables(self.tables(results)), lines), *by_layer]}
 
         if self.tables(results):
             yield Section("logits", "Why logits change", values, tuple(ledger_figures(first)))

@@ -15,7 +15,7 @@ from cam.localisation import energy_inside
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
 from ...interface import Cost
-from ...subject import Batch, Evaluation, Shown, Subject, show_pixels
+from ...subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
 from ..evaluate import MapEvaluator, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import VOCABULARY
@@ -60,12 +60,12 @@ class CounterfactualsEvaluator(MapEvaluator):
         method = str(dict(condition.parameters).get("map", ""))
         return map_with_logits(method, chosen_of(condition)) * 2 if method else Cost(2)
 
-    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+    def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         change = str(dict(condition.parameters)["change"])
         pixels = torch.stack([truth.changed(change).pixels for truth in batch.truths]).to(subject.settings.device)
         return show_pixels(subject, batch, pixels)
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return how the model does on the changed images, and what became of its predictions. Computed in float32."""
         given = dict(condition.parameters)
         altered = [truth.changed(str(given["change"])) for truth in batch.truths]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...aggregate import Result, column_of, mean_of, share_of
-from ...records import Recorded
+from ...records import CheckpointRecords
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
 
@@ -46,7 +46,7 @@ class CounterfactualsAggregator(ListedAggregator):
         for metric, values in ((BEFORE, before), (CHANGE, after - before)) if known.any() else ():
             yield Result(condition, metric.name, *mean_of(values[known]), flags)
 
-    def of_samples(self, side: Recorded, condition: str, metric: str) -> tuple[pa.Array, Floats]:
+    def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
         """Return the figure of the samples that are predicted right as they are; of all where it is whether the changed
         image is predicted right.
         """
@@ -60,7 +60,7 @@ class CounterfactualsAggregator(ListedAggregator):
         return read.ids, np.where(read.columns["clean_correct"] > 0, figures, np.nan)
 
     def compared(
-        self, first: Recorded, second: Recorded, common: Sequence[str], compared: Compared
+        self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
         for text in common:
             given = dict(VOCABULARY.parse(text).parameters)

@@ -12,8 +12,8 @@ from ....protocol.condition import (
     Condition,
     ConditionPattern,
     Value,
+    format_value,
     parse_parameters,
-    show,
     split_condition,
     split_list,
 )
@@ -90,12 +90,14 @@ class RegionWords(MapWords):
         if severity not in SEVERITIES:
             raise ProtocolError(f"{text}: severity {severity}; expected a whole number from 1 to 5")
         if not 0 < share < 1:
-            raise ProtocolError(f"{text}: share {show(share)}; expected a part of the image, above 0 and below 1")
+            raise ProtocolError(
+                f"{text}: share {format_value(share)}; expected a part of the image, above 0 and below 1"
+            )
         keys = ["region", *["map"] * (region in OF_MAP), *["share"] * (region not in LOCATED), "severity"]
         if idle := [key for key in self.parameters if key not in keys and f"{key}=" in plain.replace(" ", "")]:
             raise ProtocolError(f"{text}: {idle[0]} does nothing for the region {region}; leave it out")
         kept = tuple((key, given[key]) for key in keys)
-        inside = ",".join(f"{key}={show(value)}" for key, value in kept)
+        inside = ",".join(f"{key}={format_value(value)}" for key, value in kept)
         named = with_options(f"{KIND}({inside})", options)
         return Condition(kind, named, kept, payload=options, draws=KIND, needs_truth=region in LOCATED)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
 from ...interface import Cost
-from ...subject import Batch, Evaluation, Shown, Subject, show_pixels
+from ...subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
 from ..evaluate import MapEvaluator, control_map, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import OF_MAP, RANDOM, VOCABULARY
@@ -68,18 +68,18 @@ image has no such region, and is not counted.
 """
 
 
-def _answers(subject: Subject, batch: Batch, shown: Shown) -> dict[str, list[Any]]:
+def _answers(subject: EvaluatedModel, batch: Batch, shown: Shown) -> dict[str, list[Any]]:
     with torch.inference_mode():
         return subject.score(subject.exact(shown.inputs), batch)
 
 
-def _shown(subject: Subject, batch: Batch, regions: Tensor, condition: Condition, rng: SampleRng) -> Shown:
+def _shown(subject: EvaluatedModel, batch: Batch, regions: Tensor, condition: Condition, rng: SampleRng) -> Shown:
     pixels = batch.inputs.to(subject.settings.device)
     severity = int(dict(condition.parameters)["severity"])
     return show_pixels(subject, batch, torch.where(regions[:, None], noised(pixels, severity, rng), pixels))
 
 
-def _regions(subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Tensor:
+def _regions(subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Tensor:
     """Return the region of each image, (B, H, W) bool; empty where it has none."""
     given, device = dict(condition.parameters), subject.settings.device
     region = str(given["region"])
@@ -109,10 +109,10 @@ class RegionsEvaluator(MapEvaluator):
             return Cost(3) + map_with_logits(str(given["map"]), chosen_of(condition))
         return Cost(2 if given["region"] == RANDOM else 3)
 
-    def show(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
+    def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         return _shown(subject, batch, _regions(subject, batch, condition, rng), condition, rng)
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return how the model does on images with their regions drowned, on the clean ones, and on those with the
         region drowned elsewhere. All is computed in float32.
         """

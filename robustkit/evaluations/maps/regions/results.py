@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ....common.differences import of_outcomes
 from ...aggregate import Result, column_of, mean_of, share_of
-from ...records import Recorded
+from ...records import CheckpointRecords
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import ACCURACY, AREA, KEPT, KEPT_RANDOM, LEAD, VOCABULARY, given_of, which_count
 
@@ -51,7 +51,7 @@ class RegionsAggregator(ListedAggregator):
         gained, lost = int((kept & ~there).sum()), int((there & ~kept).sum())
         yield Result(condition, LEAD.name, (gained - lost) / of, of, *of_outcomes(gained, lost, of), flags)
 
-    def of_samples(self, side: Recorded, condition: str, metric: str) -> tuple[pa.Array, Floats]:
+    def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
         """Return the figure of each sample; what is kept, of those that are predicted right as they are."""
         names = ["correct", "clean_correct", AREA.name, *["random_correct"] * (metric == LEAD.name)]
         read = side.samples(condition, names)

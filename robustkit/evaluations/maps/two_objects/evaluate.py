@@ -13,7 +13,7 @@ from cam.registry import CONTROLS
 from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
 from ...interface import Cost
-from ...subject import Batch, Evaluation, Subject
+from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import MapEvaluator, control_map, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import VOCABULARY
@@ -59,7 +59,7 @@ class TwoObjectsEvaluator(MapEvaluator):
         method = str(dict(condition.parameters)["map"])
         return Cost(1) if method in CONTROLS else map_with_logits(method, chosen_of(condition), targets=2)
 
-    def evaluate(self, subject: Subject, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
+    def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return how much of the maps lies in the object that was asked for."""
         inputs, labels = subject.inputs(batch.inputs), subject.accepted(batch.samples).to(subject.settings.device)
         with explainer_of(subject, str(dict(condition.parameters)["map"]), chosen_of(condition)) as explainer:
