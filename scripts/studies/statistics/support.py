@@ -4,8 +4,8 @@
         --by RUN 'pgd(eps=2/255,steps=20)' --drawn 50,100,200
 
 Both conditions must have been evaluated on the same samples, so that what the few estimate is known. As often as
---draws says, m of them are drawn, and the expensive figure of the others is hidden. Compared are the plain figure of the
-m and the supported one (docs/concepts/numbers.md).
+--draws says, m of them are drawn, and the expensive figure of the others is hidden. Compared are the plain figure of
+the m and the supported one (docs/concepts/numbers.md).
 """
 
 from __future__ import annotations
