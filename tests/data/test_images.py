@@ -17,7 +17,7 @@ from places import SHARED
 from timm.data import create_transform
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from corruptions.base import Deterministic
+from corruptions.base import Corruption
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.images import encode_png, read_image, to_pixels, to_unit_range
 from robustkit.errors import BadImageError, DataError
@@ -65,7 +65,7 @@ class Divisors(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Same(Deterministic):
+class Same(Corruption):
     name = "pixelate"
 
     def apply(self, images: torch.Tensor, draws: Any) -> torch.Tensor:

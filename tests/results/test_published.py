@@ -55,7 +55,7 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
             ("cam(agcam,mode=box)", "cam_iou"): 0.5354 - 0.3553,
         }
     )
-    assert found.flags == ()
+    assert not any(pair.flags for pair in found.pairs)
     (table,) = tables(found)
     assert table.headings[-1] == "published, not paired" and table.rows[0][-1] == "+0.83"
     assert table.rows[1][-1] == "-0.030" and table.rows[4][:2] == (more, "top-1 %") and table.rows[4][-1] == "–"
@@ -118,7 +118,7 @@ def test_a_checkpoint_has_its_place_among_published_ones(tmp_path: Path, capsys:
         compare_runs([run.path], console=console)
 
 
-@pytest.mark.parametrize(("level", "told"), [(0.0084, ("0.00830", "0.00840")), (0.2, ("0.008", "0.200"))])
+@pytest.mark.parametrize(("level", "reported"), [(0.0084, ("0.00830", "0.00840")), (0.2, ("0.008", "0.200"))])
 def test_distances_far_below_one_can_be_told_apart(tmp_path: Path, level: float, reported: tuple[str, str]) -> None:
     own = tmp_path / "own.toml"
     own.write_text(PAPER + f"[quest]\nclean = {{ median_distance = {level} }}\n")

@@ -367,13 +367,18 @@ def test_a_record_that_never_ends(tmp_path: Path, link: str) -> None:
         refresh(run)
 
 
-def test_whatever_a_run_folder_holds_a_command_says_one_line(tmp_path: Path) -> None:
-    """What no rule foresees: the last net. Here a task that no version knows."""
+def test_whatever_a_run_folder_holds_a_command_says_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that no version knows; and the last net, what no rule foresees."""
     run = page_runs.make_run(tmp_path / "run", shown=False)
-    run.write_manifest(replace(run.manifest, protocol=replace(run.manifest.protocol, task="divination")))
+    manifest = run.manifest
+    run.write_manifest(replace(manifest, protocol=replace(manifest.protocol, task="divination")))
     seal(run)
-    said = commands(run, tmp_path)
-    assert said["report"] == (
+    known = "known: classification, features, segmentation, series, text"
+    assert commands(run, tmp_path)["report"] == f"unknown task 'divination'; {known}"
+    run.write_manifest(manifest)
+    seal(run)
+    monkeypatch.setattr("robustkit.report.refresh.survey", lambda *_, **__: {}["divination"])
+    assert commands(run, tmp_path)["report"] == (
         f"{run.path}: cannot be used (KeyError: 'divination'); it holds something that no audit writes, or this is a "
         "defect of RobustKit, which --debug shows; make the run again"
     )
