@@ -22,8 +22,7 @@ from ..gate.output import FAILED, FILE, SHARDS, WARNED
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
 from ..runs.description import repeat_of, without_option
-from ..runs.files import OWN
-from ..runs.folder import RunFolder
+from ..runs.folder import OWN, RunFolder
 from .options import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .terminal import audit_request, console, refuse_bad, usable
 
@@ -36,8 +35,7 @@ _STYLES = {PASS: "green", FAIL: "bold red", UNDECIDED: "yellow"}
 @dataclass(frozen=True)
 class Gate:
     """The options about verdicts, as click has them. every: draft a rule on every figure. details: also print what
-    passes.
-    """
+    passes."""
 
     policy: Path | None
     baseline: Path | None
@@ -67,8 +65,7 @@ class Gate:
 
     def refuse_same_file(self, *runs: Path) -> None:
         """Raise ProtocolError where a file would be written over the policy, over another one that is asked for, or
-        over what runs consist of.
-        """
+        over what runs consist of."""
         taken = {(run / name).resolve(): str(run) for run in runs for name in OWN}
         taken[self.place.resolve()] = "--policy"
         for option, path in self.files.items():
@@ -80,12 +77,7 @@ def check_run(run: Path, gate: Gate) -> None:
     """Check a run against a policy, print what does not pass, and write what was asked for; or, with `init`, draft one.
 
     In a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY) annotations are also printed and a table is appended.
-
-    Raises:
-        GateFailed: some rule fails or is undecided.
-        ProtocolError: the policy is malformed. RunError: a run is unusable, or a file cannot be written.
-        NothingEvaluated: a run has no results.
-    """
+    Raises GateFailed where some rule fails or is undecided, and the errors of what is read and written."""
     withdraw(gate.files.values())
     existing = RunFolder.existing(run)
     if gate.init:
@@ -107,12 +99,8 @@ def check_run(run: Path, gate: Gate) -> None:
 def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> None:
     """Audit checkpoints until each rule is decided, print the verdicts, and write what was asked for.
 
-    options: of `check`, as click has them.
-
-    Raises:
-        GateFailed: some rule fails or is undecided. ProtocolError: a rule cannot be decided while samples come, or
-            options do not fit together. RobustkitError: as an audit.
-    """
+    options: of `check`, as click has them. Raises GateFailed where some rule fails or is undecided, ProtocolError where
+    a rule cannot be decided while samples come, or options do not fit together; RobustkitError as an audit."""
     from ..pipeline.until_decided import until_decided
     from .progress import ConsoleProgress
 
@@ -172,8 +160,7 @@ def withdraw_named(words: Sequence[str]) -> None:
 
 def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
     """Print the verdicts on a run, and write what was asked for. Raises GateFailed where some rule fails or is
-    undecided, RunError where a file cannot be written.
-    """
+    undecided, RunError where a file cannot be written."""
     screen = console()
     _show(outcome, screen, gate.details)
     if gate.junit is not None:
@@ -194,8 +181,7 @@ def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate
 
 def _show(outcome: Outcome, screen: Any, details: bool) -> None:
     """Print what does not pass, worst first, each with what to do; then, with `details`, what passes, else how many;
-    and the commands that evaluate what is missing.
-    """
+    and the commands that evaluate what is missing."""
     urgent, passed = output.by_urgency(outcome)
     if shown := (*urgent, *(passed if details else ())):
         print_tables(screen, [output.table(shown)], "the file of --json", _STYLES)
@@ -243,8 +229,7 @@ def _tell_github(outcome: Outcome, run: RunFolder, screen: Any) -> None:
 @dataclass(frozen=True)
 class FileDigests:
     """SHA-256 (hex) as an audit states them. weights: of the file; where `sharded`, of the lines `SHA-256 NAME` of all.
-    config: of the files that say how the network is built; None where the audit has none.
-    """
+    config: of the files that say how the network is built; None where the audit has none."""
 
     weights: str
     sharded: bool = False
@@ -253,8 +238,7 @@ class FileDigests:
 
 def file_digests(spec: str) -> FileDigests:
     """Return the digests of what is behind a spec. Raises CheckpointError where a file is missing or cannot be read,
-    ModelError where there is no such checkpoint.
-    """
+    ModelError where there is no such checkpoint."""
     from ..models.checkpoint import sha256
     from ..models.hugging_face import digest_of_shards, files_of, is_sharded
     from ..models.specs import find
@@ -281,13 +265,9 @@ def file_digests(spec: str) -> FileDigests:
 def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> None:
     """Print whose result a statement is, where it is about this checkpoint. Its signature is not looked at.
 
-    others: options that mean nothing here. warned: whether a result of WARNED is accepted.
-
-    Raises:
-        GateFailed: it is about other files, or its result is FAILED, or WARNED and that is not accepted.
-        RunError: it is no statement.
-        CheckpointError, ModelError: the checkpoint cannot be read.
-    """
+    others: options that mean nothing here. warned: whether a result of WARNED is accepted. Raises GateFailed where it
+    is about other files, or its result is FAILED, or WARNED and that is not accepted; RunError where it is no
+    statement."""
     if others:
         raise ProtocolError(f"{', '.join(others)}: --verify-attestation checks no run; leave out one of them")
     attested, found = output.read_attestation(file), file_digests(spec)

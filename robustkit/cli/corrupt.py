@@ -56,11 +56,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The contents of a sheet.
-
-    title, subtitle: the two lines at the top. clean: (3, H, W) uint8. rows: by corruption the corrupted images by
-    severity, alike. footnotes: lines at the bottom.
-    """
+    """The contents of a sheet. title, subtitle: the two lines at the top. clean: (3, H, W) uint8. rows: by corruption
+    the corrupted images by severity, alike. footnotes: lines at the bottom."""
 
     title: str
     subtitle: str
@@ -98,12 +95,9 @@ def draw(sheet: Sheet) -> Image.Image:
 
 
 def targets(images: Sequence[str], out: Path | None) -> list[Path]:
-    """Return where the sheets go: a file, or `<stem>-corruptions.png` in a folder, here if none is named.
-
-    Raises:
-        ProtocolError: two sheets would be one file, or a sheet would replace an image.
-        RunError: the file exists and is not a contact sheet.
-    """
+    """Return where the sheets go: a file, or `<stem>-corruptions.png` in a folder, here if none is named. Raises
+    ProtocolError where two sheets would be one file, or a sheet would replace an image. Raises RunError where the file
+    exists and is not a contact sheet."""
     as_file = out is not None and out.suffix.lower() == ".png" and not out.is_dir()
     if as_file and len(images) > 1:
         raise ProtocolError(f"--out {out} is one file for {len(images)} images; give a folder")
@@ -185,13 +179,9 @@ def corrupt(
     side: Console,
     **options: Any,
 ) -> None:
-    """Do what was asked for: exactly one of images, write and drift_from.
-
-    console: for results. side: for progress and notes. options: as the command line names them.
-
-    Raises:
-        RobustkitError: the options contradict each other, or a file cannot be used.
-    """
+    """Do what was asked for: exactly one of images, write and drift_from. console: for results. side: for progress and
+    notes. options: as the command line names them. Raises RobustkitError where the options contradict each other, or a
+    file cannot be used."""
     asked = [bool(images), write is not None, drift_from is not None]
     if sum(asked) != 1:
         said = "none of them" if not any(asked) else "several of them"

@@ -58,8 +58,7 @@ Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
 @dataclass(frozen=True)
 class Target:
     """A class that maps are drawn for: `predicted`, `label`, or a class by its name. index: of a named one, among the
-    model's outputs.
-    """
+    model's outputs."""
 
     name: str
     index: int | None = None
@@ -97,12 +96,10 @@ def label(spec: MapSpec) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """The maps and samples that a gallery draws.
-
-    shown: the maps, controls last and only if named; samples are chosen by the scores of the first map.
-    how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these samples instead. targets: the
-    classes that each map is drawn for; without any, the one that it is scored for, or those of both objects.
-    """
+    """The maps and samples that a gallery draws. shown: the maps, controls last and only if named; samples are chosen
+    by the scores of the first map. how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these
+    samples instead. targets: the classes that each map is drawn for; without any, the one that it is scored for, or
+    those of both objects."""
 
     shown: tuple[MapSpec, ...]
     how: str
@@ -122,14 +119,9 @@ class Choice:
         ids: Sequence[str] = (),
         targets: Sequence[str] = (),
     ) -> Choice:
-        """Return the choice that a user asks for.
-
-        how: by default where checkpoints disagree, or for a single one its worst maps.
-
-        Raises:
-            ProtocolError: a choice or map is not understood, a single checkpoint has none to disagree with, or all maps
-            are controls.
-        """
+        """Return the choice that a user asks for. how: by default where checkpoints disagree, or for a single one its
+        worst maps. Raises ProtocolError where a choice or map is not understood, a single checkpoint has none to
+        disagree with, or all maps are controls."""
         maps: dict[str, MapSpec] = {}
         for spec in sorted(parse_named(cams, faithfulness), key=lambda spec: spec.is_control):
             maps.setdefault(label(replace(spec, target="predicted") if targets else spec), spec)
@@ -151,8 +143,7 @@ class Choice:
 
     def classes(self, dataset: Dataset, identity: ModelIdentity) -> list[Target]:
         """Return the classes that are asked for. Raises ModelError where no class is called so, DataError where it does
-        not compete, or no class is known to be the true one.
-        """
+        not compete, or no class is known to be the true one."""
         names = class_names(identity.class_names or dataset.class_names, identity.num_classes)
         found = [Target.of(text, names) for text in self.targets]
         for target in found:
@@ -164,11 +155,9 @@ class Choice:
         return found
 
     def samples(self, dataset: Dataset) -> list[Sample]:
-        """Return the samples that the choice names by id or class; for any other choice all, in their order.
-
-        Raises:
-            DataError: an id names no sample, or no sample is of the class. ProtocolError: there is no such class.
-        """
+        """Return the samples that the choice names by id or class; for any other choice all, in their order. Raises
+        DataError where an id names no sample, or no sample is of the class. Raises ProtocolError where there is no such
+        class."""
         if self.ids:
             return list(dict.fromkeys(_sample(dataset, name) for name in self.ids))
         if not self.how.startswith("class:"):
@@ -266,16 +255,13 @@ def _score(choice: Choice, run: RunFolder, records: Records) -> tuple[str, str]:
 
 Heat = NDArray[np.float32]
 Result = Mapping[str, Any]
-Scores = Mapping[tuple[str, str], Result]
-"""The row of the sample that is drawn, by checkpoint and condition."""
+Scores = Mapping[tuple[str, str], Result]  # the row of the sample that is drawn, by checkpoint and condition
 
 
 @dataclass
 class Painter:
-    """Draws what it is asked for, and keeps the maps by name.
-
-    shown: the maps. targets: of each, in order; empty for the class that the map is scored for. under: attacks.
-    """
+    """Draws what it is asked for, and keeps the maps by name. shown: the maps. targets: of each, in order; empty for
+    the class that the map is scored for. under: attacks."""
 
     shown: Sequence[MapSpec]
     targets: Sequence[Target]
@@ -292,9 +278,7 @@ class Painter:
         scores: Scores,
     ) -> Iterator[GalleryRow]:
         """Yield a row for the image as it is, and one for each attack, whose maps are of the classes explained there.
-
-        pixels: (3, H, W) uint8. named: its class in words. located: where its object is, or both of them.
-        """
+        pixels: (3, H, W) uint8. named: its class in words. located: where its object is, or both of them."""
         clean, batch = subject.inputs(pixels[None]), Batch(pixels[None], [sample])
         first = _logits(subject, clean, sample)
         for under in (None, *self.under):
@@ -401,13 +385,8 @@ def make_gallery(
     run: RunFolder, request: ClassificationRequest, choice: Choice, raw: bool = False
 ) -> tuple[Path, Path]:
     """Draw samples of a run with maps of the request's checkpoints, as cams/gallery.png and .html in its folder.
-
-    request: the one that the run was made with. raw: also keep the maps as cams/maps.npz.
-
-    Raises:
-        RunError: the run holds no maps of a checkpoint, has another protocol, or no sample is left.
-        DataError, ProtocolError: as `Choice.samples`.
-    """
+    request: the one that the run was made with. raw: also keep the maps as cams/maps.npz. Raises as `Choice.samples`,
+    and RunError where the run holds no maps of a checkpoint, has another protocol, or no sample is left."""
     manifest, card = run.manifest, request.card
     if card.tag != manifest.protocol.tag:
         raise RunError(f"{run.path} was made with protocol {manifest.protocol.tag}, not {card.tag}; give that")
@@ -463,8 +442,7 @@ def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
 
 def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
     """Return the classifiers with the names and preprocessing that they have in the run. Raises RunError where the run
-    lacks one of them.
-    """
+    lacks one of them."""
     taken: set[str] = set()
     entries = run.manifest.checkpoints
     for classifier in classifiers:
@@ -498,13 +476,9 @@ def explain_pictures(
     out: Path | None = None,
     raw: bool = False,
 ) -> list[Path]:
-    """Draw maps of pictures for the named classes, or the predicted one, as a PNG; return the files written.
-
-    out: its name, or the folder of `<stem>-cam.png`. raw: also keep the maps next to it, as .npz.
-
-    Raises:
-        RobustkitError: the request cannot be fulfilled; raised before anything is computed.
-    """
+    """Draw maps of pictures for the named classes, or the predicted one, as a PNG; return the files written. out: its
+    name, or the folder of `<stem>-cam.png`. raw: also keep the maps next to it, as .npz. Raises RobustkitError where
+    the request cannot be fulfilled; raised before anything is computed."""
     if not checkpoints:
         raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
     wanted, path = _plain(methods), sheet_path(pictures, out)
@@ -535,8 +509,7 @@ def explain_pictures(
 
 def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
     """Return where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
-    Raises ProtocolError where it would not be a PNG, or would replace a picture.
-    """
+    Raises ProtocolError where it would not be a PNG, or would replace a picture."""
     name = f"{Path(pictures[0]).stem}-cam.png"
     path = Path(name) if out is None else out / name if out.is_dir() else out
     if path.suffix.lower() != ".png":

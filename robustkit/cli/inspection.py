@@ -51,8 +51,7 @@ from .options import names_of, refuse_idle
 if TYPE_CHECKING:
     from rich.console import Console
 
-MOST = 512
-"""Images that are looked at, class-balanced: enough to tell what matters, and few enough to be held."""
+MOST = 512  # Images that are looked at, class-balanced: enough to tell what matters, and few enough to be held
 
 _MIXED = (
     "n: images that a candidate was tried on; where it is clearly behind, the rest are spared. NLL minus best's: of "
@@ -201,14 +200,10 @@ def inspect_checkpoint(
     console: Console,
     stability: bool = False,
 ) -> None:
-    """Print what a checkpoint holds; with images, rank attention formulas and set-ups by clean NLL.
-
-    stability: with images, also show what the heads of each layer do on them.
-    data: options of labelled images, for classifiers. scenes: masks, classes and ignored labels, for segmenters.
-
-    Raises:
-        RobustkitError: the checkpoint or the data cannot be used; the line says why.
-    """
+    """Print what a checkpoint holds; with images, rank attention formulas and set-ups by clean NLL. stability: with
+    images, also show what the heads of each layer do on them. data: options of labelled images, for classifiers.
+    scenes: masks, classes and ignored labels, for segmenters. Raises RobustkitError where the checkpoint or the data
+    cannot be used; the line says why."""
     if stability and data_dir is None:
         raise ProtocolError("--stability watches attention on images, and --data-dir is missing; give a folder of them")
     where = pick_device(device)

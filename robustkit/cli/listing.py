@@ -29,8 +29,7 @@ LISTINGS = {
 }
 """What can be listed, and what it is for."""
 
-Entry = Mapping[str, Any]
-"""A name and what belongs to it: texts, lists of names, or parameters with their values."""
+Entry = Mapping[str, Any]  # a name and what belongs to it: texts, lists of names, or parameters with their values
 
 
 def table_of(title: str, entries: Sequence[Entry]) -> TextTable:

@@ -46,8 +46,7 @@ class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 class Place(click.Path):
     """A path that is not empty, nor of blanks alone: Path("") is the current folder. writes: whether a command writes
-    there, which an untrusted --config must not choose.
-    """
+    there, which an untrusted --config must not choose."""
 
     def __init__(self, *, writes: bool = False, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)
@@ -81,8 +80,7 @@ SECTIONS = {
     "General": "General",
 }
 """The heading of each section of options, in their order."""
-SHORT = 12
-"""The most options that are listed without headings."""
+SHORT = 12  # the most options that are listed without headings
 
 
 class Option(click.Option):
@@ -107,10 +105,8 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A group whose --help lists its commands under headings, each with a line that is never cut.
-
-    It has the commands of plug-ins, too, which are loaded when they are run.
-    """
+    """A group whose --help lists its commands under headings, each with a line that is never cut. It has the commands
+    of plug-ins, too, which are loaded when they are run."""
 
     def __init__(self, sections: Mapping[str, Mapping[click.Command, str]], **settings: Any) -> None:
         super().__init__(**settings)
@@ -175,10 +171,7 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
 
 def check_trust(context: click.Context, parameter: click.Parameter, trusted: bool) -> None:
     """Refuse what an untrusted --config could do besides choosing options: run code, write elsewhere, send results
-    away.
-
-    Not eager, so that it comes after --config, wherever the two stand.
-    """
+    away. Not eager, so that it comes after --config, wherever the two stand."""
     path = context.meta.get(_CONFIG)
     if path is None or trusted:
         return
@@ -308,8 +301,7 @@ details_option = option("--details", section="Output", is_flag=True, help="Print
 skip_bad_option = option(
     "--skip-bad", section="Run", is_flag=True, help="Exit 0 although some images or masks could not be read."
 )
-SHARED = ("part", "ray")
-"""The fields by which several machines share a run."""
+SHARED = ("part", "ray")  # the fields by which several machines share a run
 
 
 def run_options(kind: type, *, shared: bool = True, without: Iterable[str] = ()) -> Callable[[F], F]:

@@ -17,17 +17,14 @@ from ..display.text import clock_time
 _PLAN, _LINES = "robustkit.plan", "robustkit.progress"
 _GAP = 2
 _WIDEST_BAR, _LEAST_BAR = 24, 8
-_NAME = 40
-"""Columns that a name takes before there is a bar, or a time."""
+_NAME = 40  # Columns that a name takes before there is a bar, or a time
 _BETWEEN = " · "
 
 
 class Bars(Progress):
-    """Bars that fit a terminal: counts and times are whole, names are shortened, and the bar itself goes first.
-
-    noun: what is counted. overall: returns a line about all bars, which stands below them; empty for none. Where there
-    are more bars than lines, those that were begun last are shown. Nothing is shown where the console is no terminal.
-    """
+    """Bars that fit a terminal: counts and times are whole, names are shortened, and the bar itself goes first. noun:
+    what is counted. overall: returns a line about all bars, which stands below them; empty for none. Where there are
+    more bars than lines, those that were begun last are shown. Nothing is shown where the console is no terminal."""
 
     def __init__(self, console: Console, noun: str, quiet: bool = False) -> None:
         self.screen, self.noun = console, noun
@@ -79,8 +76,7 @@ class Bars(Progress):
 
 def _named(names: Sequence[str], stage: str, room: int) -> str:
     """Return the parts of a name and a stage in so many columns: names are shortened, the first to a third at least;
-    where too little is left for them, the last one stands alone, or the stage.
-    """
+    where too little is left for them, the last one stands alone, or the stage."""
     left = room - width_of(stage) - (len(_BETWEEN) if stage else 0)
     kept = list[str]()
     for name in names[:-1] if left >= _NAME // 4 else ():
@@ -106,10 +102,8 @@ class _ToConsole(logging.Handler):
 
 class ConsoleProgress:
     """A `runs.progress.Progress` that shows a bar per condition on a terminal, and below them how long all takes.
-
     Elsewhere it prints what the logger `robustkit.progress` gets while the context lasts. What a run will cost is
-    printed in both places. quiet: print nothing at all.
-    """
+    printed in both places. quiet: print nothing at all."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.bars = Bars(console, "samples", quiet)

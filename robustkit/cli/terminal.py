@@ -73,11 +73,8 @@ def _refuse_idle(options: Mapping[str, Any], filled: Mapping[str, Any]) -> None:
 
 
 def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quiet: bool = False) -> Run:
-    """Carry out a request and show the run. details: with every table. quiet: no progress.
-
-    Raises:
-        DataError: at the end, if images were left out and that is not accepted.
-    """
+    """Carry out a request and show the run. details: with every table. quiet: no progress. Raises DataError at the
+    end, if images were left out and that is not accepted."""
     from ..pipeline.processes import is_follower
 
     run = run_and_show(request, details, quiet)
@@ -140,10 +137,8 @@ def _draw(
 
 
 def run_and_show(request: Request, details: bool = False, quiet: bool = False) -> Run:
-    """Carry out a request with its progress and lines on standard error; then show its results.
-
-    details: with every table. quiet: no progress.
-    """
+    """Carry out a request with its progress and lines on standard error; then show its results. details: with every
+    table. quiet: no progress."""
     from ..pipeline.processes import is_follower, line_prefix
     from ..pipeline.scheduler import run as carry_out
     from .progress import ConsoleProgress
@@ -177,8 +172,7 @@ def after_part(part: Part, run: RunFolder) -> str:
 
 def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = False) -> None:
     """Print what a run found: sentences, the short table, flags, and where the rest is. details: every table instead of
-    the short one.
-    """
+    the short one."""
     from ..evaluations.aggregate import Results
     from ..evaluations.presenting import flag_lines, left_out_lines
     from ..evaluations.setup_flags import setups_of
@@ -203,8 +197,7 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
 
 def say_unfinished(runs: Iterable[RunFolder]) -> None:
     """Print a line for each run that lacks records, with the command that completes it, and one for each whose records
-    name the whole card.
-    """
+    name the whole card."""
     from ..evaluations.presenting import unfinished_line
     from ..runs.description import whole_card_line
 

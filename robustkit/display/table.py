@@ -40,9 +40,7 @@ class TextTable:
 
     def under_heads(self, heads: Sequence[str], width: int = 1) -> TextTable:
         """Return the table without its first `width` columns: where they change, a heading stands above the rows.
-
-        heads: for each row, the text that stands for them.
-        """
+        heads: for each row, the text that stands for them."""
         starts = [row[:width] for row in self.rows]
         first = [place for place, start in enumerate(starts) if not place or starts[place - 1] != start]
         return replace(
@@ -108,11 +106,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as the page shows it.
-
-    headings: of the columns; rows of as many texts. keys: how many columns, from the first on, say what a row is of.
-    shades: by row and column, how dark a cell is, in [0, 1]. folded: whether it is shown only when asked for.
-    """
+    """A table as the page shows it. headings: of the columns; rows of as many texts. keys: how many columns, from the
+    first on, say what a row is of. shades: by row and column, how dark a cell is, in [0, 1]. folded: whether it is
+    shown only when asked for."""
 
     title: str
     headings: Texts
@@ -137,8 +133,7 @@ class Grid:
 @dataclass(frozen=True)
 class Part:
     """What a grid has of one checkpoint. headings, rows: as of a grid. values: fractions behind cells, by row and
-    column.
-    """
+    column."""
 
     checkpoint: str
     headings: Texts
@@ -150,12 +145,10 @@ class Part:
 def side_by_side(
     title: str, parts: Sequence[Part], *, keys: int = 1, headline: str = "", lower: bool = True, note: str = ""
 ) -> list[Grid]:
-    """Return the parts of several checkpoints as grids.
-
-    With one checkpoint that is its table. With more, a row names its checkpoint after its keys, and the same rows of
-    all stand together; before it, if there is a `headline`, the column of that heading with a checkpoint per column.
-    lower: whether the darker cells are those of lower fractions.
-    """
+    """Return the parts of several checkpoints as grids. With one checkpoint that is its table. With more, a row names
+    its checkpoint after its keys, and the same rows of all stand together; before it, if there is a `headline`, the
+    column of that heading with a checkpoint per column. lower: whether the darker cells are those of lower
+    fractions."""
     if not parts:
         return []
     flags = tuple(dict.fromkeys(flag for part in parts for flag in part.flags))

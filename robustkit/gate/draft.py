@@ -60,11 +60,8 @@ TAIL = """
 def draft(run: RunFolder, every: bool = False) -> str:
     """Return the text of a policy: the dozen rules that matter; with `every` one on each figure of each checkpoint.
 
-    A run passes it at once, unless it is unfinished: that no records are missing is never left out of the rules.
-
-    Raises:
-        NothingEvaluated: the run has no results. RunError: its records cannot be read.
-    """
+    A run passes it at once, unless it is unfinished: that no records are missing is never left out of the rules. Raises
+    NothingEvaluated where the run has no results, RunError where its records cannot be read."""
     subject = MeasuredRun(run)
     scope = "" if every else SHORT + SEVERAL * (len(subject.cells) > 1)
     if gap := unfinished_line(run):

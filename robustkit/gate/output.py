@@ -50,10 +50,8 @@ def _many(verdict: Verdict, n: int) -> str:
 
 
 def advice(verdict: Verdict, below: bool = False) -> str:
-    """Return in one sentence what to do; empty where it passes, or where the reason says it.
-
-    below: commands stand below the sentence, and are not repeated in it.
-    """
+    """Return in one sentence what to do; empty where it passes, or where the reason says it. below: commands stand
+    below the sentence, and are not repeated in it."""
     statement, figure = verdict.rule.statement, verdict.figure
     if verdict.state == PASS:
         return ""
@@ -186,10 +184,8 @@ def count_verdicts(outcome: Outcome) -> str:
 
 
 def junit(outcome: Outcome, run: str) -> bytes:
-    """Return a JUnit XML file: a test case per verdict, classname the checkpoint, name the rule.
-
-    What stops the gate is a failure; a warning, or what is undecided and let pass, is skipped with the reason.
-    """
+    """Return a JUnit XML file: a test case per verdict, classname the checkpoint, name the rule. What stops the gate is
+    a failure; a warning, or what is undecided and let pass, is skipped with the reason."""
     stopping = [verdict for verdict in outcome.verdicts if outcome.stops(verdict)]
     skipped = [v for v in outcome.verdicts if v.state != PASS and not outcome.stops(v)]
     totals = {"tests": str(len(outcome.verdicts)), "failures": str(len(stopping)), "errors": "0"}
@@ -329,12 +325,8 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 def as_statement(outcome: Outcome, run: Manifest, baseline: Manifest | None, predicate: str) -> bytes:
     """Return a statement about the checkpoints that rules are about. The same records and policy give the same bytes.
-
-    predicate: a key of `PREDICATES`.
-
-    Raises:
-        ProtocolError: no rule is about a checkpoint. RunError: the weights of one came from no file.
-    """
+    predicate: a key of `PREDICATES`. Raises ProtocolError where no rule is about a checkpoint. Raises RunError where
+    the weights of one came from no file."""
     judged = {verdict.checkpoint for verdict in outcome.verdicts}
     entries = [entry for entry in run.checkpoints if entry.name in judged]
     if not entries:
@@ -394,8 +386,7 @@ def _figure(row: SummaryRow) -> dict[str, Any]:
 
 def _subject(entry: CheckpointEntry) -> dict[str, Any]:
     """Return a checkpoint by its digest. What it is besides its file is said next to it: formula and part of the file
-    decide figures, too.
-    """
+    decide figures, too."""
     kind = _kind(entry)
     if kind == TENSORS or not _HEX.fullmatch(entry.sha256 or ""):
         raise RunError(
@@ -430,8 +421,7 @@ def _descriptor(name: str, digest: str | None, kind: str = FILE) -> dict[str, An
     return {"name": plain_line(name), "digest": {kind: digest or ""}}
 
 
-Descriptors = tuple[tuple[str, dict[str, str]], ...]
-"""Names, each with its digests by kind."""
+Descriptors = tuple[tuple[str, dict[str, str]], ...]  # Names, each with its digests by kind
 _MOST = 16 << 20  # bytes of a statement
 
 

@@ -46,10 +46,8 @@ SHARES = 2.0 ** (-_STEPS / 6) / (2.0 ** (-_STEPS / 6)).sum()
 
 
 class Capital:
-    """The capital of those who bet that a mean is above a bound in (0, 1).
-
-    It needs no variance and tunes nothing: the best of the bets soon holds nearly all of it.
-    """
+    """The capital of those who bet that a mean is above a bound in (0, 1). It needs no variance and tunes nothing: the
+    best of the bets soon holds nearly all of it."""
 
     def __init__(self, bound: float) -> None:
         self._logs, self._bets, self._bound = np.log(SHARES), BETS / bound, bound
@@ -64,14 +62,11 @@ class Capital:
 
 
 class SequentialTest:
-    """A test of whether the mean of a stream of values is above or below a bound, looked at after every value.
-
-    bound: in (0, 1). error: the most that the probability may be of saying `above` where the mean is at most the bound,
-    and of saying `below` where it is at least the bound. The bettors of the two sides do not know of each other.
-
-    said: 1 for above, -1 for below, 0 while nothing is decided. taken: values until then; later ones are not looked at.
-    total: their sum.
-    """
+    """A test of whether the mean of a stream of values is above or below a bound, looked at after every value. bound:
+    in (0, 1). error: the most that the probability may be of saying `above` where the mean is at most the bound, and of
+    saying `below` where it is at least the bound. The bettors of the two sides do not know of each other. said: 1 for
+    above, -1 for below, 0 while nothing is decided. taken: values until then; later ones are not looked at. total:
+    their sum."""
 
     def __init__(self, bound: float, error: float) -> None:
         self.bound, self.error = bound, error
@@ -111,12 +106,9 @@ class _OfShard(CheckpointRecords):
 
 @dataclass(frozen=True)
 class Question:
-    """A rule about one checkpoint, which samples decide.
-
-    condition: in full. metric: a mean over samples. needs: the conditions whose records it takes. before: the figure of
-    each sample of the baseline; None for a rule about a value. test: of the figure, or of a change, of which -1 to 1
-    become 0 to 1.
-    """
+    """A rule about one checkpoint, which samples decide. condition: in full. metric: a mean over samples. needs: the
+    conditions whose records it takes. before: the figure of each sample of the baseline; None for a rule about a value.
+    test: of the figure, or of a change, of which -1 to 1 become 0 to 1."""
 
     rule: Rule
     checkpoint: str
@@ -140,8 +132,7 @@ class Question:
 
     def take(self, run: RunFolder, task: Task, shard: int, ids: Sequence[str]) -> None:
         """Take samples of a shard, by their ids in the order in which they come; those that could not be read are left
-        out. Raises RunError where a record cannot be read, or a figure is not between 0 and 1.
-        """
+        out. Raises RunError where a record cannot be read, or a figure is not between 0 and 1."""
         read, figures = task.per_sample(_OfShard(run, self.checkpoint, shard), self.condition, self.metric)
         after = dict(zip(read.to_pylist(), figures.tolist(), strict=True))
         there = [name for name in ids if name in after and (self.before is None or name in self.before)]
@@ -206,8 +197,7 @@ def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | Non
     return Verdict(rule, name, question.state, reason, figure, question.condition, of=every)
 
 
-ERROR = 0.05
-"""The most that the probability may be of a wrong verdict, of all rules together."""
+ERROR = 0.05  # the most that the probability may be of a wrong verdict, of all rules together
 
 _APART = "\n"  # between conditions, whose texts hold commas
 
@@ -223,8 +213,7 @@ _DEFINITIONS = ("--constants", "--variant")
 
 def options_asked(policy: Policy) -> dict[str, str]:
     """Return the options of an audit that evaluates what the rules of a policy are about, each with its value. Raises
-    ProtocolError where a rule cannot be decided while samples come, or none needs samples.
-    """
+    ProtocolError where a rule cannot be decided while samples come, or none needs samples."""
     asked = dict.fromkeys(_OPTIONS, "")
     wanted = False
     for rule in policy.rules:
@@ -279,13 +268,9 @@ def _why_not(statement: Statement) -> str:
 def trial_of(
     policy: Policy, names: Sequence[str], conditions: Sequence[Condition], task: Task, baseline: Figures | None
 ) -> Trial:
-    """Return what samples are to decide. The error is shared among the rules, once for each checkpoint.
-
-    names, conditions: of the run.
-
-    Raises:
-        ProtocolError: a rule fits no checkpoint, several conditions, or a condition that needs all samples.
-    """
+    """Return what samples are to decide. The error is shared among the rules, once for each checkpoint. names,
+    conditions: of the run. Raises ProtocolError where a rule fits no checkpoint, several conditions, or a condition
+    that needs all samples."""
     found = list[tuple[Rule, str, str, tuple[str, ...], str]]()
     for rule in policy.rules:
         chosen = verdicts.matching(rule.checkpoint, names)
@@ -337,10 +322,8 @@ def _figure(
 
 
 def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
-    """Return the figures of a baseline. planned: the run that is compared with it.
-
-    What is returned raises RunError where the two cannot be paired, are of one checkpoint, or records are missing.
-    """
+    """Return the figures of a baseline. planned: the run that is compared with it. What is returned raises RunError
+    where the two cannot be paired, are of one checkpoint, or records are missing."""
     manifest, takes = run.manifest, planned.corrupted.digests
 
     def figures(name: str, condition: str, metric: str, excepted: Sequence[str] = ()) -> Mapping[str, float]:

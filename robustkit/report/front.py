@@ -99,8 +99,7 @@ def _point(results: Results, name: str, entry: Asked) -> Point:
     return point.complement if _is_error(entry.metric) else point
 
 
-WIDE = 4
-"""The number of checkpoints up to which a narrow screen shows the table as cards."""
+WIDE = 4  # the number of checkpoints up to which a narrow screen shows the table as cards
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,7 @@ class Column:
 @dataclass(frozen=True)
 class Cell:
     """A figure with its interval. mark: best or worst of all, better or worse than the first; empty where chance may
-    explain it.
-    """
+    explain it."""
 
     value: str
     interval: str = ""
@@ -126,9 +124,7 @@ class Cell:
 @dataclass(frozen=True)
 class Line:
     """A row of the table. unit: what is measured, with `lower` where less is better. n: samples, where not all.
-
-    verdict: what the tests say: a difference beyond chance, `cannot tell`, `not tested`. detail: its size.
-    """
+    verdict: what the tests say: a difference beyond chance, `cannot tell`, `not tested`. detail: its size."""
 
     title: str
     unit: str
@@ -142,8 +138,7 @@ class Line:
 @dataclass(frozen=True)
 class FrontPage:
     """What the template shows. groups: the lines of each family of conditions. setups: checkpoints, and their set-up in
-    words. stops: what the samples are called of a run that looks at them until rules are decided; None of others.
-    """
+    words. stops: what the samples are called of a run that looks at them until rules are decided; None of others."""
 
     findings: Sequence[Finding]
     columns: Sequence[Column]
@@ -215,10 +210,8 @@ def _cell(row: SummaryRow | None, scale: float, mark: str) -> Cell:
 
 
 def _marks(names: Sequence[str], tested: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:
-    """Return who is best, which means that no other is better beyond chance and some are worse; and who is worst.
-
-    Where each was tested against the first alone, who is better or worse than that one.
-    """
+    """Return who is best, which means that no other is better beyond chance and some are worse; and who is worst. Where
+    each was tested against the first alone, who is better or worse than that one."""
     above: dict[str, set[str]] = {name: set() for name in names}  # whom each is better than
     below: dict[str, set[str]] = {name: set() for name in names}
     for row in tested:

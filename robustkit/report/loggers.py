@@ -25,11 +25,9 @@ _LONGEST = 250  # characters of a name
 
 
 class Logger(Protocol):
-    """One logging library. Names come as (checkpoint, condition, metric), and are made legal here.
-
-    start: begin an entry of this name, or continue it; folder: of the run, for files kept next to it. finish: called
-    last, also after a failure.
-    """
+    """One logging library. Names come as (checkpoint, condition, metric), and are made legal here. start: begin an
+    entry of this name, or continue it; folder: of the run, for files kept next to it. finish: called last, also after a
+    failure."""
 
     @property
     def spec(self) -> str: ...
@@ -42,10 +40,7 @@ class Logger(Protocol):
 
 def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
     """Return the loggers of `tensorboard:DIR`, `mlflow:URI`, `wandb:PROJECT`; the part after the colon is optional.
-
-    Raises:
-        ProtocolError: an unknown name, or a library that is not installed.
-    """
+    Raises ProtocolError for an unknown name, or a library that is not installed."""
     loggers: dict[str, Logger] = {}
     for spec in specs:
         name, _, where = spec.strip().partition(":")
@@ -105,10 +100,7 @@ def parameters(run: RunFolder) -> dict[str, str]:
 
 def legal_names(names: Sequence[tuple[str, ...]], allowed: str) -> list[str]:
     """Join parts by slashes, with other characters replaced; add a digest where two names would be equal, or one too
-    long.
-
-    allowed: a regular expression's set of characters, without the slash.
-    """
+    long. allowed: a regular expression's set of characters, without the slash."""
     legal: dict[str, tuple[str, ...]] = {}
     for parts in names:
         short = "/".join(re.sub(f"[^{allowed}]+", "_", part, flags=re.ASCII).strip("_. ") or "_" for part in parts)

@@ -102,8 +102,7 @@ def in_order(sections: Iterable[Section]) -> list[Section]:
     return sorted(sections, key=lambda section: places.get(section.name, places["logits"] + 0.5))
 
 
-WIDE = 0.2
-"""The width of a 95 % interval above which a sentence says that samples are too few."""
+WIDE = 0.2  # the width of a 95 % interval above which a sentence says that samples are too few
 
 
 @dataclass(frozen=True)
@@ -153,8 +152,7 @@ def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
         yield f"intervals are wider than {100 * WIDE:.0f} points: too few samples to tell more"
 
 
-LARGEST = 7_900_000
-"""The limit in bytes of the page; it decides how many samples are shown."""
+LARGEST = 7_900_000  # the limit in bytes of the page; it decides how many samples are shown
 _STYLES, _SCRIPTS = ("style.css", "front.css"), (ENLARGE, "tables.js", "figures.js", "page.js", "browser.js")
 
 

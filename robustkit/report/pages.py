@@ -38,8 +38,7 @@ _COMPILED = _Compiled()
 
 def environment(**filters: Callable[..., Any]) -> Environment:
     """Return the environment of the templates: all text is escaped, and no cell begins a formula. filters: besides
-    `allow_breaks` and `trusted`.
-    """
+    `allow_breaks` and `trusted`."""
     templates = Environment(
         loader=PackageLoader("robustkit.report", "templates"),
         autoescape=True,
@@ -57,9 +56,7 @@ def render_page(
     templates: Environment, template: str, styles: Sequence[str], scripts: Sequence[str], **values: Any
 ) -> str:
     """Return a self-contained page, which fetches nothing and runs its own script alone, without control characters.
-
-    styles, scripts: names of files among the templates' parts, and `ENLARGE`; the look of all pages comes first.
-    """
+    styles, scripts: names of files among the templates' parts, and `ENLARGE`; the look of all pages comes first."""
     script = "\n".join(map(_part, scripts))
     text = templates.get_template(template).render(
         **values, style=Markup("\n".join(map(_part, (LOOK, *styles)))), script=Markup(script), policy=policy(script)
@@ -74,9 +71,8 @@ def _part(name: str) -> str:
 
 
 def allow_breaks(text: str) -> Markup:
-    """Return a text as markup that may break after commas, colons, slashes and the brackets of a condition, and
-    nowhere in a fraction such as `1/255`.
-    """
+    """Return a text as markup that may break after commas, colons, slashes and the brackets of a condition, and nowhere
+    in a fraction such as `1/255`."""
     return break_part(no_formula(text))
 
 

@@ -17,8 +17,7 @@ from ..evaluations.aggregate import Results
 from ..evaluations.records import missing_by_part
 from ..results.summary import Run, survey, write_summary
 from ..runs.description import repeat_of, without_option
-from ..runs.files import refuse_links
-from ..runs.folder import RunFolder
+from ..runs.folder import RunFolder, refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.manifest import BadImage
 from ..runs.merging import gather_parts, refuse_damaged

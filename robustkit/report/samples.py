@@ -88,8 +88,7 @@ def uri_of_map(image: bytes, heat: bytes) -> str:
 @dataclass(frozen=True)
 class Answer:
     """A prediction. right: None where that is unknown. said: class and confidence. level: of the condition. place: the
-    index of the condition in `Browser.conditions`, -1 for clean.
-    """
+    index of the condition in `Browser.conditions`, -1 for clean."""
 
     right: bool | None
     said: str
@@ -99,8 +98,7 @@ class Answer:
 
 class Tile(NamedTuple):
     """A picture. said: what it shows, in words. place: of the condition that it is of, as of an answer. changed:
-    whether it is what an attack changed.
-    """
+    whether it is what an attack changed."""
 
     uri: str
     said: str
@@ -120,8 +118,7 @@ class Cell:
 @dataclass(frozen=True)
 class Line:
     """Conditions that share a line. picture: where all checkpoints were shown the same. places: as of an answer; of a
-    map, of the condition that it is over. role: `shown`, or `map`.
-    """
+    map, of the condition that it is over. role: `shown`, or `map`."""
 
     heading: str
     cells: tuple[Cell, ...]
@@ -134,8 +131,7 @@ class Line:
 class SampleView:
     """One sample. label: its class. before: for each checkpoint 1 where it is right when clean, 0 where wrong, - where
     unknown. after: the same for each checkpoint, a sign for each of `Browser.conditions`. changed: indices of those
-    under which a checkpoint's prediction differs from clean. words: lower case, to search in.
-    """
+    under which a checkpoint's prediction differs from clean. words: lower case, to search in."""
 
     sample_id: str
     label: str
@@ -155,8 +151,7 @@ class SampleView:
         return len(self.thumbnail) + sum(len(tile.uri) for tile in tiles)
 
 
-PICTURES = 6_400_000
-"""The number of characters of the page that its pictures may take."""
+PICTURES = 6_400_000  # the number of characters of the page that its pictures may take
 _SIDES = (224, 192, 160, 128)  # longest side of a picture: the first with which all fit, or else the last
 _BLOCK = 16  # samples whose records are read together
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "confidence", "linf", "error")
@@ -165,11 +160,9 @@ Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 class Browser:
-    """The samples of a run that have pictures, in the order of the manifest; empty for segmenters.
-
-    checkpoints: names. conditions: texts of those under which a prediction can change. called: what people call each
-    text, as in the tables. room: bytes that a page has for the pictures.
-    """
+    """The samples of a run that have pictures, in the order of the manifest; empty for segmenters. checkpoints: names.
+    conditions: texts of those under which a prediction can change. called: what people call each text, as in the
+    tables. room: bytes that a page has for the pictures."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run, manifest = run, run.manifest

@@ -54,11 +54,9 @@ _FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[SummaryRow], Tested]] = Weak
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A difference of a pair. p_value: Holm's, over the family of tests.
-
-    published: the published figure of `second` less that of `first`, or, where both have the same attention, that
-    figure itself; None where there is none. Not paired, and of other models and images.
-    """
+    """A difference of a pair. p_value: Holm's, over the family of tests. published: the published figure of `second`
+    less that of `first`, or, where both have the same attention, that figure itself; None where there is none. Not
+    paired, and of other models and images."""
 
     first: Side
     second: Side
@@ -84,11 +82,9 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Pair:
-    """The differences of one checkpoint, `second`, from another, `first`.
-
-    changed: how they differ by intent, such as in their attention. flags: what raises a doubt about the comparison.
-    own: the results of both that are compared, with their own flags. left_out: lines on conditions that are in no row.
-    """
+    """The differences of one checkpoint, `second`, from another, `first`. changed: how they differ by intent, such as
+    in their attention. flags: what raises a doubt about the comparison. own: the results of both that are compared,
+    with their own flags. left_out: lines on conditions that are in no row."""
 
     first: Side
     second: Side
@@ -106,10 +102,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All pairs, and the published figures to compare with, if any.
-
-    others: tests of the run's page that count in Holm's correction, and that no table of the comparison shows.
-    """
+    """All pairs, and the published figures to compare with, if any. others: tests of the run's page that count in
+    Holm's correction, and that no table of the comparison shows."""
 
     pairs: tuple[Pair, ...]
     reference: Published | None = None
@@ -147,11 +141,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Tested:
-    """The tests of a run. comparison: of each checkpoint with the first.
-
-    rows: of all pairs, the earlier checkpoint first, those of the comparison before the others. p-values are Holm's
-    over all of them, in the comparison, too. all_pairs: whether every checkpoint was tested against every other.
-    """
+    """The tests of a run. comparison: of each checkpoint with the first. rows: of all pairs, the earlier checkpoint
+    first, those of the comparison before the others. p-values are Holm's over all of them, in the comparison, too.
+    all_pairs: whether every checkpoint was tested against every other."""
 
     comparison: Comparison
     rows: tuple[ComparisonRow, ...]
@@ -173,8 +165,7 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
 @plugin_session()
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
     """Return all differences of these pairs; reference: published figures to compare with. Raises RunError where a pair
-    has other tasks, classes or labels, or no condition or sample in common.
-    """
+    has other tasks, classes or labels, or no condition or sample in common."""
     resolved = None if reference is None else reference.resolved()
     family, compared = _family(pairs), list[Pair]()
     ready = {(pair.first.checkpoint, pair.second.checkpoint): pair for pair in (family.pairs if family else ())}
@@ -213,8 +204,7 @@ def _as_asked(pair: Pair, first: Side, second: Side, reference: Published | None
 
 def _corrected_within(compared: Sequence[Pair], reference: Published | None, family: Comparison) -> Comparison:
     """Return pairs of a run with the p-values that its page has; of what it does not test, with those of a family of
-    that and the page's.
-    """
+    that and the page's."""
     known = {_test(row): row for row in (*family.rows, *family.others)}
     added = [row for pair in compared for row in pair.rows if _test(row) not in known]
     adjusted = holm([row.difference.p_value for row in (*known.values(), *added)])
@@ -353,10 +343,8 @@ def asked_results(results: Results) -> list[Asked]:
 
 
 def pair_tests(results: Results) -> Tested:
-    """Return the paired tests of a run's checkpoints, computed once for the same results of a run.
-
-    They are kept as long as the run is held, since records lie behind them.
-    """
+    """Return the paired tests of a run's checkpoints, computed once for the same results of a run. They are kept as
+    long as the run is held, since records lie behind them."""
     rows = list(results.rows)
     known = _FOUND.get(results.run)
     if known is None or known[0] != rows:

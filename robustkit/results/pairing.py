@@ -28,12 +28,10 @@ _ROUNDED = ("compile", "version of")
 
 
 class RunSetup(msgspec.Struct, frozen=True):
-    """What a run decides for all its checkpoints.
-
-    values: card, seed, precision, engine, versions and sources of plug-ins, as texts by name. files: of each condition
-    the digest of the files that it reads; empty where it reads none. cards: of each condition the digest of what it
-    uses of the card. whole: whether the records name the whole card instead.
-    """
+    """What a run decides for all its checkpoints. values: card, seed, precision, engine, versions and sources of
+    plug-ins, as texts by name. files: of each condition the digest of the files that it reads; empty where it reads
+    none. cards: of each condition the digest of what it uses of the card. whole: whether the records name the whole
+    card instead."""
 
     values: dict[str, str]
     files: dict[str, str]
@@ -94,10 +92,8 @@ def is_of_rounding(line: str) -> bool:
 
 def run_changes(before: RunSetup, after: RunSetup, conditions: Collection[str] | None = None) -> list[str]:
     """Return `seed differs: 0 and 3` for each value that both runs have in two ways, and lines on conditions that use
-    other parts of the card, or read files that differ.
-
-    conditions: those whose cards and files count; by default all that both have.
-    """
+    other parts of the card, or read files that differ. conditions: those whose cards and files count; by default all
+    that both have."""
     both = [(name, text, after.values[name]) for name, text in before.values.items() if name in after.values]
     if not (before.whole or after.whole):
         both = [each for each in both if each[0] != "protocol"]
@@ -133,19 +129,13 @@ class Side(CheckpointRecords):
 
 
 def paired_difference(first: Side, second: Side, condition: str, metric: str = "top1") -> Difference:
-    """Return how `second` differs from `first` under a condition that both runs name alike.
-
-    Whether the two runs may be compared (same protocol, seed, labels) is for the caller to say.
-
-    metric: of the task, such as top1 or miou, or of the condition's family: mean_error under a mean over corruptions
-    such as `in-c(preset=cifar)`; a score of maps that is a mean over samples, over those whose clean images both
-    predict right. Infinite losses (from logits that are not finite) make the difference of losses nan.
-
-    One checkpoint differs from itself by 0, of which the interval is 0, too.
-
-    Raises:
-        RunError: the records of one of them are missing, they have no sample in common, or there is no such metric.
-    """
+    """Return how `second` differs from `first` under a condition that both runs name alike. Whether the two runs may be
+    compared (same protocol, seed, labels) is for the caller to say. metric: of the task, such as top1 or miou, or of
+    the condition's family: mean_error under a mean over corruptions such as `in-c(preset=cifar)`; a score of maps that
+    is a mean over samples, over those whose clean images both predict right. Infinite losses (from logits that are not
+    finite) make the difference of losses nan. One checkpoint differs from itself by 0, of which the interval is 0, too.
+    Raises RunError where the records of one of them are missing, they have no sample in common, or there is no such
+    metric."""
     difference = task_of(first.manifest).difference(first, second, condition, metric)
     if difference.value == 0 and same_identity(first.described, second.described):
         return replace(difference, ci_low=0.0, ci_high=0.0)
@@ -171,15 +161,11 @@ def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
 def checkpoint_pairs(
     runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None
 ) -> list[tuple[Side, Side]]:
-    """Return which checkpoints are compared, each as (first, second); the difference is second minus first.
-
-    For one run, its checkpoints against the first of them; for several, those of the later runs against those of the
-    first run of the same name, or all against the first where a run shares no name. checkpoints: only these as second.
-    against: the checkpoint of the first run that all are compared with.
-
-    Raises:
-        RunError: a name is unknown, or there is nothing to pair. PluginError: a run needs a plug-in that is not here.
-    """
+    """Return which checkpoints are compared, each as (first, second); the difference is second minus first. For one
+    run, its checkpoints against the first of them; for several, those of the later runs against those of the first run
+    of the same name, or all against the first where a run shares no name. checkpoints: only these as second. against:
+    the checkpoint of the first run that all are compared with. Raises RunError where a name is unknown, or there is
+    nothing to pair. Raises PluginError where a run needs a plug-in that is not here."""
     for run in runs:
         check_plugins(run.manifest)
     names = [run.manifest.names for run in runs]

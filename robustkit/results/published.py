@@ -42,8 +42,7 @@ Figures = Mapping[str, Mapping[str, float]]
 @dataclass(frozen=True)
 class Published:
     """Published figures by attention, condition as the file names it, and metric. protocol: the name of a card.
-    spreads: standard deviations over trainings, of the figures that have one.
-    """
+    spreads: standard deviations over trainings, of the figures that have one."""
 
     name: str
     summary: str
@@ -55,8 +54,7 @@ class Published:
 
     def resolved(self) -> Published:
         """Return the same with the texts of conditions as runs have them, as far as the card determines them. Raises
-        RunError where the card is not known here and an attack is not named in full, or an attack is not understood.
-        """
+        RunError where the card is not known here and an attack is not named in full, or an attack is not understood."""
 
         def with_texts(by_attention: Mapping[str, Figures]) -> dict[str, Figures]:
             tables = by_attention.items()
@@ -103,8 +101,7 @@ def reference_names() -> list[str]:
 
 def read_published(spec: str) -> Published:
     """Return figures that come with the package, by their name, or those of a file. Raises RunError where there is no
-    such file, or it holds what is not understood.
-    """
+    such file, or it holds what is not understood."""
     if file := shipped_files("robustkit.results", "references").get(spec):
         return _parsed(file.read_text("utf-8"), spec)
     path = Path(spec)

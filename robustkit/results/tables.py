@@ -24,8 +24,7 @@ LEGEND = "[low, high]: 95 % interval. –: not evaluated."
 
 def short_tables(results: Results) -> list[TextTable]:
     """Return what a terminal shows of a run: the short table; of a single checkpoint all numbers of its task's table
-    first.
-    """
+    first."""
     manifest = results.manifest
     rows = list(_rows(results))
     if len(manifest.checkpoints) > 1:
@@ -75,15 +74,13 @@ def _cell(cells: Mapping[tuple[str, str], SummaryRow], condition: str, metric: M
     return f"{value} [{', '.join(ends)}]" if "nan" not in ends else value
 
 
-SMALL = 0.1
-"""Where all figures of a row are below, three decimals would not tell them apart."""
+SMALL = 0.1  # where all figures of a row are below, three decimals would not tell them apart
 
 
 @dataclass(frozen=True)
 class Among:
     """A figure of a checkpoint, and the published levels by attention. spreads: standard deviations over trainings, of
-    the levels that have one.
-    """
+    the levels that have one."""
 
     row: SummaryRow
     levels: dict[str, float]
@@ -97,8 +94,7 @@ class Among:
     def places(self) -> tuple[int, int] | None:
         """The best and the worst place among them all that the checkpoint's interval allows, from 1 for the best; None
         where neither more nor less is better, or the figure is not a number. Levels with a spread are those of another
-        training, within two standard deviations; others are taken as exact.
-        """
+        training, within two standard deviations; others are taken as exact."""
         better, own = self.metric.better, self.row["value"]
         if not better or not is_finite(own):
             return None
@@ -241,9 +237,7 @@ def p_text(value: float) -> str:
 
 def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
     """Return all differences from the baseline side by side: those that are significant, then, folded, the others.
-
-    tables: one per checkpoint compared, from `report_tables`. baseline: the name of what they are compared with.
-    """
+    tables: one per checkpoint compared, from `report_tables`. baseline: the name of what they are compared with."""
     if not tables:
         return []
     flags = tuple(dict.fromkeys(flag for table in tables for flag in table.flags))

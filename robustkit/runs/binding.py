@@ -126,11 +126,8 @@ class Unit:
         return cls(provenance_of(manifest, manifest.checkpoint(checkpoint), condition), shards)
 
     def fault(self, name: str, metadata: Mapping[bytes, bytes] | None, data: bytes, whole: bool = True) -> str:
-        """Return why a Parquet file does not belong to this unit; empty where it does.
-
-        name: of the file, without its suffix. metadata: of the file. data: all its bytes. whole: whether it has a row
-        for each sample of its shard.
-        """
+        """Return why a Parquet file does not belong to this unit; empty where it does. name: of the file, without its
+        suffix. metadata: of the file. data: all its bytes. whole: whether it has a row for each sample of its shard."""
         number = shard_number(name)
         if number is None or number >= len(self.shards):
             return f"it is not a shard of this run, which has {len(self.shards)} of each condition"

@@ -125,10 +125,9 @@ class PreprocessingEntry(Part, frozen=True, kw_only=True):
 
 
 class CheckpointEntry(Part, frozen=True, kw_only=True):
-    """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only.
-    heads: how those were made that read its features, and from which training images; for features only.
-    preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`.
-    """
+    """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only. heads: how those were
+    made that read its features, and from which training images; for features only. preprocessing_source: who said each
+    value of the preprocessing, by `common.preprocessing.SAID_BY`."""
 
     name: Name
     spec: Text
@@ -156,8 +155,7 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
     @property
     def sources(self) -> dict[str, str]:
         """The source of each part of the set-up, a key of `common.preprocessing.SAID_BY`; parts without one are left
-        out. Of a mean and a std with two sources, the one that proves less counts.
-        """
+        out. Of a mean and a std with two sources, the one that proves less counts."""
         named = {name: self.said.get(name, "") for name in ("mean", "std", "crop_pct", "interpolation")}
         statistics = sorted((named["mean"], named["std"]), key=UNPROVEN.__contains__)
         found = {"normalisation": statistics[-1], "crop": named["crop_pct"], "interpolation": named["interpolation"]}
@@ -265,13 +263,10 @@ class BadImage(Part, frozen=True, kw_only=True):
 
 class Manifest(Part, frozen=True, kw_only=True):
     """The contents of run.json: what was asked, on which data, with which versions, of the last command; records name
-    their own.
-
-    arguments: what the user asked for. claims: by the text of an attack's condition. evidence: conditions whose results
-    need evidence to be trusted. pictures: ids of the samples whose images are kept. parts: how many the last command
-    divided the units into (`--part`); absent where all is one. sequential: true where the samples were looked at while
-    they came (`--until-decided`), so that their number depends on what they show; else absent.
-    """
+    their own. arguments: what the user asked for. claims: by the text of an attack's condition. evidence: conditions
+    whose results need evidence to be trusted. pictures: ids of the samples whose images are kept. parts: how many the
+    last command divided the units into (`--part`); absent where all is one. sequential: true where the samples were
+    looked at while they came (`--until-decided`), so that their number depends on what they show; else absent."""
 
     format: Annotated[Format, Meta(description="the number of a format")]
     robustkit: Text
@@ -335,8 +330,7 @@ class Manifest(Part, frozen=True, kw_only=True):
 
     def card_digest(self, condition: str, other: Manifest | None = None) -> str:
         """Return the digest of what a condition uses of the card; of all parameters where it is of a plug-in that may
-        read any of them, here or in `other`.
-        """
+        read any of them, here or in `other`."""
         plugins = (*self.used_plugins, *(other.used_plugins if other else ()))
         reading = (plugin for plugin in plugins if plugin.group in ("families", "tasks"))
         whole = any(condition in plugin.conditions or plugin.checkpoints for plugin in reading)
@@ -391,8 +385,7 @@ def encode_manifest(plain: Mapping[str, Any]) -> bytes:
 
 def manifest_of(data: Any, path: Path) -> Manifest:
     """Return the contents of a run.json. data: its JSON, as read from `path`. Raises RunError where a part has another
-    type than an audit writes, or the file was altered after it was written.
-    """
+    type than an audit writes, or the file was altered after it was written."""
     if not isinstance(data, dict):
         raise RunError(f"{path}: not a whole run.json; restore it or use another --out")
     if type(found := data.get("format")) is not int or found not in get_args(Format):

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from ..errors import DamagedRecord, RunError
 from .binding import OF_CHECKPOINT, digest_of_run
-from .files import folder_name
-from .folder import RunFolder
+from .folder import RunFolder, folder_name
 from .kept_images import ADVERSARIALS, PICTURES, strange_images
 from .manifest import CorruptedEntry, Manifest, PluginEntry, digest_of_pages
 
@@ -21,11 +20,9 @@ _MAP = "cam("  # how the text of a map that is scored begins
 
 
 def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | None = None) -> list[str]:
-    """Return in words what decides records and differs between two manifests; nothing where these may share a folder.
-
-    A checkpoint, condition or plug-in that only one of them has is no difference. conditions: those that must use the
-    same part of both cards; by default those of `there`.
-    """
+    """Return in words what decides records and differs between two manifests; nothing where these may share a folder. A
+    checkpoint, condition or plug-in that only one of them has is no difference. conditions: those that must use the
+    same part of both cards; by default those of `there`."""
     odd = [*plugin_differences(there, here)]
     pairs = _pairs(there, here, there.conditions if conditions is None else conditions)
     odd += (list_differences(name, *values) for name, *values in pairs if values[0] != values[1])
@@ -36,8 +33,7 @@ def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | N
 
 def join_manifests(there: Manifest, here: Manifest) -> Manifest:
     """Return the manifest of all that two ask for, which agree; what decides no record is `here`'s, except for the
-    start of the run and the samples of which pictures are kept.
-    """
+    start of the run and the samples of which pictures are kept."""
     names = {entry.name for entry in there.checkpoints}
     return replace(
         here,
@@ -97,8 +93,7 @@ def _pairs(there: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterat
 
 def card_difference(there: Manifest, here: Manifest, conditions: Iterable[str]) -> tuple[str, str, str] | None:
     """Return which of some conditions use other parts of two runs' cards, in words, and what each run has; None where
-    none does. Of a run of format 1, the whole card counts.
-    """
+    none does. Of a run of format 1, the whole card counts."""
     tags = there.deciding.protocol, here.deciding.protocol
     if 1 in (there.format, here.format) and tags[0] != tags[1]:
         return ("protocol", *tags)
@@ -154,14 +149,10 @@ _FOLDERS = (PICTURES, ADVERSARIALS, _TIMINGS, "records")  # in the order in whic
 
 
 def gather_parts(into: RunFolder, parts: Sequence[RunFolder]) -> None:
-    """Write a run.json of all parts, and copy the files that `into` lacks. It may be one of the parts, or new.
-
-    A file that several have is copied once: its rows are the same in all of them.
-
-    Raises:
-        DamagedRecord: a file is not what was written for its run.
-        RunError: the parts are not of one run, or two of them have different rows under one name; nothing was copied.
-    """
+    """Write a run.json of all parts, and copy the files that `into` lacks. It may be one of the parts, or new. A file
+    that several have is copied once: its rows are the same in all of them. Raises DamagedRecord where a file is not
+    what was written for its run. Raises RunError where the parts are not of one run, or two of them have different rows
+    under one name; nothing was copied."""
     folders = {part.path.resolve(): part for part in (into, *parts) if part.read_manifest()}
     manifest = _of_all(list(folders.values()))
     for part in folders.values():

@@ -33,15 +33,10 @@ def read_rows(
     fault: Callable[[Mapping[bytes, bytes] | None, bytes], str] = lambda metadata, data: "",
     most: int = DECODED,
 ) -> pa.Table:
-    """Return the rows of a Parquet file; `columns` are those read, by name or by a test of names.
-
-    fault: why a file with these metadata and bytes is not the one that was expected; empty where it is. most:
-    bytes of text or pictures.
-
-    Raises:
-        DamagedRecord: it is not a Parquet file, not of the types that an audit writes, exceeds the limits, or is
-        another file than the expected one.
-    """
+    """Return the rows of a Parquet file; `columns` are those read, by name or by a test of names. fault: why a file
+    with these metadata and bytes is not the one that was expected; empty where it is. most: bytes of text or pictures.
+    Raises DamagedRecord where it is not a Parquet file, not of the types that an audit writes, exceeds the limits, or
+    is another file than the expected one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

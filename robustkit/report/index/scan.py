@@ -21,8 +21,7 @@ from ...evaluations.presenting import chief_figures, missing_units
 from ...evaluations.registry import words_of
 from ...results.pairing import RunSetup, checkpoint_setup, run_setup
 from ...results.summary import doubts_of
-from ...runs.files import OWN, OWN_PICTURES, refuse_link
-from ...runs.folder import RunFolder
+from ...runs.folder import OWN, OWN_PICTURES, RunFolder, refuse_link
 from ...runs.manifest import Manifest
 from ...tasks.registry import find_metric
 from ...tasks.task import task_of
@@ -73,8 +72,7 @@ CACHE_MARK = '{"written_by":"robustkit view"'
 
 def write_index(folder: Path, name: str, text: str) -> Path:
     """Write a page or the cache of an index, whole; return where. Raises RunError where a link is on its way, another
-    program's file is in its place, or the folder cannot be written.
-    """
+    program's file is in its place, or the folder cannot be written."""
     path, remedy = place_of(folder, name), "view a folder that you may write"
     write_whole(path, text.encode("utf-8", "replace"), durable=False, remedy=remedy)
     return path
@@ -133,8 +131,7 @@ class IndexFigure(msgspec.Struct, frozen=True):
 
 class IndexCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint of a run. setup: how it was built and is shown images. flags: the first of them; flagged: how many
-    there are.
-    """
+    there are."""
 
     name: str
     attention: str
@@ -146,10 +143,8 @@ class IndexCheckpoint(msgspec.Struct, frozen=True):
 
 
 class IndexRun(msgspec.Struct, frozen=True):
-    """What an index shows of a run.
-
-    missing: units of work without a record, of units. problem: why there are no results.
-    """
+    """What an index shows of a run. missing: units of work without a record, of units. problem: why there are no
+    results."""
 
     started: str
     task: str
@@ -172,8 +167,7 @@ class IndexRun(msgspec.Struct, frozen=True):
 
 def read_run(path: Path) -> IndexRun:
     """Return what an index shows of the run in a folder. Raises RunError where run.json cannot be read, or something of
-    the run is a link.
-    """
+    the run is a link."""
     run = RunFolder(path)
     manifest = run.manifest
     folders = len(manifest.checkpoints) * len(manifest.conditions)
@@ -247,8 +241,7 @@ def _is_kept(text: str, metric: str) -> bool:
     return definition is not None and definition.drafted and words_of(text).in_results and "severity=" not in text
 
 
-VERSION = metadata.version("robustkit-audit")
-"""What was read or compared by another version is not used."""
+VERSION = metadata.version("robustkit-audit")  # what was read or compared by another version is not used
 _CACHE = f"{FOLDER}/cache.json"
 Stamp = tuple[tuple[tuple[int, int, int], ...], str]
 """Inode, time and size of the files that an entry is made from, and a digest of the folders of its records."""
@@ -269,11 +262,8 @@ class _Cache(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Listed:
-    """All that was found beneath a folder, by path relative to it.
-
-    runs: the newest first. stamps: of their files. unreadable: what cannot be used as a run, and why. links:
-    not followed.
-    """
+    """All that was found beneath a folder, by path relative to it. runs: the newest first. stamps: of their files.
+    unreadable: what cannot be used as a run, and why. links: not followed."""
 
     runs: dict[str, IndexRun]
     stamps: dict[str, Stamp]
@@ -314,8 +304,7 @@ def _kept(folder: Path) -> dict[str, Kept]:
 
 def _stamp(path: Path) -> Stamp:
     """Return what changes when something changes that an entry is made from: its files, and which records are there.
-    Raises OSError, RunError for a link.
-    """
+    Raises OSError, RunError for a link."""
     run, stamps = RunFolder(path), list[tuple[int, int, int]]()
     for name in (run.manifest_path.name, "summary.json", "report.html"):
         refuse_link(path / name, path)
