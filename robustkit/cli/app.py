@@ -81,8 +81,8 @@ def _of_machine(fault: Exception) -> str:
 
 
 def main() -> None:
-    """Run the console script. Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130
-    interrupted, 141 the output's reader left early."""
+    """Run the console script. Exit status: 0 fine, 1 gate failed, 2 error, 3 nothing evaluated, 130 interrupted, 141
+    SIGPIPE."""
     streams.prepare()
     warnings.simplefilter("ignore", RobustkitWarning)  # commands print what these say
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
@@ -119,7 +119,6 @@ def _refused(said: str) -> None:
 
 @plugin_session()
 def _status(debug: bool) -> int:
-    """Run the command, and say in one line what went wrong; return the exit status."""
     written = sys.stdout
     try:
         status = cli.main(prog_name="robustkit", standalone_mode=False)

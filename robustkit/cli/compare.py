@@ -30,9 +30,7 @@ def compare_runs(
     json_file: Path | None = None,
     console: Console,
 ) -> None:
-    """Compare the checkpoints of runs (`comparison.pairs` says which), show the result, and write it to a file if
-    asked. Raises RunError where a run cannot be read, there is nothing that can be paired or that the reference has, or
-    the reference is not understood."""
+    """Compare checkpoints of runs (`checkpoint_pairs` says which), show the result, and write it to a file if asked."""
     opened = [RunFolder.existing(path) for path in runs]
     published = None if reference is None else read_published(reference)
     single = published is not None and len(opened) == 1 and len(opened[0].manifest.names) == 1

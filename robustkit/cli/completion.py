@@ -21,8 +21,7 @@ COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}
 
 
 def completion_script(cli: click.Command, shell: str) -> str:
-    """Return the script with which a shell completes the command line of `cli`. Raises ProtocolError where there is
-    none for this shell."""
+    """Return the script with which a shell completes `cli`. Raises ProtocolError where there is none for this shell."""
     kind = get_completion_class(shell)
     if kind is None:
         raise ProtocolError(unknown("shell", shell, SHELLS))

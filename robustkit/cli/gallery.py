@@ -57,15 +57,14 @@ Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Target:
-    """A class that maps are drawn for: `predicted`, `label`, or a class by its name. index: of a named one, among the
-    model's outputs."""
+    """A class that maps are drawn for: `predicted`, `label`, or one by name; index: of that among the model's
+    outputs."""
 
     name: str
     index: int | None = None
 
     @property
     def heading(self) -> str:
-        """What it is called over its maps."""
         return {PREDICTED: "predicted class", LABEL: "true class"}.get(self, self.name)
 
     @classmethod
@@ -96,10 +95,9 @@ def label(spec: MapSpec) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """The maps and samples that a gallery draws. shown: the maps, controls last and only if named; samples are chosen
-    by the scores of the first map. how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these
-    samples instead. targets: the classes that each map is drawn for; without any, the one that it is scored for, or
-    those of both objects."""
+    """The maps and samples that a gallery draws. shown: the maps, of which the first one's scores choose samples. how:
+    one of CHOICES, or `class:NAME`. ids: exactly these samples instead. targets: classes that each map is drawn for;
+    without any, the one that it is scored for, or those of both objects."""
 
     shown: tuple[MapSpec, ...]
     how: str
@@ -119,9 +117,8 @@ class Choice:
         ids: Sequence[str] = (),
         targets: Sequence[str] = (),
     ) -> Choice:
-        """Return the choice that a user asks for. how: by default where checkpoints disagree, or for a single one its
-        worst maps. Raises ProtocolError where a choice or map is not understood, a single checkpoint has none to
-        disagree with, or all maps are controls."""
+        """Return the choice that a user asks for; how: by default disagreement, or for a single checkpoint its worst
+        maps. Raises ProtocolError where it is not understood, or means nothing here."""
         maps: dict[str, MapSpec] = {}
         for spec in sorted(parse_named(cams, faithfulness), key=lambda spec: spec.is_control):
             maps.setdefault(label(replace(spec, target="predicted") if targets else spec), spec)
@@ -142,8 +139,8 @@ class Choice:
         return cls(tuple(maps.values()), how, count, tuple(ids), tuple(dict.fromkeys(targets)))
 
     def classes(self, dataset: Dataset, identity: ModelIdentity) -> list[Target]:
-        """Return the classes that are asked for. Raises ModelError where no class is called so, DataError where it does
-        not compete, or no class is known to be the true one."""
+        """Return the classes that are asked for. Raises ModelError or DataError where one is unknown or does not
+        compete."""
         names = class_names(identity.class_names or dataset.class_names, identity.num_classes)
         found = [Target.of(text, names) for text in self.targets]
         for target in found:
@@ -155,9 +152,8 @@ class Choice:
         return found
 
     def samples(self, dataset: Dataset) -> list[Sample]:
-        """Return the samples that the choice names by id or class; for any other choice all, in their order. Raises
-        DataError where an id names no sample, or no sample is of the class. Raises ProtocolError where there is no such
-        class."""
+        """Return the samples named by id or class; for any other choice all. Raises DataError where there are none,
+        ProtocolError where there is no such class."""
         if self.ids:
             return list(dict.fromkeys(_sample(dataset, name) for name in self.ids))
         if not self.how.startswith("class:"):
@@ -188,8 +184,7 @@ class Choice:
                 f"--choose {self.how}: no map is scored, because no objects are known and --faithfulness is none; give "
                 "--boxes or --masks, or --choose random"
             )
-        samples = self.samples(dataset)
-        for sample in samples if self.ids else ():
+        for sample in self.samples(dataset) if self.ids else ():
             try:
                 dataset.image(sample)
             except DataError as fault:
@@ -197,7 +192,6 @@ class Choice:
 
 
 def data_of(request: ClassificationRequest, identity: ModelIdentity) -> Dataset:
-    """Return the samples of a request, with labels or without."""
     chosen = request.limit, request.ids, request.seed
     return labelled_data(request.data_dir, identity, request.data, *chosen, unlabelled=True)
 
@@ -260,8 +254,8 @@ Scores = Mapping[tuple[str, str], Result]  # the row of the sample that is drawn
 
 @dataclass
 class Painter:
-    """Draws what it is asked for, and keeps the maps by name. shown: the maps. targets: of each, in order; empty for
-    the class that the map is scored for. under: attacks."""
+    """Draws maps, and keeps them by name. targets: of each map; empty for the class that it is scored for. under:
+    attacks."""
 
     shown: Sequence[MapSpec]
     targets: Sequence[Target]
@@ -277,8 +271,8 @@ class Painter:
         located: Located | None,
         scores: Scores,
     ) -> Iterator[GalleryRow]:
-        """Yield a row for the image as it is, and one for each attack, whose maps are of the classes explained there.
-        pixels: (3, H, W) uint8. named: its class in words. located: where its object is, or both of them."""
+        """Yield a row for the clean image and one for each attack, with maps of the same classes. pixels: (3, H, W)
+        uint8."""
         clean, batch = subject.inputs(pixels[None]), Batch(pixels[None], [sample])
         first = _logits(subject, clean, sample)
         for under in (None, *self.under):
@@ -349,8 +343,7 @@ def _logits(subject: EvaluatedModel, inputs: Tensor, sample: Sample) -> Tensor:
             logits: Tensor = subject.exact(inputs)
             return logits
 
-    rng = subject.rng([sample], Condition("clean", "clean"))
-    return subject.steadily("gallery", rng, ask)
+    return subject.steadily("gallery", subject.rng([sample], Condition("clean", "clean")), ask)
 
 
 def _share(logits: Tensor, place: int) -> str:
@@ -384,9 +377,8 @@ def _marked(located: Located | None) -> NDArray[np.bool_] | None:
 def make_gallery(
     run: RunFolder, request: ClassificationRequest, choice: Choice, raw: bool = False
 ) -> tuple[Path, Path]:
-    """Draw samples of a run with maps of the request's checkpoints, as cams/gallery.png and .html in its folder.
-    request: the one that the run was made with. raw: also keep the maps as cams/maps.npz. Raises as `Choice.samples`,
-    and RunError where the run holds no maps of a checkpoint, has another protocol, or no sample is left."""
+    """Draw samples of a run with maps, as cams/gallery.png and .html in its folder. request: the one that it was made
+    with. raw: also keep cams/maps.npz. Raises RunError where the run has no such maps, or another protocol."""
     manifest, card = run.manifest, request.card
     if card.tag != manifest.protocol.tag:
         raise RunError(f"{run.path} was made with protocol {manifest.protocol.tag}, not {card.tag}; give that")
@@ -434,15 +426,13 @@ def _records(run: RunFolder, maps: Sequence[MapSpec], names: Sequence[str]) -> d
 
 
 def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
-    """Write maps by name as one .npz file. Raises RunError where it cannot be written."""
     buffer, arrays = io.BytesIO(), dict[str, Any](maps)
     np.savez_compressed(buffer, **arrays)
     write_whole(path, buffer.getvalue())
 
 
 def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
-    """Return the classifiers with the names and preprocessing that they have in the run. Raises RunError where the run
-    lacks one of them."""
+    """Return the classifiers named and preprocessed as in the run. Raises RunError where the run lacks one of them."""
     taken: set[str] = set()
     entries = run.manifest.checkpoints
     for classifier in classifiers:
@@ -461,7 +451,6 @@ def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Clas
 
 
 def is_picture(argument: str) -> bool:
-    """Whether an argument names an image file rather than a checkpoint."""
     return is_image_name(argument) and ":" not in argument
 
 
@@ -477,8 +466,7 @@ def explain_pictures(
     raw: bool = False,
 ) -> list[Path]:
     """Draw maps of pictures for the named classes, or the predicted one, as a PNG; return the files written. out: its
-    name, or the folder of `<stem>-cam.png`. raw: also keep the maps next to it, as .npz. Raises RobustkitError where
-    the request cannot be fulfilled; raised before anything is computed."""
+    name, or the folder of `<stem>-cam.png`. raw: also keep the maps, as .npz."""
     if not checkpoints:
         raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
     wanted, path = _plain(methods), sheet_path(pictures, out)
@@ -508,8 +496,7 @@ def explain_pictures(
 
 
 def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
-    """Return where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
-    Raises ProtocolError where it would not be a PNG, or would replace a picture."""
+    """Return `out`, or `<stem>-cam.png` in that folder. Raises ProtocolError for no PNG, or one of the pictures."""
     name = f"{Path(pictures[0]).stem}-cam.png"
     path = Path(name) if out is None else out / name if out.is_dir() else out
     if path.suffix.lower() != ".png":

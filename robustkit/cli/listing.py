@@ -33,7 +33,6 @@ Entry = Mapping[str, Any]  # a name and what belongs to it: texts, lists of name
 
 
 def table_of(title: str, entries: Sequence[Entry]) -> TextTable:
-    """Return entries as a table with a column for each key."""
     from ..display.table import TextTable
 
     headings = tuple(entries[0])
@@ -154,7 +153,6 @@ def _presets() -> list[Entry]:
 
 
 def _sentence(text: str) -> str:
-    """Return the first sentence, on one line."""
     return re.split(r"(?<!et al)\. ", " ".join(text.split()))[0].rstrip(".")
 
 

@@ -45,8 +45,8 @@ class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class Place(click.Path):
-    """A path that is not empty, nor of blanks alone: Path("") is the current folder. writes: whether a command writes
-    there, which an untrusted --config must not choose."""
+    """A path that is not empty or blank: Path("") is the current folder. writes: what an untrusted --config may not
+    choose."""
 
     def __init__(self, *, writes: bool = False, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)
@@ -57,8 +57,6 @@ class Place(click.Path):
 
 
 class BatchSize(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A number of samples, or `auto`."""
-
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -84,8 +82,6 @@ SHORT = 12  # the most options that are listed without headings
 
 
 class Option(click.Option):
-    """An option that knows under which heading it is listed."""
-
     def __init__(self, *names: Any, section: str = "", **settings: Any) -> None:
         super().__init__(*names, **settings)
         self.section = section
@@ -105,8 +101,7 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A group whose --help lists its commands under headings, each with a line that is never cut. It has the commands
-    of plug-ins, too, which are loaded when they are run."""
+    """A group whose --help lists its commands under headings, and those of plug-ins, which load when they are run."""
 
     def __init__(self, sections: Mapping[str, Mapping[click.Command, str]], **settings: Any) -> None:
         super().__init__(**settings)
@@ -170,8 +165,7 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
 
 
 def check_trust(context: click.Context, parameter: click.Parameter, trusted: bool) -> None:
-    """Refuse what an untrusted --config could do besides choosing options: run code, write elsewhere, send results
-    away. Not eager, so that it comes after --config, wherever the two stand."""
+    """Refuse what an untrusted --config could do besides choosing options. Not eager: it comes after --config."""
     path = context.meta.get(_CONFIG)
     if path is None or trusted:
         return
@@ -221,8 +215,6 @@ def option(*names: str, section: str = "", **settings: Any) -> Callable[[F], F]:
 
 
 def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
-    """Return several options as one decorator, in the order in which --help lists them."""
-
     def decorate(function: F) -> F:
         for decorator in reversed(options):
             function = decorator(function)
@@ -315,7 +307,6 @@ def run_options(kind: type, *, shared: bool = True, without: Iterable[str] = ())
 
 
 def names_of(group: type) -> tuple[str, ...]:
-    """Return the names of the options of a group."""
     return tuple(each.name for each in options_of(group))
 
 

@@ -11,8 +11,7 @@ from ..report.index.page import server_of, write_index
 
 
 def view_runs(folder: Path, compared: int, port: int | None, console: Any) -> None:
-    """Write the index and say what is on it; then serve it on 127.0.0.1 where a port is given. Raises RunError where
-    the folder cannot be written, or the port is taken."""
+    """Write the index and say what is on it; then serve it on 127.0.0.1 where a port is given."""
     index = write_index(folder, compared)
     runs, unreadable = index.listed.runs, index.listed.unreadable
     unfinished = sum(not run.is_whole for run in runs.values())

@@ -205,8 +205,7 @@ def _tidy(source: bytes, prefix: str, alt: str) -> str:
     for element in root.iter():
         element.tag = element.tag.partition("}")[2]
         for key in list(element.attrib):
-            value = element.attrib.pop(key)
-            element.attrib[key.rpartition("}")[2]] = _attribute(key, value, prefix)
+            element.attrib[key.rpartition("}")[2]] = _attribute(key, element.attrib.pop(key), prefix)
     used = set(re.findall(rf"#({prefix}-[\w.-]+)", " ".join(v for e in root.iter() for v in e.attrib.values())))
     for element in root.iter():
         if element.get("id") not in used:
@@ -239,8 +238,7 @@ def panels(canvas: Canvas, count: int, columns: int = 2, **options: Any) -> list
     """Return axes in rows of at most `columns`. options: of matplotlib's `subplots`."""
     rows = max(1, math.ceil(count / columns))
     space_panels(canvas)
-    grid = canvas.subplots(rows, min(columns, max(1, count)), squeeze=False, **options)
-    every: list[Axes] = list(grid.flat)
+    every: list[Axes] = list(canvas.subplots(rows, min(columns, max(1, count)), squeeze=False, **options).flat)
     for place, axes in enumerate(every):
         axes.tick_params(length=0)
         axes.set_visible(place < count)

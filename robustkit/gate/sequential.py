@@ -54,8 +54,7 @@ class Capital:
 
     def take(self, values: Floats) -> Floats:
         """Bet on further values, (n,) in [0, 1]; return the logarithm of the capital after each of them, (n,)."""
-        growth = np.log1p(np.outer(values - self._bound, self._bets)).cumsum(axis=0)
-        every = self._logs + growth
+        every = self._logs + np.log1p(np.outer(values - self._bound, self._bets)).cumsum(axis=0)
         if len(values):
             self._logs = every[-1]
         return np.asarray(np.logaddexp.reduce(every, axis=1))
@@ -287,8 +286,7 @@ def trial_of(
         bound, before = bound_statement(rule).bound, None
         if isinstance(rule.statement, Change) and baseline is not None:
             bound, before = (bound + 1) / 2, baseline(name, text, metric, rule.statement.excepted)
-            mean = sum(before.values()) / max(len(before), 1)
-            if why := verdicts.out_of_reach(rule.statement, mean, metric):
+            if why := verdicts.out_of_reach(rule.statement, sum(before.values()) / max(len(before), 1), metric):
                 raise _refused(policy, rule, why)
         questions.append(Question(rule, name, text, metric, needs, before, SequentialTest(bound, error)))
     return Trial(policy, tuple(questions))

@@ -336,8 +336,7 @@ def asked_results(results: Results) -> list[Asked]:
     keys = list(dict.fromkeys((row["condition"], row["metric"]) for row in results))
     found = []
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
-        own = [key for key in keys if key[0] in set(conditions)]
-        front = family.presenter.front(own, headline)
+        front = family.presenter.front([key for key in keys if key[0] in set(conditions)], headline)
         found += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
     return found
 

@@ -211,8 +211,7 @@ def unpaired_lines(
     first = runs[0].manifest.names
     lines = []
     for run in runs[1:] if against is None else ():
-        every = run.manifest.names
-        chosen = [name for name in every if not checkpoints or name in checkpoints]
+        chosen = [name for name in run.manifest.names if not checkpoints or name in checkpoints]
         alone = [name for name in chosen if name not in first]
         if 0 < len(alone) < len(chosen):
             names = ", ".join(alone)

@@ -140,8 +140,7 @@ class Unit:
             stated = json.loads(metadata[PROVENANCE])
         except (ValueError, RecursionError):
             stated = None
-        expected = {**self.provenance, "shard": number}
-        if reason := binding_fault(stated, expected):
+        if reason := binding_fault(stated, {**self.provenance, "shard": number}):
             return reason
         if whole and metadata.get(SAMPLES, b"").decode("ascii", "replace") != self.shards[number]:
             return f"its samples are not those of shard {number}"
