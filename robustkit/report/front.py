@@ -122,8 +122,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table. unit: what is measured, with `lower` where less is better. n: samples, where not all.
-    verdict: what the tests say: a difference beyond chance, `cannot tell`, `not tested`. detail: its size."""
+    """A row of the table. unit: with `lower` where less is better. n: samples, where not all. verdict: a difference
+    beyond chance, `cannot tell` or `not tested`; detail: its size."""
 
     title: str
     unit: str

@@ -44,7 +44,6 @@ class Terms:
 
     @property
     def used(self) -> list[tuple[str, Term]]:
-        """The anchors and terms that were linked so far, by name."""
         return sorted(((term_id(term), term) for term in self._used.values()), key=lambda pair: pair[1].name.lower())
 
     def linked(self, text: str) -> Markup:
@@ -70,7 +69,6 @@ class Terms:
 
 
 def term_id(term: Term) -> str:
-    """Return the id of a term on a page."""
     return "term-" + "".join(sign if sign.isalnum() else "-" for sign in term.name.lower())
 
 
@@ -84,7 +82,6 @@ SECTIONS = (
 
 
 def looks_of(run: RunFolder) -> dict[str, Style]:
-    """Return the style of each checkpoint, the same in all figures."""
     return {checkpoint.name: style(place) for place, checkpoint in enumerate(run.manifest.checkpoints)}
 
 
@@ -97,7 +94,6 @@ def sections_of(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Section]:
 
 
 def in_order(sections: Iterable[Section]) -> list[Section]:
-    """Return sections in the order of a page."""
     places = {name: float(place) for place, name in enumerate(SECTIONS)}
     return sorted(sections, key=lambda section: places.get(section.name, places["logits"] + 0.5))
 
@@ -115,7 +111,6 @@ class Headline:
 
 
 def verdicts(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Headline]:
-    """Return the headlines of the run's checkpoints, in its order. rows: of its summary."""
     results = Results.of(run, rows)
     manifest = results.manifest
     task, headlines = task_of(manifest), []
@@ -214,5 +209,4 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser,
 
 
 def slug(title: str) -> str:
-    """Return a title as the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].strip("-") or "table"

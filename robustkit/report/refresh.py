@@ -44,7 +44,7 @@ def rebuild_summary(run: RunFolder) -> Results:
 
 
 def write_page(run: RunFolder, results: Results) -> None:
-    """Write report.html. results: from `rebuild_summary`. Raises NothingEvaluated as `refresh` does."""
+    """Write report.html. results: from `rebuild_summary`. Raises NothingEvaluated where there is no row."""
     from .page import write_report
 
     write_report(run, results)

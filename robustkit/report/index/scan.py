@@ -71,8 +71,7 @@ CACHE_MARK = '{"written_by":"robustkit view"'
 
 
 def write_index(folder: Path, name: str, text: str) -> Path:
-    """Write a page or the cache of an index, whole; return where. Raises RunError where a link is on its way, another
-    program's file is in its place, or the folder cannot be written."""
+    """Write a page or the cache, whole; return where. Raises RunError for a link, a foreign file, or without access."""
     path, remedy = place_of(folder, name), "view a folder that you may write"
     write_whole(path, text.encode("utf-8", "replace"), durable=False, remedy=remedy)
     return path
@@ -90,7 +89,6 @@ def place_of(folder: Path, name: str) -> Path:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file is a page or a cache that an index wrote."""
     try:
         start = bytes_of(path)[:200].decode("utf-8", "replace") if not path.is_symlink() else ""
     except OSError:
@@ -130,8 +128,7 @@ class IndexFigure(msgspec.Struct, frozen=True):
 
 
 class IndexCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint of a run. setup: how it was built and is shown images. flags: the first of them; flagged: how many
-    there are."""
+    """A checkpoint of a run. setup: how it was built and is shown images. flags: the first of `flagged` many."""
 
     name: str
     attention: str
@@ -143,8 +140,7 @@ class IndexCheckpoint(msgspec.Struct, frozen=True):
 
 
 class IndexRun(msgspec.Struct, frozen=True):
-    """What an index shows of a run. missing: units of work without a record, of units. problem: why there are no
-    results."""
+    """What an index shows of a run. missing: units of work without a record, of units. problem: why no results."""
 
     started: str
     task: str
@@ -161,13 +157,11 @@ class IndexRun(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its records are there, and its results."""
         return not self.missing and not self.problem
 
 
 def read_run(path: Path) -> IndexRun:
-    """Return what an index shows of the run in a folder. Raises RunError where run.json cannot be read, or something of
-    the run is a link."""
+    """Return what an index shows of a run. Raises RunError where run.json cannot be read, or something is a link."""
     run = RunFolder(path)
     manifest = run.manifest
     folders = len(manifest.checkpoints) * len(manifest.conditions)
@@ -205,7 +199,6 @@ def read_run(path: Path) -> IndexRun:
 
 
 def _results(run: RunFolder) -> tuple[list[ResultRow], str]:
-    """Return the rows of summary.json, or why there are none."""
     if not os.path.lexists(run.path / "summary.json"):
         return [], "no results yet: robustkit report makes them of the records that are there"
     try:
@@ -248,8 +241,6 @@ Stamp = tuple[tuple[tuple[int, int, int], ...], str]
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A run as it was read, and the stamp of its files then."""
-
     stamp: Stamp
     run: IndexRun
 
@@ -262,8 +253,8 @@ class _Cache(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Listed:
-    """All that was found beneath a folder, by path relative to it. runs: the newest first. stamps: of their files.
-    unreadable: what cannot be used as a run, and why. links: not followed."""
+    """What was found beneath a folder, by path relative to it; runs: the newest first. unreadable: why. links: not
+    followed."""
 
     runs: dict[str, IndexRun]
     stamps: dict[str, Stamp]
@@ -303,8 +294,8 @@ def _kept(folder: Path) -> dict[str, Kept]:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Return what changes when something changes that an entry is made from: its files, and which records are there.
-    Raises OSError, RunError for a link."""
+    """Return what changes with an entry's files, and with which records are there. Raises OSError, RunError for a
+    link."""
     run, stamps = RunFolder(path), list[tuple[int, int, int]]()
     for name in (run.manifest_path.name, "summary.json", "report.html"):
         refuse_link(path / name, path)
