@@ -98,7 +98,6 @@ Columns = Collection[str] | Callable[[str], bool] | None
 
 
 def with_taken(columns: Columns) -> Columns:
-    """Return a choice of columns that has the one which `only_taken` needs, too."""
     if columns is None or callable(columns):
         return columns and (lambda name: name == TAKEN or columns(name))
     return {*columns, TAKEN}
@@ -153,7 +152,7 @@ class RunFolder:
 
     def read_manifest(self) -> Manifest | None:
         """Return what run.json holds; None before the first unit. Raises RunError where no audit wrote it so. Another
-        process may replace it as a whole at any time: a file with the same inode, time and size is not read again."""
+        process may replace it at any time: with the same inode, time and size it is not read again."""
         try:
             refuse_link(self.manifest_path, self.path)
             status = self.manifest_path.stat()
@@ -167,18 +166,15 @@ class RunFolder:
             raise RunError(f"{self.manifest_path}: cannot be read ({fault}); restore it or use another --out") from None
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Write run.json; readers of this folder see it at once."""
         self.write(self.manifest_path, encode_manifest(manifest.to_plain()))
         self._read = None
 
     @property
     def refusal_path(self) -> Path:
-        """Where it stands that the last audit into this folder was refused."""
         return self.path / "refused.json"
 
     def note_refusal(self, said: str) -> None:
-        """Leave a mark that an audit into this run was refused, as far as the folder can be written; none where there
-        is no run yet. said: why, in one line."""
+        """Leave a mark that an audit into this run was refused, if the folder is a run and can be written."""
         with contextlib.suppress(RunError, OSError):
             if self.manifest_path.is_file():
                 text = json.dumps({"refused": " ".join(said.split())[:_LONGEST]}, ensure_ascii=True)
@@ -232,7 +228,6 @@ class RunFolder:
             leftover.unlink(missing_ok=True)
 
     def shard_path(self, checkpoint: str, condition: str, shard: int) -> Path:
-        """Return where the record of a unit lies."""
         return self.path / "records" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
 
     def record_paths(self, checkpoint: str, condition: str) -> list[Path]:
@@ -246,31 +241,27 @@ class RunFolder:
         return n - sum(min(size, n - shard * size) for shard in self._shards(checkpoint, condition))
 
     def missing_units(self, checkpoint: str, condition: str) -> int:
-        """Return how many shards have no record under a condition. Only names of files are read."""
         return self.shard_count - len(self._shards(checkpoint, condition))
 
     def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
-        """Return the shards that have no record under a condition. Only names of files are read. Raises RunError where
-        run.json claims other shards than it describes: it may be someone else's, and claim any number."""
+        """Return the shards without a record. Raises RunError where run.json, which may be someone else's, claims other
+        shards than it describes."""
         self.unit(checkpoint, condition)
         there = self._shards(checkpoint, condition)
         return [shard for shard in range(self.shard_count) if shard not in there]
 
     @property
     def shard_count(self) -> int:
-        """The number of shards that the samples are divided into."""
         return -(-self.manifest.data.n // self.manifest.shard_size)
 
     def records_stamp(self) -> str:
-        """Return a digest that changes when a record comes, goes or is written again. No file is looked at: each of
-        these changes the time of the folder that the record lies in."""
+        """Return a digest that changes with each record: each changes the time of its folder, so no file is read."""
         seen = hashlib.sha256()
         for name, status in _folders(self.path / "records", 2):
             seen.update(os.fsencode(name) + f"\0{status.st_ino} {status.st_mtime_ns}\0".encode())
         return seen.hexdigest()
 
     def _shards(self, checkpoint: str, condition: str) -> set[int]:
-        """Return the shards that have a record under a condition."""
         numbers = (shard_number(name.removesuffix(".parquet")) for name in self._records(checkpoint, condition))
         return {number for number in numbers if number is not None and number < self.shard_count}
 
@@ -287,9 +278,8 @@ class RunFolder:
             raise RunError(f"{folder}: cannot be read ({fault.strerror}); make it readable for you") from None
 
     def write_shard(self, path: Path, table: pa.Table, timing: Mapping[str, Any] | None = None) -> None:
-        """Write one unit's rows at their `shard_path`, and next to them its timings and the SHA-256 of the rows' file.
-        The latter come first, so that records never lack them. table: with the metadata of
-        `binding.provenance_metadata`."""
+        """Write one unit's rows (table: with `binding.provenance_metadata`) at their `shard_path`; before them, so that
+        they never lack these, its timings and the SHA-256 of the rows' file."""
         data = parquet_bytes(table)
         timings = json.dumps({**(timing or {}), "sha256": hashlib.sha256(data).hexdigest()})
         self.write(self._timing_path(path), (timings + "\n").encode(), durable=False)
@@ -299,8 +289,8 @@ class RunFolder:
         return self.path / "timings" / record.relative_to(self.path / "records").with_suffix(".json")
 
     def damaged(self, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
-        """Return the records of a checkpoint under some conditions that are not what was written for this run, and why.
-        Raises RunError where one of them cannot be read at the moment, or is a link."""
+        """Return the records that are not what was written for this run, and why. Raises RunError where one cannot be
+        read at the moment, or is a link."""
         damaged = []
         for condition in conditions:
             paths = self.record_paths(checkpoint, condition)
@@ -340,7 +330,6 @@ class RunFolder:
         return total
 
     def evidence_path(self, checkpoint: str, condition: str) -> Path:
-        """Return where the evidence on an attack lies."""
         return self.path / "evidence" / folder_name(checkpoint) / f"{folder_name(condition)}.json"
 
     def write_evidence(self, checkpoint: str, condition: str, figures: Mapping[str, Any]) -> None:
@@ -351,8 +340,7 @@ class RunFolder:
 
     def evidence(self, checkpoint: str, condition: str) -> dict[str, Any] | None:
         """Return the figures of `evaluations.attacks.examining.examine`; None where none were measured. Raises
-        DamagedRecord where they are not what was written for this run. Raises RunError where they cannot be read at the
-        moment."""
+        DamagedRecord where they are not what was written, RunError where they cannot be read at the moment."""
         path = self.evidence_path(checkpoint, condition)
         figures, fault = self._evidence(checkpoint, condition)
         if fault:
@@ -380,9 +368,8 @@ class RunFolder:
         return figures, binding_fault(figures.pop("of", None), self.unit(checkpoint, condition).provenance)
 
     def shards(self, checkpoint: str, condition: str, columns: Columns = None) -> Iterator[pa.Table]:
-        """Yield the rows of one checkpoint under one condition, a table per shard, with the metadata of its record. Of
-        a condition on a part of the samples, those of that part. columns: those to read, by name or by a test of names;
-        those that a record lacks are left out. Raises RunError where there are none, or a file is not readable."""
+        """Yield the rows of one checkpoint under one condition, a table per shard; of a condition on a part of the
+        samples, those of that part. columns: by name or by a test of names; a record may lack some. Raises RunError."""
         if not (paths := self.record_paths(checkpoint, condition)):
             what = f"no records of {checkpoint} under {condition}"
             raise RunError(f"{self.path}: {what}; run the audit again to make them")
@@ -436,8 +423,7 @@ class RunFolder:
         self.write(self.path / "summary.json", (text + "\n").encode())
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the rows of summary.json as last written; values that are not finite are None. Raises RunError where
-        it cannot be read, or is not what was written for this run."""
+        """Return the rows of summary.json as last written; None for what is not finite. Raises RunError."""
         path = self.path / "summary.json"
         try:
             plain = json_in(self.read_text(path))
