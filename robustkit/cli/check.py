@@ -82,9 +82,8 @@ def check_run(run: Path, gate: Gate) -> None:
         raise ProtocolError("--all: only for a draft; give --init, or leave it out")
     gate.refuse_idle_predicate()
     if gate.policy is None and not DEFAULT.is_file():
-        raise ProtocolError(
-            f"no --policy, and no {DEFAULT} here; write one from this run with robustkit check {run} --init"
-        )
+        remedy = f"write one from this run with robustkit check {run} --init"
+        raise ProtocolError(f"no --policy, and no {DEFAULT} here; {remedy}")
     gate.refuse_same_file(run, *filter(None, [gate.baseline]))
     rules = read_policy(gate.place)
     before = None if gate.baseline is None else RunFolder.existing(gate.baseline)
@@ -266,10 +265,8 @@ def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> No
             "fetch the file again, or audit and attest this one"
         )
     if found.config is not None and not attested.configured(found.config):
-        raise GateFailed(
-            f"{spec}: its weights are what {file} attests, its config.json or processor is not; fetch them again, or "
-            "audit and attest these"
-        )
+        remedy = "fetch them again, or audit and attest these"
+        raise GateFailed(f"{spec}: its weights are what {file} attests, its config.json or processor is not; {remedy}")
     attests = f"{spec} is {', '.join(names)} of {file}"
     if attested.result == FAILED:
         raise GateFailed(f"{attests}, whose result is {FAILED}; release another one")

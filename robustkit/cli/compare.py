@@ -47,10 +47,8 @@ def compare_runs(
     if published is not None:
         found = among_tables(sides, published)
         if single and not found:
-            raise RunError(
-                f"{opened[0].path} has no figure that {published.name} has; audit a condition of it, or give "
-                "another run"
-            )
+            remedy = "audit a condition of it, or give another run"
+            raise RunError(f"{opened[0].path} has no figure that {published.name} has; {remedy}")
         print_tables(console, [table.said_once("n") for table in found], "the file of --json")
     if json_file is not None:
         placed = [_among(side, each) for side in sides if published for each in found_among(side, published)]
@@ -119,6 +117,5 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     try:
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as fault:
-        raise RunError(
-            f"cannot write {path}: {fault.strerror or fault}; choose a file in a folder that exists with --json"
-        ) from None
+        remedy = "choose a file in a folder that exists with --json"
+        raise RunError(f"cannot write {path}: {fault.strerror or fault}; {remedy}") from None

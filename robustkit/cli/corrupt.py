@@ -313,9 +313,8 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
     cells = [(name, severity) for name, severities in wanted.items() for severity in severities]
     there = [sample for sample in whole.samples if any(tree.path(sample.id, *cell) for cell in cells)]
     if not there:
-        raise DataError(
-            f"{root} holds no image of {data_dir} under {', '.join(wanted)}; an id is {whole.samples[0].id!r}"
-        )
+        such = f"an id is {whole.samples[0].id!r}"
+        raise DataError(f"{root} holds no image of {data_dir} under {', '.join(wanted)}; {such}")
     held = f"{root} holds {len(there)} of {len(whole)} images" if len(there) < len(whole) else ""
     dataset = _chosen(replace(whole, samples=tuple(there)), options)
     like = _size_of(tree, dataset) if options["img_size"] is None else None

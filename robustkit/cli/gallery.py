@@ -123,19 +123,15 @@ class Choice:
         for spec in sorted(parse_named(cams, faithfulness), key=lambda spec: spec.is_control):
             maps.setdefault(label(replace(spec, target="predicted") if targets else spec), spec)
         if all(spec.is_control for spec in maps.values()):
-            raise ProtocolError(
-                f"--cams {cams}: controls only, which do not look at the image; add a method such as agcam, or leave "
-                "the gallery out with --gallery 0"
-            )
+            remedy = "add a method such as agcam, or leave the gallery out with --gallery 0"
+            raise ProtocolError(f"--cams {cams}: controls only, which do not look at the image; {remedy}")
         if how is None:
             how = "disagreement" if len(checkpoints) > 1 else "worst"
         if how not in CHOICES and not how.startswith("class:"):
             raise ProtocolError(unknown("choice", how, CHOICES, remedy="or class:NAME (--choose)"))
         if how == "disagreement" and len(checkpoints) < 2 and not ids:
-            raise ProtocolError(
-                "--choose disagreement: a single checkpoint has none to disagree with; give another one, or --choose "
-                "worst"
-            )
+            remedy = "give another one, or --choose worst"
+            raise ProtocolError(f"--choose disagreement: a single checkpoint has none to disagree with; {remedy}")
         return cls(tuple(maps.values()), how, count, tuple(ids), tuple(dict.fromkeys(targets)))
 
     def classes(self, dataset: Dataset, identity: ModelIdentity) -> list[Target]:
@@ -241,10 +237,8 @@ def _score(choice: Choice, run: RunFolder, records: Records) -> tuple[str, str]:
     for column, name in (("mask_iou", f"IoU at {first.threshold:g}"), ("abpc", "ABPC")):
         if all(any(row.get(column) is not None for row in rows) for rows in tables):
             return column, f"{name} of {label(first)}"
-    raise RunError(
-        f"{run.path}: no scores of {label(first)} to choose by; give --boxes, --masks or --faithfulness abpc, or "
-        "--choose random"
-    )
+    remedy = "give --boxes, --masks or --faithfulness abpc, or --choose random"
+    raise RunError(f"{run.path}: no scores of {label(first)} to choose by; {remedy}")
 
 
 Heat = NDArray[np.float32]
@@ -511,10 +505,8 @@ def _plain(methods: str) -> list[MapSpec]:
     specs = [spec for spec in parse_cams(methods) if not spec.is_control]
     for spec in specs:
         if spec != MapSpec(spec.method, options=spec.options):
-            raise ProtocolError(
-                f"--cams {methods}: a picture has neither label nor score; give methods alone, such as {spec.method}, "
-                "and the class with --target"
-            )
+            remedy = f"give methods alone, such as {spec.method}, and the class with --target"
+            raise ProtocolError(f"--cams {methods}: a picture has neither label nor score; {remedy}")
     if not specs:
         why = "controls only, which do not look at the image"
         raise ProtocolError(f"--cams {methods}: {why}; give a method such as agcam")

@@ -358,10 +358,8 @@ def _typed(wanted: Callable[[str], bool]) -> list[str]:
 def refuse_for_pictures() -> None:
     """Raise ProtocolError for an option of the command line that does nothing for a user's own pictures."""
     if given := _typed(lambda name: name not in PICTURE_KEYS):
-        raise ProtocolError(
-            f"{', '.join(given)}: only for a data set, and pictures of your own are given; leave out, or give "
-            "--data-dir in place of the pictures"
-        )
+        remedy = "leave out, or give --data-dir in place of the pictures"
+        raise ProtocolError(f"{', '.join(given)}: only for a data set, and pictures of your own are given; {remedy}")
 
 
 def refuse_idle(names: Sequence[str], why: str) -> None:

@@ -382,10 +382,8 @@ def _subject(entry: CheckpointEntry) -> dict[str, Any]:
     """Return a checkpoint by its digest; formula and part of the file decide figures, too, and are said next to it."""
     kind = _kind(entry)
     if kind == TENSORS or not _HEX.fullmatch(entry.sha256 or ""):
-        raise RunError(
-            f"{entry.name} ({entry.spec}) came from no file whose SHA-256 could be attested; save its weights to a "
-            "file, audit that, and attest the new run"
-        )
+        remedy = "save its weights to a file, audit that, and attest the new run"
+        raise RunError(f"{entry.name} ({entry.spec}) came from no file whose SHA-256 could be attested; {remedy}")
     said = {key: plain_line(getattr(entry, key)) for key in ("arch", "attention", "weights")}
     return _descriptor(entry.name, entry.sha256, kind) | {"annotations": said}
 

@@ -383,9 +383,8 @@ def read_policy(path: Path) -> Policy:
     try:
         content = bytes_of(path, TEXT)
     except OSError as fault:
-        raise ProtocolError(
-            f"policy {path}: {reason_of(fault)}; write one from a run with robustkit check RUN --init --policy {path}"
-        ) from None
+        remedy = f"write one from a run with robustkit check RUN --init --policy {path}"
+        raise ProtocolError(f"policy {path}: {reason_of(fault)}; {remedy}") from None
     policy = parse_policy(content.decode("utf-8-sig", errors="replace"), str(path))
     return replace(policy, digest=hashlib.sha256(content).hexdigest())
 

@@ -224,10 +224,8 @@ def options_asked(policy: Policy) -> dict[str, str]:
             parts = {} if option in _DEFINITIONS else dict.fromkeys(filter(None, before.split(_APART)))
             asked[option] = _APART.join({**parts, value: None} if value != "none" else parts)
     if not wanted:
-        raise ProtocolError(
-            f"{policy.path}: no rule needs samples, so nothing is to be decided; expected one such as "
-            "'top1 under clean >= 0.7'"
-        )
+        remedy = "expected one such as 'top1 under clean >= 0.7'"
+        raise ProtocolError(f"{policy.path}: no rule needs samples, so nothing is to be decided; {remedy}")
     asked["--attacks"] = asked["--attacks"] or "none"
     return {option: value.replace(_APART, ",") for option, value in asked.items() if value}
 
@@ -315,10 +313,8 @@ def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
     def figures(name: str, condition: str, metric: str, excepted: Sequence[str] = ()) -> Mapping[str, float]:
         other = name if name in manifest.names else manifest.names[0]
         if other != name and len(manifest.names) > 1:
-            raise RunError(
-                f"{run.path}: the baseline has no {name}; it has {', '.join(manifest.names)}; name the rule's "
-                "checkpoint as one of them, or give a baseline of one checkpoint"
-            )
+            remedy = "name the rule's checkpoint as one of them, or give a baseline of one checkpoint"
+            raise RunError(f"{run.path}: the baseline has no {name}; it has {', '.join(manifest.names)}; {remedy}")
         side, subject = Side(run, other), planned.checkpoint(name)
         needs = words_of(condition).needs(condition, metric, manifest.conditions)
         try:

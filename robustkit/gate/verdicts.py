@@ -176,10 +176,8 @@ def baseline_flags(baseline: Described, run: Described, excepted: Sequence[str] 
     if strange:
         parts = ", ".join(map(quote, strange[:_SHOWN]))
         more = f"; and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
-        raise CannotTell(
-            f"the baseline has another set-up: {'; '.join(strange[:_SHOWN])}{more}; audit both alike, or accept this "
-            f"in the rule: except {parts}"
-        )
+        remedy = f"audit both alike, or accept this in the rule: except {parts}"
+        raise CannotTell(f"the baseline has another set-up: {'; '.join(strange[:_SHOWN])}{more}; {remedy}")
     accepted = [f"set-up: {line}, which the rule accepts" for line in lines if line not in reported]
     return (*(f"baseline: {line}" for line in reported), *accepted)
 

@@ -225,15 +225,11 @@ def refuse_incomparable(first: Side, second: Side, common: Sequence[str]) -> Non
         ("has outputs for", [f"{outputs} classes" for _, outputs in classes]),
     ):
         if before != after:
-            raise RunError(
-                f"{names[0]} {what} {before}, {names[1]} {what} {after}; expected the same of both: name others with "
-                "--checkpoint or --against"
-            )
+            remedy = "expected the same of both: name others with --checkpoint or --against"
+            raise RunError(f"{names[0]} {what} {before}, {names[1]} {what} {after}; {remedy}")
     if not common:
-        raise RunError(
-            f"{names[0]} and {names[1]} have records of no common condition; expected one such as clean: audit both "
-            "under it"
-        )
+        remedy = "expected one such as clean: audit both under it"
+        raise RunError(f"{names[0]} and {names[1]} have records of no common condition; {remedy}")
     n, wrong = task_of(first.manifest).other_truth(first, second, common[0])
     if not n:
         raise nothing_common(first, second, common[0])

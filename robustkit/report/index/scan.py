@@ -82,9 +82,8 @@ def place_of(folder: Path, name: str) -> Path:
     path = folder / name
     refuse_link(path, folder)
     if os.path.lexists(path) and not is_own(path):
-        raise RunError(
-            f"{path} was not written by robustkit view, and is not overwritten; move it, or view another folder"
-        )
+        remedy = "move it, or view another folder"
+        raise RunError(f"{path} was not written by robustkit view, and is not overwritten; {remedy}")
     return path
 
 
@@ -166,9 +165,8 @@ def read_run(path: Path) -> IndexRun:
     manifest = run.manifest
     folders = len(manifest.checkpoints) * len(manifest.conditions)
     if folders > _FOLDERS:
-        raise RunError(
-            f"{run.manifest_path}: {folders} folders of records, more than {_FOLDERS}; no audit is that large"
-        )
+        why = "no audit is that large"
+        raise RunError(f"{run.manifest_path}: {folders} folders of records, more than {_FOLDERS}; {why}")
     missing, units = missing_units(run)
     rows, problem = _results(run)
     cells: dict[str, dict[tuple[str, str], SummaryRow]] = {name: {} for name in manifest.names}
