@@ -42,7 +42,7 @@ from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
 from ...report.refresh import refresh
 from ...results.summary import Run
-from ...runs.files import folder_name, refuse_link
+from ...runs.folder import folder_name, refuse_link
 from ...runs.manifest import CheckpointEntry
 from ...runs.progress import Progress
 from .heads import CROSS_VALIDATION, Asked, Heads
