@@ -55,7 +55,6 @@ def float32() -> Iterator[None]:
 
 
 def _newer() -> list[tuple[Any, str]]:
-    """Return the settings since torch 2.9, parents first."""
     backends: list[Any] = [torch.backends]
     for name, operations in _OPERATIONS.items():
         backend = getattr(torch.backends, name)
@@ -65,9 +64,7 @@ def _newer() -> list[tuple[Any, str]]:
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed the generators of the host and of one device. On leaving, those of all devices are as they were, whatever
-    was drawn or seeded meanwhile: a network may call `torch.manual_seed`, which reaches every device.
-    """
+    """Seed the generators of host and device; leaving restores those of all devices, which a network may seed, too."""
     module = None if device.type == "cpu" else torch.get_device_module(device)
     states = _states()
     with torch.random.fork_rng(devices=[]):
@@ -83,7 +80,7 @@ def seeded(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def _states() -> list[tuple[Callable[[Any], object], Any]]:
-    """Return the states of the generators of all accelerators that are in use, and how to put them back."""
+    """Return how to put back the generators of all accelerators in use, and their states."""
     kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if kind is None:
         return []
@@ -98,10 +95,9 @@ def _states() -> list[tuple[Callable[[Any], object], Any]]:
 
 @contextmanager
 def ordered(device: torch.device, strict: bool = True) -> Iterator[set[str]]:
-    """Ask an accelerator for algorithms that give the same bits each time.
-
-    strict: torch raises where an operation has none, see `lacks_order`. Otherwise the operation goes on without, and
-    its name is in the set that is given, once the context is left.
+    """Ask an accelerator for algorithms that give the same bits each time; yield the names of those that have none.
+    Without `strict` an operation that has none goes on, and is in the set once the context is left; else torch raises,
+    see `lacks_order`.
     """
     names: set[str] = set()
     if device.type == "cpu":
@@ -183,7 +179,6 @@ def hash_values(*parts: object) -> int:
 
 
 def _shift(word: Tensor, bits: int) -> Tensor:
-    """Return a logical shift to the right; torch's own keeps the sign."""
     return (word >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
@@ -194,10 +189,9 @@ def splitmix64(state: Tensor) -> Tensor:
 
 
 class SampleRng:
-    """Random numbers for a batch of B samples, a function of each sample's key; satisfies `attacks.Rng`.
-
-    keys: (B,) int64, on the device where the numbers are wanted. seed: of the first sample, for generators that are
-    not a function of the sample; it is known without asking the device.
+    """Random numbers for B samples, each a function of its key; satisfies `attacks.Rng`. keys: (B,) int64, on the
+    device of the numbers. seed: of the first sample, for generators that are not a function of the sample; known
+    without asking the device.
     """
 
     def __init__(self, keys: Tensor, seed: int = 0) -> None:
@@ -205,7 +199,6 @@ class SampleRng:
 
     @classmethod
     def of(cls, sample_ids: Sequence[str], *, seed: int, condition: str, device: torch.device | str) -> SampleRng:
-        """Return the source for these samples under this condition."""
         keys = [to_signed(hash_values(seed, condition, sample_id)) for sample_id in sample_ids]
         return cls(upload(torch.tensor(keys, dtype=torch.int64), torch.device(device)), next(iter(keys), 0))
 
@@ -251,12 +244,9 @@ class SampleRng:
         return SampleRng(self.keys.to(device), self.seed)
 
     def take(self, index: Tensor) -> SampleRng:
-        """Return the source for the samples `index` of this batch."""
         return SampleRng(self.keys[index], self.seed)
 
 
 def draw_samples(sample_ids: Iterable[str], count: int, *, seed: int, purpose: str) -> frozenset[str]:
-    """Return `count` of the samples at random, or all where there are fewer: those of the smallest hashes of seed,
-    purpose and id, so that a smaller draw is part of a larger one.
-    """
+    """Return `count` random samples, of the smallest hashes: a smaller draw is part of a larger one."""
     return frozenset(sorted(sample_ids, key=lambda sample: (hash_values(seed, purpose, sample), sample))[:count])

@@ -11,12 +11,10 @@ from ..errors import ProtocolError
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What --help and a signature say about a field.
-
-    annotation: its type as text. default: MISSING where it is required. heading: in --help, a key of `SECTIONS` in
-    `cli.options`. flag: its long name. type: `Path` for a file that is read, `output` for one that is written, the
-    allowed values, or a type of click; None where the annotation is enough. read: makes the value from the text on a
-    command line. group: the class of the options that are the entries of this one. settings: further ones of click.
+    """What --help and a signature say about a field. annotation: its type as text. default: MISSING where required.
+    heading: a key of `cli.options.SECTIONS`. type: `Path` for a file that is read, `output` for one that is written,
+    the allowed values, or a type of click. read: from the command line's text to the value. group: the class of this
+    option's entries. settings: more of click's.
     """
 
     name: str
@@ -47,10 +45,7 @@ def option_group(group: type) -> Any:
 
 
 def options_of(kind: type) -> list[Option]:
-    """Return the options of a request, or of a group, in the order in which they are listed.
-
-    Those of its own stand before the field that `own_before` names, or last where they are `last`.
-    """
+    """Return a class's options as listed: its own before the field that `own_before` names, or last where `last`."""
     every, base = fields(kind), next((each for each in reversed(kind.__mro__) if "own_before" in vars(each)), kind)
     common = len(fields(base))
     place = next((k for k, each in enumerate(every) if each.name == getattr(kind, "own_before", "")), common)

@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 
 
 def run_file(path: Path, code: bytes, name: str) -> tuple[ModuleType, str]:
-    """Execute a Python file under a name; return its module, and the SHA-256 (hex) of its code and of the modules next
-    to it that it imported.
-
-    Raises:
-        ImportError: it is no Python file. Whatever the file raises.
+    """Execute a Python file under a name; return its module, and the SHA-256 (hex) of its code and imported neighbours.
+    Raises ImportError where it is no Python file, and whatever the file raises.
     """
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
@@ -84,9 +81,7 @@ def digest_of_files(paths: Sequence[Path], base: Path) -> str:
 
 
 def _imported_from(folder: Path, before: set[str]) -> list[tuple[str, Path]]:
-    """Return the modules imported since `before` from files in or below a folder, apart from installed packages and
-    parts of packages that were there.
-    """
+    """Return modules imported since `before` from a folder, without installed packages and parts of earlier ones."""
     found = []
     for name in sys.modules.keys() - before:
         file = getattr(sys.modules[name], "__file__", None)
@@ -117,10 +112,8 @@ _DIGEST = "__robustkit_digest__"
 
 @dataclass(frozen=True)
 class Plugin:
-    """One plug-in, loaded or not.
-
-    distribution, version: of the package that brings it; of a file, its name and nothing. entry: where an installed one
-    is. value, digest: what a file brought, and its SHA-256.
+    """One plug-in, loaded or not. distribution, version: of its package; of a file, its name and nothing. entry: where
+    an installed one is. value, digest: what a file brought, and its SHA-256.
     """
 
     group: str
@@ -133,22 +126,15 @@ class Plugin:
 
     @property
     def origin(self) -> str:
-        """Where it comes from, in words: `robustkit-spin 0.1`, `spin.py`."""
         return f"{self.distribution} {self.version}".rstrip()
 
     @property
     def words(self) -> str:
-        """How a message names it."""
         return f"plug-in {self.name} ({GROUPS[self.group]}, {self.origin})"
 
     @cached_property
     def source(self) -> str:
-        """SHA-256 (hex) of its code: of the file and the modules next to it that it imports, or all code files of its
-        top-level package, with their names.
-
-        Raises:
-            PluginError: there are no files, as in a zip.
-        """
+        """SHA-256 (hex) of its file and imported neighbours, or of its top-level package; PluginError without files."""
         if self.entry is None:
             return self.digest
         top = self.entry.module.partition(".")[0]
@@ -169,11 +155,7 @@ class Plugin:
         return said | {"source": self.source}
 
     def load(self) -> object:
-        """Return what it brings, imported on the first call.
-
-        Raises:
-            PluginError: its module cannot be imported, or lacks the name.
-        """
+        """Return what it brings, imported on the first call; PluginError where that fails."""
         if self.entry is None:
             return self.value
         try:
@@ -240,9 +222,7 @@ def _installed(group: str) -> tuple[Plugin, ...]:
 
 @cache
 def built_in(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group that robustkit's own slices have, by name; without those of a slice whose
-    folder was deleted.
-    """
+    """Return the entry points of a group in robustkit's own slices, by name, without those of deleted folders."""
     found = [entry for entry in _own_entries() if entry.group == f"robustkit.{group}"]
     return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.value) if _exists(entry.module)}
 
@@ -257,9 +237,7 @@ def shipped_files(package: str, folder: str) -> dict[str, Traversable]:
 
 @cache
 def _own_entries() -> list[EntryPoint]:
-    """Return the entry points of our own distribution. Where it names none, because the source tree is not installed
-    or was installed before it had slices, they are read from the files that setup.py takes them from.
-    """
+    """Return our own distribution's entry points; where it names none (not installed), from the files of setup.py."""
     with suppress(PackageNotFoundError):
         found = [each for each in distribution(DISTRIBUTION).entry_points if each.group.startswith("robustkit.")]
         if found:
@@ -277,11 +255,7 @@ def _exists(module: str) -> bool:
 
 
 def load_plugin(path: str | Path) -> list[Plugin]:
-    """Execute a Python file, and return the plug-ins of its `PLUGINS`, which are known from then on.
-
-    Raises:
-        PluginError: it cannot be read or raises, has no such dictionary, or names a group that does not exist.
-    """
+    """Execute a Python file; return the plug-ins of its `PLUGINS`, known from then on. PluginError where it cannot."""
     path = Path(path)
     try:
         code = bytes_of(path, TEXT)
@@ -310,7 +284,6 @@ def load_plugin(path: str | Path) -> list[Plugin]:
 
 
 def _execute(path: Path, code: bytes, name: str) -> ModuleType:
-    """Return the module of a file, with the digest of its code and of the modules next to it that it imported."""
     try:
         module, digest = run_file(path, code, name)
     except KeyboardInterrupt:
@@ -322,7 +295,6 @@ def _execute(path: Path, code: bytes, name: str) -> ModuleType:
 
 
 def error_line(fault: BaseException) -> str:
-    """Return an error in a line."""
     said = next(iter(str(fault).strip().splitlines()), "")
     return f"{type(fault).__name__}: {said}"[:300] if said else type(fault).__name__
 
@@ -339,11 +311,9 @@ def loaded_plugins() -> list[Plugin]:
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for.
-
-    own: what robustkit has, or the entry point of it; a plug-in of one of these names is refused. check: returns a
-    plug-in's value, or raises TypeError with what was expected. reserved: further names that no plug-in may take.
-    same_name: whether a value that has a name must have the plug-in's.
+    """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for. own:
+    what robustkit has, or its entry point. check: returns a plug-in's value, or raises TypeError with what was
+    expected. reserved: more names that no plug-in may take. same_name: a value's `name`, if any, must be the plug-in's.
     """
 
     def __init__(
@@ -377,11 +347,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return self.load(plugin)
 
     def load(self, plugin: Plugin) -> T:
-        """Return what a plug-in of this group brings.
-
-        Raises:
-            PluginError: its name is taken or not a name, or it cannot be imported, or brings something else.
-        """
+        """Return what a plug-in of this group brings; PluginError where its name or what it brings is refused."""
         if refusal := self._refused(plugin):
             raise PluginError(refusal)
         loaded = _session.get().loaded
@@ -397,7 +363,6 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @property
     def loaded(self) -> list[T]:
-        """The values of plug-ins that this session has loaded."""
         of_group = (value for plugin, value in _session.get().loaded.items() if plugin.group == self.group)
         return [value for value in of_group if not isinstance(value, PluginError)]
 

@@ -76,10 +76,7 @@ def exact_numbers(values: Sequence[float]) -> str:
 
 
 def texts_of(values: Mapping[str, Any], numbers: Callable[[Sequence[float]], str]) -> dict[str, str]:
-    """Return each value of a preprocessing in words, by its name; of inputs that are no images mean and std alone.
-
-    numbers: writes those of channels and crop.
-    """
+    """Return each value of a preprocessing in words, by name; mean and std alone for inputs that are no images."""
     size, crop = "{}x{} pixels".format(*values["input_size"]), f"crop {numbers([values['crop_pct']])}"
     of_images = {"input_size": size, "interpolation": str(values["interpolation"]), "crop_pct": crop}
     of_images["crop_mode"] = str(values["crop_mode"])
@@ -88,11 +85,7 @@ def texts_of(values: Mapping[str, Any], numbers: Callable[[Sequence[float]], str
 
 
 def describe_preprocessing(values: Mapping[str, Any], sources: Mapping[str, str], arch: str) -> str:
-    """Return a preprocessing in words, with who said each value; values that one said stand together.
-
-    values: by the names of `Preprocessing`. sources: by the same names, the keys of `SAID_BY`; others are left out.
-    arch: whose config counts.
-    """
+    """Return a preprocessing in words, with who said each value (`SAID_BY`). arch: whose config counts."""
     said: dict[str, list[str]] = {}
     for name, text in texts_of(values, few_numbers).items():
         if (source := sources.get(name)) in SAID_BY:

@@ -89,9 +89,7 @@ def class_name(given: Sequence[str], index: int, count: int = 0) -> str:
 
 
 def target_of(text: str, names: Sequence[str]) -> int:
-    """Return the class that a person means, by number, whole name or one of its synonyms. Raises ModelError, with the
-    nearest names, where no class or several classes fit.
-    """
+    """Return the class that a person means, by number, name or synonym. ModelError, with near names, else."""
     if re.fullmatch(r"-?[0-9]{1,9}", text.strip()):
         number = int(text)
         if not 0 <= number < len(names):
@@ -115,10 +113,7 @@ def target_of(text: str, names: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Which output each name of a data set means. classes: names of all outputs. places: the output by name. notes:
-    lines for the user; those that begin with `ASSUMED_ORDER` are flags. is_sure: whether the checkpoint's names or
-    wnids say so.
-    """
+    """Which output each name means. notes: `ASSUMED_ORDER` begins a flag. is_sure: the checkpoint says so."""
 
     classes: tuple[str, ...]
     places: dict[str, int]
@@ -128,10 +123,9 @@ class Numbered:
 
 @dataclass(frozen=True)
 class Naming:
-    """The names of classes in a data set, and what is known of the model.
-
-    names: each once. where: for errors; `at` gives the place of one name. what: what a name is called. order: `text` or
-    `natural`, where the user says how they are sorted; else None. num_classes, class_names: of the model.
+    """The names of classes in a data set, each once, and what is known of the model (num_classes, class_names). what:
+    what a name is called. order: `text` or `natural`, where the user says it. where, at: places for errors, of all and
+    of one name.
     """
 
     names: tuple[str, ...]
@@ -151,7 +145,6 @@ class Naming:
 
     @property
     def remedy(self) -> str:
-        """What decides in any case."""
         return "give a CSV of indices (--labels)" if self.of_folders else "give labels as indices"
 
 
@@ -223,7 +216,6 @@ def number_wnids(naming: Naming) -> Numbered:
 
 
 def _known_lists(naming: Naming) -> Mapping[str, tuple[str, ...]]:
-    """Return the well-known lists of as many classes as the model has, by what they are called."""
     if naming.num_classes == 1000:
         return {"ImageNet-1k": descriptions(synsets())}
     return _LISTS.get(naming.num_classes or 0, {})
@@ -280,15 +272,12 @@ def _sorted(naming: Naming) -> Numbered:
 
 
 def _deciding(naming: Naming) -> str:
-    """Return which option decides the order of names."""
     sorting = "say which with --layout folders (sorted as text) or --layout folders-timm, or "
     return sorting * naming.of_folders + naming.remedy
 
 
 def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict[str, int]:
-    """Return the class of each name that is one of `classes`. Raises DataError where that leaves a choice, or two names
-    would be one class; unless `strict`, such names have none.
-    """
+    """Return the class of each name among `classes`. DataError for choices and doubles, if `strict`."""
     what, where = naming.what, naming.where
     levels: list[tuple[Callable[[str], set[str]], dict[str, list[int]]]] = []
     for forms in (lambda name: {name}, lambda name: {name.casefold()}, _forms):
@@ -316,7 +305,7 @@ def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict
 
 
 def _forms(name: str) -> set[str]:
-    """Return how a name, or each of several between commas, is written without case, separators, plural and synonym."""
+    """Return a name, and each between its commas, without case, separators, plural and synonym."""
     return {_canonical(part) for part in (name, *name.split(","))}
 
 

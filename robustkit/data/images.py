@@ -118,10 +118,8 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class ObjectMask:
-    """Which pixels of an upright image are the object, (H, W) bool, and what the file has for them.
-
-    values: the numbers that count as object; empty where grey levels are soft and half of the range decides.
-    void: the number that counts as neither, here 255 or 65535; None without one.
+    """Which pixels of an upright image are the object, (H, W) bool. values: the numbers that count as object, none
+    where half of a soft range decides. void: the number that counts as neither, here 255 or 65535; None without one.
     """
 
     pixels: npt.NDArray[np.bool_]
@@ -131,16 +129,11 @@ class ObjectMask:
 
 def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
     """Decode one mask of an object, upright. void: whether the largest number is void, whatever else is in this mask.
-
-    A mask has one number for each pixel: the indices of a palette, unless its colours are black and white, or grey,
-    also as three equal channels. The object is
-
-    - what is not 0, where there is one other number, or where numbers are labels: those of a palette, or up to 40;
-    - without 255 (65535 of 16 bits) next to smaller labels: that is void, as in Pascal VOC, and no object;
-    - from half of the range on, where grey levels are soft, on both sides of the half.
-
-    Raises BadImageError as `read_image` does, and for colours, transparency, floats, and numbers that may mean another
-    thing: no 0, or a level in between that may be a label or soft.
+    Each pixel has one number: a palette's index, or grey (also a black, white or grey palette, and three equal
+    channels). The object is what is not 0 where there is one other number, or where numbers are labels: those of a
+    palette, or up to 40. 255 (65535 of 16 bits) next to smaller labels is void, as in Pascal VOC. Where grey levels are
+    soft, on both sides of half of the range, it is the upper half. BadImageError for colours, transparency, floats, and
+    numbers that may mean several things.
     """
     numbers, labels = _decoded(data, name, _to_numbers)
     if not labels and data.startswith(b"\x89PNG"):
@@ -169,7 +162,7 @@ def object_mask(data: bytes, name: str, void: bool = False) -> ObjectMask:
 
 
 def _to_numbers(image: Image.Image, name: str) -> tuple[npt.NDArray[np.int32], bool]:
-    """Return the number of each pixel of a mask, upright, and whether they are surely labels: a palette's indices."""
+    """Return the numbers of a mask, upright, and whether they are surely labels: a palette's indices."""
     image = _upright(image)
     if image.mode.startswith("I"):
         numbers: npt.NDArray[Any] = np.asarray(image).astype(np.int32)
@@ -213,10 +206,8 @@ def read_index_mask(data: bytes, name: str) -> npt.NDArray[np.int32]:
 
 
 def to_pixels(image: Image.Image, preprocessing: Preprocessing, name: str = "the image") -> Tensor:
-    """Resize and crop an RGB image as timm's evaluation transform does: (3, H, W) uint8.
-
-    `unit(to_pixels(image, p))`, normalised with the same mean and std, equals timm's tensor bit for bit.
-    Raises BadImageError, with the name, for a picture so thin that its long side would become too long.
+    """Resize and crop an RGB image as timm's evaluation transform does, bit for bit: (3, H, W) uint8. Raises
+    BadImageError, with the name, for a picture so thin that its long side would become too long.
     """
     height, width = _resized(image.height, image.width, preprocessing)
     if height * width > MAX_RESIZED or min(height, width) < 1:
@@ -226,17 +217,13 @@ def to_pixels(image: Image.Image, preprocessing: Preprocessing, name: str = "the
 
 
 def to_unit_range(levels: Tensor) -> Tensor:
-    """Return grey levels of 0 … 255, or differences of them, in float32 on [0, 1]: the same bits on every device.
-
-    The divisor is a tensor on that device: of a number, or of a tensor on the CPU, CUDA takes the reciprocal and
-    multiplies, which changes the last bit of half the levels.
-    """
+    """Return grey levels of 0 … 255, or differences of them, in float32 on [0, 1]: the same bits on every device."""
     values = levels.float()
     return values / values.new_full((), 255.0)
 
 
 def _resized(height: int, width: int, p: Preprocessing) -> tuple[int, int]:
-    """Return the size of an image after the resize and before the crop, to a pixel."""
+    """Return (height, width) after the resize, before the crop, to a pixel."""
     target = [math.floor(side / p.crop_pct) for side in p.input_size]
     if p.crop_mode == "squash":
         return target[0], target[1]
@@ -261,8 +248,6 @@ def _transform(p: Preprocessing) -> Callable[[Image.Image], Tensor]:
 
 
 class _CropFloor:
-    """Cut out the centre of an image at least as large, half a pixel rounded down."""
-
     def __init__(self, size: tuple[int, int]) -> None:
         self.size = size
 
@@ -354,10 +339,7 @@ def _to_indices(image: Image.Image, name: str) -> npt.NDArray[np.int32]:
 
 
 def _quiet_pillow() -> None:
-    """Silence Pillow's warnings, and never accept a half-grey picture because some library switched that on.
-
-    `warnings.catch_warnings` is not safe among threads, so one narrow filter stays installed instead.
-    """
+    """Silence Pillow's warnings by a filter (`catch_warnings` is not safe among threads); accept no cut-off picture."""
     ImageFile.LOAD_TRUNCATED_IMAGES = False
     if not _quiet or _quiet[0] not in warnings.filters:
         warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -393,11 +375,7 @@ class Refused(Exception):  # noqa: N818 - what became of the picture
 
 
 def open_picture(source: bytes | Path) -> Image.Image:
-    """Open the bytes of a picture, or a file by its path, without decoding it. Safe to call from many threads.
-
-    Raises Refused for one that is too large or that would take too much memory or time, OSError for what is not a plain
-    file, PIL.UnidentifiedImageError for another format; and whatever Pillow raises for a broken header.
-    """
+    """Open a picture without decoding it; safe among threads. Refused for too much memory or time; else OSError."""
     data = bytes_of(source, _MAX_BYTES) if isinstance(source, Path) else source
     _check_head(data)
     file = _Frugal(data)
@@ -447,7 +425,6 @@ class _Frugal(io.BytesIO):
 
 
 def _check_head(data: bytes) -> None:
-    """Check what Pillow reads on opening."""
     if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         _check_directory(data)
     elif data[:2] == b"\xff\xd8":
@@ -478,9 +455,7 @@ def _exif_segments(data: bytes) -> Iterator[bytes]:
 
 
 def _check_directory(data: bytes) -> None:
-    """Raise Refused where the entries of a TIFF header claim more than the file can hold: each may name the same bytes,
-    so that a megabyte becomes a hundred gigabytes where Pillow is too old to notice.
-    """
+    """Refuse TIFF entries that claim more than the file holds: old Pillows make gigabytes of a megabyte."""
     claimed, tile = 0, {_TILE_WIDTH: 1, _TILE_LENGTH: 1}
     entries = list(_directory(data))
     parts = {tag: value for tag, *_, value in entries if tag in _PARTS}

@@ -152,14 +152,11 @@ def _shape(sample_id: str) -> Shape:
 
 @dataclass
 class _Found:
-    """Images among files, and what is left out."""
-
     images: list[str] = field(default_factory=list)
     unprintable: int = 0
     others: list[str] = field(default_factory=list)  # images by their content or suffix that are not read
 
     def take(self, name: str, head: Callable[[], bytes]) -> None:
-        """Take a file: an image by its suffix, or without one by its bytes. head: returns the first bytes."""
         last = name.rpartition("/")[2].lower()
         suffix = PurePosixPath(last).suffix
         known = is_image_name(last)
@@ -190,9 +187,7 @@ def is_image_name(name: str) -> bool:
 
 
 def list_folder(root: Path) -> Listing:
-    """List all images under `root`. Links are followed, loops of links are cut; hidden files and what systems put
-    next to a user's files are ignored.
-    """
+    """List all images under `root`, through links but not their loops, without hidden files and those of systems."""
     found, folders, unreadable = _Found(), list[str](), list[str]()
     todo = [("", str(root), frozenset[tuple[int, int]]())]
     while todo:
@@ -227,7 +222,7 @@ def list_folder(root: Path) -> Listing:
 
 
 def _head_of(entry: os.DirEntry[str]) -> bytes:
-    """Return the first bytes of a plain file; none of anything else, such as a pipe, which would never end."""
+    """Return the first bytes of a plain file; none of anything else: a pipe would never end."""
     try:
         if not entry.is_file():
             return b""
@@ -251,7 +246,6 @@ def list_zip(path: Path) -> Listing:
 
 
 def _head_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """Return the first bytes of a member; none where it cannot be read."""
     try:
         with archive.open(member) as file:
             return file.read(_HEAD)
@@ -330,11 +324,7 @@ def read_cifar(batches: tuple[str, ...]) -> tuple[npt.NDArray[np.uint8], tuple[i
 
 
 def read_plain_pickle(path: Path) -> dict[str, Any]:
-    """Read a pickled dict of plain values and NumPy arrays, where an array becomes its raw bytes (`.raw`).
-
-    No code of the file runs: every class that it names is either one of three NumPy names, replaced by an inert
-    stand-in, or refused by name.
-    """
+    """Read a pickled dict of plain values and arrays (`.raw` bytes); no code runs, other names are refused."""
     try:
         data = bytes_of(path, _BATCH)
         if sum(1 for _ in islice(pickletools.genops(data), _OPCODES)) == _OPCODES:

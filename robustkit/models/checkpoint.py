@@ -42,9 +42,7 @@ _RUNS = ("posix.", "nt.", "os.", "subprocess.", "sys.", "shutil.", "socket.", "i
 
 
 def load_pickle(path: Path) -> Any:
-    """Load what a .pth, .pt, .bin, .ckpt or .tar file of torch holds: tensors in plain containers. Raises
-    CheckpointError when it holds any other kind of object (named), is a TorchScript archive, or is damaged.
-    """
+    """Load tensors in plain containers from a file of torch.save. CheckpointError for others (named) and damage."""
     _refuse_bomb(path)
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
@@ -55,7 +53,6 @@ def load_pickle(path: Path) -> Any:
 
 
 def _refuse_bomb(path: Path) -> None:
-    """Refuse a zip that inflates to more than the memory holds; torch writes zips without compression."""
     members = _members(path)
     size, claimed = path.stat().st_size, sum(member.file_size for member in members)
     program = max((member.file_size for member in members if member.filename.endswith(".pkl")), default=0)
@@ -65,7 +62,6 @@ def _refuse_bomb(path: Path) -> None:
 
 
 def _members(path: Path) -> list[zipfile.ZipInfo]:
-    """Return the members of a zip file; an empty list if it is not one or is damaged (torch then reports the error)."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.infolist()
@@ -173,23 +169,20 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the file calls its model, if anything, and the file's own name: hints at what is not recorded."""
+        """Hints at what is not recorded: what the file calls its model, and the file's own name."""
         claimed = self.metadata.get("arch")
         return (*([claimed] if isinstance(claimed, str) else []), self.path.name)
 
     @property
     def hints(self) -> dict[str, Any]:
-        """What `give_attention` takes of a file besides its metadata: names, and the source of the formula in it."""
+        """What `give_attention` takes of a file besides its metadata."""
         return {"names": self.names, "said_by": self.metadata_source.get("attention", "metadata")}
 
 
 def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> Checkpoint:
-    """Read a .safetensors file or one written by torch.save; the content decides, not the suffix. Its tensors are those
-    that the names of its mappings point to; `select_network` finds those of a network.
-
-    use_ema: take the averaged weights (`model_ema`, `swa_model`, ...) instead of the plain ones next to them.
-    prefixes: False for all tensors of a file under the names that it has.
-    Raises CheckpointError for anything but a sound set of weights.
+    """Read a .safetensors file or one written by torch.save, by its content; `select_network` finds a network's
+    tensors. use_ema: take averaged weights (`model_ema`, `swa_model`, ...). prefixes: False for all tensors under the
+    names that the file has. Raises CheckpointError for anything but a sound set of weights.
     """
     path = Path(path)
     kind = _kind(path)
@@ -214,15 +207,10 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
 
 
 def select_network(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> Checkpoint:
-    """Return a checkpoint with the tensors of one network, under its names, and the mean and std of pixels where
-    tensors next to it hold them.
-
-    expected: the network's state_dict, or names with their shapes, None where these are not known.
-
-    The network is looked for in all mappings of the file, under every prefix, without the words that torch's wrappers
-    put into names. Notes say what was taken and what was left aside. Where the file has too little of the network, or
-    the network was found before, it is returned as it is. Raises CheckpointError where two sets of weights fit equally
-    and no rule decides, the file holds an adapter, or what was found is not sound.
+    """Return the tensors of one network, under its names, with the mean and std that tensors next to it hold. expected:
+    its state_dict, or names with shapes, None where not known. It is looked for in all mappings, under every prefix,
+    without the words of torch's wrappers; where the file has too little of it, the file is returned as it is.
+    CheckpointError where two sets of weights fit equally, for an adapter, and for unsound tensors.
     """
     held, path = checkpoint.held, checkpoint.path
     if held is None:
@@ -323,7 +311,6 @@ def _refuse_constant(name: str) -> None:
 
 
 def _sound(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint with floats of at least 32 bits. CheckpointError for what cannot be weights."""
     path, tensors, notes = checkpoint.path, checkpoint.tensors, list(checkpoint.notes)
     if not tensors:
         raise CheckpointError(f"{path}: no tensors in it; expected the weights of a model")
@@ -360,9 +347,7 @@ def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool = False) -> tuple[str, ...]:
-    """Copy the weights into `model`; every name and shape must agree. Returns notes for the user.
-
-    allow_partial: load what fits and report what did not; the rest of the model keeps its values.
+    """Copy the weights into `model`; every name and shape must agree, unless allow_partial. Returns notes for the user.
     Raises CheckpointError with missing, unexpected and wrongly shaped names, grouped over block numbers and counted.
     """
     expected = model.state_dict()
@@ -396,7 +381,6 @@ _SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|temperature|alpha|([qk]_norm
 
 
 def _remedy(kinds: Mapping[str, list[str]], tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    """Return what to do, if all faults have one of a few known causes; else ''."""
     missing, unexpected, wrong = kinds.values()
     last = list(expected)[-1].rpartition(".")[0]  # the layer that gives the classes, whatever its name
     same = [name for name in wrong if tensors[name].ndim and tensors[name].shape[1:] == expected[name].shape[1:]]

@@ -34,14 +34,11 @@ RESIZES = {"ade20k": (512, 2048)}
 
 @dataclass(frozen=True)
 class Windows:
-    """How images are shown to a network.
-
-    size: (height, width) of a window. stride: rows and columns from one to the next, at most `size`; the last one ends
-        where the image does. short_side: images are resized (bilinearly) to it first; None for their own size. Either
-        way they are enlarged, never shrunk, to a window, as `inference` of the public code does (Strudel et al. 2021).
-    batch: most windows in one pass.
-    resize: one of RESIZES, to resize images as the public data pipeline does before that inference, except for its
-        rounding to 8 bits.
+    """How images are shown to a network, in windows of `size` (height, width), each `stride` (rows, columns) from the
+    last. short_side: images are resized (bilinearly) to it first; None for their own size. Either way they are
+    enlarged, never shrunk, to a window, as the public `inference` does (Strudel et al. 2021). batch: most windows in
+    one pass. resize: one of RESIZES, as the public data pipeline resizes before that, except for its rounding to 8
+    bits.
     """
 
     size: tuple[int, int]
@@ -73,7 +70,6 @@ class Windows:
         return [*taken, self._covering(*taken[-1])]
 
     def _covering(self, height: int, width: int) -> tuple[int, int]:
-        """Return the size with the short side as asked, each side at least a window, rounded down as in public."""
         sides, wanted = (height, width), list(self.size)
         if self.short_side is not None:
             shorter = int(width < height)
@@ -86,16 +82,13 @@ class Windows:
         return wanted[0], wanted[1]
 
     def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
-        """Return the top rows and left columns of the windows on an image shown at that size."""
+        """Return the top rows and left columns of windows."""
         axes = zip((height, width), self.stride, self.size, strict=True)
         rows, columns = ([*range(0, side - window, step), side - window] for side, step, window in axes)
         return rows, columns
 
     def __call__(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        """Return the logits (B, K, H, W) of normalised images (B, 3, H, W); differentiable.
-
-        network: windows to logits of their size, or of a coarser grid, which is enlarged bilinearly.
-        """
+        """Return logits (B, K, H, W) of normalised images. network: windows to logits, maybe on a coarser grid."""
         height, width = images.shape[-2:]
         shown = images
         for frame in self.sizes(height, width):
@@ -132,12 +125,7 @@ def _averaged(parts: Sequence[Tensor], starts: Sequence[int], dim: int) -> Tenso
 def _enlarged(
     seen: Tensor, edges: tuple[Sequence[int], Sequence[int]], window: tuple[int, int], frame: tuple[int, int]
 ) -> Tensor:
-    """Return the windows enlarged and averaged, (B, K, *frame), in two products of matrices: to enlarge a window
-    bilinearly, to put it in its place, and to divide by the number of windows there, is linear in its rows, and in its
-    columns.
-
-    seen: (rows of windows, columns of windows, B, K, h, w).
-    """
+    """Return the windows (rows, columns, B, K, h, w) enlarged and averaged: (B, K, *frame), in two matrix products."""
     with torch.autocast(seen.device.type, enabled=False):
         seen = seen.to(torch.promote_types(seen.dtype, torch.float32))
         axes = zip(seen.shape[-2:], edges, window, frame, strict=True)
@@ -221,10 +209,8 @@ _EXPECTED = "logits (batch, classes, height, width), or a dict that holds them a
 
 
 class Dense(nn.Module):
-    """A network whose logits are given the size of its normalised images: (B, 3, H, W) to (B, K, H, W).
-
-    windows: how the network sees images; None where it takes any size. Its output may be a dict with `out`, as
-    torchvision's, and may be smaller than the image: it is enlarged bilinearly.
+    """Normalised images (B, 3, H, W) to logits of their size. windows: None where the network takes any size. Its
+    output may be a dict with `out`, and smaller than the image: it is enlarged bilinearly.
     """
 
     def __init__(self, network: nn.Module, windows: Windows | None) -> None:
@@ -285,7 +271,7 @@ _VITS = ("vision_transformer", "vision_transformer_hybrid", "deit")  # modules o
 
 
 class LinearDecoder(nn.Module):
-    """A linear layer of each patch token. (B, N, D) to (B, N, K)."""
+    """(B, N, D) to (B, N, K)."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -296,9 +282,8 @@ class LinearDecoder(nn.Module):
 
 
 class MaskTransformer(nn.Module):
-    """Patch tokens and one token per class go through blocks; a mask is the cosine of a patch and a class, normalised
-    over the classes. (B, N, D) to (B, N, K). dropout, drop_path: while training; the second block has all of drop_path
-    and the first none, as published.
+    """Patch and class tokens go through blocks; masks are cosines of both, normalised over classes: (B, N, K). Of
+    drop_path the second block has all, the first none, as published.
     """
 
     def __init__(
@@ -352,11 +337,7 @@ class MaskTransformer(nn.Module):
 
 
 class SegmenterNetwork(nn.Module):
-    """Normalised images (B, 3, H, W) of the size that the encoder was built for, to logits (B, K, H, W).
-
-    encoder: a ViT of timm without a head. window: (H, W). enlarge: whether logits are enlarged to the size of the
-    images, or stay one per patch.
-    """
+    """Normalised images (B, 3, H, W) of the encoder's size to logits (B, K, H, W), or per patch without `enlarge`."""
 
     enlarge = True
 
@@ -386,12 +367,10 @@ def build_segmenter(
     decoder_kwargs: Mapping[str, Any] | None = None,
     norm_eps: float | None = None,
 ) -> SegmenterNetwork:
-    """Build a Segmenter with random weights.
-
-    arch: a ViT of timm. window: side or (height, width) of the images, multiples of the patch; the architecture's own
-        if left out. decoder_kwargs: depth, heads, dropout, drop_path of a mask transformer.
-    norm_eps: of the encoder's LayerNorms; None for the architecture's own. Raises ModelError for an unknown decoder, an
-        encoder that is not a ViT of timm, and values that do not fit.
+    """Build a Segmenter with random weights. window: side or (height, width), multiples of the patch. decoder_kwargs:
+    depth, heads, dropout, drop_path of a mask transformer. norm_eps: of the encoder's LayerNorms; None for the
+    architecture's own. Raises ModelError for an unknown decoder, an encoder that is not a ViT of timm, and values that
+    do not fit.
     """
     if decoder not in DECODERS:
         raise ModelError(unknown("decoder", decoder, DECODERS))

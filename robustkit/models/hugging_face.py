@@ -100,7 +100,7 @@ def digest_of_shards(digests: Iterable[tuple[str, str]]) -> str:
 
 
 def give_added(model: nn.Module, added: Mapping[str, Tensor], formula: str, file: Path) -> None:
-    """Copy what a formula learned into the layers, in their order: the library translates only its own names."""
+    """Copy what a formula learned into the layers, in order: the library translates only its own names."""
     places: dict[str, dict[str, Tensor]] = {}
     for name, tensor in added.items():
         if match := _PLACED.fullmatch(name):
@@ -143,7 +143,6 @@ class Loaded:
     notes: tuple[str, ...]
 
     def identity(self, name: str, spec: str, classes: int, **more: Any) -> ModelIdentity:
-        """Return what the model is. more: preprocessing, who said it, notes."""
         names, digest = self.folder.class_names, self.folder.digest
         metadata = {"model_type": self.folder.config["model_type"], "config_sha256": digest}
         return identity_of(
@@ -203,7 +202,6 @@ def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Load
 
 
 def _key(entry: Any) -> str:
-    """Return a tensor's name, and what a mismatched one has and should have."""
     if isinstance(entry, str):
         return printable(entry)
     name, found, wanted = entry
@@ -211,7 +209,6 @@ def _key(entry: Any) -> str:
 
 
 def import_transformers(spec: str) -> Any:
-    """Return the library. ModelError where it is not installed."""
     try:
         import transformers
     except ImportError as error:
@@ -239,10 +236,7 @@ def made_up_images(size: tuple[int, int]) -> list[Image.Image]:
 def check_pixels(
     processor: Any, show: Callable[[Image.Image], Tensor], size: tuple[int, int], said: Mapping[str, Any], where: Path
 ) -> None:
-    """Raise CheckpointError unless `show` gives the normalised pixels (1, 3, H, W) of the processor.
-
-    size: (height, width) around which images are tried. said: by the processor; its std gives the message's unit.
-    """
+    """Raise CheckpointError unless `show` gives the processor's pixels (1, 3, H, W), for images around `size`."""
     scale = torch.tensor(said["std"])[:, None, None] * 255
     for image in made_up_images(size):
         with quiet(f"{where}: its processor"):
@@ -260,10 +254,8 @@ def check_pixels(
 
 
 class Logits(nn.Module):
-    """A model of the library that takes normalised images and returns its logits alone, (B, K) or (B, K, h, w).
-
-    size, mode: what images are resized to before, as its processor does, and how; size None for images as they
-    come. Logits of a segmenter keep their own size. low, high: black and white once normalised, which no resize leaves.
+    """The library's model from normalised images to logits alone, (B, K) or (B, K, h, w). size, mode: images are
+    resized so first; None for as they come. low, high: black and white once normalised, which no resize leaves.
     """
 
     low: Tensor
@@ -424,7 +416,6 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
 
 
 def _normalised(levels: Tensor, said: Mapping[str, Any]) -> Tensor:
-    """Return (1, 3, H, W) of grey levels (3, H, W)."""
     mean, std = (torch.tensor(said[name])[:, None, None] for name in ("mean", "std"))
     return ((to_unit_range(levels) - mean) / std)[None]
 
@@ -438,7 +429,7 @@ def _only(wanted: InputOptions, spec: str) -> None:
 
 
 def _processor(folder: Folder, wanted: InputOptions, backend: str) -> Any:
-    """Return the processor of a folder; None where it has none, and the user says how images are normalised."""
+    """Return a folder's processor; None where it has none, and the user says how images are normalised."""
     if folder.processor is None:
         if wanted.mean is None or wanted.std is None:
             why = "no preprocessor_config.json, so nothing says how images are normalised"
@@ -450,6 +441,5 @@ def _processor(folder: Folder, wanted: InputOptions, backend: str) -> Any:
 
 
 def _said(processor: Any, folder: Folder) -> dict[str, Any]:
-    """Return what a processor says, with the defaults of its class, by the names of our metadata."""
     said = processor.to_dict()
     return {**normalisation(said, folder.path), **resizing(said, type(processor).__name__, folder.path)}

@@ -91,9 +91,7 @@ class Classifier(nn.Module):
 def identity_of(
     file: Checkpoint, name: str, spec: str, arch: str, attention: tuple[str, str], partial: object = (), **more: Any
 ) -> ModelIdentity:
-    """Return what a model from a checkpoint is. attention: the formula, and who said it. partial: not empty where not
-    all tensors fitted. more: the fields that a checkpoint does not say.
-    """
+    """Return what a checkpoint's model is. attention: the formula, and who said it. partial: what did not fit."""
     return ModelIdentity(
         **{"metadata": file.metadata, **more},
         name=display_name(name),
@@ -118,12 +116,9 @@ def give_attention(
     plain: str = "default",
     said_by: str = "metadata",
 ) -> tuple[str, str]:
-    """Give the network its formula; return (formula or 'other' or 'none', where that comes from).
-
-    names: of the model and its file, which may mention a formula. plain: the source where nothing says which one:
-    `published` for weights that came with the network's code, else `default`. A network of the user's own that is made
-    of timm's attention is no proof: weights of another formula go into it, too. said_by: the source of the formula in
-    metadata, `name` where an argument of training only mentions it.
+    """Give the network its formula; return (formula or 'other' or 'none', where that comes from). names: of model and
+    file, which may mention one. plain: the source where nothing says: `published` or `default`. timm's attention in the
+    user's own network is no proof. said_by: the source of metadata's formula.
     """
     forms = (_FORM.get((name.rsplit(".", 1)[1], t.ndim)) for name, t in tensors.items() if _SCALE.search(name))
     shown = next(filter(None, forms), None)
@@ -162,7 +157,6 @@ _FORM = {("qk_scale", 1): "qknorm-hs", ("q_scale", 1): "qknorm-ds", ("q_scale", 
 
 
 def attention_notes(kind: str, source: str, option: str | None, metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes for the user on where the formula comes from."""
     said = metadata.get("attention")
     if source == "option" and said not in (None, option):
         return (f"attention {option} from --attention; the file's metadata says {said}",)
@@ -190,7 +184,6 @@ def warn_of_assumptions(identity: ModelIdentity) -> None:
 
 
 def display_name(name: str) -> str:
-    """Return a name that a folder can have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "model"
 
 
@@ -216,9 +209,7 @@ def without_head(network: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str,
 
 
 def as_features(classifier: Classifier) -> Classifier:
-    """Return a classifier without its head, whose identity says what is taken. Raises ModelError where it gives no row
-    of at least two numbers for an image.
-    """
+    """Return a classifier without its head, whose identity says what is taken. ModelError where it gives no (1, D)."""
     network, identity = classifier.network, classifier.identity
     grey = torch.full((1, 3, *identity.preprocessing.input_size), 0.5)
     if hasattr(network, "reset_classifier"):
@@ -241,7 +232,7 @@ def as_features(classifier: Classifier) -> Classifier:
 
 
 def _last_linear(classifier: Classifier, grey: Tensor) -> str:
-    """Return the name of the linear layer whose output is the network's; empty where there is none."""
+    """Return the linear layer whose output is the network's; empty where there is none."""
     made: dict[str, Tensor] = {}
     hooks = [
         part.register_forward_hook(lambda _, __, output, name=name: made.update({name: output}))

@@ -53,7 +53,7 @@ def is_segmenter(spec: str | Path) -> bool:
 
 
 def _as_segmenter(checkpoint: Checkpoint) -> Checkpoint | None:
-    """Return a checkpoint with the tensors of a Segmenter alone; None where the file has none."""
+    """Return a checkpoint with a Segmenter's tensors alone; None where it has none."""
     held = checkpoint.tensors if checkpoint.held is None else checkpoint.held.tensors
     if not any(f".{part}." in f".{name}" for part in ("encoder.patch_embed", "decoder") for name in held):
         return None
@@ -202,7 +202,6 @@ def _factory(
 
 
 def _said(checkpoint: Checkpoint, classes: int, resolved: Resolved) -> dict[str, Any]:
-    """Return classes and pixels, as the identity of a segmenter has them."""
     said = checkpoint.metadata.get("class_names")
     names = tuple(printable(str(name)) for name in said) if isinstance(said, list) else ()
     return {
@@ -229,7 +228,6 @@ def _classes(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> int:
 def _encoder(
     checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions
 ) -> tuple[str, dict[str, Any], tuple[int, int], tuple[str, ...]]:
-    """Return (arch, its arguments, the image size of its training, notes): from metadata, else a guess."""
     metadata = checkpoint.metadata
     claimed, kwargs, size = metadata.get("arch"), metadata.get("arch_kwargs", {}), metadata.get("input_size")
     if isinstance(claimed, str) and timm.is_model(claimed) and size is not None and wanted.arch in (None, claimed):

@@ -58,9 +58,7 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 @dataclass(frozen=True)
 class ModelFile:
-    """path: the weights, or the folder of a checkpoint of transformers. name: for display. metadata: what timm's
-    config.json next to the weights says. transformers: whether it is a folder in that library's layout.
-    """
+    """The weights, or the folder of a transformers checkpoint. metadata: timm's config.json next to the weights."""
 
     path: Path
     name: str
@@ -94,9 +92,7 @@ def embedded(task: str | None = "classification") -> tuple[str, ...]:
 
 
 def embedded_file(name: str) -> Path:
-    """Return the file of a shipped checkpoint. ModelError for an unknown name; CheckpointError where the file is
-    missing or is not the one that was shipped, by its digest in checkpoints.json.
-    """
+    """Return the file of a shipped checkpoint, checked against the digest in checkpoints.json."""
     shipped = _shipped()
     if name not in shipped:
         raise ModelError(unknown("zoo model", name, shipped))

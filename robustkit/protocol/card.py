@@ -46,9 +46,7 @@ _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 def parse_number(
     text: object, what: str = "number", expected: str = "a number such as 1/255, 0.5/255 or 0.004"
 ) -> Fraction:
-    """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`. what, expected: for the message.
-    Raises ProtocolError where it is not such a number.
-    """
+    """Parse a finite number: `1/255`, `0.004`, `2e-3`. what, expected: for the message of the ProtocolError."""
     try:
         top, *bottom = map(str.strip, str(text).split("/"))
         if isinstance(text, bool) or len(bottom) > 1 or not all(map(_DECIMAL.fullmatch, (top, *bottom))):
@@ -104,7 +102,6 @@ class Card:
 
     @property
     def score_autocast(self) -> bool:
-        """Whether scores are taken under autocast on CUDA."""
         return bool(self.scoring.get("autocast", False))
 
     @property
@@ -170,9 +167,7 @@ def card_names() -> list[str]:
 
 
 def load_card(spec: str) -> Card:
-    """Load a card by its name, or from the user's own TOML file. Raises ProtocolError where there is no such card, or a
-    field is missing, unknown or of the wrong type.
-    """
+    """Load a card by name, or from the user's own TOML file. Raises ProtocolError where it is missing or malformed."""
     if (file := shipped_files("robustkit.protocol", "cards").get(spec)) is not None:
         return _card(file.read_text(encoding="utf-8"), spec)
     path = Path(spec)
