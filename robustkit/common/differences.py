@@ -170,9 +170,7 @@ def rare_share_bound(n: int) -> float:
 
 def needed_unchanged(gap: float) -> float:
     """Return of how many samples without a change the interval of `of_outcomes` reaches no further than `gap`."""
-    if gap >= 1:
-        return 1.0
-    return max(math.log(0.025) / math.log1p(-gap), Z**2 * (1 - gap) / gap)
+    return 1.0 if gap >= 1 else max(math.log(0.025) / math.log1p(-gap), Z**2 * (1 - gap) / gap)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

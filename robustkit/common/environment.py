@@ -6,8 +6,7 @@ import os
 
 from ..errors import RunError
 
-LATEST = 253402300799
-"""The last second of the year 9999, since 1970."""
+LATEST = 253402300799  # The last second of the year 9999, since 1970
 
 
 def check_date() -> None:

@@ -17,8 +17,7 @@ from typing import Any, TextIO
 
 from ..errors import RobustkitError, RunError
 
-LARGEST = {".json": 64 << 20}
-"""Bytes of a file by its suffix; of all others a gigabyte."""
+LARGEST = {".json": 64 << 20}  # Bytes of a file by its suffix; of all others a gigabyte
 LINE, LINES = 1 << 20, 1 << 24  # characters of a line; lines of a table
 TEXT = 1 << 20  # bytes of a file that a person writes: TOML, a list of classes
 _PLAIN = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)

@@ -107,8 +107,7 @@ def bootstrap(statistic: Callable[[Floats], Floats], n: int, values: Sequence[fl
     return intervals(resampled_figures(statistic, n), n, values)
 
 
-ErrorPart = tuple[float, float]
-"""A squared standard error, and its degrees of freedom."""
+ErrorPart = tuple[float, float]  # A squared standard error, and its degrees of freedom
 
 
 def draws_interval(figures: Floats) -> Interval:

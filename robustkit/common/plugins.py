@@ -102,10 +102,8 @@ GROUPS = {
     "commands": "command",
 }
 """The groups of plug-ins, and what one of each is called. The entry point group is `robustkit.` and the name."""
-DISTRIBUTION = "robustkit-audit"
-"""Our own, whose entry points are the slices."""
-TABLE = "PLUGINS"
-"""The name of the dictionary in a file."""
+DISTRIBUTION = "robustkit-audit"  # Our own, whose entry points are the slices
+TABLE = "PLUGINS"  # The name of the dictionary in a file
 _CODE = (".py", ".pyd", ".so")
 _DIGEST = "__robustkit_digest__"
 

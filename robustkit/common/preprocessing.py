@@ -6,16 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LARGEST_SIDE = 2048
-"""Pixels: the largest side of inputs that a file may ask for."""
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and std of the training images of ImageNet."""
+LARGEST_SIDE = 2048  # Pixels: the largest side of inputs that a file may ask for
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # Mean and std of the training images of ImageNet
 INCEPTION = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 """Mean and std that map pixels to [-1, 1], as Inception and timm's augreg ViTs have them."""
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming")
 """How an image is resized, by Pillow's names."""
 ASSUMED = "default"
-SAID_BY = {
+SAID_BY = {  # The source of a value, as run.json has it, and in words
     "option": "by the user",
     "metadata": "by the checkpoint",
     "weights": "by tensors of the checkpoint",
@@ -29,7 +27,6 @@ SAID_BY = {
     "architecture": "assumed from {config}",
     ASSUMED: "assumed, our default",
 }
-"""The source of a value, as run.json has it, and in words."""
 UNPROVEN = frozenset({"trainer", "name", "architecture", ASSUMED})
 """Sources that nobody stated for this checkpoint: what only they say is to be confirmed by data."""
 

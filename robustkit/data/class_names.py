@@ -77,9 +77,7 @@ def class_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
         return tuple(names)
     if names:
         return descriptions(tuple(names))
-    if count == 1000:
-        return descriptions(synsets(1000))
-    return tuple(map(str, range(count)))
+    return descriptions(synsets(1000)) if count == 1000 else tuple(map(str, range(count)))
 
 
 def class_name(given: Sequence[str], index: int, count: int = 0) -> str:

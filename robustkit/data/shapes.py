@@ -33,7 +33,7 @@ SIZES = {"train": 10_000, "test": 1_000}
 SIDE = 64  # pixels
 PHOTOGRAPHS = ("astronaut", "brick", "chelsea", "coffee", "grass", "gravel", "motorcycle_left")
 
-OWN = {
+OWN = {  # The usual colour of each class, red, green, blue; each channel is shifted by up to 20
     "arrow": (225, 45, 45),
     "crescent": (60, 205, 225),
     "cross": (235, 235, 235),
@@ -45,7 +45,6 @@ OWN = {
     "star": (230, 225, 60),
     "triangle": (25, 25, 25),
 }
-"""The usual colour of each class, red, green, blue; each channel is shifted by up to 20."""
 
 _FINE = 4  # sample points per pixel and axis, for smooth edges
 Floats = npt.NDArray[np.float64]
@@ -266,8 +265,7 @@ _INSIDE: dict[str, Callable[[Floats, Floats], Bools]] = {
 
 
 CHANGES = ("colour", "shape", "background")
-PAIRS = 10 * len(CLASSES) * (len(CLASSES) - 1)
-"""The number of pairs: ten of each first and second class."""
+PAIRS = 10 * len(CLASSES) * (len(CLASSES) - 1)  # The number of pairs: ten of each first and second class
 _SPLIT = "test"
 _TRIES = 10_000
 

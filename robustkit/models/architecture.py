@@ -26,7 +26,7 @@ from .specs import REMEDY, WEIGHT_FILES, hub_address, is_reachable
 
 
 def held_weights(arch: str) -> dict[str, Any] | None:
-    """Return timm's `pretrained_cfg_overlay`: None where weights may be fetched, else the cached file. Or ModelError."""
+    """Return timm's `pretrained_cfg_overlay`: None where weights may be fetched, else the cached file. Or raise."""
     config = timm.get_pretrained_cfg(arch)  # type: ignore[attr-defined, unused-ignore]
     source = getattr(config, "hf_hub_id", None) or ""
     address = hub_address() if source else getattr(config, "url", None) or ""

@@ -265,7 +265,7 @@ _NAMED = {name: name for name, formula in FORMULAS.items() if not formula.initia
 
 @dataclass
 class Claims:
-    """What a file says of its model, by our metadata's names; sources: `metadata`, `trainer` or `name`, of each."""
+    """What a file says about its model, by our names; sources: `metadata`, `trainer` or `name`, of each."""
 
     metadata: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)

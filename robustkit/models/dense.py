@@ -265,8 +265,7 @@ def count_classes(dense: Dense, size: tuple[int, int]) -> int:
 
 
 DECODERS = ("mask_transformer", "linear")
-PUBLIC_EPS = 1e-5
-"""eps of the LayerNorms in the public code, in both halves; timm's ViTs have 1e-6."""
+PUBLIC_EPS = 1e-5  # eps of the LayerNorms in the public code, in both halves; timm's ViTs have 1e-6
 _VITS = ("vision_transformer", "vision_transformer_hybrid", "deit")  # modules of timm
 
 

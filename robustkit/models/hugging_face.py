@@ -122,14 +122,12 @@ def _listed(tensors: Mapping[str, Tensor], names: Iterable[str] | None = None) -
     return ", ".join(f"{name} {list(tensors[name].shape)}" for name in sorted(tensors if names is None else names))
 
 
-_HEADS = {
+_HEADS = {  # The library's class of models by what they do, and the command that evaluates them
     "image classification": ("AutoModelForImageClassification", "audit"),
     "semantic segmentation": ("AutoModelForSemanticSegmentation", "segment"),
     "causal language modelling": ("AutoModelForCausalLM", "text"),
 }
-"""The library's class of models by what they do, and the command that evaluates them."""
-_BACKBONE = "features"
-"""What a model without a head does; the library has one of every kind."""
+_BACKBONE = "features"  # What a model without a head does; the library has one of every kind
 
 
 @dataclass(frozen=True)

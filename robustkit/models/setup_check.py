@@ -24,7 +24,7 @@ from ..data.images import to_unit_range
 AS_GIVEN = "as given"
 PARTS = ("attention", "normalisation", "crop", "interpolation", "channels", "labels")
 _CIFAR = (0.4914, 0.4822, 0.4465)
-NORMALISATIONS = {
+NORMALISATIONS = {  # Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe
     "ImageNet": IMAGENET,
     "0.5 / 0.5": INCEPTION,
     "none, 0 to 1": ((0.0,) * 3, (1.0,) * 3),
@@ -35,18 +35,14 @@ NORMALISATIONS = {
     "CIFAR-10, std 0.2": (_CIFAR, (0.2023, 0.1994, 0.2010)),
     "127 / 128 of 255": ((127 / 255,) * 3, (128 / 255,) * 3),
 }
-"""Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe."""
 CROPS = (0.875, 0.9, 0.95, 1.0)
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest")
 _SAME = 5e-4  # means and stds that differ by less are the same, written with fewer digits
 T = TypeVar("T")
-HOPELESS = 64
-"""Images after which nothing more is looked at where no candidate is better than guessing."""
-LAST = 0.8
-"""The share of the level that the last of several looks has: there most runs are decided."""
+HOPELESS = 64  # Images after which nothing more is looked at where no candidate is better than guessing
+LAST = 0.8  # The share of the level that the last of several looks has: there most runs are decided
 FITS, BETTER, UNKNOWN = "fits", "another-fits-better", "cannot-tell"
-ALIKE = 0.02
-"""Nats by which losses may differ and still count as the same: 2 % of a likelihood."""
+ALIKE = 0.02  # Nats by which losses may differ and still count as the same: 2 % of a likelihood
 Score = Callable[[Tensor, Sequence[int], str], Tensor]
 """From logits (B, K), the places of their samples and a numbering of labels to (B, 2): NLL, and 1 where right."""
 

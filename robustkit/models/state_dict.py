@@ -19,13 +19,11 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 
-Shapes = Mapping[str, "torch.Size | None"]
-"""Names of the tensors of a network, with their shapes where they are known."""
+Shapes = Mapping[str, "torch.Size | None"]  # Names of the tensors of a network, with their shapes where they are known
 
-VIT: Shapes = dict.fromkeys(
+VIT: Shapes = dict.fromkeys(  # Tensors that every ViT and DeiT of timm has
     ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
 )
-"""Tensors that every ViT and DeiT of timm has."""
 WEIGHTS = ("state_dict", "model", "model_state_dict", "net", "module", "weights", "params")
 PREFIXES = ("module.", "_orig_mod.", "model.")
 # What wrappers of torch and Lightning put anywhere into a name:

@@ -32,11 +32,10 @@ class Samples(NamedTuple):
     many: str
 
 
-TASKS = {
+TASKS = {  # The tasks of the core, and what their samples are called
     "classification": Samples("image", "images"),
     "segmentation": Samples("image", "images"),
 }
-"""The tasks of the core, and what their samples are called."""
 _TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
 _DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
 _PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}

@@ -107,8 +107,7 @@ class ConditionPattern:
         return [f"{key}={value}" for key, value in self.parameters]
 
 
-ON = "on"
-"""The parameter that says on how many samples a condition is evaluated, drawn at random."""
+ON = "on"  # The parameter that says on how many samples a condition is evaluated, drawn at random
 _ON = re.compile(rf"[(,]{ON}=(\d+)[,)]")
 Value = bool | int | float | str | Fraction
 
@@ -177,9 +176,7 @@ class Condition:
     @property
     def claim(self) -> dict[str, Any]:
         """The claim that the records of an attack are checked against, as in run.json; empty for other conditions."""
-        if self.eps is None:
-            return {}
-        return {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop}
+        return {} if self.eps is None else {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop}
 
 
 CLEAN = Condition("clean", "clean")
