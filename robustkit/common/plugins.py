@@ -16,7 +16,7 @@ from configparser import ConfigParser
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import resources
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
@@ -262,7 +262,13 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     place = hashlib.sha256(str(path.resolve()).encode() + code).hexdigest()
     name = f"robustkit_plugin_{path.stem}_{place[:12]}"
     if name not in sys.modules:
-        _execute(path, code, name)
+        try:
+            module, own_digest = run_file(path, code, name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:  # whatever a file of someone else raises
+            raise PluginError(f"--plugin {path}: it cannot be run ({error_line(fault)}); mend it") from None
+        vars(module)[_DIGEST] = own_digest
     digest = str(vars(sys.modules[name])[_DIGEST])
     table = getattr(sys.modules[name], TABLE, None)
     if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
@@ -279,17 +285,6 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     known = _session.get().files.setdefault(path.resolve(), [])
     known.extend(plugin for plugin in found if plugin not in known)
     return found
-
-
-def _execute(path: Path, code: bytes, name: str) -> ModuleType:
-    try:
-        module, digest = run_file(path, code, name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as fault:  # whatever a file of someone else raises
-        raise PluginError(f"--plugin {path}: it cannot be run ({error_line(fault)}); mend it") from None
-    vars(module)[_DIGEST] = digest
-    return module
 
 
 def error_line(fault: BaseException) -> str:
@@ -356,8 +351,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 loaded[plugin] = fault
         if isinstance(loaded[plugin], PluginError):
             raise loaded[plugin]
-        value: T = loaded[plugin]
-        return value
+        return loaded[plugin]  # type: ignore[no-any-return]
 
     @property
     def loaded(self) -> list[T]:
@@ -404,23 +398,16 @@ class Registry(Mapping[str, T], Generic[T]):
 
 def subclass_of(base: type | str) -> Callable[[Any], Any]:
     """Return a check that a plug-in brings a subclass. base: or its place, `attacks.attack:Attack`."""
-
-    def check(value: Any) -> Any:
-        kind = resolve_name(base) if isinstance(base, str) else base
-        if not (isinstance(value, type) and issubclass(value, kind)):
-            raise TypeError(f"it brings {value!r}; expected a subclass of {kind.__module__}.{kind.__qualname__}")
-        return value
-
-    return check
+    return partial(_checked_kind, base, "a subclass")
 
 
 def instance_of(base: type | str) -> Callable[[Any], Any]:
     """Return a check that a plug-in brings an instance. base: or its place."""
+    return partial(_checked_kind, base, "an instance")
 
-    def check(value: Any) -> Any:
-        kind = resolve_name(base) if isinstance(base, str) else base
-        if not isinstance(value, kind):
-            raise TypeError(f"it brings {value!r}; expected an instance of {kind.__module__}.{kind.__qualname__}")
-        return value
 
-    return check
+def _checked_kind(base: type | str, what: str, value: Any) -> Any:
+    kind = resolve_name(base) if isinstance(base, str) else base
+    if not (isinstance(value, kind) if what == "an instance" else isinstance(value, type) and issubclass(value, kind)):
+        raise TypeError(f"it brings {value!r}; expected {what} of {kind.__module__}.{kind.__qualname__}")
+    return value

@@ -19,7 +19,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -243,18 +243,15 @@ def _transform(p: Preprocessing) -> Callable[[Image.Image], Tensor]:
     transform: Callable[[Image.Image], Tensor] = create_transform(input_size=(3, *p.input_size), **options)
     if p.crop_mode == "center-floor":
         steps = transform.transforms  # type: ignore[attr-defined]
-        steps[:] = [_CropFloor(p.input_size) if type(step).__name__ == "CenterCrop" else step for step in steps]
+        steps[:] = [
+            partial(_crop_floor, p.input_size) if type(step).__name__ == "CenterCrop" else step for step in steps
+        ]
     return transform
 
 
-class _CropFloor:
-    def __init__(self, size: tuple[int, int]) -> None:
-        self.size = size
-
-    def __call__(self, image: Image.Image) -> Image.Image:
-        height, width = self.size
-        left, top = (image.width - width) // 2, (image.height - height) // 2
-        return image.crop((left, top, left + width, top + height))
+def _crop_floor(size: tuple[int, int], image: Image.Image) -> Image.Image:
+    left, top = (image.width - size[1]) // 2, (image.height - size[0]) // 2
+    return image.crop((left, top, left + size[1], top + size[0]))
 
 
 def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:

@@ -147,11 +147,8 @@ def _from_file(
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     if wanted.img_size is not None:
-        trained = (
-            height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE)
-            if "input_size" in metadata
-            else None
-        )
+        said = "input_size" in metadata
+        trained = height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if said else None
         tensors, more = resample_positions(tensors, network, trained)
         notes += more
     if features and not is_factory(arch):

@@ -7,6 +7,7 @@ slide where a network takes images of one size: it sees those of any size, and i
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -89,13 +90,11 @@ class Windows:
 
     def __call__(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         """Return logits (B, K, H, W) of normalised images. network: windows to logits, maybe on a coarser grid."""
-        height, width = images.shape[-2:]
-        shown = images
+        (height, width), shown = images.shape[-2:], images
         for frame in self.sizes(height, width):
             if shown.shape[-2:] != frame:
                 shown = functional.interpolate(shown, frame, mode="bilinear")
-        tops, lefts = self.edges(*frame)
-        high, wide = self.size
+        (tops, lefts), (high, wide) = self.edges(*frame), self.size
         cut = torch.cat([shown[..., top : top + high, left : left + wide] for top in tops for left in lefts])
         parts = [network(part) for part in torch.split(cut, self.batch)]
         together = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -138,8 +137,7 @@ def _placed(side: int, starts: Sequence[int], length: int, whole: int, like: Ten
     """Return (windows * side, whole): the share of each of a window's `side` values in each place of the whole."""
     places = torch.eye(side, dtype=like.dtype, device=like.device)[None]
     weights = functional.interpolate(places, length, mode="linear")[0]
-    placed = weights.new_zeros(len(starts), side, whole)
-    count = weights.new_zeros(whole)
+    placed, count = weights.new_zeros(len(starts), side, whole), weights.new_zeros(whole)
     for part, start in zip(placed, starts, strict=True):
         part[:, start : start + length] = weights
         count[start : start + length] += 1
@@ -215,16 +213,14 @@ class Dense(nn.Module):
 
     def __init__(self, network: nn.Module, windows: Windows | None) -> None:
         super().__init__()
-        self.network = network
-        self.windows = windows
+        self.network, self.windows = network, windows
         if windows is not None and isinstance(network, SegmenterNetwork):
             network.enlarge = False  # windows are enlarged and averaged in one
 
     def forward(self, images: Tensor) -> Tensor:
         if self.windows is not None:
             return self.windows(self._output, images)
-        logits = self._output(images)
-        size = images.shape[-2:]
+        logits, size = self._output(images), images.shape[-2:]
         return logits if logits.shape[-2:] == size else functional.interpolate(logits, size, mode="bilinear")
 
     def _output(self, images: Tensor) -> Tensor:
@@ -269,17 +265,6 @@ PUBLIC_EPS = 1e-5  # eps of the LayerNorms in the public code, in both halves; t
 _VITS = ("vision_transformer", "vision_transformer_hybrid", "deit")  # modules of timm
 
 
-class LinearDecoder(nn.Module):
-    """(B, N, D) to (B, N, K)."""
-
-    def __init__(self, width: int, classes: int) -> None:
-        super().__init__()
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, patches: Tensor) -> Tensor:
-        return self.head(patches)  # type: ignore[no-any-return]
-
-
 class MaskTransformer(nn.Module):
     """Patch and class tokens go through blocks; masks are cosines of both, normalised over classes: (B, N, K). Of
     drop_path the second block has all, the first none, as published.
@@ -296,23 +281,12 @@ class MaskTransformer(nn.Module):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        heads = heads or max(1, width // 64)
-        norm = partial(nn.LayerNorm, eps=PUBLIC_EPS)
-        self.classes = classes
+        heads, norm, self.classes = heads or max(1, width // 64), partial(nn.LayerNorm, eps=PUBLIC_EPS), classes
         self.proj_dec = nn.Linear(width, width)
         self.cls_emb = nn.Parameter(torch.empty(1, classes, width))
-        self.blocks = nn.ModuleList(
-            Block(
-                width,
-                heads,
-                qkv_bias=True,
-                proj_drop=dropout,
-                attn_drop=dropout,
-                drop_path=drop_path * index / max(1, depth - 1),
-                norm_layer=norm,  # type: ignore[arg-type, unused-ignore]
-            )
-            for index in range(depth)
-        )
+        options: dict[str, Any] = {"qkv_bias": True, "proj_drop": dropout, "attn_drop": dropout, "norm_layer": norm}
+        rates = [drop_path * index / max(1, depth - 1) for index in range(depth)]
+        self.blocks = nn.ModuleList(Block(width, heads, drop_path=rate, **options) for rate in rates)
         self.decoder_norm = norm(width)
         self.proj_patch = nn.Parameter(torch.empty(width, width))
         self.proj_classes = nn.Parameter(torch.empty(width, width))
@@ -342,17 +316,14 @@ class SegmenterNetwork(nn.Module):
 
     def __init__(self, encoder: VisionTransformer, decoder: nn.Module, classes: int) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
-        self.num_classes = classes
+        self.encoder, self.decoder, self.num_classes = encoder, decoder, classes
         embed: Any = encoder.patch_embed
         self.window: tuple[int, int] = tuple(embed.img_size)
         self.grid: tuple[int, int] = tuple(embed.grid_size)
 
     def forward(self, images: Tensor) -> Tensor:
         tokens = self.encoder.forward_features(images)
-        masks = self.decoder(tokens[:, self.encoder.num_prefix_tokens :])
-        masks = masks.mT.unflatten(2, self.grid)
+        masks = self.decoder(tokens[:, self.encoder.num_prefix_tokens :]).mT.unflatten(2, self.grid)
         return functional.interpolate(masks, self.window, mode="bilinear") if self.enlarge else masks
 
 
@@ -390,7 +361,7 @@ def build_segmenter(
     width = int(encoder.embed_dim)
     try:
         if decoder == "linear":
-            return SegmenterNetwork(encoder, LinearDecoder(width, classes), classes)
+            return SegmenterNetwork(encoder, nn.Sequential(OrderedDict(head=nn.Linear(width, classes))), classes)
         return SegmenterNetwork(encoder, MaskTransformer(width, classes, **(decoder_kwargs or {})), classes)
     except (TypeError, ValueError, AssertionError) as fault:
         raise ModelError(f"decoder {decoder} cannot be built with {dict(decoder_kwargs or {})} ({fault})") from None

@@ -268,8 +268,7 @@ class Logits(nn.Module):
         std: Sequence[float] = (1.0,),
     ) -> None:
         super().__init__()
-        self.model = model
-        self.size, self.mode = size, mode
+        self.model, self.size, self.mode = model, size, mode
         for name, level in (("low", 0.0), ("high", 1.0)):
             edge = (level - torch.tensor(mean, dtype=torch.float32)) / torch.tensor(std, dtype=torch.float32)
             self.register_buffer(name, edge.view(1, -1, 1, 1), persistent=False)
@@ -299,8 +298,7 @@ class Pooled(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         found = self.model(pixel_values=images)
         pooled = getattr(found, "pooler_output", None)
-        features: Tensor = found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
-        return features
+        return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)  # type: ignore[no-any-return]
 
 
 def segments(source: ModelFile) -> bool:

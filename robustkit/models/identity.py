@@ -73,8 +73,7 @@ class Classifier(nn.Module):
 
     def __init__(self, network: nn.Module, identity: ModelIdentity) -> None:
         super().__init__()
-        self.network = network
-        self.identity = identity
+        self.network, self.identity = network, identity
         for name in ("mean", "std"):
             values = torch.tensor(getattr(identity.preprocessing, name), dtype=torch.float32)
             self.register_buffer(name, values.view(self.of_channels), persistent=False)
