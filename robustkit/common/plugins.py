@@ -211,11 +211,8 @@ def every_plugin() -> list[Plugin]:
 @cache
 def _installed(group: str) -> tuple[Plugin, ...]:
     found = [(entry, entry.dist) for entry in entry_points(group=f"robustkit.{group}")]
-    return tuple(
-        Plugin(group, entry.name, at.name if at else "", at.version if at else "", entry)
-        for entry, at in found
-        if not at or at.name != DISTRIBUTION
-    )
+    of_others = ((each, at.name if at else "", at.version if at else "") for each, at in found)
+    return tuple(Plugin(group, each.name, *at, each) for each, *at in of_others if at[0] != DISTRIBUTION)
 
 
 @cache
@@ -365,9 +362,8 @@ class Registry(Mapping[str, T], Generic[T]):
                 raise TypeError(f"what it brings is called {value.name!r}; expected {plugin.name!r}")  # type: ignore[attr-defined]
             return self._check(value)
         except Exception as fault:  # also of a value that cannot be shown
-            raise PluginError(
-                f"{plugin.words}: {error_line(fault) if type(fault) is not TypeError else fault}"
-            ) from None
+            said = fault if type(fault) is TypeError else error_line(fault)
+            raise PluginError(f"{plugin.words}: {said}") from None
 
     def usable(self) -> Iterator[tuple[str, T]]:
         """Yield names and values, without plug-ins that cannot be used."""

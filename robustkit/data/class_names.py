@@ -162,9 +162,8 @@ def number_classes(naming: Naming) -> Numbered:
     said = naming.class_names or ()
     places = _places(naming, said)
     if strange := [name for name in naming.names if places and name not in places]:
-        raise DataError(
-            f"{naming.place(strange[0])}: {naming.what}s that the model does not name: {first_names(strange)}"
-        )
+        which = f"{naming.what}s that the model does not name: {first_names(strange)}"
+        raise DataError(f"{naming.place(strange[0])}: {which}")
     if places:
         return Numbered(said, places, is_sure=True)
     of_imagenet = all(map(WNID.fullmatch, naming.names)) and naming.num_classes in (None, *SYNSET_FILES)
@@ -172,9 +171,8 @@ def number_classes(naming: Naming) -> Numbered:
     numbers = all(n.startswith(begin) and n[len(begin) :].lstrip("0") == str(i or "") for i, n in enumerate(said))
     if said and not (of_imagenet or numbers):
         classes = first_names(said, 3)
-        why = (
-            f"no {naming.what} ({first_names(naming.names, 3)}) bears the name of a class of the checkpoint ({classes})"
-        )
+        why = f"no {naming.what} ({first_names(naming.names, 3)}) bears the name of a class of the checkpoint"
+        why += f" ({classes})"
         raise DataError(f"{naming.place(naming.names[0])}: {why}; use these names, or {naming.remedy}")
     if naming.order is None:
         if of_imagenet:

@@ -387,9 +387,8 @@ def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | N
     if num_classes not in (None, len(CLASSES)):
         raise DataError(f"{spec} has {len(CLASSES)} classes, but the model has {num_classes}")
     if class_names and not set(class_names) & set(CLASSES):
-        raise DataError(
-            f"{spec} shows {first_names(CLASSES, 3)}, but the model's classes are {first_names(class_names, 3)}"
-        )
+        theirs = first_names(class_names, 3)
+        raise DataError(f"{spec} shows {first_names(CLASSES, 3)}, but the model's classes are {theirs}")
     samples = EMBEDDED[spec].samples()
     note = f"{len(samples)} generated images of {len(CLASSES)} shapes, with masks and boxes"
     return Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), EMBEDDED[spec].source)

@@ -243,9 +243,8 @@ def _transform(p: Preprocessing) -> Callable[[Image.Image], Tensor]:
     transform: Callable[[Image.Image], Tensor] = create_transform(input_size=(3, *p.input_size), **options)
     if p.crop_mode == "center-floor":
         steps = transform.transforms  # type: ignore[attr-defined]
-        steps[:] = [
-            partial(_crop_floor, p.input_size) if type(step).__name__ == "CenterCrop" else step for step in steps
-        ]
+        floored = partial(_crop_floor, p.input_size)  # half a pixel rounded down
+        steps[:] = [floored if type(step).__name__ == "CenterCrop" else step for step in steps]
     return transform
 
 

@@ -403,9 +403,8 @@ def _imagenet_v2(q: Question) -> Labels:
     names, outputs = _outputs_of_1k(q)
     places = {name: outputs[int(name)] for name in q.class_folders}
     if unknown_ones := [name for name, place in places.items() if place < 0]:
-        raise DataError(
-            f"{q.where}: folders of classes that the model has not: {first_names(unknown_ones)}; leave them out"
-        )
+        which = first_names(unknown_ones)
+        raise DataError(f"{q.where}: folders of classes that the model has not: {which}; leave them out")
     samples, left = _by_folder(q, places)
     return Labels("imagenet-v2", names, samples, None, (*_count(places, samples, names), *left))
 

@@ -56,9 +56,8 @@ def files_of(folder: Path) -> list[Path]:
         return [folder / name for name in sorted({str(name) for name in _places(folder / INDEX).values()})]
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if file is None:
-        raise CheckpointError(
-            f"{folder}: no weights next to config.json; expected {' or '.join((*WEIGHT_FILES, INDEX))}"
-        )
+        expected = " or ".join((*WEIGHT_FILES, INDEX))
+        raise CheckpointError(f"{folder}: no weights next to config.json; expected {expected}")
     return [file]
 
 
@@ -327,11 +326,11 @@ def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Class
     with quiet(f"{spec}: an image of {height}x{width}"), torch.no_grad():
         logits = classifier(torch.full((1, 3, height, width), 0.5))
     if logits.shape != (1, classes):
-        said = f"{spec} returned {tuple(logits.shape)} for one image; expected (1, {classes})"
-        raise ModelError(f"{said}: check id2label of config.json")
+        said = f"{tuple(logits.shape)} for one image; expected (1, {classes}): check id2label of config.json"
+        raise ModelError(f"{spec} returned {said}")
     if not logits.isfinite().all():
-        said = f"{spec} returned logits that are not finite for a grey image"
-        raise ModelError(f"{said}; check config.json and the weights")
+        said = "logits that are not finite for a grey image; check config.json and the weights"
+        raise ModelError(f"{spec} returned {said}")
     return classifier
 
 
@@ -355,10 +354,9 @@ def _with_processor(
         why = "its processor leaves images as large as they are (do_resize false), which is not expressed here"
         raise CheckpointError(f"{source.path}: {why} for classifiers; give it do_resize and a size")
     if processor is not None:
-        shown: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
-        own = Preprocessing(**shown)
-        where = source.path
-        check_pixels(processor, lambda image: _normalised(to_pixels(image, own), said), own.input_size, said, where)
+        own = Preprocessing(**{name: tuple(v) if isinstance(v, list) else v for name, v in said.items()})
+        show = lambda image: _normalised(to_pixels(image, own), said)  # noqa: E731
+        check_pixels(processor, show, own.input_size, said, source.path)
     else:
         trained = getattr(loaded.model.config, "image_size", None)
         said["input_size"] = [trained, trained] if isinstance(trained, int) else list(trained or (224, 224))

@@ -145,15 +145,10 @@ def _segmenter(
         notes += ("heads of the decoder by convention, 64 numbers each: tensors do not show how many there are",)
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with Allowance(tensors, checkpoint.path):
-            network = build_segmenter(
-                arch,
-                classes,
-                window=size,
-                decoder="linear" if linear else "mask_transformer",
-                arch_kwargs=kwargs,
-                decoder_kwargs={} if linear else {**said, "depth": depth},
-                norm_eps=None if ours else PUBLIC_EPS,
-            )
+            eps, decoder = None if ours else PUBLIC_EPS, "linear" if linear else "mask_transformer"
+            of_decoder = {} if linear else {**said, "depth": depth}
+            built: dict[str, Any] = {"arch_kwargs": kwargs, "decoder_kwargs": of_decoder, "norm_eps": eps}
+            network = build_segmenter(arch, classes, window=size, decoder=decoder, **built)
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     encoder, more = resample_positions(_part(tensors, "encoder."), network.encoder, trained, sure=True)

@@ -124,12 +124,8 @@ def _others(part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], form
 def label_numberings(names: Sequence[str], outputs: int) -> dict[str, list[int]]:
     """Return numberings by name, from labels of the data (classes `names`) to outputs of the model."""
     count = min(len(names), outputs)
-    as_given = list(range(count))
-    found = {
-        AS_GIVEN: as_given,
-        "label + 1": [(label + 1) % outputs for label in as_given],
-        "label - 1": [(label - 1) % outputs for label in as_given],
-    }
+    steps = {AS_GIVEN: 0, "label + 1": 1, "label - 1": -1}
+    found = {name: [(label + step) % outputs for label in range(count)] for name, step in steps.items()}
     readable, plain = class_names(tuple(names[:count]), count), list(names[:count])
     alphabetical = _places([name.casefold() for name in readable])
     ranked = {"names in alphabetical order": alphabetical, "names, capitals first": _places(plain)}

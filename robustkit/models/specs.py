@@ -166,7 +166,6 @@ def _from_hub(name: str) -> ModelFile:
         folder = snapshot_download(repository, **options)
     except Exception as error:  # network, name and rights each raise another class
         why = f"{address} gives no answer" if silent else first_line(error)
-        raise ModelError(
-            f"hf-hub:{name} could not be fetched ({why}); check the name and the network; {REMEDY.format(arch='NAME')}"
-        ) from error
+        remedy = f"check the name and the network; {REMEDY.format(arch='NAME')}"
+        raise ModelError(f"hf-hub:{name} could not be fetched ({why}); {remedy}") from error
     return _folder(Path(folder), repository.rsplit("/", 1)[-1])

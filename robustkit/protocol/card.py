@@ -32,10 +32,7 @@ class Samples(NamedTuple):
     many: str
 
 
-TASKS = {  # The tasks of the core, and what their samples are called
-    "classification": Samples("image", "images"),
-    "segmentation": Samples("image", "images"),
-}
+TASKS = dict.fromkeys(("classification", "segmentation"), Samples("image", "images"))  # the tasks of the core
 _TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
 _DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
 _PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
