@@ -125,7 +125,6 @@ def lacks_order(message: object) -> str:
 
 @contextmanager
 def _warned(names: set[str]) -> Iterator[None]:
-    """Gather the operations that torch warns of; other warnings pass."""
     others: dict[tuple[str, type[Warning], str, int], None] = {}
 
     def gather(
@@ -168,12 +167,10 @@ _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB1331
 
 
 def to_signed(word: int) -> int:
-    """Return a 64-bit word as torch's int64 holds it."""
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
 def hash_values(*parts: object) -> int:
-    """Return a 64-bit hash of the texts of some values."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -227,7 +224,6 @@ class SampleRng:
 
     @staticmethod
     def _joined(first: Tensor, second: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return the numbers of both in turn: (B, *shape)."""
         return torch.stack((first, second), dim=-1).flatten(1)[:, : math.prod(shape)].reshape(-1, *shape)
 
     def signs(self, shape: Sequence[int], purpose: str, first: int = 0) -> Tensor:

@@ -197,7 +197,6 @@ def _opened(folder: Path, name: str) -> Iterator[TextIO]:
 
 
 def _take(handle: int, together: bool = False) -> bool:
-    """Whether the file is this process's now."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -40,7 +40,6 @@ def option(heading: str, help: str, default: Any = None, **more: Any) -> Any:
 
 
 def option_group(group: type) -> Any:
-    """Return the field of a mapping whose entries are the options of a class."""
     return field(default_factory=dict, metadata={"group": group})
 
 
@@ -64,7 +63,6 @@ def _option(kind: type, given: Field[Any]) -> Option:
 
 
 def read_triple(text: str | None, name: str) -> tuple[float, ...] | None:
-    """Return the three numbers of an option. Raises ProtocolError where there are neither one nor three."""
     if text is None:
         return None
     try:
@@ -77,7 +75,6 @@ def read_triple(text: str | None, name: str) -> tuple[float, ...] | None:
 
 
 def read_numbers(text: str | None, name: str) -> list[float] | None:
-    """Return the numbers of an option. Raises ProtocolError where there is anything else."""
     if text is None:
         return None
     try:
@@ -87,7 +84,6 @@ def read_numbers(text: str | None, name: str) -> list[float] | None:
 
 
 def read_sides(text: str | None, name: str) -> tuple[int, int] | None:
-    """Return height and width. Raises ProtocolError where a text is neither 512 nor such as 512x1024."""
     if text is None:
         return None
     sides = text.lower().split("x")
@@ -98,7 +94,6 @@ def read_sides(text: str | None, name: str) -> tuple[int, int] | None:
 
 
 def read_labels(text: object, name: str = "ignore") -> tuple[int, ...]:
-    """Return the labels of an option. Raises ProtocolError where there is anything else."""
     parts = text if isinstance(text, (list, tuple)) else str(text).split(",")
     labels = [str(part).strip() for part in parts if str(part).strip()]
     if not all(label.isdecimal() and label.isascii() for label in labels):

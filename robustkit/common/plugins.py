@@ -148,7 +148,6 @@ class Plugin:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What run.json and records say about it."""
         said = {"group": self.group, "name": self.name, "distribution": self.distribution, "version": self.version}
         return said | {"source": self.source}
 
@@ -193,7 +192,6 @@ def plugin_session() -> Iterator[None]:
 
 
 def plugin_files() -> list[Path]:
-    """Return the files that `load_plugin` has executed."""
     return list(_session.get().files)
 
 
@@ -204,7 +202,6 @@ def declared(group: str) -> list[Plugin]:
 
 
 def every_plugin() -> list[Plugin]:
-    """Return all plug-ins, group by group."""
     return [plugin for group in GROUPS for plugin in declared(group)]
 
 
@@ -250,7 +247,11 @@ def _exists(module: str) -> bool:
 
 
 def load_plugin(path: str | Path) -> list[Plugin]:
-    """Execute a Python file; return the plug-ins of its `PLUGINS`, known from then on. PluginError where it cannot."""
+    """Execute a Python file, and return the plug-ins of its `PLUGINS`, which are known from then on.
+
+    Raises:
+        PluginError: it cannot be read or raises, has no such dictionary, or names a group that does not exist.
+    """
     path = Path(path)
     try:
         code = bytes_of(path, TEXT)
@@ -296,7 +297,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 def loaded_plugins() -> list[Plugin]:
-    """Return the plug-ins whose code this session has asked for."""
     return list(_session.get().loaded)
 
 
@@ -366,7 +366,6 @@ class Registry(Mapping[str, T], Generic[T]):
             raise PluginError(f"{plugin.words}: {said}") from None
 
     def usable(self) -> Iterator[tuple[str, T]]:
-        """Yield names and values, without plug-ins that cannot be used."""
         for name in self:
             try:
                 yield name, self[name]

@@ -81,7 +81,6 @@ def class_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
 
 
 def class_name(given: Sequence[str], index: int, count: int = 0) -> str:
-    """Return the first word of a class's name."""
     names = class_names(given, count or len(given))
     return names[index].split(",")[0] if index < len(names) else str(index)
 
@@ -201,7 +200,6 @@ def imagenet_wnids(where: str, num_classes: int | None, class_names: Sequence[st
 
 
 def number_wnids(naming: Naming) -> Numbered:
-    """Return which output each wnid means. Raises DataError for one that is none of the model's classes."""
     wnids = imagenet_wnids(naming.where, naming.num_classes, naming.class_names)
     outputs = {wnid: place for place, wnid in enumerate(wnids)}
     if strange := [name for name in naming.names if name not in outputs]:

@@ -115,8 +115,6 @@ class CounterfactualSource(ShapesSource):
 
 @dataclass(frozen=True)
 class EmbeddedSet:
-    """What an embedded set is, for which commands, and how it is made."""
-
     what: str
     samples: Callable[[], tuple[Sample, ...]]
     source: DataSource
@@ -202,7 +200,6 @@ class Dataset:
         return self.source.read(sample.id)
 
     def image(self, sample: Sample) -> Image.Image:
-        """Return the sample as 8-bit RGB, upright. Raises BadImageError."""
         return read_image(self.read(sample), sample.id)
 
     def mask(self, sample: Sample) -> Mask | None:

@@ -142,7 +142,6 @@ def photograph(name: str) -> npt.NDArray[np.uint8]:
 
 
 def ground_of(draw: Draws) -> Floats:
-    """Return a crop of a photograph as floats, (64, 64, 3)."""
     photo = photograph(PHOTOGRAPHS[draw("photo", 0, len(PHOTOGRAPHS) - 1)])
     shrink = draw("shrink", 1, 4)
     side = SIDE * shrink
@@ -333,7 +332,6 @@ def changeable_samples() -> tuple[int, ...]:
 
 
 def other_label(index: int) -> int:
-    """Return the class whose colour or outline a changed sample takes."""
     return (label(index) + 1 + draws_of(_SPLIT, index)("other class", 0, len(CLASSES) - 2)) % len(CLASSES)
 
 

@@ -90,8 +90,6 @@ class DataSource:
 
 @dataclass(frozen=True)
 class FolderSource(DataSource):
-    """Files under `root`."""
-
     root: str
 
     def read(self, sample_id: str) -> bytes:
@@ -182,7 +180,6 @@ class _Found:
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file's name ends as that of an image that is read."""
     return name.lower().endswith((*SUFFIXES, *_ALSO))
 
 
@@ -374,7 +371,6 @@ def _text(value: object) -> str:
 
 
 def cifar_names(meta: Path) -> tuple[str, ...] | None:
-    """Return the class names of a `batches.meta` file, or None without one."""
     if not meta.is_file():
         return None
     names: Iterable[object] = read_plain_pickle(meta).get("label_names", ())

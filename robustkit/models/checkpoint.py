@@ -145,17 +145,11 @@ _ROOM = 1 << 30  # bytes that weights may take beyond what their file holds
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The weights of one file.
-
-    tensors: by name, wrappers and prefixes removed, floating-point ones in at least float32.
-    metadata: what the file says about itself, by the names of our own checkpoints (arch, attention, num_classes, mean,
-        std, input_size, ...), from the safetensors header or from the arguments next to the weights of a torch file.
-        JSON types. It comes from the file, so it is a claim, and never run.
-    weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
-    notes: lines for the user: what was stripped, mapped, chosen.
-    metadata_source: of its entries, `metadata` where it is left out: `trainer`, see `claims`, or `weights` for the
-        mean and std of a normalisation next to the network.
-    held: all tensors of the file, until it is known which network they are for (`select_network`); None from then on.
+    """The weights of one file. tensors: by name, without wrappers and prefixes, floats of at least 32 bits. metadata:
+    what the file says about itself, by the names of our own checkpoints, in JSON types; a claim, and never run.
+    metadata_source: of its entries, `metadata` where left out: `trainer` (see `claims`), or `weights` for a
+    normalisation next to the network. weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
+    notes: lines for the user. held: all tensors of the file, until `select_network`; None from then on.
     """
 
     path: Path
@@ -175,14 +169,16 @@ class Checkpoint:
 
     @property
     def hints(self) -> dict[str, Any]:
-        """What `give_attention` takes of a file besides its metadata."""
         return {"names": self.names, "said_by": self.metadata_source.get("attention", "metadata")}
 
 
 def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> Checkpoint:
-    """Read a .safetensors file or one written by torch.save, by its content; `select_network` finds a network's
-    tensors. use_ema: take averaged weights (`model_ema`, `swa_model`, ...). prefixes: False for all tensors under the
-    names that the file has. Raises CheckpointError for anything but a sound set of weights.
+    """Read a .safetensors file or one written by torch.save; the content decides, not the suffix. Its tensors are those
+    that the names of its mappings point to; `select_network` finds those of a network.
+
+    use_ema: take the averaged weights (`model_ema`, `swa_model`, ...) instead of the plain ones next to them.
+    prefixes: False for all tensors of a file under the names that it has.
+    Raises CheckpointError for anything but a sound set of weights.
     """
     path = Path(path)
     kind = _kind(path)
@@ -231,7 +227,6 @@ def select_network(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tenso
 
 
 def sha256(path: Path) -> str:
-    """Return the hex digest of a file, read in pieces."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -347,7 +342,9 @@ def _refuse_expanded(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load_into(model: nn.Module, checkpoint: Checkpoint, *, allow_partial: bool = False) -> tuple[str, ...]:
-    """Copy the weights into `model`; every name and shape must agree, unless allow_partial. Returns notes for the user.
+    """Copy the weights into `model`; every name and shape must agree. Returns notes for the user.
+
+    allow_partial: load what fits and report what did not; the rest of the model keeps its values.
     Raises CheckpointError with missing, unexpected and wrongly shaped names, grouped over block numbers and counted.
     """
     expected = model.state_dict()

@@ -72,7 +72,6 @@ def check_arguments(
 
 
 def check_classes(claimed: object, where: Path | str) -> int:
-    """Return the number of classes that a file or a user claims. Raises CheckpointError where it cannot be one."""
     if not isinstance(claimed, int) or not 0 <= claimed <= MOST_CLASSES:
         shown, most = repr(claimed)[:80], MOST_CLASSES
         raise CheckpointError(f"{where}: metadata num_classes is {shown}; expected a whole number of at most {most}")
@@ -341,7 +340,6 @@ def _check_attention(claims: Claims, holders: list[Mapping[str, Any]]) -> None:
 
 
 def _check_size(claims: Claims) -> None:
-    """Keep an image size as [height, width]; timm's has channels first."""
     size = claims.metadata.get("input_size")
     sides = size[-2:] if isinstance(size, list) else [size]
     if all(type(side) is int for side in sides):
@@ -352,7 +350,6 @@ def _check_size(claims: Claims) -> None:
 
 
 def _check_pixels(claims: Claims) -> None:
-    """Keep a mean and std of three channels, in units of pixels in [0, 1], and an interpolation that is known."""
     for name in ("mean", "std"):
         if name in claims.metadata:
             values = claims.metadata[name] = _three(claims.metadata[name])

@@ -83,7 +83,6 @@ class Windows:
         return wanted[0], wanted[1]
 
     def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
-        """Return the top rows and left columns of windows."""
         axes = zip((height, width), self.stride, self.size, strict=True)
         rows, columns = ([*range(0, side - window, step), side - window] for side, step, window in axes)
         return rows, columns
@@ -166,7 +165,6 @@ def sides(value: object, option: str) -> tuple[int, int]:
 
 
 def asked_windows(options: WindowOptions) -> tuple[Windows | None, tuple[str, ...]]:
-    """Return the windows that the user asks for, and notes; None for whole images."""
     if options.window is not None:
         return resolve_windows(sides(options.window, "--window"), options, {}, True, None)
     if options.stride or options.short_side or options.resize:

@@ -69,14 +69,12 @@ def has_float64(device: torch.device) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """Return what a device calls itself, as records state it."""
     if device.type in ("cuda", "xpu"):
         return str(torch.get_device_module(device).get_device_name(device))
     return f"{device.type} ({platform.machine()})"
 
 
 def devices() -> list[torch.device]:
-    """Return the CPU, and the accelerator that torch reports."""
     found = [torch.accelerator.current_accelerator()] if torch.accelerator.is_available() else []
     return [torch.device("cpu"), *(torch.device(device.type) for device in found if device is not None)]
 

@@ -76,7 +76,6 @@ def _places(index: Path) -> Mapping[str, str]:
 
 
 def read_weights(folder: Path) -> Checkpoint:
-    """Read the weights of a folder: one file, or those that an index names."""
     files, index = files_of(folder), folder / INDEX
     parts = [read(file, prefixes=False) for file in files]
     if not is_sharded(folder):
@@ -153,7 +152,6 @@ class Loaded:
 
 
 def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Loaded:
-    """Build the model that config.json asks for, and give it all weights and its formula."""
     transformers = import_transformers(spec)
     folder = read_folder(source.path)
     checkpoint = read_weights(folder.path)
@@ -301,13 +299,11 @@ class Pooled(nn.Module):
 
 
 def segments(source: ModelFile) -> bool:
-    """Whether the model that a folder asks for segments images."""
     named = read_folder(source.path).config.get("architectures")
     return isinstance(named, list) and any("Segmentation" in str(name) for name in named)
 
 
 def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
-    """Load a classifier of the library; see `robustkit.load`."""
     if segments(source):
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
     _only(wanted, spec)
@@ -366,7 +362,6 @@ def _with_processor(
 
 
 def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: WindowOptions) -> Segmenter:
-    """Load a segmenter of the library; see `robustkit.models.segmenter.load_segmenter`."""
     _only(wanted, spec)
     loaded = build(source, spec, wanted, "semantic segmentation")
     processor = _processor(loaded.folder, wanted, "torchvision")  # theirs by torch

@@ -115,9 +115,12 @@ def give_attention(
     plain: str = "default",
     said_by: str = "metadata",
 ) -> tuple[str, str]:
-    """Give the network its formula; return (formula or 'other' or 'none', where that comes from). names: of model and
-    file, which may mention one. plain: the source where nothing says: `published` or `default`. timm's attention in the
-    user's own network is no proof. said_by: the source of metadata's formula.
+    """Give the network its formula; return (formula or 'other' or 'none', where that comes from).
+
+    names: of the model and its file, which may mention a formula. plain: the source where nothing says which one:
+    `published` for weights that came with the network's code, else `default`. A network of the user's own that is made
+    of timm's attention is no proof: weights of another formula go into it, too. said_by: the source of the formula in
+    metadata, `name` where an argument of training only mentions it.
     """
     forms = (_FORM.get((name.rsplit(".", 1)[1], t.ndim)) for name, t in tensors.items() if _SCALE.search(name))
     shown = next(filter(None, forms), None)

@@ -75,7 +75,6 @@ class Setup:
         return {**names, "labels": self.labels, "attention": self.attention}[part]
 
     def option(self, part: str) -> str:
-        """Return how a command asks for one part, or what to do where none can."""
         p = self.preprocessing
         if part == "normalisation":
             few = [values if len(set(values)) > 1 else values[:1] for values in (p.mean, p.std)]
@@ -273,7 +272,6 @@ class Bench:
         return [self._losses[setup][:end] for setup in setups]
 
     def logits(self, setup: Setup) -> Tensor:
-        """Return the logits of all places, (count, K)."""
         self.losses([setup], self.count)
         return self._logits[replace(setup, labels=AS_GIVEN)]
 
@@ -290,7 +288,6 @@ class Bench:
         self._losses[setup] = scored if before is None else torch.cat([before, scored])
 
     def _answer(self, setup: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> Tensor:
-        """Return logits (B, K, …). pixels: of these places, by what they depend on."""
         p = setup.preprocessing
         bare = replace(p, mean=(), std=())
         if bare not in pixels:

@@ -67,7 +67,6 @@ class ModelFile:
 
 
 def find(spec: str) -> ModelFile:
-    """Find what is behind `zoo:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path."""
     kind, _, rest = spec.partition(":")
     if kind == "zoo":
         return ModelFile(embedded_file(rest), rest)

@@ -76,12 +76,10 @@ class Folder:
 
 
 def is_theirs(config: object) -> bool:
-    """Whether a config.json is of the transformers library; timm's names an `architecture`."""
     return isinstance(config, Mapping) and isinstance(config.get("model_type"), str) and "architecture" not in config
 
 
 def read_folder(path: Path) -> Folder:
-    """Read and check the JSON files of a folder. CheckpointError, one line, for what is not believed."""
     config = _checked(path / CONFIG)
     if not is_theirs(config):
         raise CheckpointError(f"{path / CONFIG}: names no model_type; expected a config.json of transformers")

@@ -93,7 +93,6 @@ class Card:
 
     @property
     def tag(self) -> str:
-        """The tag next to every number: `standard@1:1f0c2a9b`."""
         return f"{self.name}@{self.version}:{self.digest[:8]}"
 
     @property
@@ -158,7 +157,6 @@ def digest_of_part(card: Parameters, condition: str, whole: bool = False) -> str
 
 
 def card_names() -> list[str]:
-    """Return the cards that travel with the package."""
     return sorted(shipped_files("robustkit.protocol", "cards"))
 
 

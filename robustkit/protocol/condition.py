@@ -83,7 +83,6 @@ def parse_parameters(text: str, known: Mapping[str, Value]) -> tuple[str, dict[s
 
 
 def format_value(value: Value) -> str:
-    """Return a value as a condition's text has it."""
     if isinstance(value, Fraction):
         return format_number(value)
     return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
@@ -157,7 +156,6 @@ class Condition:
 
     @property
     def on(self) -> int:
-        """How many samples it is evaluated on, drawn at random; 0 for all."""
         return part_of(self.text)
 
     @property
