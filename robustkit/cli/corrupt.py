@@ -19,8 +19,7 @@ from torch import Tensor
 
 from ..common.files import bytes_of, reason_of, write_whole
 from ..data.dataset import Dataset, open_dataset
-from ..data.images import read_image, to_pixels
-from ..data.picture_files import open_picture
+from ..data.images import open_picture, read_image, to_pixels
 from ..data.sources import MAX_FILE_BYTES
 from ..display.console import print_as_it_is, print_tables
 from ..display.sheet import FAINT, INK, PAPER, RULE, fit_text, font

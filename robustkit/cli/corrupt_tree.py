@@ -33,10 +33,10 @@ from torch import Tensor
 
 from corruptions.base import SMALLEST
 
+from ..common.determinism import SampleRng
 from ..common.environment import usual_workers
 from ..common.files import check_plain, json_of, reason_of, write_whole
 from ..common.preprocessing import INTERPOLATIONS, Preprocessing
-from ..common.randomness import SampleRng
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
 from ..display.table import TextTable

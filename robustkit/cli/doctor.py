@@ -227,7 +227,7 @@ def _draws(device: torch.device) -> str:
     """Check SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream."""
     import torch
 
-    from ..common.randomness import SampleRng, splitmix64, to_signed
+    from ..common.determinism import SampleRng, splitmix64, to_signed
 
     states = [to_signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
     words = [word % 2**64 for word in splitmix64(torch.tensor(states, device=device)).tolist()]

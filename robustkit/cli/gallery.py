@@ -21,9 +21,9 @@ from torch import Tensor
 
 from cam import Explanation
 
+from ..common.determinism import SampleRng
 from ..common.files import bytes_of, reason_of, write_whole
 from ..common.preprocessing import Preprocessing
-from ..common.randomness import SampleRng
 from ..data.class_names import class_name, class_names, target_of
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels

@@ -23,8 +23,7 @@ from cam import AGCAM, AGCAMFull
 
 from ..attention.apply import set_attention
 from ..attention.registry import FORMULAS
-from ..common.determinism import float32
-from ..common.randomness import SampleRng
+from ..common.determinism import SampleRng, float32
 from ..data import shapes
 from ..data.images import to_unit_range
 from ..models.classifier import load

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from ..data.class_names import class_names
-from ..data.picture_files import Refused, open_picture
+from ..data.images import Refused, open_picture
 from ..display.text import pixels
 from ..errors import RunError
 from ..evaluations.maps.gallery import overlay

@@ -45,8 +45,8 @@ from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on
 from .peers import peer
 
 if TYPE_CHECKING:
+    from ...common.determinism import SampleRng
     from ...common.plugins import Plugin
-    from ...common.randomness import SampleRng
 
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
 _PARTS = ("only", ON)

@@ -26,8 +26,8 @@ from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import COLUMN_NAMES, LISTS, VOCABULARY
 
 if TYPE_CHECKING:
+    from ...common.determinism import SampleRng
     from ...common.plugins import Plugin
-    from ...common.randomness import SampleRng
     from ...protocol.card import Card
 
 Columns = dict[str, list[Any]]

@@ -15,7 +15,7 @@ from ..subject import Batch, EvaluatedModel, Evaluation, show_pixels
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
-    from ...common.randomness import SampleRng
+    from ...common.determinism import SampleRng
     from ...protocol.condition import Condition
     from ..subject import Shown
 

@@ -15,8 +15,8 @@ from .condition import EVERY_CORRUPTION, VOCABULARY, Corrupted
 if TYPE_CHECKING:
     import torch
 
+    from ...common.determinism import SampleRng
     from ...common.plugins import Plugin
-    from ...common.randomness import SampleRng
     from ...protocol.card import Card
     from ...protocol.condition import Condition
     from ..subject import Batch, EvaluatedModel, Shown

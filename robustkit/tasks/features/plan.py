@@ -20,9 +20,9 @@ from torch import Tensor
 from attacks import AttackResult, FeaturePGD
 from attacks.pgd import DISTANCES
 
+from ...common.determinism import SampleRng
 from ...common.files import bytes_of, in_turn
 from ...common.preprocessing import Preprocessing
-from ...common.randomness import SampleRng
 from ...data.dataset import Dataset, Sample, open_dataset
 from ...data.images import to_pixels
 from ...errors import DataError, NothingEvaluated, ProtocolError

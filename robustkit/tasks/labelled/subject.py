@@ -12,7 +12,7 @@ from torch import Tensor
 from attacks import AttackResult, DenseAttack
 from attacks.model_access import is_answer, label_mask
 
-from ...common.randomness import SampleRng, upload
+from ...common.determinism import SampleRng, upload
 from ...data.dataset import Sample
 from ...evaluations.attacks.evaluate import attacked_labels, build_attack
 from ...evaluations.subject import Batch, EvaluatedModel

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from attacks.pgd import PatchResult
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation

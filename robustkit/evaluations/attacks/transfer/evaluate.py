@@ -15,8 +15,8 @@ from ..evaluate import build_attack, plugins_under, score_images
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
+    from ....common.determinism import SampleRng
     from ....common.plugins import Plugin
-    from ....common.randomness import SampleRng
 
 
 class TransferEvaluator(Evaluator):

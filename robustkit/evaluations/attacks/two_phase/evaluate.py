@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import torch
 
-from ....common.randomness import draw_samples
+from ....common.determinism import draw_samples
 from ....errors import RunError
 from ....protocol.condition import Condition
 from ....runs.folder import RunFolder
@@ -20,8 +20,8 @@ from ..evaluate import plugins_under
 from .condition import VOCABULARY, phases_of
 
 if TYPE_CHECKING:
+    from ....common.determinism import SampleRng
     from ....common.plugins import Plugin
-    from ....common.randomness import SampleRng
     from ....protocol.card import Card
     from ...interface import Cost
 

@@ -18,7 +18,7 @@ from ..evaluate import Looked, UnderEvaluator
 from .condition import CHANGE, LISTS, METRICS, VOCABULARY
 
 if TYPE_CHECKING:
-    from ....common.randomness import SampleRng
+    from ....common.determinism import SampleRng
     from ....protocol.card import Card
 
 LEDGER: dict[str, pa.DataType] = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cam.registry import CONTROLS
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation
