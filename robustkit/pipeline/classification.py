@@ -36,7 +36,7 @@ from ..report.refresh import refresh
 from ..results.summary import Run
 from ..runs.binding import OF_CHECKPOINT
 from ..runs.manifest import CheckpointEntry, digest_of
-from ..tasks.classification.subject import ClassifierSubject, Images
+from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data, plan_attacked
 from .manifest import describe
 from .plan import Plan, PlannedCheckpoint

@@ -404,11 +404,7 @@ class Estimate:
     """
 
     def __init__(
-        self,
-        jobs: Iterable[Job],
-        processes: int = 1,
-        reserve: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, jobs: Iterable[Job], processes: int = 1, reserve: float = 0.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.jobs = {job.key: job for job in jobs}
         self._processes, self._reserve, self._clock = processes, reserve, clock
