@@ -238,12 +238,10 @@ def carry_out_task(order: _Order, task: Task) -> tuple[list[str], list[tuple[str
     kept = _kept[0]
     if task.kind == "set-up":
         kept.worker.check_setup(task.checkpoint)
-    elif task.kind == "evidence":
-        kept.worker.take_evidence(task.checkpoint, *task.texts)
-    elif task.kind == "evidence again":
-        kept.worker.confirm_evidence(task.checkpoint, *task.texts)
-    else:
+    elif task.kind == "units":
         kept.worker.compute(task.checkpoint, [(task.shard, task.texts)])
+    else:
+        kept.worker.take_evidence(task.checkpoint, *task.texts, again=task.kind == "evidence again")
     lines, heard = list(kept.lines), kept.ears.taken()
     kept.lines.clear()
     return lines, heard
@@ -359,7 +357,7 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
             worker.take_evidence(name, text)
         worker.compute(name, ranks.draw(f"units of {name}{', later' if later else ''}", lacking))
         for text in ranks.draw(f"evidence on {name}, again", doubted):
-            worker.confirm_evidence(name, text)
+            worker.take_evidence(name, text, again=True)
     worker.rest()
     return reporter
 

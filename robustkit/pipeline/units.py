@@ -51,7 +51,6 @@ from ..runs.kept_images import (
 )
 from ..runs.progress import Progress, Watch
 from .manifest import preprocessing_of, versions
-from .pending import UnitsOfShard
 from .plan import Plan, PlannedCheckpoint
 
 _AHEAD = 4
@@ -212,59 +211,6 @@ class Decoder:
             self.pool.shutdown(cancel_futures=True)
 
 
-def run_units(
-    run: RunFolder,
-    subject: EvaluatedModel,
-    supply: SampleSource,
-    work: Iterable[UnitsOfShard],
-    shard_size: int,
-    provenance: Callable[[str], Mapping[str, Any]],
-    progress: Watch,
-    wanted: PicturePlan = PicturePlan(),  # noqa: B008 - frozen
-    say: Callable[[str], None] = lambda line: None,
-    handed: Container[str] = (),
-) -> None:
-    """Compute the units of `work` and write each as it is done.
-
-    provenance: of the rows under a condition, by its text. wanted: the samples whose pictures are kept. handed: texts
-    of the attacks whose adversarial images are kept.
-    """
-    name, asked = subject.classifier.identity.name, subject.settings.batch_size
-    every = supply.dataset.samples
-    cuts = (
-        (piece, supply.reader(piece.conditions[0]), every[piece.shard * shard_size : (piece.shard + 1) * shard_size])
-        for piece in work
-    )
-    choices: dict[str, Choice] = {}
-    taken: dict[int, frozenset[str]] = {}
-    decoder = Decoder(subject.settings.workers, subject.settings.device)
-    with Writer() as writer:
-        for piece, shard in decoder.shards(cuts):
-            subject.forget()
-            for condition in piece.conditions:
-                writer.check()
-                if (count := condition.on) and count not in taken:
-                    ids = (sample.id for sample in every)
-                    taken[count] = draw_samples(ids, count, seed=subject.settings.seed, purpose="part")
-                places = shard.places(taken.get(count))
-                progress.begin(name, condition, len(places))
-                began, before = time.monotonic(), subject.settings.batch_size
-                if condition.after is not None and condition.text not in choices:
-                    choices[condition.text] = choose(run, name, condition)
-                images = _Images.of(run, condition, piece.shard, wanted.under(condition), condition.text in handed)
-                images = replace(images, choice=choices.get(condition.text))
-                computed = _unit(subject, supply, shard, places, condition, progress, images)
-                if (size := subject.settings.batch_size) != asked:
-                    computed.metadata[b"batch_size"] = str(size).encode()
-                    if size != before:
-                        say(f"{name}: out of memory with batches of {before}; continuing with {size}")
-                timing = {"seconds": time.monotonic() - began, "stages": computed.seconds}
-                stated = provenance_metadata(provenance(condition.text), piece.shard)
-                unit = name, condition, piece.shard
-                writer.submit(partial(_write, run, unit, computed, subject.schema, stated, timing))
-                writer.submit(partial(progress.written, name, condition))
-
-
 def _write(
     run: RunFolder,
     unit: tuple[str, Condition, int],
@@ -298,12 +244,14 @@ class _Images:
     choice: Any = None
 
     @classmethod
-    def of(cls, run: RunFolder, condition: Condition, shard: int, keep: Container[str], hands: bool) -> _Images:
+    def of(
+        cls, run: RunFolder, condition: Condition, shard: int, keep: Container[str], hands: bool, choice: Any
+    ) -> _Images:
         """Raises RunError where adversarial images are not there, or are not what was written."""
         if not condition.source:
-            return cls(keep, hands)
+            return cls(keep, hands, choice=choice)
         assert condition.under is not None
-        return cls(keep, hands, read_adversarials(run, condition.source, condition.under.text, shard))
+        return cls(keep, hands, read_adversarials(run, condition.source, condition.under.text, shard), choice)
 
     def given(self, samples: Sequence[Sample], condition: Condition) -> torch.Tensor | None:
         """Return what is passed on to a batch, (B, ...), on the host; None where nothing is."""
@@ -500,47 +448,62 @@ class Worker:
         for note in setup_notes(evidence):
             self.say(f"{name}: {note}")
 
-    def take_evidence(self, name: str, text: str) -> None:
-        """Measure whether an attack's result can be trusted, and report what speaks against it."""
+    def take_evidence(self, name: str, text: str, again: bool = False) -> None:
+        """Measure whether an attack's result can be trusted, and report what speaks against it. again: look once it has
+        ended whether the model is still as it was before.
+        """
         contender, subject = self._on_device(name)
         assert contender.preprocessing is not None
-        condition = self._by_text[text]
-        gather_evidence(self.run, subject, contender.supply.dataset, contender.preprocessing, condition, self.watch)
+        given = self.run, subject, contender.supply.dataset, contender.preprocessing, self._by_text[text]
+        if again:
+            confirm_evidence(*given)
+        else:
+            gather_evidence(*given, self.watch)
         for finding in findings(self.run.evidence(name, text) or {}):
-            if finding.flag and finding.check != AFTERWARDS:
-                self.say(f"⚑ {name}, {text}: {finding.flag}")
-
-    def confirm_evidence(self, name: str, text: str) -> None:
-        """Look after an attack whether the model is still as it was before, and report where it is not."""
-        contender, subject = self._on_device(name)
-        assert contender.preprocessing is not None
-        confirm_evidence(self.run, subject, contender.supply.dataset, contender.preprocessing, self._by_text[text])
-        for finding in findings(self.run.evidence(name, text) or {}):
-            if finding.flag and finding.check == AFTERWARDS:
+            if finding.flag and (finding.check == AFTERWARDS) is again:
                 self.say(f"⚑ {name}, {text}: {finding.flag}")
 
     def compute(self, name: str, work: Iterable[tuple[int, Sequence[str]]]) -> None:
-        """Write the records of shards, each under the conditions whose texts come with it.
-
-        Raises:
-            ModelError: the network fails on some batch; what was done before it is kept.
-            RunError: a record cannot be written.
+        """Write the records of shards, each under the conditions whose texts come with it. Raises ModelError where the
+        network fails on some batch; what was done before it is kept.
         """
-        pieces = (UnitsOfShard(shard, tuple(self._by_text[text] for text in texts)) for shard, texts in work)
+        pieces = ((shard, [self._by_text[text] for text in texts]) for shard, texts in work)
         for first in pieces:  # nothing is placed where there is nothing to do
             contender, subject = self._on_device(name)
-            run_units(
-                self.run,
-                subject,
-                contender.supply,
-                chain([first], pieces),
-                self.run.manifest.shard_size,
-                partial(self._provenance, contender),
-                self.watch,
-                self._wanted,
-                self.say,
-                self.plan.handed,
+            supply, every, size = contender.supply, contender.supply.dataset.samples, self.run.manifest.shard_size
+            cuts = (
+                (piece, supply.reader(piece[1][0]), every[piece[0] * size : (piece[0] + 1) * size])
+                for piece in chain([first], pieces)
             )
+            choices, taken = dict[str, Choice](), dict[int, frozenset[str]]()
+            decoder = Decoder(subject.settings.workers, subject.settings.device)
+            with Writer() as writer:
+                for (number, conditions), shard in decoder.shards(cuts):
+                    subject.forget()
+                    for condition in conditions:
+                        writer.check()
+                        text = condition.text
+                        if (count := condition.on) and count not in taken:
+                            ids = (sample.id for sample in every)
+                            taken[count] = draw_samples(ids, count, seed=subject.settings.seed, purpose="part")
+                        places = shard.places(taken.get(count))
+                        self.watch.begin(name, condition, len(places))
+                        began, before = time.monotonic(), subject.settings.batch_size
+                        if condition.after is not None and text not in choices:
+                            choices[text] = choose(self.run, name, condition)
+                        keep, hands = self._wanted.under(condition), text in self.plan.handed
+                        images = _Images.of(self.run, condition, number, keep, hands, choices.get(text))
+                        computed = _unit(subject, supply, shard, places, condition, self.watch, images)
+                        if (now := subject.settings.batch_size) != self.settings.batch_size:
+                            computed.metadata[b"batch_size"] = str(now).encode()
+                            if now != before:
+                                self.say(f"{name}: out of memory with batches of {before}; continuing with {now}")
+                        timing = {"seconds": time.monotonic() - began, "stages": computed.seconds}
+                        stated = provenance_of(self.run.manifest, contender.entry, text) | self._here
+                        metadata = provenance_metadata(stated, number)
+                        unit = name, condition, number
+                        writer.submit(partial(_write, self.run, unit, computed, subject.schema, metadata, timing))
+                        writer.submit(partial(self.watch.written, name, condition))
 
     def rest(self) -> None:
         """Free the device."""
@@ -554,7 +517,3 @@ class Worker:
             self.rest()
             self._placed = name, contender.subject(self.settings)
         return contender, self._placed[1]
-
-    def _provenance(self, contender: PlannedCheckpoint, condition: str) -> dict[str, Any]:
-        """Return where the rows of a checkpoint under a condition come from, for the metadata of their files."""
-        return {**provenance_of(self.run.manifest, contender.entry, condition), **self._here}

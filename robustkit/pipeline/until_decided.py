@@ -98,7 +98,7 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
                     said = f"{question.rule.name}: {question.state}"
                     say(f"{name}: {said} after {question.test.taken} of {len(ids)} samples")
         for text in doubted:
-            worker.confirm_evidence(name, text)
+            worker.take_evidence(name, text, again=True)
     worker.rest()
     return reporter
 
