@@ -82,23 +82,17 @@ class Pixels:
     preprocessing: Preprocessing
 
     def reader(self, condition: Condition) -> Reader:
-        """Return the reader of samples, which are the same for all conditions."""
         return self.read
 
     def read(self, sample: Sample) -> Tensor:
-        """Return the pixels of a sample. Raises BadImageError."""
         return to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
 
     def locate(self, sample: Sample, inputs: Tensor) -> Any:
-        """Return None: nothing is true of an image besides its class."""
         return None
 
 
 class FeatureSubject(ImageSubject):
-    """One network without its head on its device under one card; rows of `FEATURES`. Its logits are features (B, D).
-
-    heads: makes the heads, from what gives the features (B, D) of pixels (B, 3, H, W).
-    """
+    """One network without its head under one card; its logits are features (B, D). heads: made from its features."""
 
     schema = FEATURES
 
@@ -111,7 +105,6 @@ class FeatureSubject(ImageSubject):
         self.heads = made.to(settings.device)
 
     def embedded(self, raw: Tensor) -> Tensor:
-        """Return the features (B, D), float32, of pixels as the supply reads them."""
         with torch.inference_mode():
             features: Tensor = self.scorer(self.inputs(raw))
         return features
@@ -141,7 +134,6 @@ class FeatureSubject(ImageSubject):
         }
 
     def _of_clean(self, batch: Batch) -> Tensor:
-        """Return the features of a batch's clean images; kept until the next shard."""
         key = tuple(sample.id for sample in batch.samples)
         if key not in self._clean:
             self._clean[key] = self.embedded(batch.inputs)
@@ -163,13 +155,9 @@ def kept_heads(
     settings: Settings,
     features: Callable[[Tensor], Tensor],
 ) -> Heads:
-    """Return the heads of a checkpoint: those in the run folder where they are what this run made, else new ones.
-
-    Of several processes one makes them, and the others wait. supply: of the training images. features: (B, D) of pixels
-    (B, 3, H, W).
-
-    Raises:
-        DataError: a training image cannot be read. ModelError: features are not finite.
+    """Return the heads of a checkpoint: the run folder's where this run made them, else new ones, which one process
+    makes. features: (B, D) of pixels. Raises DataError for an unreadable training image, ModelError for features not
+    finite.
     """
     path = run.path / "features" / folder_name(entry.name) / FILE
     of = _of(run, entry)
@@ -198,7 +186,6 @@ def kept_heads(
 
 
 def _of(run: Run, entry: CheckpointEntry) -> str:
-    """Return what heads are of: the checkpoint as run.json has it, and the seed."""
     return json.dumps({"checkpoint": entry.to_plain(), "seed": run.manifest.deciding.seed}, sort_keys=True)
 
 
@@ -235,11 +222,7 @@ _MOST_SHARED = 0.01
 
 
 def plan(request: FeatureRequest) -> Plan:
-    """Return all that a run of features needs.
-
-    Raises:
-        RobustkitError: anything that is wrong with the request.
-    """
+    """Return all that a run of features needs. Raises RobustkitError for anything that is wrong with the request."""
     card = request.card
     attacked = request.attack_conditions(request.attack_list)
     training, dataset = _opened(request)
@@ -282,11 +265,7 @@ def plan(request: FeatureRequest) -> Plan:
 
 
 def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
-    """Return the training images and the images, with labels in the order of the training classes.
-
-    Raises:
-        DataError: there are no training images, or an image is of a class that none of them has.
-    """
+    """Return training images and images, labels as the training classes. Raises DataError where one lacks any."""
     for name, place in (("--train", request.train), ("--data-dir", request.data_dir)):
         if not str(place):
             raise DataError(f"{name} is empty; give a folder, a zip, or embedded:shapes")
@@ -317,11 +296,7 @@ def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
 
 
 def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, Dataset, str]:
-    """Return both, with a note where images are among the training images, and the digest of these.
-
-    Raises:
-        DataError: more than one image in a hundred is, so that its nearest neighbour is itself.
-    """
+    """Return both, noting shared images, and the training images' digest. DataError for over one in a hundred."""
     contents = list(training.contents())
     learned = set(contents) - {"unreadable"}
     shared = [
@@ -383,7 +358,6 @@ def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
 
 
 def _numbers(name: str, given: str | Sequence[int]) -> tuple[int, ...]:
-    """Return whole numbers from 1 on, in order, each once."""
     parts = re.split(r"[\s,]+", given.strip()) if isinstance(given, str) else [str(part) for part in given]
     if not parts or not all(part.isascii() and part.isdecimal() and 0 < int(part) < 10**9 for part in parts):
         raise ProtocolError(f"{name} {given!r}: expected whole numbers from 1 on, such as 5,20")

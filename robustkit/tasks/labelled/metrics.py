@@ -135,7 +135,6 @@ def _classification(read: pa.Table, early: bool) -> list[Number]:
 
 
 def _losses(read: pa.Table, correct: Floats) -> list[Number]:
-    """Return NLL and calibration error."""
     n, confidence, nll = len(read), column_of(read, "confidence"), column_of(read, "nll")
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]
@@ -163,10 +162,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClassTally:
-    """The predictions of the samples under one condition.
-
-    ids: of the samples. label, prediction, correct: (n,), of each.
-    """
+    """The predictions of samples under one condition; arrays are (n,)."""
 
     ids: pa.ChunkedArray
     label: Ints
@@ -194,11 +190,9 @@ class ClassTally:
         return self.take(mine), other.take(places.drop_null().to_numpy().astype(np.int64))
 
     def take(self, rows: Ints) -> ClassTally:
-        """Return the samples at these rows."""
         return ClassTally(self.ids.take(rows), self.label[rows], self.prediction[rows], self.correct[rows])
 
     def counts(self, classes: int) -> tuple[Ints, Ints]:
-        """Return the number of samples of each class, and of those predicted right."""
         n = np.bincount(self.label, minlength=classes)
         return n, np.bincount(self.label[self.correct], minlength=len(n))
 
@@ -272,7 +266,6 @@ def _largest_drops(
 
 
 def name_of(label: int, names: Sequence[str]) -> str:
-    """Return the name of a class, or its number."""
     return str(names[label]) if 0 <= label < len(names) else str(label)
 
 

@@ -62,11 +62,7 @@ LabelMap = NDArray[np.int16]
 
 
 class SegmenterSubject(ImageSubject):
-    """One segmenter on its device under one card; rows of `SCENES`.
-
-    unjudged: classes of the model that no label has because they are ignored, such as void. A prediction of one is
-    wrong and counts for no class, so it has no IoU.
-    """
+    """One segmenter under one card. unjudged: classes no label has, as void; predicting one is wrong."""
 
     schema, by_run = SCENES, BY_RUN
 
@@ -118,10 +114,7 @@ class SegmenterSubject(ImageSubject):
 
 @dataclass(frozen=True)
 class SceneImages:
-    """The source of a sample's pixels and label map. Corruptions act on the whole image.
-
-    windows: how the network sees images; None where it takes them as they are.
-    """
+    """The source of pixels and label maps; corruptions act on whole images. windows: of the network, or None."""
 
     scenes: LabelledScenes
     windows: Windows | None = None
@@ -131,13 +124,10 @@ class SceneImages:
         return self.scenes.dataset
 
     def reader(self, condition: Condition) -> Reader:
-        """Return the reader of samples, which is the same for every condition."""
         return lambda sample: read_whole(self.dataset, sample)
 
     def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
-        """Return the label map of a sample. Raises BadImageError, too, for a picture so thin that windows on it would
-        fill the memory.
-        """
+        """Return a label map. Raises BadImageError, too, for an image so thin that windows would fill memory."""
         height, width = pixels.shape[-2:]
         for high, wide in () if self.windows is None else self.windows.sizes(height, width)[1:]:
             if high * wide > max(MAX_RESIZED, height * width):
@@ -156,11 +146,7 @@ def scenes_for(
     ignore: Sequence[int],
     layout: str | None,
 ) -> LabelledScenes:
-    """Return the scenes, with class names from a checkpoint where no file names the classes.
-
-    Raises:
-        DataError: the classes are not those of a checkpoint, or are in another order.
-    """
+    """Return the scenes, named by a checkpoint where no file does. DataError where checkpoints' classes differ."""
     first = identities[0]
     for identity in identities:
         if identity.num_classes != first.num_classes:

@@ -26,9 +26,7 @@ LONGEST = 40
 
 
 def scene_tables(results: Sequence[SummaryRow]) -> list[TextTable]:
-    """Return the tables about parts of the results, from the rows of the summary: of corruptions, and of classes.
-    None where no condition has an mIoU.
-    """
+    """Return the tables about corruptions and about classes; none where no condition has an mIoU."""
     tables, by_checkpoint = list[TextTable](), dict[str, dict[tuple[str, str], SummaryRow]]()
     for row in results:
         by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
@@ -177,7 +175,6 @@ def class_figures(entries: Sequence[Classes]) -> Iterator[Figure]:
 
 
 def _in_words(entry: Classes, name: str) -> str:
-    """Return the lowest classes of each condition in words."""
     sentences = []
     for condition, points in entry.points.items():
         low = sorted((point.value, class_name) for class_name, point in points.items())[:2]

@@ -41,15 +41,11 @@ def change_text(text: str, draws: Sequence[Draws], share: float, change: Callabl
 
 
 def swapped(word: str, drawn: Draws) -> str:
-    """Return AAA, whatever the word is."""
     return SWAPPED
 
 
 def mistyped(word: str, drawn: Draws) -> str:
-    """Return a word with one letter replaced by a neighbour on a QWERTY keyboard, dropped or doubled, by equal chance.
-
-    Only Latin letters count. The only character of a word is not dropped but replaced.
-    """
+    """Return a word with one Latin letter replaced by a QWERTY neighbour, dropped (never the only one) or doubled."""
     places = [place for place, letter in enumerate(word) if letter.lower() in NEIGHBOURS]
     if not places:
         return word

@@ -56,13 +56,8 @@ class WordTokenizer:
 
 
 class FolderTokenizer:
-    """The tokenizer.json of a folder, read by the library `tokenizers`, which executes nothing of it, in a process of
-    its own.
-
-    A text begins with the token that tokenizer_config.json calls bos_token, if it names one.
-
-    Raises:
-        CheckpointError: the file is none, or the tokenizer takes too much memory or time for a text.
+    """A folder's tokenizer.json, read by `tokenizers`, which executes nothing of it, in a process of its own; texts
+    begin with tokenizer_config.json's bos_token, if any. Raises CheckpointError for none, or one too greedy for a text.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -184,9 +179,7 @@ def _named(file: Path, key: str) -> str | None:
 
 
 def check_size(tokenizer: Tokenizer, rows: int, where: str) -> None:
-    """Raise CheckpointError where a tokenizer is of another vocabulary than the model: it has more tokens than the
-    `rows` of its embedding, or far fewer.
-    """
+    """Raise CheckpointError where a tokenizer has more tokens than an embedding has `rows`, or far fewer."""
     if not tokenizer.size <= rows <= _SPARE * tokenizer.size + _FEW:
         raise CheckpointError(
             f"{where}: its tokenizer has {tokenizer.size} tokens, and the model {rows}; expected the tokenizer that "
