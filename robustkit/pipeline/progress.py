@@ -28,8 +28,7 @@ from ..tasks.task import task_of
 from .processes import Ranks
 
 _EVIDENCE = "evidence"
-_BEFORE = (_EVIDENCE, CHECK)
-"""Kinds of what is measured before the conditions."""
+_BEFORE = (_EVIDENCE, CHECK)  # kinds of what is measured before the conditions
 _NOTABLE = 0.3  # share of the whole from which a kind of condition is named
 
 
@@ -143,10 +142,8 @@ def _count(number: int, noun: str) -> str:
 
 
 PLAN, PROGRESS = logging.getLogger("robustkit.plan"), logging.getLogger("robustkit.progress")
-_QUIET = 60.0
-"""Seconds after which a line says how far the current condition is."""
-_OFTEN = 1.0
-"""Seconds for which what is said about the whole run is kept."""
+_QUIET = 60.0  # seconds after which a line says how far the current condition is
+_OFTEN = 1.0  # seconds for which what is said about the whole run is kept
 
 
 @dataclass

@@ -26,8 +26,7 @@ from .request import ClassificationRequest
 from .scheduler import carry_out
 from .units import Worker
 
-LOOK = 32
-"""Samples in a unit of work, unless given or a batch is larger: how many are computed between two looks."""
+LOOK = 32  # samples in a unit of work, unless given or a batch is larger: how many are computed between two looks
 
 
 def until_decided(

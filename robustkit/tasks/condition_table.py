@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ..runs.manifest import Manifest
     from .task import Task
 
-CHANGE = "largest |δ|"
-"""The last column: the size of the changes in the norm of the condition."""
+CHANGE = "largest |δ|"  # the last column: the size of the changes in the norm of the condition
 _OF_NORMS = {f"{norm}_max": norm for norm in ("linf", "l2")}
 
 

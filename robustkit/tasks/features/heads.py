@@ -15,9 +15,9 @@ from torch.nn import functional
 from ...common.randomness import hash_values
 from ...errors import ModelError
 from ...models.device import has_float64
+from .results import few_shot
 
-_AT_ONCE = 1 << 22
-"""Similarities that are held at once, at most, or those of one query."""
+_AT_ONCE = 1 << 22  # similarities that are held at once, at most, or those of one query
 
 
 def rank_gallery(queries: Tensor, gallery: Tensor, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -71,11 +71,9 @@ def nearest_answers(
     return {k: torch.cat(found) for k, found in voted.items()}, torch.cat(precisions)
 
 
-STRENGTHS = tuple(10.0**-power for power in range(-1, 5))
-"""What cross-validation chooses from, strongest first."""
+STRENGTHS = tuple(10.0**-power for power in range(-1, 5))  # what cross-validation chooses from, strongest first
 FOLDS = 3
-MOST = 10_000
-"""The most images that cross-validation takes: how strong is best per image hardly depends on more."""
+MOST = 10_000  # the most images that cross-validation takes: how strong is best per image hardly depends on more
 _STEPS, _GRADIENT, _CHANGE = 2000, 1e-7, 1e-12
 
 
@@ -190,10 +188,6 @@ class Asked:
         """Return what `to_dict` gave. KeyError, TypeError or ValueError where it did not."""
         given = {field.name: said[field.name] for field in fields(cls)}
         return cls(**{**given, **{name: tuple(map(int, given[name])) for name in ("neighbours", "shots")}})
-
-
-def few_shot(shots: int, draw: int) -> str:
-    return f"few_shot {shots} {draw}"
 
 
 @dataclass(frozen=True)

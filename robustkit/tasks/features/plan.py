@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,10 @@ from ...common.files import bytes_of, in_turn
 from ...common.preprocessing import Preprocessing
 from ...common.randomness import SampleRng
 from ...data.dataset import Dataset, Sample, open_dataset
-from ...data.images import to_pixels
 from ...errors import DataError, NothingEvaluated, ProtocolError
 from ...evaluations.attacks.evaluate import build_attack
 from ...evaluations.corruptions.plan import plan_corruptions
-from ...evaluations.subject import Batch, ImageSubject, Reader, Settings
+from ...evaluations.subject import Batch, ImageSubject, Settings
 from ...models.checkpoint import digest_of
 from ...models.classifier import load
 from ...models.device import best_batch
@@ -45,6 +44,7 @@ from ...results.summary import Run
 from ...runs.files import folder_name, refuse_link
 from ...runs.manifest import CheckpointEntry
 from ...runs.progress import Progress
+from ..labelled.subject import Images
 from .heads import CROSS_VALIDATION, Asked, Heads
 from .request import FeatureRequest
 
@@ -72,23 +72,6 @@ finite. moved: 1 minus the cosine between the features and those of the clean im
 linf, l2: size of the perturbation that was measured, in pixel units. steps, forwards, backwards: what an attack spent.
 error: why an image could not be read; all but id and label are null then.
 """
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """The source of a sample's pixels, (3, H, W) uint8."""
-
-    dataset: Dataset
-    preprocessing: Preprocessing
-
-    def reader(self, condition: Condition) -> Reader:
-        return self.read
-
-    def read(self, sample: Sample) -> Tensor:
-        return to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
-
-    def locate(self, sample: Sample, inputs: Tensor) -> Any:
-        return None
 
 
 class FeatureSubject(ImageSubject):
@@ -142,15 +125,14 @@ class FeatureSubject(ImageSubject):
 
 FILE, _KEY = "heads.safetensors", "robustkit"
 _LOG = logging.getLogger("robustkit.progress")
-_AT_ONCE = 1024
-"""Training images that are held decoded."""
+_AT_ONCE = 1024  # training images that are held decoded
 _LARGEST = 64 << 30  # bytes
 
 
 def kept_heads(
     run: Run,
     entry: CheckpointEntry,
-    supply: Pixels,
+    supply: Images,
     asked: Asked,
     settings: Settings,
     features: Callable[[Tensor], Tensor],
@@ -202,12 +184,12 @@ def _read(data: bytes, of: str, asked: Asked) -> Heads | None:
     return Heads.of(asked, tensors)
 
 
-def _all(supply: Pixels, settings: Settings, features: Callable[[Tensor], Tensor]) -> Tensor:
+def _all(supply: Images, settings: Settings, features: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the features (N, D) of all training images, in their order. Raises DataError for one without."""
     found, samples = [], supply.dataset.samples
     for start in range(0, len(samples), _AT_ONCE):
         some = samples[start : start + _AT_ONCE]
-        read = decoded(supply.read, some, settings.workers, settings.device)
+        read = decoded(supply.reader(CLEAN), some, settings.workers, settings.device)
         if len(read) < len(some):
             lost = next(sample.id for sample in some if sample.id not in {each.id for each, _ in read})
             raise DataError(f"{supply.dataset.root}: training image {lost} cannot be read; repair or remove it")
@@ -217,8 +199,7 @@ def _all(supply: Pixels, settings: Settings, features: Callable[[Tensor], Tensor
     return torch.cat(found)
 
 
-_MOST_SHARED = 0.01
-"""The share of images that may be training images, too: public data sets hold a few files twice."""
+_MOST_SHARED = 0.01  # the share of images that may be training images, too: public data sets hold a few files twice
 
 
 def plan(request: FeatureRequest) -> Plan:
@@ -392,7 +373,7 @@ def _contender(
 
     def subject(settings: Settings) -> FeatureSubject:
         heads: Callable[[Callable[[Tensor], Tensor]], Heads] = partial(
-            kept_heads, run, entry, Pixels(training, preprocessing), asked, settings
+            kept_heads, run, entry, Images(training, preprocessing), asked, settings
         )
         return FeatureSubject(model, card, settings, heads)
 
@@ -400,7 +381,7 @@ def _contender(
     return PlannedCheckpoint(
         entry,
         subject,
-        Pixels(dataset, preprocessing),
+        Images(dataset, preprocessing),
         best_batch=partial(best_batch, model, settings.device, settings.dtype),
     )
 

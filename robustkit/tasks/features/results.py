@@ -15,14 +15,13 @@ from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with
 from ...display.text import Made, amount, code
 from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
 from ...evaluations.corruptions.condition import possible_means
-from ...evaluations.metrics import Cells, finite_or_none, interval_cell, is_finite, metric_named
+from ...evaluations.metrics import Cells, finite_or_none, interval_cell, is_finite
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import CheckpointRecords, PerSample, align, common_ids, not_paired, nothing_common
 from ...evaluations.registry import is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN
 from ...runs.manifest import CheckpointEntry, Manifest
-from .heads import few_shot
-from .measures import METRICS
+from ..registry import find_metric
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +32,11 @@ _KNN = re.compile(r"knn \d+")
 _NONE = math.nan, math.nan
 Kept = tuple["pa.Array", dict[str, Floats], list[str]]
 """Ids, figures by metric, and flags of the images under one condition."""
+
+
+def few_shot(shots: int, draw: int) -> str:
+    """Return the name of a few-shot head, and of its column in records."""
+    return f"few_shot {shots} {draw}"
 
 
 def columns_of(metric: str, draws: int) -> list[str]:
@@ -123,7 +127,7 @@ def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single
 
 
 def _is_binary(metric: str) -> bool:
-    definition = metric_named(METRICS, metric)
+    definition = find_metric(metric)
     return definition is not None and definition.binary
 
 

@@ -150,10 +150,8 @@ def _losses(read: pa.Table, correct: Floats) -> list[Number]:
     ]
 
 
-MOST = 8
-"""Classes in a table."""
-FEWEST = 5
-"""Classes with fewer samples are left out."""
+MOST = 8  # classes in a table
+FEWEST = 5  # classes with fewer samples are left out
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "error")
 _CHANCE = "An interval is for its class alone: the lowest of many classes are low partly by chance."
 

@@ -24,23 +24,15 @@ from ...evaluations.subject import Batch, EvaluatedModel, ImageSubject, Reader
 from ...protocol.condition import Condition
 
 CLASSIFICATION = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("label", pa.int32()),
-        ("prediction", pa.int32()),
-        ("correct", pa.bool_()),
-        ("top5", pa.bool_()),
-        ("nll", pa.float32()),
-        ("confidence", pa.float32()),
-        ("linf", pa.float32()),
-        ("l2", pa.float32()),
-        ("broken_by", pa.string()),
-        ("broken_at", pa.int32()),
-        ("steps", pa.int32()),
-        ("forwards", pa.int32()),
-        ("backwards", pa.int32()),
-        ("error", pa.string()),
-    ]
+    {
+        "sample_id": pa.string(),
+        **dict.fromkeys(("label", "prediction"), pa.int32()),
+        **dict.fromkeys(("correct", "top5"), pa.bool_()),
+        **dict.fromkeys(("nll", "confidence", "linf", "l2"), pa.float32()),
+        "broken_by": pa.string(),
+        **dict.fromkeys(("broken_at", "steps", "forwards", "backwards"), pa.int32()),
+        "error": pa.string(),
+    }
 )
 """One row per image, for classifiers.
 

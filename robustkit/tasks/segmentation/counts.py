@@ -13,19 +13,19 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ...common.intervals import Floats, include_estimate, percentiles, resampled_figures
 from ...errors import DataError, ModelError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from torch import Tensor
 
 Ints = NDArray[np.int32]
 
 METRICS = ("miou", "pixel_accuracy", "mean_accuracy", "nll")
+BY_RUN = ("intersections", "predicted")  # the columns that an attack has of each of its runs, too
 COLUMNS = ("sample_id", "intersections", "predicted", "labelled", "nll", "linf", "l2", "error")
 """The columns of a record that `Counts.of` reads."""
 NO_INTERVAL = (math.nan, math.nan)
@@ -36,6 +36,8 @@ def class_counts(predictions: Tensor, truth: Tensor, classes: int) -> tuple[Tens
     Pixels of negative truth are ignored; a negative prediction is wrong. Raises DataError or ModelError where one is no
     class.
     """
+    import torch  # only where pixels are counted, not where results are shown
+
     if predictions.shape != truth.shape or truth.dim() != 3:
         shapes = f"{tuple(predictions.shape)} and {tuple(truth.shape)}"
         raise ModelError(f"predictions and truth of shapes {shapes}; expected (B, H, W) of both")

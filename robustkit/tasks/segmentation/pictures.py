@@ -34,8 +34,7 @@ from .subject import SegmenterSubject
 Pixels = NDArray[np.uint8]
 LabelMap = NDArray[np.int16]
 
-FILE = "scenes/examples.png"
-"""The path of the sheet in a run folder."""
+FILE = "scenes/examples.png"  # the path of the sheet in a run folder
 TILE = 240
 STRENGTH = 0.6  # of a class's colour over the image
 # Okabe and Ito's colours, which colour-blind people tell apart, then lighter and darker ones between them.

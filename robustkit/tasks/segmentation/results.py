@@ -24,8 +24,7 @@ from ...evaluations.metrics import LEFT_OUT
 from ...evaluations.records import CheckpointRecords, common_ids, nothing_common
 from ...evaluations.registry import is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN
-from .counts import COLUMNS, METRICS, NO_INTERVAL, Counts, interval, is_biased, mean_known, weighted_mean
-from .subject import BY_RUN
+from .counts import BY_RUN, COLUMNS, METRICS, NO_INTERVAL, Counts, interval, is_biased, mean_known, weighted_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa

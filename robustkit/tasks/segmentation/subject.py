@@ -27,25 +27,17 @@ from ...models.dense import Segmenter, Windows
 from ...models.identity import ModelIdentity
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .counts import class_counts
-
-_COUNTS = pa.list_(pa.int64())
+from .counts import BY_RUN, class_counts
 
 SCENES = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("pixels", pa.int64()),
-        ("intersections", _COUNTS),
-        ("predicted", _COUNTS),
-        ("labelled", _COUNTS),
-        ("nll", pa.float32()),
-        ("linf", pa.float32()),
-        ("l2", pa.float32()),
-        ("steps", pa.int32()),
-        ("forwards", pa.int32()),
-        ("backwards", pa.int32()),
-        ("error", pa.string()),
-    ]
+    {
+        "sample_id": pa.string(),
+        "pixels": pa.int64(),
+        **dict.fromkeys(("intersections", "predicted", "labelled"), pa.list_(pa.int64())),
+        **dict.fromkeys(("nll", "linf", "l2"), pa.float32()),
+        **dict.fromkeys(("steps", "forwards", "backwards"), pa.int32()),
+        "error": pa.string(),
+    }
 )
 """One row per image, for segmenters.
 
@@ -54,11 +46,8 @@ intersections, predicted, labelled: for each class, how many of these pixels are
 labelled as it. `intersections js`, `predicted js` and so on: the same at the worst point of each run of an attack that
 makes several. error: why the image or its mask could not be read or used; all but the id is null then.
 """
-BY_RUN = ("intersections", "predicted")
 
-
-LabelMap = NDArray[np.int16]
-"""(H, W): the index of a pixel's class, -1 where it does not count."""
+LabelMap = NDArray[np.int16]  # (H, W): the index of a pixel's class, -1 where it does not count
 
 
 class SegmenterSubject(ImageSubject):
@@ -99,13 +88,9 @@ class SegmenterSubject(ImageSubject):
         counting = (labels >= 0).flatten(1).sum(dim=1)
         losses = functional.cross_entropy(logits, labels, ignore_index=-1, reduction="none").flatten(1).sum(dim=1)
         nll = [loss / n if n else None for loss, n in zip(losses.tolist(), counting.tolist(), strict=True)]
-        names = ("intersections", "predicted", "labelled")
-        counts = class_counts(self._classes(logits), labels, logits.shape[1])
-        return {
-            "pixels": counting.tolist(),
-            **{name: count.tolist() for name, count in zip(names, counts, strict=True)},
-            "nll": nll,
-        }
+        right, predicted, labelled = class_counts(self._classes(logits), labels, logits.shape[1])
+        counts = {"intersections": right.tolist(), "predicted": predicted.tolist(), "labelled": labelled.tolist()}
+        return {"pixels": counting.tolist(), **counts, "nll": nll}
 
     def _classes(self, logits: Tensor) -> Tensor:
         classes = torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
-LONGEST = 40
-"""The longest table of classes that a terminal shows, in rows."""
+LONGEST = 40  # the longest table of classes that a terminal shows, in rows
 
 
 def scene_tables(results: Sequence[SummaryRow]) -> list[TextTable]:
@@ -79,8 +78,7 @@ def card_parts(checkpoint: str, table: ConditionTable, others: Sequence[TextTabl
     yield CardPart("Segmentation", "In brackets 95 % intervals, n is the number of images.", parts)
 
 
-MOST = 24
-"""Classes that are drawn."""
+MOST = 24  # classes that are drawn
 _TOGETHER = 4  # checkpoints in a figure
 
 

@@ -32,8 +32,7 @@ from ...models.claims import Allowance, check_arguments, check_classes
 from ...models.identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from ...models.specs import find
 
-ARCH = "series-transformer"
-"""The name that checkpoints have for it."""
+ARCH = "series-transformer"  # the name that checkpoints have for it
 
 
 class Block(nn.Module):
@@ -101,8 +100,7 @@ def positions(steps: int, dim: int, device: torch.device) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
-PROBED = 32
-"""The steps of the series that a network is first asked about."""
+PROBED = 32  # the steps of the series that a network is first asked about
 
 
 class SeriesClassifier(Classifier):

@@ -29,8 +29,7 @@ from ...data.layouts import Sample
 from ...data.sources import DataSource
 from ...errors import BadImageError, DataError, unknown
 
-UNKNOWN = "<unk>"
-"""What stands for a word that is not in the vocabulary, as in WikiText; its number is 0."""
+UNKNOWN = "<unk>"  # what stands for a word that is not in the vocabulary, as in WikiText; its number is 0
 MOST_WORDS, LONGEST = 1_000_000, 1000
 
 
@@ -141,10 +140,8 @@ def brown_split(path: str | Path, split: str) -> dict[str, list[str]]:
     return {name: words for name, words in brown(path).items() if split_of(name) == split}
 
 
-DIVISIONS = ("headings", "blank-lines", "file")
-"""How a file is split into documents."""
-WORD = re.compile(r"\S+")
-"""A word: what stands between blanks."""
+DIVISIONS = ("headings", "blank-lines", "file")  # how a file is split into documents
+WORD = re.compile(r"\S+")  # a word: what stands between blanks
 _LARGEST = 1 << 28  # bytes of a file
 _HEADING = re.compile(r"(?:\A|(?<=\n)[ \t]*\n) *= [^=\s].* = *$", re.MULTILINE)
 _BLANK = re.compile(r"\n[ \t]*\n\s*")

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from ...evaluations.subject import Batch, EvaluatedModel
     from ...protocol.condition import Condition
 
-SWAPPED = "AAA"
-"""What the published word swap puts in place of a word."""
+SWAPPED = "AAA"  # what the published word swap puts in place of a word
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
-Draws = Sequence[float]
-"""Numbers in [0, 1) for one word: whether it changes, how, at which letter, and to what."""
+Draws = Sequence[float]  # numbers in [0, 1) for one word: whether it changes, how, at which letter, and to what
 DRAWS = 4
 
 
@@ -77,8 +75,7 @@ def _neighbours() -> dict[str, str]:
     return near
 
 
-NEIGHBOURS = _neighbours()
-"""The letters next to each Latin letter."""
+NEIGHBOURS = _neighbours()  # the letters next to each Latin letter
 CHANGES: dict[str, Callable[[str, Draws], str]] = {"word-swap": swapped, "typo": mistyped, "case": recased}
 """By kind of condition."""
 

@@ -172,10 +172,8 @@ def _sizes(checkpoint: Checkpoint) -> Sizes:
     return Sizes(**said)
 
 
-NOTHING = Preprocessing((1, 1), (0.0,), (1.0,), "none", 1.0, "none")
-"""The preprocessing of an input that is no image."""
-_LONGEST = 1024
-"""The window of a model that names no context, or a longer one."""
+NOTHING = Preprocessing((1, 1), (0.0,), (1.0,), "none", 1.0, "none")  # the preprocessing of an input that is no image
+_LONGEST = 1024  # the window of a model that names no context, or a longer one
 _NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 
 

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from .keywords import TextOptions
 
-WINDOWS = ("strided", "full")
-"""How a text is cut."""
+WINDOWS = ("strided", "full")  # how a text is cut
 
 
 def plan(request: TextRequest) -> Plan:

@@ -22,7 +22,6 @@ from ...evaluations.registry import kind_of, name_of, words_of
 from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry
 from .condition import VOCABULARY
-from .subject import SUMS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from ...evaluations.metrics import Metric
     from ...runs.manifest import Manifest
 
+SUMS = ("tokens", "words", "bytes", "nll", "right")  # the columns that every figure is made of
 FIGURES = ("perplexity", "word_perplexity", "bits_per_byte", "nll", "token_accuracy")
 
 

@@ -44,12 +44,9 @@ before it. nll: minus the natural logarithm of the probability of all these toke
 likeliest; unknown: how many stand for what the vocabulary lacks. changed: words that a condition changed. error: why a
 document could not be read; all but the id is null then.
 """
-SUMS = ("tokens", "words", "bytes", "nll", "right")
-"""The columns that every figure is made of."""
 
 
-NONE = -1
-"""A place at which nothing is to be predicted."""
+NONE = -1  # a place at which nothing is to be predicted
 
 
 @dataclass(frozen=True)
@@ -123,8 +120,7 @@ def full_windows(line: Line, size: int, stride: int) -> Iterator[Window]:
         start = stop
 
 
-_AT_ONCE = 1 << 27
-"""Logits that are held at once, at most."""
+_AT_ONCE = 1 << 27  # logits that are held at once, at most
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from . import tokenizer_process
 from .documents import WORD, Words
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
-MEMORY = 4 << 30
-"""Bytes of address space for a tokenizer; the largest vocabularies take an eighth."""
+MEMORY = 4 << 30  # bytes of address space for a tokenizer; the largest vocabularies take an eighth
 _LARGEST, _SETTINGS = 1 << 26, 1 << 22  # bytes
 _PATIENCE, _PACE = 60.0, 10_000.0  # seconds for any text, and letters in one more; a thousandth of the usual pace
 _SPARE, _FEW = 1.05, 8  # rows of an embedding may be rounded up, as many are to a multiple of 64 or 128
