@@ -45,7 +45,7 @@ from ..pipeline.request import ClassificationRequest
 from ..protocol.card import load_card
 from ..protocol.condition import CLEAN, Condition
 from ..runs.folder import RunFolder
-from ..tasks.classification.subject import ClassifierSubject
+from ..tasks.labelled.subject import ClassifierSubject
 
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]

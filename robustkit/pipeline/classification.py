@@ -36,7 +36,7 @@ from ..report.refresh import refresh
 from ..results.summary import Run
 from ..runs.binding import OF_CHECKPOINT
 from ..runs.manifest import CheckpointEntry, digest_of
-from ..tasks.classification.subject import ClassifierSubject, Images
+from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data, plan_attacked
 from .manifest import describe
 from .plan import Plan, PlannedCheckpoint
@@ -46,9 +46,7 @@ from .request import ClassificationRequest
 def _of_clean_images(
     request: ClassificationRequest, only_corrupted: bool
 ) -> tuple[tuple[MapSpec, ...], tuple[Condition, ...], list[MapSpec], tuple[Condition, ...]]:
-    """Return the maps that are scored, controls included; the regions that noise drowns, and the maps these are of; and
-    the conditions of plug-ins. Raises ProtocolError for an unknown map, and where there are no clean images.
-    """
+    """Return maps to score, controls included; regions that noise drowns, with their maps; plug-ins' conditions."""
     maps = () if request.cams is None else parse_cams(request.cams, request.faithfulness)
     regions = () if request.region_noise is None else parse_regions(request.region_noise)
     evaluations = request.evaluation_conditions()
@@ -105,9 +103,7 @@ _IN_WORDS = {"crop_pct": "crop share", "std": "standard deviation"}
 
 
 def handed_on(request: ClassificationRequest, attacked: Sequence[Condition]) -> frozenset[str]:
-    """Return the texts of the attacks whose adversarial images are passed on or kept. ProtocolError where there is
-    none.
-    """
+    """Return the texts of the attacks whose adversarial images are passed on or kept. ProtocolError for none."""
     if not (request.transfer or request.keep_adversarials):
         return frozenset()
     texts = frozenset(condition.text for condition in attacked if condition.eps is not None)
@@ -120,10 +116,7 @@ def handed_on(request: ClassificationRequest, attacked: Sequence[Condition]) -> 
 def plan_transfer(
     request: ClassificationRequest, attacked: Sequence[Condition], entries: Sequence[CheckpointEntry]
 ) -> tuple[tuple[Condition, ...], dict[str, str]]:
-    """Return a condition for each attack and each checkpoint that its images are found for; and what each takes, as a
-    digest of that checkpoint. Raises ProtocolError where there is nothing to pass on, nobody to pass it to, or the
-    checkpoints take other pixels.
-    """
+    """Return a condition for each attack and checkpoint that images are found for; and that checkpoint's digest."""
     if not request.transfer:
         return (), {}
     if len(entries) < 2:
@@ -143,7 +136,6 @@ def plan_transfer(
 
 
 def _check_pixels(request: ClassificationRequest, entries: Sequence[CheckpointEntry]) -> None:
-    """Raise ProtocolError where two checkpoints see other pixels of the same image."""
     first, names = entries[0], _PIXELS if request.card.space == "pixels" else (*_PIXELS, "mean", "std")
     for other in entries[1:]:
         for name in names:
@@ -162,8 +154,6 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """One classifier with its samples, and the preprocessing of the card."""
-
     classifier: Classifier
     dataset: Dataset
     preprocessing: Preprocessing

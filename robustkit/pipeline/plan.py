@@ -21,10 +21,8 @@ from .request import Request
 
 @dataclass(frozen=True)
 class PlannedCheckpoint:
-    """One checkpoint with the conditions that it is evaluated under.
-
-    entry: as run.json describes it. subject: makes it ready to compute. preprocessing: for the evidence on its attacks;
-    None where none is measured. best_batch: measures which batch size suits it best; None where that is not done.
+    """One checkpoint of a run. entry: as run.json describes it. subject: makes it ready to compute. preprocessing: for
+    evidence on its attacks, None where none is measured. best_batch: measures the best batch size, None where not.
     """
 
     entry: CheckpointEntry
@@ -71,9 +69,7 @@ class Plan:
     sequential: bool = False
 
     def settings(self, chosen: int | None) -> Settings:
-        """Return how to compute. chosen: the batch size that an earlier command chose; without one, `auto` measures the
-        best.
-        """
+        """Return how to compute. chosen: the batch size of an earlier command; without, `auto` measures the best."""
         settings = self.request.settings
         measures = [contender.best_batch for contender in self.contenders if contender.best_batch]
         if self.request.batch_size != "auto" or not measures:
@@ -82,9 +78,7 @@ class Plan:
 
 
 def plan_of(request: Request) -> Plan:
-    """Return all that a run needs: what `plan` of the module of its task in this room makes, or of a slice's or a
-    plug-in's task. Raises RobustkitError for anything that is wrong with the request.
-    """
+    """Return what `plan` of the task's module here makes, or of a slice's or plug-in's task. Raises RobustkitError."""
     maker = import_module(f"{__package__}.{request.task}") if request.task in TASKS else EVERY_TASK[request.task]
     planned: Plan = maker.plan(request)
     return planned

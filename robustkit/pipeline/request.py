@@ -54,7 +54,6 @@ class Preset:
     options: Mapping[str, str | int]
 
     def only(self, names: Iterable[str]) -> Preset:
-        """Return the part of it that these options say."""
         return Preset(self.name, {name: self.options[name] for name in names if name in self.options})
 
     def words(self) -> Iterator[str]:
@@ -285,7 +284,6 @@ class Request:
         return parse_conditions(attacks, self.card, eps=radii, norm=self.norm, engine=engine, several=in_two_phases)
 
     def evaluation_conditions(self) -> tuple[Condition, ...]:
-        """Return the conditions of plug-ins' families. Raises ProtocolError for what is not understood."""
         from ..protocol.condition import split_list
         from .inputs import plugin_condition
 

@@ -33,7 +33,7 @@ from robustkit.pipeline import scheduler as computing
 from robustkit.pipeline import units
 from robustkit.pipeline.units import Writer
 from robustkit.results.summary import Run
-from robustkit.tasks.classification.subject import ClassifierSubject
+from robustkit.tasks.labelled.subject import ClassifierSubject
 
 PARTS = {
     "model": "forward and backward",

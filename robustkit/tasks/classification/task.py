@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ...evaluations.metrics import Term
 from ...evaluations.records import Compared
 from ...protocol.card import samples_of
-from ..labelled.measures import METRICS as METRICS
-from ..labelled.measures import terms
+from ..labelled.metrics import METRICS as METRICS
+from ..labelled.metrics import terms
 from ..labelled.task import Labelled
 
 if TYPE_CHECKING:

@@ -41,13 +41,11 @@ class Series:
     dataset: Dataset
 
     def reader(self, condition: Condition) -> Reader:
-        """Return the reader of samples for this condition."""
         source = self.dataset.source
         assert isinstance(source, SeriesSource)
         return lambda sample: torch.from_numpy(source.series(sample))
 
     def locate(self, sample: Sample, inputs: Tensor) -> Any:
-        """Return None: nothing is true of a series besides its class."""
         return None
 
 
@@ -62,11 +60,7 @@ class SeriesSubject(LabelledSubject):
 
 
 def plan(request: SeriesRequest) -> Plan:
-    """Return all that a run of classifiers of time series needs.
-
-    Raises:
-        RobustkitError: anything that is wrong with the request.
-    """
+    """Return all that a run of classifiers of series needs. Raises RobustkitError for a wrong request."""
     card = request.card
     conditions = (*_attacks(request), *parse_disturbances(request.disturbances or ()), *request.evaluation_conditions())
     models = [load_series(spec, **request.model) for spec in request.checkpoints]

@@ -31,16 +31,11 @@ if TYPE_CHECKING:
 
     from .keywords import TextOptions
 
-WINDOWS = ("strided", "full")
-"""How a text is cut."""
+WINDOWS = ("strided", "full")  # how a text is cut
 
 
 def plan(request: TextRequest) -> Plan:
-    """Return all that a run of language models needs.
-
-    Raises:
-        RobustkitError: anything that is wrong with the request.
-    """
+    """Return all that a run of language models needs. Raises RobustkitError for anything wrong with the request."""
     card = request.card
     conditions = (CLEAN, *_perturbations(request.perturbations), *request.evaluation_conditions())
     dataset = open_documents(request.data_dir, split=request.split, documents=request.documents)
@@ -72,7 +67,6 @@ def plan(request: TextRequest) -> Plan:
 
 
 def _perturbations(asked: str | Sequence[str] | None) -> tuple[Condition, ...]:
-    """Return the conditions of a list. Raises ProtocolError for what is not understood."""
     texts = split_list(USUAL if asked is None else asked)
     if texts == ["none"]:
         return ()
