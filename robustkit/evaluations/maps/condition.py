@@ -83,13 +83,9 @@ TERMS = (
         "(full). A method that is not ahead of the best control has shown nothing.",
         ("controls", "best control"),
     ),
+    Term("lead", "The score of a map minus that of the best control, paired by image. Negative: behind the control."),
     Term(
-        "lead",
-        "The score of a map minus that of the best control, paired by image. Negative: behind the control.",
-    ),
-    Term(
-        "mask mode",
-        "The pixels of the map that reach the threshold are compared with the true object, pixel by pixel.",
+        "mask mode", "The pixels of the map that reach the threshold are compared with the true object, pixel by pixel."
     ),
     Term(
         "pixels against boxes",

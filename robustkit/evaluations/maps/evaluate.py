@@ -125,11 +125,7 @@ def shared_by_maps(subject: EvaluatedModel, samples: Sequence[Sample], inputs: T
     whole = clean_answers(subject, samples, inputs)
     empty = _answers(subject, [], f"empty {tuple(shape)}", lambda rng: _logits(subject, nothing))
     blank = _answers(subject, samples, "blurred", lambda rng: _logits(subject, blurred(inputs))) if canvas else None
-    return {
-        "fill": fill,
-        "ends": Ends(whole, empty.expand_as(whole), blank),
-        "batch_size": subject.settings.batch_size,
-    }
+    return {"fill": fill, "ends": Ends(whole, empty.expand_as(whole), blank), "batch_size": subject.settings.batch_size}
 
 
 def _logits(subject: EvaluatedModel, images: Tensor) -> Tensor:

@@ -198,10 +198,7 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool
 
 
 def _scores(
-    checkpoint: str,
-    title: str,
-    headings: Mapping[str, str],
-    part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]],
+    checkpoint: str, title: str, headings: Mapping[str, str], part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]]
 ) -> Iterator[TextTable]:
     """Yield a table with one column per method, the controls last and without intervals; below each score its lead over
     the best control.
