@@ -1,7 +1,4 @@
-"""The attention of a classifier on a batch, head by head: how large logits, queries and keys are, and how sharp it is.
-
-Only a few figures per head are kept of each layer: its maps are dropped before the next layer runs.
-"""
+"""Watch a classifier's attention head by head; a layer's maps are dropped before the next layer runs."""
 
 from __future__ import annotations
 
@@ -31,27 +28,23 @@ if TYPE_CHECKING:
     from ...protocol.card import Card
 
 Columns = dict[str, list[Any]]
-Looked = tuple[Tensor, Columns, tuple[Layer, ...]]
-"""The logits of samples, their columns, and the layers that were watched."""
+Looked = tuple[Tensor, Columns, tuple[Layer, ...]]  # logits of samples, their columns, the layers watched
 ATTENTION: dict[str, pa.DataType] = {
     **dict.fromkeys(COLUMN_NAMES, pa.float32()),
     **dict.fromkeys(LISTS, pa.list_(pa.float32())),
 }
-"""Columns that watched attention adds to a record: figures of all heads together, and of each head of each layer, one
-layer after the other, as the record's metadata name them. What is not finite stays as it is."""
+"""Of all heads together, and of each head of each layer, one layer after the other. What is not finite stays."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a batch of B samples showed. layers: in the order in which they ran. values: by name of `LISTS`, (B, T) on
-    the CPU, for the T heads of all layers, one layer after the other.
-    """
+    """layers: in the order in which they ran. values: by name of `LISTS`, (B, T) on the CPU, for the T heads of all."""
 
     layers: tuple[Layer, ...]
     values: dict[str, Tensor]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of a record: lists over all heads, and a figure per sample over all heads together."""
+        """Return lists over all heads, and a figure per sample over all heads together."""
         seen = self.values
         keys = torch.tensor([layer.keys for layer in self.layers for _ in range(layer.heads)], dtype=torch.float32)
         shares = seen["attention_entropies"] / keys.log()
@@ -79,14 +72,8 @@ def check_watchable(network: nn.Module, name: str, option: str) -> None:
 
 @torch.inference_mode()
 def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Seen]:
-    """Return the output (B, K) of `network` for a batch, and what its attention did meanwhile, in the network's own
-    dtype.
-
-    forward: called with the images in place of the network, which it calls once.
-
-    Raises:
-        ModelError: its attention is of another kind, or no layer of it ran.
-    """
+    """Return the output (B, K), in the network's dtype, and what its attention did. forward: called in the network's
+    place. Raises ModelError where the attention is of another kind, or no layer of it ran."""
     watched: list[tuple[Layer, dict[str, Tensor]]] = []
     with ExitStack() as held:
         captured = held.enter_context(capture(network))
@@ -160,7 +147,6 @@ class AttentionEvaluator(UnderEvaluator):
         return Cost(1, extra=0.6)  # the images are those of the condition before
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return what the attention did on the images that another condition shows, in float32."""
         assert condition.under is not None
         shown = inputs_under(subject, batch, condition.under)
 

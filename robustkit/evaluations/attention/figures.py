@@ -36,21 +36,16 @@ PANELS = (
     ("entropy_shares", "entropy, % of log N", 100),
     ("strongest_keys", "strongest key, %", 100),
     ("softmax_slopes", "softmax slope", 1),
-)
-"""For each panel the figure of a head, its name, and its factor, 100 for shares."""
-COLUMNS = 2
-"""Checkpoints in a figure."""
-LINES = 6
-"""Conditions in a panel: clean, and those under which entropy changes most."""
+)  # figure of a head, its name, its factor
+COLUMNS = 2  # checkpoints in a figure
+LINES = 6  # conditions in a panel: clean, and those under which entropy changes most
 _WIDE_RANGE = 30  # ratio of the highest to the lowest figure above which an axis is logarithmic; not for shares
 
 
-Watched = Mapping[str, Mapping[str, Heads]]
-"""The heads by checkpoint, under each condition, clean first if present."""
+Watched = Mapping[str, Mapping[str, Heads]]  # heads by checkpoint and condition, clean first
 
 
 def watched(results: Results) -> Watched:
-    """Return the heads of all checkpoints whose attention was watched."""
     found: dict[str, dict[str, Heads]] = {}
     for (checkpoint, condition), heads in results.gathered(WatchedHeads).by_unit.items():
         found.setdefault(checkpoint, {})[under_of(condition) or ""] = heads
@@ -58,7 +53,6 @@ def watched(results: Results) -> Watched:
 
 
 def attention_figures(entries: Watched) -> Iterator[Figure]:
-    """Yield figures of at most `COLUMNS` checkpoints, all with the same axes."""
     if not entries:
         return
     shown = _shown(entries)
@@ -114,9 +108,7 @@ def _legend(conditions: Sequence[str]) -> dict[str, str]:
 
 
 def _shown(entries: Watched) -> list[str]:
-    """Return clean, and the conditions with the largest change of entropy in any layer of any checkpoint, in their
-    order.
-    """
+    """Return clean, and the conditions with the largest change of entropy in any layer, in their order."""
     every = dict.fromkeys(condition for heads in entries.values() for condition in heads)
     moved = dict.fromkeys(every, 0.0)
     for by_condition in entries.values():
@@ -199,8 +191,6 @@ def _description(by_condition: Mapping[str, Heads], name: str) -> str:
 
 
 class AttentionPresenter(Presenter):
-    """Results of attention for people."""
-
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:

@@ -37,8 +37,6 @@ def lines_on_device(conditions: Iterable[Condition], device: torch.device) -> li
 
 
 class CorruptionsEvaluator(Evaluator):
-    """Images as they come out of bad weather, noise, blur or compression."""
-
     words = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:

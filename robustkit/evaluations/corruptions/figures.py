@@ -19,11 +19,8 @@ _TOGETHER = 6  # checkpoints in a figure
 
 @dataclass(frozen=True)
 class Bars:
-    """A checkpoint under the corruptions of one definition (preset, variant, source).
-
-    clean: the figure without corruption, if known. bars: by corruption, in the benchmark's order, with the
-    severities that it is a mean over, `""` for all five; without an interval unless it is over all.
-    """
+    """A checkpoint under one definition. clean: without corruption, if known. bars: by corruption, with the severities
+    of the mean, `""` for all five; only these have intervals."""
 
     checkpoint: str
     definition: str
@@ -32,7 +29,6 @@ class Bars:
 
 
 def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
-    """Return the mean accuracy over severities of every checkpoint and definition."""
     clean: dict[str, Point] = {}
     means: dict[tuple[str, str], dict[str, Point]] = {}
     single: dict[tuple[str, str], dict[str, dict[int, Point]]] = {}
@@ -81,9 +77,7 @@ def retention_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
 def bar_figures(
     drawn: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str
 ) -> Iterator[Figure]:
-    """Yield figures for each definition, with a panel for each of a few checkpoints. what: the name of the figure
-    shown.
-    """
+    """Yield figures for each definition, with a panel for each of a few checkpoints. what: the figure shown."""
     for definition in dict.fromkeys(bars.definition for bars in drawn):
         every = [bars for bars in drawn if bars.definition == definition]
         for start in range(0, len(every), _TOGETHER):

@@ -1,8 +1,4 @@
-"""Errors under corruption into the benchmark's figures: mean error, mCE, relative mCE; of one checkpoint and of two.
-
-A set has a figure only if every one of its conditions was evaluated; what is missing is reported, never silently
-averaged over.
-"""
+"""Errors under corruption into mean error, mCE and relative mCE, of sets that were evaluated under all conditions."""
 
 from __future__ import annotations
 
@@ -54,19 +50,14 @@ ALEXNET: dict[str, float] = {
     "elastic_transform": 0.646056,
     "pixelate": 0.717840,
     "jpeg_compression": 0.606500,
-}
-"""AlexNet's error on ImageNet-C, mean over the severities (Hendrycks and Dietterich 2019)."""
+}  # its mean error over the severities of ImageNet-C (Hendrycks and Dietterich 2019)
 
-ALEXNET_CLEAN = 0.4348
-"""Its error on clean images, as in robustness_metrics (Google 2020)."""
+ALEXNET_CLEAN = 0.4348  # its error on clean images, as in robustness_metrics (Google 2020)
 
 
 @dataclass(frozen=True)
 class CorruptionSample:
-    """A checkpoint's predictions under one condition, one row per sample that was read.
-
-    ids: (n,) strings. wrong: (n,) bools. nll, confidence: (n,), of the records' float32. flags: of the condition.
-    """
+    """A condition's predictions, (n,) each, of the samples that were read; floats as in the records."""
 
     ids: pa.Array
     wrong: NDArray[np.bool_]
@@ -76,9 +67,7 @@ class CorruptionSample:
 
     @classmethod
     def of(cls, read: pa.Table, flags: Sequence[str], like: CorruptionSample | None = None) -> CorruptionSample:
-        """Return the sample of a condition from the records that were read. like: another sample, whose ids are reused
-        where they are the same.
-        """
+        """Return the sample of records. like: another, whose ids are reused where they are the same."""
         ids = read["sample_id"].combine_chunks()
         nll, confidence = (read[name].to_numpy(zero_copy_only=False) for name in ("nll", "confidence"))
         wrong = ~read["correct"].to_numpy(zero_copy_only=False).astype(bool)
@@ -86,19 +75,13 @@ class CorruptionSample:
         return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags))
 
     def take(self, rows: NDArray[np.int64]) -> CorruptionSample:
-        """Return the samples at these rows, in their order."""
         ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
         return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
 
 
 def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Result]:
-    """Yield condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
-
-    A mean is over the samples that could be read under all of its conditions; without any, there is none.
-
-    outcomes: by the text of the condition, `clean` among them if it was evaluated. expected: samples of the data set.
-    why_no_mce: why AlexNet's errors are not a yardstick for these images; empty where they are.
-    """
+    """Yield every mean that outcomes (by condition, maybe `clean`, too) allow, over the samples read under all of its
+    conditions. expected: samples of the data set. why_no_mce: empty where AlexNet is a yardstick."""
     seen = set[str]()
     for example, members in by_definition(outcomes):
         samples = {key: outcomes[replace(example, name=key[0], severity=key[1]).text] for key in members}
@@ -219,10 +202,7 @@ def why_no_mce(manifest: Manifest) -> str:
 
 
 def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
-
-    released: what run.json says about the trees that its conditions were read from.
-    """
+    """Return how a mean's images differ from the benchmark's. released: what run.json says of its trees."""
     size = f"{input_size[1]}x{input_size[0]}"
     flags = []
     if "source=released" in condition:
@@ -241,8 +221,6 @@ def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Ma
 
 
 class MeanErrors(Overview):
-    """Mean errors of a classifier over severities and corruptions, and mCE."""
-
     def __init__(self, reading: RecordReader) -> None:
         self.reading, self.outcomes = reading, dict[str, CorruptionSample]()
 
@@ -269,8 +247,6 @@ def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
 
 
 class CorruptionsAggregator(Aggregator):
-    """Records of corruptions into results."""
-
     words = VOCABULARY
 
     def overview(self, reading: RecordReader) -> Overview:
@@ -279,11 +255,7 @@ class CorruptionsAggregator(Aggregator):
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield condition and metric of the means over sets, and over severities, that `common` allows.
-
-        Single severities are left out: they follow these means so closely that they would only weaken the correction
-        for multiple rows.
-        """
+        """Yield the means that `common` allows; single severities would only weaken the correction."""
         for example, members in by_definition(common):
             means = dict.fromkeys(sets_at(members, example.definition, example.of_frost), compared.sets)
             means |= {replace(example, name=name).mean.text: compared.groups for name in CORRUPTIONS if compared.groups}
@@ -292,7 +264,6 @@ class CorruptionsAggregator(Aggregator):
                     yield from ((mean, metric) for metric in metrics)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample | None:
-        """Return the mean error of each sample that could be read under all conditions of a mean."""
         if metric != "mean_error":
             return None
         shares = shares_of(condition)

@@ -52,17 +52,13 @@ if TYPE_CHECKING:
 
 
 class MapEvaluator(Evaluator):
-    """A family whose conditions name a map."""
-
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", "")))
         return () if plugged is None else (plugged,)
 
 
 def explainer_of(subject: EvaluatedModel, method: str, options: Chosen = ()) -> cam.Explainer:
-    """Return the explainer of a subject's network, with the options asked for. What stands for a hidden pixel, and how
-    many rows go at once, is the subject's, where the method takes it.
-    """
+    """Return a network's explainer, with the subject's batch size and fill of hidden pixels where it takes them."""
     kind = EVERY_EXPLAINER[method]
     shared = {"fill": nothing_of(subject), "batch_size": subject.settings.batch_size}
     taken = {key: value for key, value in shared.items() if key in inspect.signature(kind).parameters}
@@ -70,7 +66,6 @@ def explainer_of(subject: EvaluatedModel, method: str, options: Chosen = ()) -> 
 
 
 def control_map(method: str, inputs: Tensor, rng: SampleRng) -> cam.Explanation:
-    """Return the maps of a control, which asks no model."""
     control = EVERY_EXPLAINER[method]
     assert issubclass(control, Control)
     return control().explain(inputs, rng=rng)
@@ -81,22 +76,15 @@ def nothing_of(subject: EvaluatedModel) -> Tensor:
     return torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
 
 
-ABPC, AREAS, ROAD = Cost(18), Cost(54), Cost(18)
-"""What is asked of an image for a map: for ABPC, for insertion with deletion, and for ROAD."""
+ABPC, AREAS, ROAD = Cost(18), Cost(54), Cost(18)  # passes of an image for a map; areas are insertion with deletion
 
 
-WHOLE, BLURRED, HIDDEN = Cost(1), Cost(1), Cost(32)
-"""What is asked once for all maps of an image: where their curves begin and end, and for infidelity. `full`, which is
-there with every map, has it in its account. One image without anything is asked for a whole shard, and counts as
-nothing.
-"""
+WHOLE, BLURRED, HIDDEN = Cost(1), Cost(1), Cost(32)  # once for all maps: curves' ends, infidelity; on `full`
 
 
 Columns = dict[str, list[Any]]
 _ROWS = 16384
-"""How many rows are kept, of about 2 KB each: of three controls, 5461 images. Where they are more, the first ones stay:
-checkpoints take the images in one order, so that the one asked for longest ago is the next that is wanted.
-"""
+"""Of about 2 KB each: of three controls 5461 images. The first stay: checkpoints take the images in one order."""
 _KEPT: dict[Hashable, tuple[int, Columns]] = {}
 
 
@@ -112,14 +100,11 @@ T = TypeVar("T")
 
 
 def clean_answers(subject: EvaluatedModel, samples: Sequence[Sample], inputs: Tensor) -> Tensor:
-    """Return the logits (B, K) of inputs as they are."""
     return _answers(subject, samples, "clean", lambda rng: _logits(subject, inputs))
 
 
 def shared_by_maps(subject: EvaluatedModel, samples: Sequence[Sample], inputs: Tensor, canvas: bool) -> dict[str, Any]:
-    """Return what tests of maps on the model have in common: what a removed pixel becomes, what curves begin and end
-    with, and how many rows go at once. canvas: whether there are curves that begin with a blurred image.
-    """
+    """Return what tests of maps have in common. canvas: whether there are curves that begin with a blurred image."""
     fill, shape = nothing_of(subject), inputs.shape[1:]
     nothing = fill.to(inputs).view(1, -1, 1, 1).expand(1, *shape)
     whole = clean_answers(subject, samples, inputs)
@@ -155,16 +140,9 @@ COLUMNS: dict[str, pa.DataType] = {
     **dict.fromkeys(("clean_correct", "held"), pa.bool_()),
     **dict.fromkeys(("rank_correlation", "map_iou"), pa.float32()),
 }
-"""Columns that a map adds to a record; null where the truth of a sample is not known, or the score was not asked for.
-
-target: the class explained. degenerate: whether the map was constant or not finite; it is all 0 then, and scored so.
-mask_… and box_…: scores at the condition's threshold, in both modes.
-pixel_counts: `cam.localisation.pixel_counts` at LEVELS levels, flat. box_hits: `box_hits`, packed to bits.
-head_correlation: with the maps of the same class after the head is drawn again; null for controls. So is the mean over
-the stages of `cam.sensitivity.cascade`, its entropy_rise, and sensitivity.
-clean_correct: whether the clean image is predicted right; null without a label.
-held: whether the prediction under the condition is that of the clean image. map_iou: of the two thresholded maps.
-"""
+"""Null where the truth is not known, or the score was not asked for. target: the class explained. degenerate: a map
+constant or not finite, all 0 then. pixel_counts: flat, at LEVELS levels. box_hits: packed to bits. clean_correct: null
+without a label. held: whether the clean prediction stays."""
 
 
 def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -> None:
@@ -231,10 +209,7 @@ def _of_maps(
     squares: Squares,
     rng: Any,
 ) -> dict[str, list[Any]]:
-    """Return what is left where pixels are put in, taken away and imputed, what maps tell of hidden squares, how few
-    pixels they are about, and, of those that look at the image, whether they depend on the model and stand still under
-    noise.
-    """
+    """Return the scores of `faithfulness=all`; those of dependence on the model and sensitivity not for controls."""
     maps, target = explanation.maps, explanation.target
     areas = insertion_deletion(subject.exact, inputs, maps, target, **shared)
     imputed = road(subject.exact, inputs, maps, target, rng=rng, batch_size=shared["batch_size"])
@@ -271,9 +246,7 @@ def stability(
     wanted: MapSpec,
     rng: Any,
 ) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
-    """Return the logits (B, K) of the images shown, how their maps differ from the clean ones of the same class, and
-    these maps (B, H, W).
-    """
+    """Return the logits (B, K) of the images shown, how maps of the same class differ, and the maps (B, H, W)."""
     before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted, rng)
     after = _maps(subject, shown, before.target, wanted, rng)
     predicted, lost = before.logits.argmax(dim=1), before.degenerate | after.degenerate
@@ -341,14 +314,11 @@ def _finite(values: Tensor) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-AGAIN = 5 + 8 + 10
-"""Maps made again: with five redrawn heads, eight stages of the cascade, and ten noisy copies."""
+AGAIN = 5 + 8 + 10  # maps made again: of five redrawn heads, eight stages of the cascade, ten noisy copies
 
 
 def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
-    """Return a line on what the controls of maps cost: nothing for themselves, but the model is asked what they are
-    worth.
-    """
+    """Return a line on the controls: free themselves, but the model is asked what they are worth."""
     specs = {condition: spec for condition in costs if (spec := explained_of(condition)) is not None}
     controls = [costs[condition] for condition, spec in specs.items() if spec.is_control]
     if not controls:
@@ -360,8 +330,6 @@ def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
 
 
 class MapsEvaluator(Evaluator):
-    """What a model looks at: scores of maps that explain a class, and how maps change with the images."""
-
     words, columns = VOCABULARY, COLUMNS
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
@@ -372,7 +340,6 @@ class MapsEvaluator(Evaluator):
             yield from family_of(condition.under.name).evaluator.plugins(condition.under)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        """Return the passes of a map and its scores, or of its stability under another condition."""
         spec = explained_of(condition)
         if spec is None:
             return Cost()
@@ -392,7 +359,6 @@ class MapsEvaluator(Evaluator):
         return total
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return the scores of a map on the clean images, or how it changed under another condition."""
         wanted, under = explained_of(condition), condition.under
         assert wanted is not None
         labelled = all(sample.label >= 0 for sample in batch.samples)

@@ -41,7 +41,6 @@ class ListedAggregator(Aggregator):
         return _ListedSummary(self, reading)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-        """Return a figure of the samples that count. Raises RunError where there are no records, or no such figure."""
         if metric not in (known := [number.name for number in self.words.metrics if number.paired]):
             raise not_paired(condition, metric, known)
         ids, figures = self.of_samples(side, condition, metric)
@@ -60,11 +59,8 @@ class _ListedSummary(Summary):
 
 
 class ListedPresenter(Presenter):
-    """section_title: of the tables, too, in sentence case. first: the heading of conditions. chief: the metrics of the
-    short table; the first of them is on the first page, and side by side for several checkpoints. counted: the
-    metric whose n stands for a row. signed: of changes. optional: columns that are left out where nothing has them.
-    note: below each table. template: of the section.
-    """
+    """section_title: in sentence case. first: the heading of conditions. chief: metrics of the short table; the first
+    is on the first page. counted: whose n stands for a row. signed: changes. optional: columns left out where empty."""
 
     section_title: ClassVar[str]
     first: ClassVar[str]

@@ -1,8 +1,5 @@
-"""Records of maps into results: scores with intervals, pooled counts, differences of two checkpoints.
-
-Scores at the threshold exist in two modes, `cam(agcam,mode=mask)` and `cam(agcam,mode=box)`; those without a threshold
-are under `cam(agcam)`. Maps of wrong predictions are left out and counted, unless the run keeps them.
-"""
+"""Records of maps into results. Scores at the threshold have two modes, `cam(agcam,mode=mask)` and
+`cam(agcam,mode=box)`. Maps of wrong predictions are left out and counted, unless the run keeps them."""
 
 from __future__ import annotations
 
@@ -49,11 +46,8 @@ if TYPE_CHECKING:
 
 
 class Counted:
-    """Hundreds of whole numbers per sample for n samples, of which only sums are needed and kept.
-
-    places: (n,) rows among the numbers, -1 for a sample without any. read: returns the numbers, (k, K), or packed to
-    bits; called again for sums over other samples, such as those that also have a control.
-    """
+    """Hundreds of whole numbers per sample, of which only sums are needed. places: (n,) rows among the numbers, -1
+    without any. read: returns the numbers, (k, K), or packed to bits; called again for sums over other samples."""
 
     def __init__(self, metric: str, places: Rows, read: Callable[[], NDArray[Any]]) -> None:
         self.metric, self.places, self._read = metric, places, read
@@ -61,7 +55,6 @@ class Counted:
 
     @property
     def present(self) -> Rows:
-        """The samples that have numbers."""
         return np.flatnonzero(self.places >= 0)
 
     def figure(self, rows: Rows) -> Floats:
@@ -111,9 +104,7 @@ class Pooled:
         return shard.drop_columns([name for name in POOLED if name in shard.column_names])
 
     def of(self, column: str, rows: Rows, again: Callable[[], Pooled]) -> Counted | None:
-        """Return the numbers of some samples; None where no sample of the condition has any. again: takes all from the
-        shards.
-        """
+        """Return the numbers of some samples; None without any. again: takes all from the shards."""
         if not self._values[column]:
             return None
         present = np.concatenate(self._present[column])
@@ -143,8 +134,7 @@ _LOWER_IS_BETTER = {metric.name for metric in METRICS if metric.better < 0}
 _NEITHER_IS_BETTER = {metric.name for metric in METRICS if metric.better == 0}
 _OF_MAPS = {*_NEITHER_IS_BETTER, "infidelity"}  # what a constant map has not
 _HIT = "pointing_game"  # 0 or 1, but of a constant map, which hits by chance
-UNMOVED = 0.9
-"""A rank correlation: maps above it after the head is redrawn do not depend on the class."""
+UNMOVED = 0.9  # rank correlation above which maps after the head is redrawn do not depend on the class
 
 
 @dataclass(frozen=True)
@@ -165,9 +155,7 @@ def map_figures(
     keep: bool,
     flags: Sequence[str],
 ) -> Figures:
-    """Return the figures of a condition from its records, in one table. pooled: what was taken from them. shards: the
-    shards to take it from again. keep: count wrong predictions too.
-    """
+    """Return a condition's figures. shards: to take `pooled` from again. keep: count wrong predictions, too."""
 
     def again() -> Pooled:
         pooled = Pooled()
@@ -209,9 +197,7 @@ def map_figures(
 
 
 def map_rows(maps: Sequence[Figures]) -> Iterator[Result]:
-    """Yield condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and as
-    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample.
-    """
+    """Yield every score of a checkpoint's maps; `<metric>_over_control` is its paired lead over the best control."""
     for figures in maps:
         for key in figures.values:
             rows = _present(figures.values[key])
@@ -258,11 +244,7 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
 
 
 def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Result]:
-    """Yield the mean rank correlation and IoU with the clean map, for predictions that held, for those that fell, and
-    for all.
-
-    keep: count samples that are predicted wrong without the condition, too.
-    """
+    """Yield the means of all predictions, those that held, and those that fell. keep: count those wrong clean."""
     whole = table.filter(table["error"].is_null())
     read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
     if len(read) < len(whole):
@@ -294,7 +276,6 @@ def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
 
 
 def _present(values: Floats | Counted) -> Rows:
-    """Return the rows of the samples that have a figure."""
     return values.present if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
 
 
@@ -313,8 +294,6 @@ def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
 
 
 class MapSummary(Summary):
-    """Scores of maps, compared with those of controls, and how maps change with the images."""
-
     def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
         self.figures: list[Figures] = []
@@ -341,9 +320,7 @@ class MapSummary(Summary):
                 yield from self._supported(figures)
 
     def _supported(self, figures: Figures) -> Iterator[Result]:
-        """Yield scores of faithfulness, supported by the confidence of the model on all clean images: of the same kind
-        of sample, predicted right unless the run keeps maps of wrong predictions.
-        """
+        """Yield scores of faithfulness, supported by the confidence on clean images of the same kind."""
         reading, names = self.reading, ["sample_id", "error", "correct", "confidence"]
         if (reading.checkpoint, CLEAN.text) not in reading.run.units():
             return
@@ -386,8 +363,6 @@ def _columns(condition: str, metric: str) -> tuple[str, str, str]:
 
 
 class MapsAggregator(Aggregator):
-    """Records of maps into results."""
-
     words = VOCABULARY
 
     def summary(self, reading: RecordReader) -> Summary:
@@ -396,10 +371,7 @@ class MapsAggregator(Aggregator):
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield condition and metric of the scores that some sample of either side has, for all maps except controls.
-
-        A score that was not requested is null throughout a record.
-        """
+        """Yield the scores, not of controls, that some sample has; one not requested is null throughout."""
         for explained in filter(None, map(parse_explained, common)):
             if explained.is_control:
                 continue
@@ -415,11 +387,6 @@ class MapsAggregator(Aggregator):
                         yield key
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-        """Return a score for each sample whose clean image is predicted right and that has one.
-
-        Raises:
-            RunError: it is not a mean over samples, or there are no records.
-        """
         text, column, right = _columns(condition, metric)
         read = side.samples(text, [column, right])
         figures = read.columns[column]

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 class LedgerSummary(Summary):
-    """Why logits change under each condition, and what brings predictions back."""
-
     def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
@@ -59,8 +57,6 @@ def numbers(read: pa.Table) -> Iterator[Number]:
 
 
 class LedgerHeads(WatchedHeads):
-    """The heads by checkpoint and condition."""
-
     kind, lists = "ledger", LISTS
 
 
@@ -164,8 +160,6 @@ def _description(books: Heads) -> str:
 
 
 class LogitLedgerAggregator(Aggregator):
-    """Records of ledger into results."""
-
     words = VOCABULARY
 
     def summary(self, reading: RecordReader) -> Summary:
@@ -177,11 +171,6 @@ class LogitLedgerAggregator(Aggregator):
         yield from ((text, metric.name) for text in common for metric in ANSWERS)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-        """Return a figure for each sample that has it: what comes back is one of predictions that changed.
-
-        Raises:
-            RunError: there are no records, or no such metric.
-        """
         names = [number.name for number in METRICS if number.paired]
         if metric not in names:
             raise not_paired(condition, metric, names)
@@ -197,8 +186,6 @@ AGGREGATOR = LogitLedgerAggregator()
 
 
 class LogitLedgerPresenter(Presenter):
-    """Results of ledger for people."""
-
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:

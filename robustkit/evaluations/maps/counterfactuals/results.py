@@ -47,9 +47,6 @@ class CounterfactualsAggregator(ListedAggregator):
             yield Result(condition, metric.name, *mean_of(values[known]), flags)
 
     def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
-        """Return the figure of the samples that are predicted right as they are; of all where it is whether the changed
-        image is predicted right.
-        """
         if metric == RIGHT.name:
             return super().of_samples(side, condition, "correct")
         of = [*_MASSES] if metric == CHANGE.name else [metric]
@@ -72,8 +69,6 @@ AGGREGATOR = CounterfactualsAggregator()
 
 
 class CounterfactualsPresenter(ListedPresenter):
-    """Results of counterfactuals for people."""
-
     words, section_title, first, optional = VOCABULARY, "Changed images", "what is changed", (BEFORE, CHANGE)
     chief, counted = (FLIPPED,), FLIPPED
     note = (

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ....common.intervals import Floats
 
 _WHY = {"object": "have no object that is known", "background": "have no background, or no object that is known"}
-"""Why an image may lack a region; of any other it is the map."""
 
 
 class RegionsAggregator(ListedAggregator):
@@ -52,7 +51,6 @@ class RegionsAggregator(ListedAggregator):
         yield Result(condition, LEAD.name, (gained - lost) / of, of, *of_outcomes(gained, lost, of), flags)
 
     def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
-        """Return the figure of each sample; what is kept, of those that are predicted right as they are."""
         names = ["correct", "clean_correct", AREA.name, *["random_correct"] * (metric == LEAD.name)]
         read = side.samples(condition, names)
         figures, counted = read.columns["correct"], which_count(condition, read.columns[AREA.name])
@@ -67,8 +65,6 @@ AGGREGATOR = RegionsAggregator()
 
 
 class RegionsPresenter(ListedPresenter):
-    """Results of regions for people."""
-
     words = VOCABULARY
     section_title, first, template = "Region noise", "region", "regions"
     chief, counted, signed = (KEPT, LEAD), ACCURACY, (LEAD,)

@@ -44,8 +44,6 @@ AGGREGATOR = TwoObjectsAggregator()
 
 
 class TwoObjectsPresenter(ListedPresenter):
-    """Results of two objects for people."""
-
     words, section_title, first, chief, counted = VOCABULARY, "Two objects", "map", (SHARE,), SHARE
     note = (
         "A map is asked for the class of each of two objects in turn. Share: of what it has in both objects, the part "
