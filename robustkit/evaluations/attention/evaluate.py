@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from ...attention.apply import attention_kind, attention_layers, capturable_layers, capture
 from ...attention.logit_decomposition import softmax_slope
+from ...common.plugins import Plugin
+from ...common.randomness import SampleRng
 from ...errors import ModelError
+from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ..family import Evaluator, family_of
 from ..inputs import inputs_under
@@ -21,11 +24,6 @@ from ..interface import Cost
 from ..records import Layer, encode_layers
 from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import COLUMN_NAMES, LISTS, VOCABULARY
-
-if TYPE_CHECKING:
-    from ...common.plugins import Plugin
-    from ...common.randomness import SampleRng
-    from ...protocol.card import Card
 
 Columns = dict[str, list[Any]]
 Looked = tuple[Tensor, Columns, tuple[Layer, ...]]  # logits of samples, their columns, the layers watched
@@ -60,12 +58,11 @@ def check_watchable(network: nn.Module, name: str, option: str) -> None:
     try:
         capturable_layers(network)
     except ModelError:
-        kind = attention_kind(network)
-        why = "it has no attention" if kind == "none" else "its attention is of a kind that is not understood"
-        why = why if kind in ("none", "other") else "it attends within windows"
+        known = {"none": "it has no attention", "other": "its attention is of a kind that is not understood"}
+        why = known.get(attention_kind(network), "it attends within windows")
         raise ModelError(
             f"{name}: there is nothing for {option} to watch, {why}; expected a model whose attention formula is known "
-            f"(ViT, DeiT, BEiT, CrossViT of timm, "
+            "(ViT, DeiT, BEiT, CrossViT of timm, "
             "torch.nn.MultiheadAttention, ViTs of transformers); leave {option} out, or audit it apart"
         ) from None
 
@@ -112,8 +109,7 @@ def _measured(
 
 
 def _joined(parts: Sequence[Tensor], samples: int) -> Tensor:
-    sizes = {len(part) for part in parts}
-    if sizes != {samples}:
+    if (sizes := {len(part) for part in parts}) != {samples}:
         raise ModelError(
             f"attention of {max(sizes)} parts in a batch of {samples} samples; expected one map per sample"
         )
@@ -129,8 +125,7 @@ class UnderEvaluator(Evaluator):
 
     def watched(self, subject: EvaluatedModel, batch: Batch, size: int, watch: Callable[[slice], Looked]) -> Evaluation:
         """Return the columns of a batch. watch: returns logits, columns and layers of at most `size` samples."""
-        columns: Columns = {}
-        layers: tuple[Layer, ...] = ()
+        columns, layers = Columns(), tuple[Layer, ...]()
         for place, part in batch.parts(size):  # an attack may have had the whole shard
             logits, own, layers = watch(place)
             for name, values in (subject.score(logits, part) | subject.distance(None, len(part)) | own).items():

@@ -14,18 +14,16 @@ import numpy as np
 from ...common.intervals import Floats, bootstrap
 from ...display.table import TextTable
 from ...errors import DamagedRecord
-from ..aggregate import FEWEST, Gatherer, RecordReader, Result, readable_rows
+from ...runs.folder import RunFolder
+from ...runs.manifest import Manifest
+from ..aggregate import FEWEST, Gatherer, RecordReader, Result, column_of, readable_rows
 from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
-from ..records import Layer, decode_layers, head_name, not_paired
+from ..records import CheckpointRecords, Compared, Layer, PerSample, decode_layers, head_name, not_paired
 from .condition import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ...runs.folder import RunFolder
-    from ...runs.manifest import Manifest
-    from ..records import CheckpointRecords, Compared, PerSample
 
 EXPLOSION = 100.0
 """A |logit| above which a head is flagged: tau of QK-Clip (Moonshot 2025). From 64 on bfloat16 has steps of 0.5, which
@@ -127,8 +125,7 @@ class HeadSums:
             raise DamagedRecord(f"{self.where}: records of other layers than the rest; delete them and run again")
         values = np.stack([figures[name] for name in self.lists])
         finite = np.isfinite(values)
-        kept = np.where(finite, values, 0)
-        odd = np.logical_not(finite.all(axis=0))
+        odd, kept = np.logical_not(finite.all(axis=0)), np.where(finite, values, 0)
         self.n += values.shape[1]
         self.lost += int(odd.any(axis=1).sum())
         self._broken += odd.sum(axis=0)
@@ -140,8 +137,7 @@ class HeadSums:
         import pyarrow.compute as pc
 
         lists = column.combine_chunks()
-        fine = lists.null_count == 0 and pc.all(pc.equal(pc.list_value_length(lists), width)).as_py()
-        if not fine:
+        if lists.null_count or not pc.all(pc.equal(pc.list_value_length(lists), width)).as_py():
             raise DamagedRecord(f"{self.where}: a record without a figure for each head; delete it and run again")
         values: Floats = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
         return values.reshape(len(lists), width)
@@ -196,10 +192,7 @@ class Sampled:
     def of(cls, read: pa.Table) -> Sampled:
         empty = np.full(len(read), math.nan)
         there = set(read.column_names)
-        columns = [
-            read[name].to_numpy(zero_copy_only=False).astype(np.float64) if name in there else empty
-            for name in COLUMN_NAMES
-        ]
+        columns = [column_of(read, name) if name in there else empty for name in COLUMN_NAMES]
         return cls(read["sample_id"].combine_chunks(), np.stack(columns, axis=1))
 
     def minus(self, other: Sampled) -> Floats:
@@ -218,9 +211,7 @@ def attention_rows(
 ) -> Iterator[Result]:
     """Yield the means; `<metric>_change` is the difference from the clean images, paired by sample."""
     lines = [*flags, *(heads.flags if heads else ())]
-    parts = [("", sampled.values)]
-    if clean is not None:
-        parts.append(("_change", sampled.minus(clean)))
+    parts = [("", sampled.values), *([] if clean is None else [("_change", sampled.minus(clean))])]
     for suffix, values in parts:
         for place, (value, low, high) in enumerate(_means(values)):
             yield Result(condition, COLUMN_NAMES[place] + suffix, value, len(values), low, high, lines)
@@ -249,9 +240,8 @@ class AttentionSummary(Summary):
     def add(self, condition: str) -> list[Result]:
         reading = self.reading
         sums = HeadSums(reading.run.shard_path(reading.checkpoint, condition, 0).parent)
-        table, _ = reading.joined(
-            map(sums.taken, reading.shards(condition, (*COLUMN_NAMES, *LISTS, "sample_id", "error")))
-        )
+        shards = reading.shards(condition, (*COLUMN_NAMES, *LISTS, "sample_id", "error"))
+        table, _ = reading.joined(map(sums.taken, shards))
         sampled = Sampled.of(readable_rows(table))
         heads, flags = sums.heads(), reading.flags(condition, table)
         if isinstance(kept := reading.gatherers.get(WatchedHeads), WatchedHeads):
@@ -268,9 +258,7 @@ _FORMS = {
     "strongest_key": ("strongest key, %", 100, 1),
     "softmax_slope": ("softmax slope", 1, 3),
 }
-HEADINGS = {
-    m.name: _FORMS.get(m.name, (m.label, 1, 2)) for m in MEANS if m.name != "attention_entropy"
-}  # factor, decimals
+HEADINGS = {m.name: _FORMS.get(m.name, (m.label, 1, 2)) for m in MEANS if m.name != "attention_entropy"}
 _LAYERS = (
     ("largest_logits", "largest |logit|", 1, 1),
     ("query_norms", "query norm", 1, 1),
@@ -328,10 +316,8 @@ def _cell(change: Mapping[str, Any] | None, value: Mapping[str, Any] | None, fac
 def _number(value: float, decimals: int, sign: str = "") -> str:
     if not math.isfinite(value):
         return "nan"
-    if abs(value) >= 1e6:
-        return f"{value:{sign}.3g}"
     if abs(value) >= 1e3:
-        return f"{value:{sign},.0f}"
+        return f"{value:{sign}.3g}" if abs(value) >= 1e6 else f"{value:{sign},.0f}"
     return f"{round(value, decimals) + 0.0:{sign}.{decimals}f}"  # no -0.00
 
 

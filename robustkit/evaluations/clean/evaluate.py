@@ -6,18 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ...common.randomness import SampleRng
+from ...protocol.condition import Condition
 from ..family import Evaluator
-from ..subject import Batch, EvaluatedModel, Evaluation, show_pixels
+from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
 from .condition import VOCABULARY
-
-if TYPE_CHECKING:
-    from ...common.randomness import SampleRng
-    from ...protocol.condition import Condition
-    from ..subject import Shown
 
 _FEW = 4  # samples that are asked alone
 _APART, _ROUNDED = 0.002, 0.1  # change of a figure that rounding does not explain, in float32 and below it
@@ -31,8 +28,7 @@ def depends_on_batch(
     its inverted mirror image, too. done: what came out for the batch. ask: evaluates another one."""
     if batch.inputs.ndim < 3:  # of documents, whose windows make batches of their own
         return ()
-    alone = [part for _, part in batch.parts(1)][:_FEW]
-    alone = [replace(part, keep=()) for part in alone]
+    alone = [replace(part, keep=()) for _, part in batch.parts(1)][:_FEW]
     together: Mapping[str, Sequence[Any]] = done.columns
     if len(batch) == 1:
         own = batch.inputs
@@ -76,7 +72,6 @@ class CleanEvaluator(Evaluator):
         done = super().evaluate(subject, batch, condition, rng)
         if subject.asked_alone:
             return done
-
         subject.asked_alone = True
         ask = partial(super().evaluate, subject, condition=condition, rng=rng)
         return replace(done, notes=(*done.notes, *depends_on_batch(subject, batch, done, ask)))

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from cam.localisation import (
 from cam.sensitivity import Squares, cascade, head_correlation, hide_squares, infidelity, sensitivity
 
 from ...common.determinism import seeded
+from ...common.plugins import Plugin
 from ...common.randomness import SampleRng
 from ...data.dataset import Sample
 from ...errors import ModelError
@@ -46,9 +47,6 @@ from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import MODES, PLAIN, SCORES, VOCABULARY, MapSpec, explained_of
 from .methods import EVERY_EXPLAINER, FULL, Chosen, as_numbers, map_of_class, map_with_logits
 from .truth import Located
-
-if TYPE_CHECKING:
-    from ...common.plugins import Plugin
 
 
 class MapEvaluator(Evaluator):
@@ -65,10 +63,10 @@ def explainer_of(subject: EvaluatedModel, method: str, options: Chosen = ()) -> 
     return kind(subject.exact, **taken, **as_numbers(method, options))
 
 
-def control_map(method: str, inputs: Tensor, rng: SampleRng) -> cam.Explanation:
+def control_map(method: str, inputs: Tensor, rng: SampleRng, target: Tensor | None = None) -> cam.Explanation:
     control = EVERY_EXPLAINER[method]
     assert issubclass(control, Control)
-    return control().explain(inputs, rng=rng)
+    return control().explain(inputs, target, rng=rng)
 
 
 def nothing_of(subject: EvaluatedModel) -> Tensor:
@@ -159,28 +157,20 @@ def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -
 
 
 def explain(
-    subject: EvaluatedModel,
-    inputs: Tensor,
-    samples: Sequence[Sample],
-    labels: Tensor | None,
-    wanted: MapSpec,
-    rng: Any,
-    located: Sequence[Located | None],
-) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
+    subject: EvaluatedModel, inputs: Tensor, batch: Batch, labels: Tensor | None, wanted: MapSpec, rng: SampleRng
+) -> tuple[Tensor, Columns, Tensor]:
     """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space."""
-    target = labels if wanted.target == "label" else None
+    target, samples = labels if wanted.target == "label" else None, batch.samples
     if not wanted.is_control:
         explanation = _maps(subject, inputs, target, wanted, rng)
     else:
         answers = clean_answers(subject, samples, inputs)
-        control = EVERY_EXPLAINER[wanted.method]
-        assert issubclass(control, Control)
-        alone = control().explain(inputs, answers.argmax(dim=1) if target is None else target, rng=rng)
+        alone = control_map(wanted.method, inputs, rng, answers.argmax(dim=1) if target is None else target)
         explanation = replace(alone, logits=answers)
-    columns: dict[str, list[Any]] = {
+    columns: Columns = {
         "target": subject.classes(explanation.target),
         "degenerate": explanation.degenerate.tolist(),
-        **_located(subject, samples, explanation.maps, located, wanted),
+        **_located(subject, samples, explanation.maps, batch.truths, wanted),
     }
     if wanted.faithfulness != "none":
         shared = shared_by_maps(subject, samples, inputs, canvas=wanted.faithfulness == "all")
@@ -207,8 +197,8 @@ def _of_maps(
     wanted: MapSpec,
     shared: Mapping[str, Any],
     squares: Squares,
-    rng: Any,
-) -> dict[str, list[Any]]:
+    rng: SampleRng,
+) -> Columns:
     """Return the scores of `faithfulness=all`; those of dependence on the model and sensitivity not for controls."""
     maps, target = explanation.maps, explanation.target
     areas = insertion_deletion(subject.exact, inputs, maps, target, **shared)
@@ -241,11 +231,11 @@ def stability(
     subject: EvaluatedModel,
     clean: Tensor,
     shown: Tensor,
-    samples: Sequence[Sample],
+    batch: Batch,
     labels: Tensor | None,
     wanted: MapSpec,
-    rng: Any,
-) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
+    rng: SampleRng,
+) -> tuple[Tensor, Columns, Tensor]:
     """Return the logits (B, K) of the images shown, how maps of the same class differ, and the maps (B, H, W)."""
     before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted, rng)
     after = _maps(subject, shown, before.target, wanted, rng)
@@ -253,7 +243,7 @@ def stability(
     columns = {
         "target": subject.classes(before.target),
         "degenerate": lost.tolist(),
-        "clean_correct": subject.correct(predicted, samples),
+        "clean_correct": subject.correct(predicted, batch.samples),
         "held": (after.logits.argmax(dim=1) == predicted).tolist(),
         "rank_correlation": _finite(rank_correlation(before.maps, after.maps)),
         "map_iou": _finite(iou_at(before.maps, after.maps, wanted.threshold).masked_fill(lost, math.nan)),
@@ -268,7 +258,7 @@ def _maps(subject: EvaluatedModel, inputs: Tensor, target: Tensor | None, wanted
 
 def _located(
     subject: EvaluatedModel, samples: Sequence[Sample], maps: Tensor, located: Sequence[Located | None], wanted: MapSpec
-) -> dict[str, list[Any]]:
+) -> Columns:
     """Return how maps (B, H, W) agree with the truth; of controls, what was found for another checkpoint."""
     key: Hashable = None
     if wanted.is_control:
@@ -282,20 +272,18 @@ def _located(
     return columns
 
 
-def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: float) -> dict[str, list[Any]]:
-    marked = [index for index, entry in enumerate(located) if entry is not None and bool(entry.mask.any())]
-    columns: dict[str, list[Any]] = {}
+def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: float) -> Columns:
+    if all(entry is None for entry in located):
+        return {}
+    marked = {index: entry for index, entry in enumerate(located) if entry is not None and bool(entry.mask.any())}
+    columns: Columns = {}
 
     def put(name: str, values: Sequence[Any]) -> None:
         column = columns.setdefault(name, [None] * len(located))
         for index, value in zip(marked, values, strict=True):
             column[index] = value
 
-    places = [entry for entry in located if entry is not None]
-    if not places:
-        return {}
-    whole = [entry for entry in (located[index] for index in marked) if entry is not None]
-    maps = maps[marked]
+    whole, maps = list(marked.values()), maps[list(marked)]
     masks = torch.stack([entry.mask for entry in whole]) if whole else torch.zeros(0, *maps.shape[1:], dtype=torch.bool)
     for mode in MODES:
         scores = score(maps, masks, threshold, mode)
@@ -346,34 +334,28 @@ class MapsEvaluator(Evaluator):
         alone = map_with_logits(spec.method, spec.options)
         if (under := condition.under) is not None:
             return alone * 2 + family_of(under.name).evaluator.cost(under, card, classes)
-        again = map_of_class(spec.method, spec.options)
         constant, tested = spec.method == FULL, spec.faithfulness == "all"
-        total = alone
-        if spec.faithfulness != "none" and not constant:
-            total = total + ABPC
+        total = alone + ABPC if spec.faithfulness != "none" and not constant else alone
         if tested:
             road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
-            total = total + AREAS + road + (Cost(0) if spec.is_control else again * AGAIN)
-        if constant:
-            total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
-        return total
+            again = Cost(0) if spec.is_control else map_of_class(spec.method, spec.options) * AGAIN
+            total = total + AREAS + road + again
+        return total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0)) if constant else total
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         wanted, under = explained_of(condition), condition.under
         assert wanted is not None
-        labelled = all(sample.label >= 0 for sample in batch.samples)
-        labels = subject.labels(batch.samples) if labelled else None
+        labels = subject.labels(batch.samples) if all(sample.label >= 0 for sample in batch.samples) else None
         inputs = subject.inputs(batch.inputs)
         if under is None:
-            logits, columns, maps = explain(subject, inputs, batch.samples, labels, wanted, rng, batch.truths)
+            logits, columns, maps = explain(subject, inputs, batch, labels, wanted, rng)
             rows = subject.score(logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
             return Evaluation(rows | columns, pictures=subject.pictures(batch, heat=maps))
         shown = inputs_under(subject, batch, under)
-        merged: dict[str, list[Any]] = {}
-        pictures: dict[str, Picture] = {}
+        merged, pictures = Columns(), dict[str, Picture]()
         for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
             label = None if labels is None else labels[place]
-            logits, columns, maps = stability(subject, inputs[place], shown[place], part.samples, label, wanted, rng)
+            logits, columns, maps = stability(subject, inputs[place], shown[place], part, label, wanted, rng)
             pictures |= subject.pictures(part, heat=maps)
             rows = subject.score(logits, part) | subject.distance(None, len(part)) | columns
             for name, values in rows.items():

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
-from ..aggregate import RecordReader, Result, readable_rows
+from ..aggregate import RecordReader, Result, Results, readable_rows
 from ..family import Aggregator, Presenter, Summary
 from ..interface import ShortRow
 from ..metrics import Metric, SummaryRow, by_checkpoint, figure_cell
@@ -19,7 +19,6 @@ from ..records import CheckpointRecords, PerSample, not_paired
 if TYPE_CHECKING:
     from ...common.intervals import Floats
     from ...runs.manifest import Manifest
-    from ..aggregate import Results
     from ..family import Looks
 
 

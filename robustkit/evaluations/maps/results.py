@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from ...protocol.condition import CLEAN, part_of
 from ..aggregate import FEWEST, RecordReader, Result, Rows, column_of, readable_rows
 from ..estimation import supported_rows
 from ..family import Aggregator, Summary
-from ..records import CheckpointRecords, PerSample, not_paired
+from ..records import CheckpointRecords, Compared, PerSample, not_paired
 from .condition import (
     ASSUMED_BOXES,
     FAITHFUL,
@@ -40,9 +40,6 @@ from .condition import (
     parse_explained,
     parts_of,
 )
-
-if TYPE_CHECKING:
-    from ..records import Compared
 
 
 class Counted:
@@ -175,23 +172,18 @@ def map_figures(
         lines.append(f"{read - len(chosen)} of {read} samples are predicted wrong and left out of the scores of maps")
     elif labelled and not right[rows].all():
         lines.append("maps of wrong predictions count, too")
-    if broken := pc.sum(chosen["degenerate"]).as_py() or 0:
+    if broken := pc.sum(chosen["degenerate"]).as_py():
         lines.append(f"{broken} of {len(chosen)} maps are constant or not finite; they count as all 0")
     values: dict[tuple[str, str], Floats | Counted] = {}
     base = replace(explained, under="").text
     names = set(chosen.column_names)
-    for mode in MODES:
-        for score in SCORES:
-            if f"{mode}_{score}" in names:
-                values[of_mode(explained, mode), f"cam_{score}"] = column_of(chosen, f"{mode}_{score}")
-    for column, metric in PLAIN.items():
-        if column in names:
-            values[base, metric] = column_of(chosen, column)
+    keys = {f"{mode}_{score}": (of_mode(explained, mode), f"cam_{score}") for mode in MODES for score in SCORES}
+    keys |= {column: (base, metric) for column, metric in PLAIN.items()}
+    values |= {key: column_of(chosen, column) for column, key in keys.items() if column in names}
     for column, metric in POOLED.items():
         if (counted := pooled.of(column, rows, again)) is not None:
             values[base, metric] = counted
-    lost = (pc.sum(chosen["vanished_boxes"]).as_py() or 0) if "vanished_boxes" in names else 0
-    if lost:
+    if "vanished_boxes" in names and (lost := pc.sum(chosen["vanished_boxes"]).as_py()):
         lines.append(f"{lost} boxes lie outside the crop and are left out")
     return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
 
@@ -199,11 +191,10 @@ def map_figures(
 def map_rows(maps: Sequence[Figures]) -> Iterator[Result]:
     """Yield every score of a checkpoint's maps; `<metric>_over_control` is its paired lead over the best control."""
     for figures in maps:
-        for key in figures.values:
-            rows = _present(figures.values[key])
+        for key, values in figures.values.items():
+            rows = _present(values)
             if not len(rows):
                 continue
-            values = figures.values[key]
             value, low, high = _estimate(_drawn(values, key[1], rows), len(rows), key[1])
             if key[1] == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
                 low, high = wilson(int(values[rows].sum()), len(rows))
@@ -220,7 +211,7 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Result]:
 
 def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures]) -> Iterator[Result]:
     """Yield the lead over the best control, which is chosen again in every resample."""
-    sign = -1 if key[1] in _LOWER_IS_BETTER else 1
+    sign, rows = -1 if key[1] in _LOWER_IS_BETTER else 1, _present(figures.values[key])
     rivals: dict[str, Floats | Counted] = {}
     for other in maps:
         other_key = (key[0].replace(figures.explained.text[:-1], other.explained.text[:-1], 1), key[1])
@@ -230,7 +221,6 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
     if key[1] == "cam_pixel_accuracy" and "full" in rivals:
         # The score of a map that marks no pixel, which wins where objects are small.
         rivals["nothing"] = 1 - np.asarray(rivals["full"])
-    rows = _present(figures.values[key])
     for values in rivals.values():
         rows = np.intersect1d(rows, _present(values))
     if not rivals or not len(rows):
@@ -252,11 +242,9 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
         flags = [*flags, f"{left} are predicted wrong and left out of the scores of maps"]
     held = pc.fill_null(read["held"], False).to_numpy()
     groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
-    broken = pc.sum(read["degenerate"]).as_py() or 0
-    lines = [
-        *flags,
-        *([f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out"] if broken else []),
-    ]
+    lines = [*flags]
+    if broken := pc.sum(read["degenerate"]).as_py():
+        lines.append(f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out")
     for column in ("rank_correlation", "map_iou"):
         values = column_of(read, column)
         for suffix, group in groups.items():
@@ -283,8 +271,7 @@ def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
     """Return the metric on the samples, followed by its R bootstrap replicates if it has an interval: (1 + R,)."""
     if isinstance(values, Counted):
         return values.figure(rows)
-    n = len(rows)
-    chosen = values[rows]
+    n, chosen = len(rows), values[rows]
 
     def mean(counts: Floats) -> Floats:
         return counts @ chosen / n
@@ -295,8 +282,7 @@ def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
 
 class MapSummary(Summary):
     def __init__(self, reading: RecordReader) -> None:
-        self.reading = reading
-        self.figures: list[Figures] = []
+        self.reading, self.figures = reading, list[Figures]()
 
     def add(self, condition: str) -> Iterable[Result]:
         reading, explained, pooled = self.reading, parse_explained(condition), Pooled()
@@ -329,15 +315,13 @@ class MapSummary(Summary):
             clean = clean.filter(clean["correct"].fill_null(True))
         for metric in FAITHFUL:
             values = figures.values.get((figures.explained.text, metric.name))
-            if values is None or isinstance(values, Counted):
-                continue
-            table = pa.table({"sample_id": figures.ids, metric.name: values})
-            others = clean.select(["sample_id", "confidence"])
-            yield from supported_rows(figures.explained.text, metric, table, CLEAN.text, others, figures.flags)
+            if isinstance(values, np.ndarray):
+                table = pa.table({"sample_id": figures.ids, metric.name: values})
+                others = clean.select(["sample_id", "confidence"])
+                yield from supported_rows(figures.explained.text, metric, table, CLEAN.text, others, figures.flags)
 
 
 _LOCALISED = ("cam_pixel_accuracy", "cam_iou", "cam_dice")  # precision and recall follow them too closely
-_COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
 
 
 def _keys(explained: MapSpec) -> list[tuple[str, str]]:
@@ -352,13 +336,12 @@ def _columns(condition: str, metric: str) -> tuple[str, str, str]:
     parts = parts_of(condition)
     assert parts is not None
     explained, mode = parts
-    if explained.under:
-        names = [score.name for score in STABILITY]
-    else:
-        names = [f"cam_{name}" for name in SCORES] if mode else list(PLAIN.values())
+    scored = [f"cam_{name}" for name in SCORES] if mode else list(PLAIN.values())
+    names = [score.name for score in STABILITY] if explained.under else scored
     if metric not in names:
         raise not_paired(condition, metric, names)
-    column = f"{mode}_{metric.removeprefix('cam_')}" if mode else _COLUMN_OF.get(metric, metric)
+    plain = {name: column for column, name in PLAIN.items()}.get(metric, metric)
+    column = f"{mode}_{metric.removeprefix('cam_')}" if mode else plain
     return explained.text, column, "clean_correct" if explained.under else "correct"
 
 

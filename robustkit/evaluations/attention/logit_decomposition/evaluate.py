@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
 from ....attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Ledger, ledger
+from ....common.randomness import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...inputs import inputs_under
 from ...interface import Cost
@@ -16,10 +18,6 @@ from ...records import Layer
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import Looked, UnderEvaluator
 from .condition import CHANGE, LISTS, METRICS, VOCABULARY
-
-if TYPE_CHECKING:
-    from ....common.randomness import SampleRng
-    from ....protocol.card import Card
 
 LEDGER: dict[str, pa.DataType] = {
     **{metric.name: pa.float32() for metric in METRICS},

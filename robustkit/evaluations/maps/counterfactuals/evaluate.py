@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -13,15 +13,13 @@ import cam
 from cam.localisation import energy_inside
 
 from ....common.randomness import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
 from ..evaluate import MapEvaluator, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import VOCABULARY
-
-if TYPE_CHECKING:
-    from ....protocol.card import Card
 
 COLUMNS: dict[str, pa.DataType] = {
     "clean_prediction": pa.int32(),

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from ....common.intervals import Floats
 from ...aggregate import Result, column_of, mean_of, share_of
-from ...records import CheckpointRecords
+from ...records import CheckpointRecords, Compared
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
-
-if TYPE_CHECKING:
-    from ....common.intervals import Floats
-    from ...records import Compared
 
 _MASSES = ("mass_before", "mass_after")
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
 from ....common.randomness import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
 from ..evaluate import MapEvaluator, control_map, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import OF_MAP, RANDOM, VOCABULARY
-
-if TYPE_CHECKING:
-    from ....protocol.card import Card
 
 SPREAD = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.8}  # of pixels' range; 5 keeps nothing
 

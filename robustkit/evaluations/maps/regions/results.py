@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from ....common.differences import of_outcomes
+from ....common.intervals import Floats
 from ...aggregate import Result, column_of, mean_of, share_of
 from ...records import CheckpointRecords
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import ACCURACY, AREA, KEPT, KEPT_RANDOM, LEAD, VOCABULARY, given_of, which_count
-
-if TYPE_CHECKING:
-    from ....common.intervals import Floats
 
 _WHY = {"object": "have no object that is known", "background": "have no background, or no object that is known"}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -11,15 +9,13 @@ from torch import Tensor
 from cam.registry import CONTROLS
 
 from ....common.randomness import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import MapEvaluator, control_map, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import VOCABULARY
-
-if TYPE_CHECKING:
-    from ....protocol.card import Card
 
 COMPARED = ("centre", "random")
 COLUMNS: dict[str, pa.DataType] = {

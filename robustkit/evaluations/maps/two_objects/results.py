@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ...aggregate import Result, column_of, mean_of, share_of
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import ASKED, FOUND, LEADS, OTHER, SHARE, VOCABULARY
-
-if TYPE_CHECKING:
-    pass
 
 
 class TwoObjectsAggregator(ListedAggregator):
