@@ -63,7 +63,7 @@ def check_watchable(network: nn.Module, name: str, option: str) -> None:
         raise ModelError(
             f"{name}: there is nothing for {option} to watch, {why}; expected a model whose attention formula is known "
             "(ViT, DeiT, BEiT, CrossViT of timm, "
-            "torch.nn.MultiheadAttention, ViTs of transformers); leave {option} out, or audit it apart"
+            f"torch.nn.MultiheadAttention, ViTs of transformers); leave {option} out, or audit it apart"
         ) from None
 
 

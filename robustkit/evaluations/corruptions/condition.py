@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import corruptions
@@ -100,7 +99,7 @@ EVERY_CORRUPTION: Registry[type[corruptions.Corruption]] = Registry(
 def categories() -> dict[str, tuple[str, ...]]:
     """Return the corruptions of each category; those of plug-ins are the last one, `plug-ins`."""
     brought = tuple(plugin.name for plugin in declared("corruptions"))
-    return {**CATEGORIES, **({"plug-ins": brought} if brought else {})}
+    return CATEGORIES | ({"plug-ins": brought} if brought else {})
 
 
 def category_of(name: str) -> str:
@@ -144,7 +143,7 @@ def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, of_frost: str
         return f"{name}({inside})" if inside else name
 
     whole = [name for name, members in SETS.items() if within(members, by_name)]
-    names = [text(name) for name in whole]
+    names = list(map(text, whole))
     for name, members in SETS.items():
         severities = {tuple(sorted(by_name.get(member, ()))) for member in members}
         some = severities.pop()
@@ -315,15 +314,9 @@ def parse_corrupted(text: str) -> Corrupted | None:
     return Corrupted(form[1], int(severity), **given)
 
 
-def corruption_condition(corrupted: Corrupted) -> Condition:
-    return Condition(
-        "corruption",
-        corrupted.text,
-        payload=corrupted,
-        group=corrupted.mean.text,
-        level=corrupted.severity,
-        released=corrupted.released,
-    )
+def corruption_condition(part: Corrupted) -> Condition:
+    group, level = part.mean.text, part.severity
+    return Condition("corruption", part.text, payload=part, group=group, level=level, released=part.released)
 
 
 def corrupted_of(condition: Condition) -> Corrupted | None:
@@ -350,7 +343,7 @@ def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[
             yield replace(example, texture=texture), [(part.name, part.severity) for part in fitting]
 
 
-def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
+def _means_of(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
     for name in corruption_names():
         named = replace(example, name=name)
         for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
@@ -374,12 +367,10 @@ def conditions_of(mean: str) -> list[str]:
 def shares_of(condition: str) -> dict[str, float]:
     """Return the conditions that a result is over and their shares: means are over severities, then corruptions."""
     texts = [condition]
-    if set_of(condition):
+    if set_of(condition) or (condition.startswith("corruption(") and "severity=" not in condition):
         texts = conditions_of(condition)
     elif several := _SOME_SEVERITIES.search(condition):
         texts = [condition.replace(several[1], severity, 1) for severity in several[1].split("+")]
-    elif condition.startswith("corruption(") and "severity=" not in condition:
-        texts = conditions_of(condition)
     of_one = Counter(text.partition(",")[0] for text in texts)
     return {text: 1 / len(of_one) / of_one[text.partition(",")[0]] for text in texts}
 
@@ -403,8 +394,7 @@ def _in_table(text: str) -> str:
 
 
 def possible_means(texts: Iterable[str]) -> Iterator[str]:
-    every = (means_of_shares(example, members) for example, members in by_definition(texts))
-    yield from dict.fromkeys(chain.from_iterable(every))
+    yield from dict.fromkeys(text for each in by_definition(texts) for text in _means_of(*each))
 
 
 def in_short(texts: Iterable[str]) -> list[str]:
@@ -437,12 +427,7 @@ def _is_fixed(name: str) -> bool:
 class CorruptionWords(Vocabulary):
     name = "corruptions"
     presenter_in = "tables"
-    defaults: ClassVar[Mapping[str, str]] = {
-        "preset": "imagenet",
-        "variant": "hendrycks",
-        "source": "memory",
-        "texture": "photographs",
-    }
+    defaults: ClassVar[Mapping[str, str]] = {each.name: str(each.default) for each in fields(Corrupted)[2:]}
     telling = ("severity",)
     in_means = True
     metrics = METRICS
@@ -498,17 +483,11 @@ class CorruptionWords(Vocabulary):
             parse_corrupted(_SEVERAL.sub(r"severity=\1", f"corruption({','.join([of, *pattern.pairs])})"))
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
-        given = pattern.given
-        yield from ("--attacks", "none", "--corruptions", asked(pattern))
+        given, name = pattern.given, pattern.what or pattern.name
+        inside = ",".join(f"{key}={given[key]}" for key in ("severity", "texture") if key in given)
+        yield from ("--attacks", "none", "--corruptions", f"{name}({inside})" if inside else name)
         options = {"preset": "--constants", "variant": "--variant"}
-        yield from (word for key, name in options.items() if key in given for word in (name, given[key]))
-
-
-def asked(pattern: ConditionPattern) -> str:
-    """Return a corruption, or a set, as `--corruptions` names it."""
-    name = pattern.what or pattern.name
-    inside = ",".join(f"{key}={pattern.given[key]}" for key in ("severity", "texture") if key in pattern.given)
-    return f"{name}({inside})" if inside else name
+        yield from (word for key, option in options.items() if key in given for word in (option, given[key]))
 
 
 VOCABULARY = CorruptionWords()

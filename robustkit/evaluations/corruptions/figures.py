@@ -91,8 +91,8 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
     names = labels((bars.checkpoint for bars in group), 22)
     points = [point for bars in group for point, _ in bars.bars.values()]
     highest = max(1.0, *(point.high if math.isfinite(point.high) else point.value for point in points))
-
     reference = "the dashed line is the clean one" if any(bars.clean for bars in group) else "100 % is the clean mIoU"
+    listed = list_some([_words(bars, names[bars.checkpoint]) for bars in group])
 
     def paint(canvas: Canvas) -> None:
         grid = panels(canvas, len(group), sharex=True, sharey=True)
@@ -114,8 +114,7 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
         title,
         20 + (66 + 17 * len(rows)) * -(-len(group) // 2),
         paint,
-        alt=f"{what.capitalize()} by corruption. "
-        f"{list_some([_words(bars, names[bars.checkpoint]) for bars in group])}.",
+        alt=f"{what.capitalize()} by corruption. {listed}.",
         caption=f"{what.capitalize()}, mean over severities, with 95 % intervals; {reference}.",
         name=" ".join(bars.checkpoint for bars in group),
     )

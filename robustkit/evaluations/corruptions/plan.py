@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -89,15 +90,13 @@ def plan_corruptions(
         return Plan()
     if tree is not None:
         if (constants, variant) != ("auto", "hendrycks"):
-            raise ProtocolError(
-                f"constants {constants!r}, variant {variant!r}: released files are read as they are; leave both out"
-            )
+            both = f"constants {constants!r}, variant {variant!r}"
+            raise ProtocolError(f"{both}: released files are read as they are; leave both out")
         return _released(wanted, dataset, tree)
     for height, width in input_sizes:
         if min(height, width) < SMALLEST:
-            raise DataError(
-                f"the model takes {width}x{height} pixels; corruptions are defined from {SMALLEST}x{SMALLEST} on"
-            )
+            smallest = f"{SMALLEST}x{SMALLEST}"
+            raise DataError(f"the model takes {width}x{height} pixels; corruptions are defined from {smallest} on")
     lines = []
     if constants == "auto":
         constants, line = choose_constants(native_size(dataset), input_sizes)
@@ -138,11 +137,9 @@ def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple
 def native_size(dataset: Dataset) -> tuple[int, int] | None:
     """Return (height, width) of the first image that can be read, before any resize."""
     for sample in dataset.samples[:20]:
-        try:
+        with suppress(BadImageError):
             width, height = dataset.image(sample).size
-        except BadImageError:
-            continue
-        return height, width
+            return height, width
     return None
 
 
@@ -158,10 +155,8 @@ def _released(wanted: dict[str, tuple[int, ...]], dataset: Dataset, tree: Corrup
         else:
             parts.append(part)
     if not parts:
-        raise DataError(
-            f"{tree.root} holds nothing of what was asked: {'; '.join(list(left_out.values())[:3])}; "
-            f"it holds {', '.join(tree.present)}"
-        )
+        why = "; ".join(list(left_out.values())[:3])
+        raise DataError(f"{tree.root} holds nothing of what was asked: {why}; it holds {', '.join(tree.present)}")
     digests, released = {}, {}
     for part in parts:
         digests[part.text], sizes = _read(dataset.samples, tree, part)

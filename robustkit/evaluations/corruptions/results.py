@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.intervals import Floats, bootstrap, calibration_error
+from ...runs.manifest import Manifest
 from ..aggregate import RecordReader, Result
 from ..family import Aggregator, Overview
 from ..records import CheckpointRecords, Compared, PerSample, common_ids
@@ -31,8 +32,6 @@ from .condition import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from ...runs.manifest import Manifest
 
 ALEXNET: dict[str, float] = {
     "gaussian_noise": 0.886428,
@@ -74,6 +73,11 @@ class CorruptionSample:
         same = like is not None and like.ids.equals(ids)
         return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags))
 
+    @property
+    def calibration(self) -> float:
+        finite = np.isfinite(self.confidence)
+        return calibration_error(self.confidence[finite].astype(np.float64), 1.0 - self.wrong[finite])
+
     def take(self, rows: NDArray[np.int64]) -> CorruptionSample:
         ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
         return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
@@ -97,12 +101,10 @@ def _of_corruptions(
 ) -> Iterator[Result]:
     for name in corruption_names():
         five = [samples[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in samples]
-        if len(five) < 5:
-            continue
-        weights = {"mean_error": [0.2] * 5}
-        if name in ALEXNET and not why_no_mce:
-            weights["ce"] = [0.2 / ALEXNET[name]] * 5
-        yield from _means(replace(example, name=name).mean.text, five, weights, expected)
+        if len(five) == 5:
+            ce = {"ce": [0.2 / ALEXNET[name]] * 5} if name in ALEXNET and not why_no_mce else {}
+            text = replace(example, name=name).mean.text
+            yield from _means(text, five, {"mean_error": [0.2] * 5} | ce, expected)
 
 
 def _of_set(
@@ -157,15 +159,9 @@ def _means(
     if losses:
         shares = next(iter(weights.values()))
         nll = sum(w * float(c.nll.astype(np.float64).mean()) for w, c in zip(shares, conditions, strict=True))
-        ece = sum(w * _calibration(c) for w, c in zip(shares, conditions, strict=True))
+        ece = sum(w * c.calibration for w, c in zip(shares, conditions, strict=True))
         yield Result(text, "nll", nll, n, math.nan, math.nan, flags)
         yield Result(text, "ece", ece, n, math.nan, math.nan, flags)
-
-
-def _calibration(outcome: CorruptionSample) -> float:
-    finite = np.isfinite(outcome.confidence)
-    sure, right = outcome.confidence[finite].astype(np.float64), 1.0 - outcome.wrong[finite]
-    return calibration_error(sure, right)
 
 
 def merged_flags(conditions: Iterable[Any]) -> list[str]:
@@ -196,9 +192,8 @@ def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[Corruptio
 def why_no_mce(manifest: Manifest) -> str:
     """Return why AlexNet's errors are not a yardstick for a run's images; empty where they are."""
     data = manifest.data
-    if data.layout != "imagenet" or data.classes != 1000:
-        return f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.name}"
-    return ""
+    known = data.layout == "imagenet" and data.classes == 1000
+    return "" if known else f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.name}"
 
 
 def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -231,12 +226,11 @@ class MeanErrors(Overview):
 
     def rows(self) -> Iterator[Result]:
         manifest = self.reading.manifest
-        described = manifest.checkpoint(self.reading.checkpoint)
-        size, trees = described.preprocessing.input_size, manifest.corrupted.released
-        rows = corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest))
-        for condition, metric, value, n, low, high, flags in rows:
-            released = [trees[text] for text in conditions_of(condition) if text in trees]
-            yield Result(condition, metric, value, n, low, high, [*flags, *tree_doubts(condition, size, released)])
+        size = manifest.checkpoint(self.reading.checkpoint).preprocessing.input_size
+        trees = manifest.corrupted.released
+        for row in corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest)):
+            released = [trees[text] for text in conditions_of(row.condition) if text in trees]
+            yield row._replace(flags=[*row.flags, *tree_doubts(row.condition, size, released)])
 
 
 def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:

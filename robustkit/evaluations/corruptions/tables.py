@@ -58,8 +58,7 @@ def _worst_mean(cells: Cells, metric: str, sign: int) -> SummaryRow | None:
 
 def _set(condition: str) -> str:
     """Return the set of corruptions that a mean is over; empty for other conditions."""
-    name = kind_of(condition)
-    return name if name in SETS else ""
+    return name if (name := kind_of(condition)) in SETS else ""
 
 
 def _is_single(condition: str) -> bool:
@@ -68,10 +67,8 @@ def _is_single(condition: str) -> bool:
 
 
 def _at(row: SummaryRow | None, headline: Metric, start: str) -> str:
-    if row is None:
+    if row is None or (part := parse_corrupted(row["condition"])) is None:
         return ""
-    part = parse_corrupted(row["condition"])
-    assert part is not None
     value = percent(1 - row["value"]) if headline.binary else f"{headline.word} {percent(row['value'])}"
     return f"{start} {part.label} at severity {part.severity} with {value}"
 
@@ -98,9 +95,8 @@ class CorruptionTable:
 
     @property
     def source(self) -> str:
-        where = "corrupted in memory after resize and crop"
-        if "source=released" in self.definition:
-            where = "released files"
+        released = "source=released" in self.definition
+        where = "released files" if released else "corrupted in memory after resize and crop"
         words = {"preset=cifar": "CIFAR-10-C's constants", "variant=bethgelab": "the code of imagecorruptions"}
         return ", ".join([where, *(said for key, said in words.items() if key in self.definition)])
 

@@ -4,31 +4,26 @@ level deeper. A sample's id is its path below a severity, which is the clean ima
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor
 
 from corruptions.registry import CATEGORIES
 
+from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, open_dataset
 from ...data.images import read_image, to_pixels
 from ...data.layouts import Sample
 from ...data.sources import FolderSource, is_image_name, list_folder
 from ...errors import BadImageError, DataError
+from ...protocol.condition import Condition
 from .condition import Corrupted, corruption_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from PIL import Image
-    from torch import Tensor
-
-    from ...common.preprocessing import Preprocessing
-    from ...protocol.condition import Condition
-    from ..subject import Reader
 
 _SEVERITIES = (1, 2, 3, 4, 5)
 _Listing = dict[str, tuple[str, ...]]  # the names of the images of one folder, by their stem
@@ -58,9 +53,8 @@ class CorruptedTree:
             if _holds_something(root / folder / str(severity))
         }
         if not folders:
-            raise DataError(
-                f"{root}: no corruption in it; expected folders such as fog/3/<class>/<file> or weather/fog/3/..."
-            )
+            expected = "folders such as fog/3/<class>/<file> or weather/fog/3/..."
+            raise DataError(f"{root}: no corruption in it; expected {expected}")
         return cls(root, folders, _strangers(root, {folder for _, folder in corruptions}))
 
     @property
@@ -82,12 +76,11 @@ class CorruptedTree:
 
     def read(self, sample_id: str, name: str, severity: int) -> bytes:
         """Return the sample's whole file. Raises BadImageError where it is missing, or cannot be read."""
-        path = self.path(sample_id, name, severity)
-        if path is None:
+        if (path := self.path(sample_id, name, severity)) is None:
             raise BadImageError(f"{name}/{severity}/{sample_id}: no such file in {self.root}")
         return FolderSource(str(self.root)).read(path)
 
-    def reader(self, condition: Condition, preprocessing: Preprocessing) -> Reader:
+    def reader(self, condition: Condition, preprocessing: Preprocessing) -> Callable[[Sample], Tensor]:
         part = condition.payload
         assert isinstance(part, Corrupted)
 
@@ -120,8 +113,7 @@ class CorruptedTree:
                     names = [entry.name for entry in entries if is_image_name(entry.name)]
             except OSError:
                 names = []
-            key = frozenset(names)
-            if key not in self._shared:
+            if (key := frozenset(names)) not in self._shared:
                 listing: _Listing = {}
                 for name in sorted(names):
                     listing[_stem(name)] = (*listing.get(_stem(name), ()), name)
