@@ -39,23 +39,16 @@ SCORES = {
     ("road", ""): "ROAD",
     ("insertion_auc", ""): "insertion",
     ("deletion_auc", ""): "deletion ↓",
-}
-"""The metric and mode of the scores that are drawn; the tables have all."""
+}  # metric and mode of the scores that are drawn; the tables have all
 
 
 def score_called(metric: str, mode: str, only_boxes: bool) -> str:
-    """Return what a score of `SCORES` is called. only_boxes: whether there are no masks, so that pixels are compared
-    with boxes.
-    """
     return "IoU with boxes" if only_boxes and (metric, mode) == ("cam_iou", "mask") else SCORES[metric, mode]
 
 
 @dataclass(frozen=True)
 class Score:
-    """One score of the maps of one checkpoint. kind: the parameters that the methods share, as in a condition.
-
-    score: of `SCORES`. points: by method, those of interest first, then the controls.
-    """
+    """A score of a checkpoint's maps. kind: the parameters that methods share. points: by method, controls last."""
 
     checkpoint: str
     kind: str
@@ -64,7 +57,6 @@ class Score:
 
 
 def scores(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[Score]:
-    """Return the scores of all checkpoints, in the order of `SCORES`. only_boxes: whether there are no masks."""
     by_score: dict[tuple[str, str, str], dict[str, Point]] = {}
     for row in results:
         parts = parts_of(row["condition"])
@@ -79,7 +71,6 @@ def scores(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> li
 
 
 def _place(called: str) -> tuple[int, str]:
-    """Return where a method stands among all, with options after without."""
     return method_names().index(called.partition("(")[0]), called
 
 
@@ -132,7 +123,6 @@ def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterato
 
 
 def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
-    """Return limits that contain all figures and intervals, with a margin."""
     every = [bound for entry in rivals for p in entry.points.values() for bound in (p.value, p.low, p.high)]
     finite = [bound for bound in every if math.isfinite(bound)]
     pad = 0.06 * (max(finite) - min(finite)) or 0.05
@@ -152,20 +142,16 @@ def _description(score: str, rivals: Sequence[Score], names: Mapping[str, str]) 
     return f"{score.replace(' ↓', ', lower is better')}. {list_some(sentences)}."
 
 
-ONE_SIDED = ("cam_precision", "cam_recall")
-"""Scores that a map reaches by marking everything, or nearly nothing: a lead in one is not shown without the other."""
+ONE_SIDED = ("cam_precision", "cam_recall")  # reached by marking all, or nearly nothing: a lead in one is not shown
 STABLE_HEADINGS = ("under", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
 
 
 def is_of_maps(condition: str) -> bool:
-    """Whether a row of the summary belongs to the tables of this module."""
     return condition.startswith(("cam(", "stability("))
 
 
 def map_tables(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[TextTable]:
-    """Return the tables of all checkpoints, from the rows of the summary, under titles without their names. only_boxes:
-    whether there are no masks.
-    """
+    """Return the tables of all checkpoints, under titles without their names. only_boxes: there are no masks."""
     by_checkpoint: dict[str, list[Mapping[str, Any]]] = {}
     for row in results:
         if is_of_maps(row["condition"]):
@@ -198,14 +184,9 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool
 
 
 def _scores(
-    checkpoint: str,
-    title: str,
-    headings: Mapping[str, str],
-    part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]],
+    checkpoint: str, title: str, headings: Mapping[str, str], part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]]
 ) -> Iterator[TextTable]:
-    """Yield a table with one column per method, the controls last and without intervals; below each score its lead over
-    the best control.
-    """
+    """Yield a table with a column per method, controls last; below each score its lead over the best control."""
     used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
     if not used:
         return
@@ -239,7 +220,6 @@ _LEAD = "  – "  # begins the row of a lead over the control that it names
 
 
 def map_grids(tables: Sequence[TextTable]) -> list[Grid]:
-    """Return the tables of all checkpoints side by side, those of the same scores together."""
     groups: dict[str, list[Part]] = {}
     for table in tables:
         headings, rows = table.headings, table.rows
@@ -292,12 +272,9 @@ def _and(words: Sequence[str]) -> str:
 
 
 class MapsPresenter(Presenter):
-    """Results of maps for people."""
-
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        """Yield condition and metric of the scores of each map of clean images, without controls."""
         drawn = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
         for text, metric in keys:
             parts = parts_of(text)
@@ -305,7 +282,6 @@ class MapsPresenter(Presenter):
                 yield text, metric
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        """Yield whether maps are better than the best control, by the scores in `LEADS`."""
         boxes = only_boxes(manifest)
         leads: dict[str, dict[str, list[str]]] = {}
         for metric, mode in LEADS:
@@ -338,7 +314,6 @@ class MapsPresenter(Presenter):
         yield from support_tables(results, is_of_maps)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        """Yield the scores in `LEADS` for the short table of a run, each before its lead over the best control."""
         boxes = only_boxes(manifest)
         for text in texts:
             parts = parts_of(text)

@@ -1,8 +1,5 @@
-"""Where the object of a sample is: boxes and masks of files or of the data set itself, in the frame of the model.
-
-Boxes and masks are in the pixels of the upright image, which is what the model sees: turned as its EXIF data say. What
-fits the stored image as well, while nothing says which is meant, is left out.
-"""
+"""Where objects are: boxes and masks in the pixels of the upright image, turned as its EXIF data say, moved into the
+model's frame. What fits the stored image as well, while nothing says which is meant, is left out."""
 
 from __future__ import annotations
 
@@ -50,9 +47,9 @@ _UPRIGHT, _STORED = "upright", "stored"
 
 @dataclass(frozen=True)
 class Located:
-    """mask: (H, W) bool, the union of the boxes where only these are known. boxes: (n, 4), around the mask's outer
-    contours where only that is known. vanished: boxes that were cropped away. objects: (2, H, W) bool, of an image that
-    shows two. changed: makes the image with one thing changed, of a sample that has such images."""
+    """mask: (H, W) bool, the union of boxes where only these are known. boxes: (n, 4), else around the outer contours.
+    vanished: boxes cropped away. objects: (2, H, W) bool, of an image that shows two. changed: makes the changed
+    image."""
 
     mask: Tensor
     boxes: Tensor
@@ -63,9 +60,8 @@ class Located:
 
 @dataclass(frozen=True)
 class Altered:
-    """A changed image in the frame of the model. pixels: (3, H, W) uint8. mask: (H, W) bool. label: of the new image.
-    other: the class whose colour or outline was put in; -1 for none.
-    """
+    """In the model's frame: pixels (3, H, W) uint8, mask (H, W) bool. label: the new one. other: class put in, or
+    -1."""
 
     pixels: Tensor
     mask: Tensor
@@ -75,9 +71,8 @@ class Altered:
 
 @dataclass(frozen=True)
 class Truth:
-    """The ground truth of a data set. boxes: annotations by sample id. masks: files, likewise. digest: SHA-256 over all
-    that was read and the sample it belongs to; empty if the data set itself has the truth. void: whether the largest
-    number in masks is void."""
+    """boxes: annotations, masks: files, by sample id. digest: SHA-256 of all that was read and its samples; empty if
+    the data set itself has the truth. void: whether the largest number in masks is void."""
 
     dataset: Dataset
     boxes: Mapping[str, Annotation] = field(default_factory=dict)
@@ -88,15 +83,11 @@ class Truth:
 
     @property
     def is_known(self) -> bool:
-        """Whether the object of some sample is known."""
         return bool(self.boxes or self.masks) or self.dataset.mask(self.dataset.samples[0]) is not None
 
     def locate(self, sample: Sample, preprocessing: Preprocessing) -> Located | None:
-        """Return the object in the frame that the model sees; None where nothing is known of it.
-
-        Raises:
-            BadImageError: the image's size or its mask cannot be read, or the mask or annotation is of another size.
-        """
+        """Return the object in the model's frame, None where unknown. Raises BadImageError where the image or its mask
+        cannot be read, or the mask or annotation is of another size."""
         frame, mode, share = preprocessing.input_size, preprocessing.crop_mode, preprocessing.crop_pct
         if sample.id in self.masks:
             path = self.masks[sample.id]
@@ -141,16 +132,9 @@ class Truth:
 
 
 def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | Path | None = None) -> Truth:
-    """Open the ground truth for the samples of a data set, in the pixels of their upright images.
-
-    boxes: a CSV of boxes, or a folder of ILSVRC XML files. masks: a folder of mask images (see `object_mask`), of the
-    images' sizes. What belongs to a sample has its path except for the suffix; or its stem alone, where no other sample
-    and no other box or mask has that stem.
-
-    Raises:
-        DataError: files that cannot be read, hold no box or mask of any sample, empty masks only, a box outside its
-            image, or a name that may mean two samples.
-    """
+    """Open the truth. boxes: a CSV, or a folder of ILSVRC XML. masks: a folder of images (`object_mask`), of the
+    images' sizes. Each belongs to the sample of its path, or of its stem, where unique. Raises DataError for bad
+    files."""
     if boxes is not None and masks is not None:
         raise DataError(f"boxes {boxes} and masks {masks}: expected one of the two")
     try:
@@ -198,12 +182,8 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
 def _placed(
     annotations: Mapping[str, Annotation], sizes: Mapping[str, Sizes], place: Path
 ) -> tuple[dict[str, Annotation], list[str]]:
-    """Return annotations in the pixels of the upright images, and lines for the user; without those of which it is open
-    whether they are of stored or of upright pixels. sizes: of images that can be read.
-
-    Raises:
-        DataError: an annotation states another size than that of its image, and of other proportions, or all are open.
-    """
+    """Return annotations in upright pixels without those that may be of either, and lines for the user. sizes: of
+    readable images. Raises DataError where a stated size is of other proportions than the image, or all are open."""
     readings = {sample: _readings(annotations[sample], found) for sample, found in sizes.items()}
     for sample, ways in readings.items():
         if not ways:
@@ -352,7 +332,6 @@ class _Look:
     any_object: bool = True
 
     def is_empty(self, void: bool) -> bool:
-        """Whether there is no object. void: whether 255 is none in this set."""
         alone = self.mask is not None and self.mask.values in ((255,), (65535,))
         return not self.any_object or (void and alone)
 
@@ -375,7 +354,6 @@ def _look(path: Path) -> _Look:
 
 
 def _sizes(dataset: Dataset, known: Collection[str]) -> dict[str, Sizes]:
-    """Return the sizes of the images that are known and can be read, by sample id."""
     found = {}
     for sample in dataset.samples:
         if sample.id in known:

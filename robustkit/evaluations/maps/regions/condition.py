@@ -60,15 +60,12 @@ TERMS = (
 
 KIND = "region-noise"
 LOCATED, OF_MAP, RANDOM = ("object", "background"), ("map-top", "map-bottom"), "random"
-"""Regions that need to know where the object is, those of a map, and the one of neither."""
 REGIONS = (*LOCATED, *OF_MAP, RANDOM)
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
 class RegionWords(MapWords):
-    """A region of each image, and how much noise drowns it. map: the explainer, whose own options may stand with it.
-    share: of the pixels of the image, not RISE's.
-    """
+    """share: of the pixels of the image, not RISE's."""
 
     name = "regions"
     in_sentence = "with {}"
@@ -77,11 +74,7 @@ class RegionWords(MapWords):
     terms = TERMS
 
     def parse(self, text: str) -> Condition:
-        """Return the condition. Its draws are the same for all regions and severities, so that they share their noise.
-
-        Raises:
-            ProtocolError: an unknown region or parameter, one that the region does not have, or a value out of range.
-        """
+        """Return the condition, whose draws are the same for all regions and severities, which share their noise."""
         plain, options = split_options(text, "agcam", kept=self.parameters)
         kind, given = parse_parameters(plain, self.parameters)
         region, share, severity = str(given["region"]), Fraction(str(given["share"])), given["severity"]
@@ -132,24 +125,16 @@ VOCABULARY = RegionWords()
 
 
 def given_of(text: str) -> dict[str, str]:
-    """Return the parameters in a canonical text."""
     return dict(item.split("=", 1) for item in text.partition("(")[2].rstrip(")").split(","))
 
 
 def which_count(text: str, area: np.ndarray) -> np.ndarray:
-    """Return whether images count: those that have the region, and another place where a random one may be.
-
-    area: (n,), the shares of the images that it takes.
-    """
+    """Return whether images count: with the region, and another place for a random one. area: (n,) shares."""
     return (area > 0) & ((area < 1) | (given_of(text)["region"] == RANDOM))
 
 
 def parse_regions(asked: str | Sequence[str]) -> tuple[Condition, ...]:
-    """Return the conditions of a list, each once: `object,map-top(map=rollout,share=0.3,severity=4)`.
-
-    Raises:
-        ProtocolError: as `parse` does, or nothing is in the list.
-    """
+    """Return the conditions of a list, `object,map-top(map=rollout,share=0.3,severity=4)`, each once."""
     conditions = dict[Condition, None]()
     for part in split_list(asked):
         name, inside = split_condition(part)
