@@ -53,8 +53,7 @@ class Result(NamedTuple):
     flags: list[str]
 
 
-Number = tuple[str, float, int, float, float]
-"""A metric, its value, n, and the ends of its interval."""
+Number = tuple[str, float, int, float, float]  # A metric, its value, n, and the ends of its interval
 
 Rows = NDArray[np.int64]
 
@@ -131,9 +130,7 @@ def record_flags(
 
 
 def competing_classes(manifest: Manifest, checkpoint: CheckpointEntry) -> int:
-    """Return among how many classes a checkpoint chooses: all that it has, except on data where only some
-    compete.
-    """
+    """Return among how many classes a checkpoint chooses: its own, except on data where only some compete."""
     return manifest.data.classes if manifest.data.layout in ("imagenet-a", "imagenet-r") else checkpoint.num_classes
 
 
@@ -202,13 +199,10 @@ class RecordReader:
         return self.run.shards(self.checkpoint, condition, columns)
 
     def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[str]]:
-        """Return the table of a condition, and how its attack deviated from its settings, each deviation once."""
         return joined(shards, self.unread)
 
     def flags(self, condition: str, table: pa.Table, claimed: str = "") -> list[str]:
-        """Return the flags of a condition's records, `table`, that do not depend on the family. claimed: as of
-        `record_flags`.
-        """
+        """Return a condition's flags that do not depend on the family, from `table`; claimed: as in `record_flags`."""
         flags = record_flags(table, readable_rows(table), self.manifest, self.checkpoint, condition, claimed)
         return [*flags, *self._of_setup]
 
@@ -225,7 +219,6 @@ Gathering = TypeVar("Gathering", bound=Gatherer)
 
 
 def gatherers_of(kinds: Iterable[type[Gatherer]], manifest: Manifest) -> dict[type[Gatherer], Gatherer]:
-    """Return a gatherer of each kind, still empty."""
     return {kind: kind(manifest) for kind in kinds}
 
 
@@ -263,7 +256,6 @@ class Results(Sequence[SummaryRow]):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What run.json holds."""
         return self.run.manifest
 
     @cached_property
@@ -282,7 +274,6 @@ class Results(Sequence[SummaryRow]):
         return [{"sample_id": name, "error": self.unread[name]} for name in sorted(self.unread)]
 
     def changed(self, change: Callable[[SummaryRow], SummaryRow]) -> Results:
-        """Return the same with other rows."""
         return Results(self.run, [change(row) for row in self.rows], self.unread, self.gatherers)
 
     def gathered(self, kind: type[Gathering]) -> Gathering:

@@ -36,7 +36,6 @@ class Flag:
 
     @property
     def line(self) -> str:
-        """All of it: `vit, clean: normalisation was assumed`."""
         subject = ", ".join(filter(None, (self.who, self.where)))
         return f"{subject}: {self.text}" if subject else self.text
 
@@ -52,11 +51,7 @@ class Flagged:
 
 
 def flags_of(results: Results, of: Callable[[str], bool] = lambda condition: True) -> list[Flag]:
-    """Return each doubt once. of: whether those of a condition are wanted.
-
-    What is unfinished is left out, since all that shows a run says so first; so is which classes a condition leaves
-    out, where a mean over several says it.
-    """
+    """Return each doubt once, without what is unfinished and what a mean repeats. of: whose flags are wanted."""
     repeated = {
         (name, share)
         for name, cells in results.cells.items()
@@ -78,7 +73,6 @@ def flags_of(results: Results, of: Callable[[str], bool] = lambda condition: Tru
 
 
 def flag_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
-    """Return each doubt of `flags_of` as a line."""
     return tuple(flag.line for flag in flags_of(results, of))
 
 
@@ -93,9 +87,7 @@ def of_family(name: str) -> Callable[[str], bool]:
 
 
 def raised_flags(every: Iterable[Flagged], called: Mapping[str, str]) -> list[Flag]:
-    """Return each doubt about results once. every: with those without a flag. called: the checkpoints, with what they
-    are called.
-    """
+    """Return each doubt about results, with and without flags, once. called: what the checkpoints are called."""
     seen: dict[str, dict[str, Levels]] = {}  # by flag and checkpoint
     reached: dict[str, Levels] = {}
     manifests: dict[str, Manifest] = {}
@@ -172,10 +164,9 @@ def _some(names: Sequence[str], what: str) -> str:
 
 @dataclass(frozen=True)
 class Gap:
-    """What an unfinished run lacks under a condition, or a group of them such as all severities of a corruption.
+    """What an unfinished run lacks under a condition or group: shards over all checkpoints, and samples with a record.
 
-    called: what people call the condition. missing, units: shards of samples, over all checkpoints. fewest, most:
-    samples that have a record, of the checkpoint and condition with the fewest and of that with the most.
+    fewest, most: samples, of the checkpoint and condition with the fewest and of that with the most.
     """
 
     called: str
@@ -186,7 +177,6 @@ class Gap:
 
     @property
     def samples(self) -> str:
-        """The number of samples that have a record, such as `64` or `0 to 64`."""
         return str(self.most) if self.fewest == self.most else f"{self.fewest} to {self.most}"
 
 
@@ -210,10 +200,7 @@ def gaps_of(run: RunFolder) -> list[Gap]:
 
 
 def unfinished_line(run: RunFolder, checkpoint: str | None = None) -> str:
-    """Return a line that says what a run lacks, and the command that completes it; empty for a finished one.
-
-    checkpoint: only what this one lacks.
-    """
+    """Return what a run, or one checkpoint, lacks, and the command that completes it; empty for a finished one."""
     missing, every = missing_units(run, checkpoint)
     what = "ends when its rules are decided" if run.manifest.is_sequential else "unfinished"
     return f"{what}: {missing} of {every} units are missing; {_completing(run)}" if missing else ""
@@ -227,7 +214,7 @@ def _completing(run: RunFolder) -> str:
 
 
 def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, int]:
-    """Return how many units of work have no record, and how many there are. checkpoint: only those of this one."""
+    """Return how many units of work have no record, and how many there are; of one checkpoint where it is given."""
     manifest = run.manifest
     wanted = manifest.names if checkpoint is None else [checkpoint]
     missing = sum(run.missing_units(name, condition) for name in wanted for condition in manifest.conditions)
@@ -235,9 +222,7 @@ def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, i
 
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
-    """Return lines on images with unprintable names, on what could not be evaluated, and on conditions without any
-    record.
-    """
+    """Return lines on unprintable names, on what could not be evaluated, and on conditions without any record."""
     return [*not_evaluated(run), *_without_records(run, checkpoint)]
 
 
@@ -259,7 +244,7 @@ def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
 
 
 class Chief(NamedTuple):
-    """A figure that sums up a run. why: in a few words."""
+    """A figure that sums up a run, and why, in a few words."""
 
     condition: str
     metric: str
@@ -267,11 +252,9 @@ class Chief(NamedTuple):
 
 
 def chief_figures(checkpoints: Iterable[Cells], metric: str) -> list[Chief]:
-    """Return the same few figures for all checkpoints of a run, families in the order of the results.
+    """Return the same few figures for all checkpoints, whose results are given; metric: the task's headline.
 
-    Where one of several conditions is taken, such as the strongest attack, it is the one for the mean over checkpoints.
-
-    checkpoints: the results of each. metric: the task's headline.
+    Of several conditions, such as the strongest attack, it is the one for the mean over checkpoints.
     """
     values: dict[tuple[str, str], list[float]] = {}
     for cells in checkpoints:

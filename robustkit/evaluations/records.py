@@ -47,9 +47,7 @@ class Layer:
 
 
 def head_name(layers: Sequence[Layer], place: int) -> str:
-    """Return `blocks.3.attn head 0` of the head at a place among those of all layers; heads are counted from 0, as
-    layers are.
-    """
+    """Return `blocks.3.attn head 0` of the head at a place among those of all layers; both are counted from 0."""
     for layer in layers:
         if place < layer.heads:
             return f"{layer.name} head {place}"
@@ -58,7 +56,6 @@ def head_name(layers: Sequence[Layer], place: int) -> str:
 
 
 def encode_layers(layers: Sequence[Layer]) -> bytes:
-    """Encode the layers for the metadata of a record."""
     return json.dumps([[layer.name, layer.heads, layer.keys] for layer in layers]).encode()
 
 
@@ -110,10 +107,7 @@ PerSample = tuple["pa.Array", Floats]
 
 @dataclass(frozen=True)
 class CheckpointRecords:
-    """A checkpoint of a run. What was read from its records is kept, so that each is read once.
-
-    memo: what a task keeps besides.
-    """
+    """A checkpoint of a run. What was read from its records is kept; memo: what a task keeps as well."""
 
     run: RunFolder
     checkpoint: str
@@ -124,12 +118,10 @@ class CheckpointRecords:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Its run's run.json."""
         return self.run.manifest
 
     @cached_property
     def described(self) -> CheckpointEntry:
-        """The checkpoint as run.json has it."""
         return self.manifest.checkpoint(self.checkpoint)
 
     @cached_property
@@ -138,7 +130,6 @@ class CheckpointRecords:
         return tuple(condition for name, condition in self.run.units() if name == self.checkpoint)
 
     def forget(self) -> None:
-        """Drop what was read."""
         for kept in (self._samples, self._absent, self._order, self.memo):
             kept.clear()
 
@@ -147,11 +138,7 @@ class CheckpointRecords:
         return self.run.table(self.checkpoint, condition, columns)
 
     def samples(self, condition: str, columns: Sequence[str]) -> Samples:
-        """Return at least these columns under a condition.
-
-        Raises:
-            RunError: there are no records, or they lack a column.
-        """
+        """Return at least these columns under a condition. Raises RunError where records or a column are missing."""
         kept, absent = self._samples.get(condition), self._absent.setdefault(condition, set())
         wanted = dict.fromkeys(columns)
         missing = [name for name in wanted if name not in absent and (kept is None or name not in kept.columns)]
@@ -198,7 +185,6 @@ def common_ids(ids: Sequence[pa.Array]) -> pa.Array:
 
 
 def nothing_common(first: CheckpointRecords, second: CheckpointRecords, condition: str) -> RunError:
-    """Return the error for two checkpoints whose records share no sample."""
     return RunError(
         f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no sample in common under {condition}; "
         "audit both again"
@@ -236,14 +222,11 @@ def aligned_outcomes(rights: Sequence[Outcomes]) -> list[Bools]:
 
 
 def sign_test(more: int, fewer: int) -> float:
-    """Return the probability that a fair coin gives at least `more` heads in `more + fewer` throws: McNemar's exact
-    test, one-sided.
-    """
+    """Return the chance of at least `more` heads in `more + fewer` throws of a fair coin: McNemar's exact."""
     return float(betainc(more, fewer + 1, 0.5)) if more else 1.0  # the tail of the binomial distribution
 
 
-ENOUGH = 4
-"""Shards for each process from which the conditions of a shard stay together."""
+ENOUGH = 4  # shards for each process from which the conditions of a shard stay together
 
 
 @dataclass(frozen=True)

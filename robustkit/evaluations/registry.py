@@ -74,7 +74,7 @@ def module_of(kind: str, name: str) -> Any:
 
 
 def kind_of(text: str) -> str:
-    """Return the kind of a condition by its text: the first word."""
+    """Return the first word of a condition's text."""
     return text.partition("(")[0]
 
 
@@ -92,14 +92,11 @@ def vocabularies() -> list[Vocabulary]:
 
 
 def words_of(text: str) -> Vocabulary:
-    """Return the vocabulary of a condition's family."""
     return vocabulary_of(kind_of(text))
 
 
 def name_of(text: str, place: Place, manifest: Named) -> str:
-    """Return what people call a condition of a run, in a place of its own or as the part of a sentence that says where
-    something was measured: `under fog`.
-    """
+    """Return what people call a condition of a run in a place, in a sentence as `under fog`."""
     words = words_of(text)
     name = words.label(text, place, manifest)
     return words.in_sentence.format(name) if place == "sentence" else name
@@ -179,11 +176,7 @@ def is_exactly(pattern: ConditionPattern, condition: str) -> bool:
 
 
 def check_condition(text: str) -> ConditionPattern:
-    """Check a condition of a rule and its names, and return it.
-
-    Raises:
-        ProtocolError: no such condition, parameter or value.
-    """
+    """Check a condition of a rule and return it. Raises ProtocolError where it, a parameter or value is unknown."""
     pattern = pattern_of(text)
     vocabulary_of(pattern.name).check(pattern, text, check_condition)
     return pattern

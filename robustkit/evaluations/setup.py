@@ -41,12 +41,9 @@ from .subject import Batch, EvaluatedModel, SampleSource
 STATED, MOST, SCENES = 64, 1024, 32
 """Images that are looked at, at most and at even distances: for a part that is stated and for a crop, for attention and
 normalisation that are assumed, and of a segmenter."""
-LOOKS = (32, 64, 128, 256, 512)
-"""Images after which an assumed part may be decided."""
-FIRST = 16
-"""Images on which every candidate is tried."""
-FORMULAS = 5
-"""Formulas of attention, about, that the tensors of a standard ViT allow besides its own."""
+LOOKS = (32, 64, 128, 256, 512)  # images after which an assumed part may be decided
+FIRST = 16  # images on which every candidate is tried
+FORMULAS = 5  # formulas of attention, about, that the tensors of a standard ViT allow besides its own
 COST = Cost(len(NORMALISATIONS) + 1 + FORMULAS)
 """Of one of these images: each normalisation, the other order of the channels, each formula."""
 CHECK = "set-up check"
@@ -58,9 +55,7 @@ _BATCH = 16
 
 
 def unsuited_reason(dataset: Dataset, scenes: bool) -> str:
-    """Return why the set-up cannot be checked on these images; empty where it can. scenes: they are labelled by masks,
-    not by samples.
-    """
+    """Return why these images cannot check a set-up; empty where they can. scenes: they are labelled by masks."""
     if len(dataset.samples) < FEWEST:
         return f"{len(dataset.samples)} images, and fewer than {FEWEST} tell nothing"
     return "some images have no label" if not scenes and any(s.label < 0 for s in dataset.samples) else ""
@@ -122,9 +117,8 @@ def check_setup(
 ) -> str:
     """Write which candidates of each part of the set-up are better than the one in use, as evidence on clean.
 
-    Of a part that is stated, a candidate that is not ahead on 16 images is dropped. decoded: reads the samples that can
-    be read. Return why nothing was written: too few images could be read, or the network failed, which its records will
-    say more about; empty where it was.
+    decoded: reads the samples that can be read. Return why nothing was written: too few images could be read, or the
+    network failed, as its records will say; empty where it was.
     """
     name = subject.classifier.identity.name
     scenes = "correct" not in subject.schema.names
@@ -181,9 +175,7 @@ def _checked(run: RunFolder, subject: EvaluatedModel, images: _Images, assumed: 
 
 
 def _fits(bench: Bench, start: Setup, assumed: Sequence[str], scenes: bool, guessing: float) -> list[PartFit]:
-    """Return what fits, part by part. Where another fits better, it is taken for the other parts, and all are looked at
-    once more.
-    """
+    """Return what fits, part by part; a better candidate is taken for the other parts, and all are looked at again."""
     parts = [*(["attention"] if bench.formulas else []), "normalisation", "channels"]
     parts += ["crop"] if "crop" in assumed and not scenes else []
     now, found = start, dict[str, PartFit]()

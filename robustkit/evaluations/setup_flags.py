@@ -26,17 +26,14 @@ Evidence = Mapping[str, Any]
 DECISIVE = ("attention", "normalisation")
 """The parts that change what a model is. A crop or an interpolation changes figures by little, so an assumed one is
 stated, and flagged only where another fits better."""
-FEWEST = 10
-"""Images below which nothing can be decided."""
+FEWEST = 10  # images below which nothing can be decided
 _BETTER, _UNKNOWN, _FITS = "another-fits-better", "cannot-tell", "fits"
 _LOOK = "robustkit inspect CHECKPOINT --data-dir DIR says what fits"
 
 
 @dataclass(frozen=True)
 class SetupPart:
-    """A part of the set-up of a checkpoint. source: who said so, in words. status: `stated`, `confirmed`, `assumed` or
-    `contradicted`. n: images that the check looked at, 0 without one.
-    """
+    """A part of a set-up: who said so, its status (stated, confirmed, assumed, contradicted), and n images checked."""
 
     name: str
     value: str
@@ -46,13 +43,13 @@ class SetupPart:
 
     @property
     def why(self) -> str:
-        """The source with the status: `assumed, our default; confirmed on 64 images`."""
+        """`assumed, our default; confirmed on 64 images`."""
         checked = {"confirmed": f"; confirmed on {self.n} images", "contradicted": "; another fits better"}
         return self.source + checked.get(self.status, "; not confirmed" if self.status == "assumed" else "")
 
 
 def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[SetupPart]:
-    """Return the parts of a set-up that have a source. evidence: what the check wrote on this checkpoint."""
+    """Return the parts of a set-up that have a source. evidence: of `check_setup`."""
     found, parts = {part["part"]: part for part in _parts(evidence)}, []
     for name, source in entry.sources.items():
         checked = found.get(name, {})
@@ -68,10 +65,7 @@ def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[Setup
 
 
 def setup_text(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> str:
-    """Return the whole set-up of a checkpoint in a line: each part with its value, its source and what data say.
-
-    Parts that have the same source and status share a bracket.
-    """
+    """Return the set-up of a checkpoint in a line; parts with the same source and status share a bracket."""
     entry = manifest.checkpoint(checkpoint)
     together: dict[str, list[str]] = {}
     for part in setup_parts(entry, evidence):
@@ -94,10 +88,10 @@ def setups_of(run: RunFolder) -> list[tuple[str, str]]:
 
 
 def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> list[str]:
-    """Return a flag for each part of the set-up that another candidate beats beyond chance, one for the decisive parts
-    that are assumed and not confirmed, and one where the check that the run asked for has left no evidence.
+    """Return a flag for each part that a candidate beats, one for decisive parts not confirmed, one for a missing
+    check.
 
-    evidence: what `check_setup` wrote; it may come from someone else, so what has another shape says nothing.
+    evidence: of `check_setup`; it may come from someone else, so what has another shape says nothing.
     """
     entry = manifest.checkpoint(checkpoint)
     parts = list(_parts(evidence))
@@ -150,10 +144,7 @@ def _why_unchecked(manifest: Manifest) -> str:
 
 
 def setup_notes(evidence: Evidence | None) -> list[str]:
-    """Return a line for each part in which another candidate is ahead of the one in use, but not beyond chance.
-
-    evidence: as of `setup_flags`.
-    """
+    """Return a line for each part whose better candidate may be chance. evidence: as of `setup_flags`."""
     open_parts = (part for part in _parts(evidence) if part.get("verdict") == _UNKNOWN and part.get("same") is False)
     return [
         "{part}: cannot tell {in_use} (in use) from {best}, which is ahead: NLL lower by {difference:.3f} "
@@ -165,10 +156,7 @@ def setup_notes(evidence: Evidence | None) -> list[str]:
 
 
 def guessing_flags(read: pa.Table, classes: int) -> list[str]:
-    """Return flags of clean records whose model is no better than one that knows nothing.
-
-    read: the rows of samples that could be read. classes: how many compete.
-    """
+    """Return flags of readable clean rows whose model is no better than one that knows nothing of its classes."""
     if not len(read) or classes < 2 or "nll" not in read.column_names:
         return []
     table = read.filter(read["nll"].is_valid())
@@ -194,10 +182,7 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
 
 
 def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> str:
-    """Return in words that the images of a class are predicted as one other class, each as its own; empty where not.
-
-    labels, predictions: (n,). A prediction counts as consistent where it is what most other images of its class get.
-    """
+    """Return in words that images of a class, each aside, are mostly predicted as one other class; empty where not."""
     if not len(labels) or labels.min() < 0 or predictions.min() < 0:
         return ""
     classes, rows = np.unique(labels, return_inverse=True)

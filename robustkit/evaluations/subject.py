@@ -41,22 +41,16 @@ class SampleSource(Protocol):
     def dataset(self) -> Dataset:
         """The samples, in the order of their shards."""
 
-    def reader(self, condition: Condition) -> Reader:
-        """Return the reader of samples for this condition."""
+    def reader(self, condition: Condition) -> Reader: ...
 
     def locate(self, sample: Sample, inputs: Tensor) -> Any:
-        """Return the truth of a sample in the frame of its input; None where it is not known.
-
-        Raises:
-            BadImageError: its mask cannot be read.
-        """
+        """Return the truth of a sample in the frame of its input, None if unknown. Raises BadImageError."""
 
 
 class ScoringModel(nn.Module):
     """A classifier as an attack under some card sees it: tensors of the card's space in, float32 logits out.
 
-    network: the bare network; pixels are normalised before it. dtype: of the pass. valid: the classes that compete,
-    (K,) on the device.
+    dtype: of the pass. valid: the classes that compete, (K,) on the device.
     """
 
     def __init__(self, classifier: Classifier, card: Card, dtype: torch.dtype, valid: Tensor | None) -> None:
@@ -75,10 +69,7 @@ class ScoringModel(nn.Module):
         return surrogates(network, self) if isinstance(network, nn.Module) and can_be_seen(network) else {}
 
     def key_loss(self, images: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
-        """Return the logits (B, K), and how far queries are drawn to the keys of boxes (B, 3).
-
-        Raises ModelError where attention is not understood.
-        """
+        """Return logits (B, K) and how far queries are drawn to the keys of boxes (B, 3). Raises ModelError."""
         network = self.network if isinstance(self.network, nn.Module) else self.classifier.network
         return key_loss(network, self, images, boxes, of_class)
 
@@ -94,11 +85,7 @@ class ScoringModel(nn.Module):
 
 
 def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return a copy for autocast to `dtype` whose large weights are already cast; for float32 the network itself.
-
-    Autocast casts weights that take no gradient again in each pass, which costs more than a small batch. The results
-    are the same to the bit.
-    """
+    """Return a copy for autocast whose large weights are cast once, not in each pass; the same results to the bit."""
     if dtype is torch.float32:
         return network
     copied = copy.deepcopy(network)
@@ -230,7 +217,7 @@ class EvaluatedModel:
         self.scorer = ScoringModel(self.classifier, card, torch.float16, competing) if autocast else self.exact
 
     def _placed(self, classifier: Classifier) -> Classifier:
-        """Return the classifier laid out in memory as its inputs are; before it moves to its device."""
+        """Return the classifier laid out in memory as its inputs are."""
         return classifier
 
     def steadily(self, what: str, rng: SampleRng, compute: Callable[[], T]) -> T:
@@ -290,9 +277,7 @@ class EvaluatedModel:
         return upload(torch.tensor([self._position(sample.label) for sample in samples]), self.settings.device)
 
     def accepted(self, samples: Sequence[Sample]) -> Tensor:
-        """Return the labels that count as right, as indices of the logits that compete: (B,), or (B, L) where a sample
-        has several. Smaller sets repeat one of theirs. On the host.
-        """
+        """Return the labels that count as right as indices of the competing logits, on the host: (B,), or (B, L)."""
         sets = [list(dict.fromkeys(map(self._position, sample.valid or (sample.label,)))) for sample in samples]
         width = max(map(len, sets), default=1)
         filled = torch.tensor([labels + labels[:1] * (width - len(labels)) for labels in sets])
@@ -314,7 +299,6 @@ class EvaluatedModel:
         return self.score((self.scorer if self.card.score_autocast else self.fast)(shown), batch)
 
     def _position(self, label: int) -> int:
-        """Return a class as an index of the logits that compete."""
         return label if self.valid is None else self._positions[label]
 
     def keep(self, condition: Condition, samples: Sequence[Sample], inputs: Tensor) -> None:
@@ -330,9 +314,7 @@ class EvaluatedModel:
         return kept[key]
 
     def answered(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the model's answers that a key names, made where they are not kept; all conditions of the current
-        shard share them.
-        """
+        """Return the answers that a key names, made where they are not kept; all conditions of a shard share them."""
         if key not in self._answered:
             self._answered[key] = make()
         answers: T = self._answered[key]
@@ -363,7 +345,6 @@ class EvaluatedModel:
         raise NotImplementedError
 
     def needs_truth(self, condition: Condition) -> bool:
-        """Whether the condition's rows need what is true of a sample beyond its label."""
         return condition.needs_truth
 
     def attack(self, condition: Condition, inputs: Tensor, batch: Batch, rng: SampleRng) -> AttackResult:
@@ -383,8 +364,7 @@ class EvaluatedModel:
         return {}
 
 
-SIDE = 224
-"""The longest side of a kept image; larger ones are shrunk."""
+SIDE = 224  # the longest side of a kept image; larger ones are shrunk
 MAP_SIDE = 64
 
 
@@ -409,7 +389,7 @@ class ImageSubject(EvaluatedModel):
         return to_unit_range(shown.float() - raw.to(shown.device).float())
 
     def pictures(self, batch: Batch, **parts: Tensor) -> dict[str, Picture]:
-        """Return pictures of the samples to keep, by id. parts: as `encode_picture` takes them, batched."""
+        """Return kept pictures by id. parts: as `encode_picture` takes them, batched."""
         return {
             sample.id: encode_picture(**{name: values[index] for name, values in parts.items()})
             for index, sample in enumerate(batch.samples)
@@ -418,9 +398,7 @@ class ImageSubject(EvaluatedModel):
 
 
 def encode_picture(image: Tensor | None = None, delta: Tensor | None = None, heat: Tensor | None = None) -> Picture:
-    """Return the picture of an image, (3, H, W) uint8 or floats in [0, 1]; of a change, (3, H, W) floats in pixels;
-    and of a map, (H, W) floats in [0, 1].
-    """
+    """Return pictures of (3, H, W) uint8 or [0, 1], of a change in pixels, and of a map (H, W) in [0, 1]."""
     return Picture(
         None if image is None else _webp(as_bytes(image), quality=80),
         None if delta is None else _webp(as_bytes(_stretched(delta)), quality=60),
@@ -443,9 +421,7 @@ def as_bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 
 
 def _webp(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], quality: int) -> bytes:
-    """Encode an image as WebP; a small one keeps every pixel, with little effort: more saves 7 % of the bytes for seven
-    times the time.
-    """
+    """Encode as WebP; a small image keeps every pixel, with little effort: more saves 7 % for seven times the time."""
     image, buffer = Image.fromarray(pixels), io.BytesIO()
     small = max(image.size) <= MAP_SIDE
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)

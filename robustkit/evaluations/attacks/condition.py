@@ -83,17 +83,13 @@ TERMS = (
 
 
 UNDER, _KIND = "under", "corruption"
-_OF_IT = ("severity", "preset", "variant", "texture", "source")
-"""Parameters of the corruption, which are no attack's."""
+_OF_IT = ("severity", "preset", "variant", "texture", "source")  # parameters of the corruption, which are no attack's
 
 
 def parted(text: str, given: Mapping[str, str], own: Container[str]) -> tuple[dict[str, str], Condition | None]:
-    """Return the attack's own parameters, and the corruption that the others name; None where they name none.
+    """Return the attack's own parameters, whose names are `own`, and the corruption that the others name, if any.
 
-    text: of the whole condition. given: its parameters. own: the names of the attack's.
-
-    Raises:
-        ProtocolError: there is no such corruption or severity, or its images cannot be attacked.
+    Raises ProtocolError where there is no such corruption or severity, or its images cannot be attacked.
     """
     of_it = [f"{key}={given[key]}" for key in _OF_IT if key in given and key not in own]
     if UNDER not in given:
@@ -157,7 +153,6 @@ def beneath(text: str, manifest: Named) -> str:
 
 
 def text_under(name: str, card: Card) -> str:
-    """Return the text of the condition that the name of an attack means under a card. Raises ProtocolError."""
     return _parse(name, card).text
 
 
@@ -205,9 +200,7 @@ class AttackWords(Vocabulary):
         return f"{called} ({rest})" if place == "sentence" else ", ".join(filter(None, (called, rest)))
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the strongest attack with results at each radius, on clean images and on those of each corruption; of
-        equally strong ones the last.
-        """
+        """Yield the strongest attack at each radius, clean and on each corruption; of equally strong ones the last."""
         radii: dict[str, list[str]] = {}
         for text in (text for text, name in values if name == metric):
             given = {**self.defaults, **pattern_of(text).given}
@@ -245,10 +238,10 @@ VOCABULARY = AttackWords()
 
 
 def supporting(text: str, conditions: Iterable[str]) -> str:
-    """Return which condition supports the figure of an attack on a part of the samples: the last of the run that is an
-    attack on all of them in the same norm, of the same radius and on the same images; else those images without one.
+    """Return what supports an attack on some samples: the last on all with its norm, radius and images, or those
+    images.
 
-    The rule looks at no figure: the shortest of several intervals would hold the truth less often than it says.
+    It looks at no figure: the shortest of several intervals would hold the truth less often than it says.
     """
 
     def kind(condition: str) -> tuple[str, str, str]:

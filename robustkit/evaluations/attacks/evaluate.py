@@ -71,10 +71,9 @@ def attacks_of(card: Card) -> Mapping[str, type[Any]]:
 def parse_condition(
     text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None, engine: str | None = None
 ) -> Condition:
-    """Return the condition that `text` names under a card; `eps`, `norm` and `engine` count where the text has none.
+    """Return the condition that `text` names under a card; the options count where the text has none.
 
-    Raises:
-        ProtocolError: unknown attack or parameter, or a value of the wrong kind.
+    Raises ProtocolError for an unknown attack or parameter, or a value of the wrong kind.
     """
     name, arguments = split_condition(text)
     if name == "clean":
@@ -126,7 +125,7 @@ def parse_conditions(
 ) -> tuple[Condition, ...]:
     """Return the conditions of a comma-separated list, `clean` first, each once; several eps give one of each.
 
-    several: reads an item that stands for more than one condition, as `parse_condition` does; nothing of another item.
+    several: reads an item that stands for more than one condition; nothing of another item.
     """
     conditions = {CLEAN: None}
     for item in split_list(text):
@@ -161,7 +160,6 @@ def defaults_of(name: str, card: Card, norm: str | None = None) -> dict[str, Val
 
 
 def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
-    """Return `text` as a value of the kind that parameter `key` takes."""
     if key == "step_size" and key in known:
         factor, times, _ = text.partition("*eps")
         value = parse_number(
@@ -172,7 +170,6 @@ def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
 
 
 def _norms(name: str, card: Card) -> tuple[str, ...]:
-    """Return the norms in which an attack measures."""
     return tuple(getattr(attacks_of(card)[name], "norms", ("linf", "l2")))
 
 
@@ -221,10 +218,8 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
         raise ProtocolError(f"condition {condition.text}: {fault}") from None
 
 
-EVIDENCE = Cost(70, 16)
-"""Passes of a sample for the evidence on an attack, before and after it, as counted on ViTs."""
-_IN_FULL = Cost(105, 42)
-"""The same for AutoAttack, whose evidence has a sweep of radii."""
+EVIDENCE = Cost(70, 16)  # passes of a sample for the evidence on an attack, before and after it, as counted on ViTs
+_IN_FULL = Cost(105, 42)  # the same for AutoAttack, whose evidence has a sweep of radii
 
 
 def evidence_cost(text: str) -> Cost:
@@ -233,9 +228,7 @@ def evidence_cost(text: str) -> Cost:
 
 
 def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:
-    """Return the passes of a sample that an attack makes, without that which scores its result; of another library's
-    attack those of ours. classes: of the model.
-    """
+    """Return the passes of a sample that an attack makes, without scoring; those of ours for another library's."""
     ours = {**dict(condition.parameters), "engine": "robustkit"}
     attack = build_attack(replace(condition, parameters=tuple(ours.items())), card)
     if attack is None or attack.threat.eps == 0:
@@ -313,9 +306,8 @@ def evaluate_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, 
 def _stage(rows: dict[str, list[Any]], result: attacks.StagedResult) -> dict[str, float]:
     """Add what the stages of an attack did to the rows; return the seconds of each.
 
-    The attack says what it broke: it asked in float32, and for a random model it averaged passes, which one more pass
-    cannot overrule unless it gives no number. A sample that it left standing, and that is wrong all the same, was wrong
-    from the start.
+    The attack asked in float32, or averaged passes of a random model, so one more pass overrules only with no number. A
+    sample that it left standing, and that is wrong all the same, was wrong from the start.
     """
     random = result.stages[1:] == ("apgd-ce", "apgd-dlr")
     broken_by = result.broken_by.tolist()

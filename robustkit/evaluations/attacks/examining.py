@@ -132,10 +132,9 @@ def in_a_line(fault: Exception) -> str:
 def examine_again(
     model: Model, images: Tensor, labels: Tensor, threat: ThreatModel, *, rng: Rng, batch_size: int
 ) -> dict[str, Any]:
-    """Take a few figures of `examine` once more, at the same images, after the attack: a model may change meanwhile.
+    """Take a few figures of `examine` once more after the attack, at the same images: a model may change meanwhile.
 
-    rise_after: the median rise of the margin by five steps of PGD, to be compared with `rise_before`. aside_after: as
-    `aside`; 0 where it cannot be read.
+    rise_after: to be compared with `rise_before`. aside_after: as `aside`; 0 where it cannot be read.
     """
     with frozen(model), float32():
         images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
@@ -157,7 +156,6 @@ def examine_again(
 
 
 def _worst_aside(columns: Columns) -> dict[str, Any]:
-    """Return the worst of the errors in random directions, over places and losses."""
     named = {name: column[column.isfinite()] for name, column in columns.items() if name.startswith(_ASIDE)}
     every = [(int((each > _AGREES).sum()), float(each.median()), name) for name, each in named.items() if len(each)]
     if not every:
@@ -383,9 +381,7 @@ class _Examiner:
         return near[near.isfinite()], ratios[2][ratios[2].isfinite()]
 
     def _sweep(self, images: Tensor, labels: Tensor, rng: Rng) -> Tensor:
-        """Return (B, 1 + R) whether a sample stands at radius 0 and the others: what fell in a smaller ball falls in
-        all larger ones.
-        """
+        """Return (B, 1 + R) whether a sample stands at radius 0 and the others: what fell stays fallen further out."""
         standing = (labels >= 0)[:, None].repeat(1, 1 + len(self.radii))
         for column, eps in enumerate(self.radii, start=1):
             rows = standing[:, column].nonzero().flatten()

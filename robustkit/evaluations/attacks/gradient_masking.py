@@ -31,8 +31,7 @@ FAMILIAR = 4.0  # times the rise of the margin at the images that shifted ones m
 LITTLE = 0.01  # of the margin: where PGD does less than that everywhere, no image is known better than others
 HIDES = 0.05  # chance of as many samples more, by gradients led around attention than by restarts, if both do alike
 BLACK_BOX = 0.002  # share of the samples that Square may break after gradient attacks: as in AutoAttack's own check
-AFTERWARDS = "afterwards"
-"""The check that can be made only after the attack."""
+AFTERWARDS = "afterwards"  # the check that can be made only after the attack
 AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")
 """Figures of attention, as `hidden` takes them."""
 
@@ -57,11 +56,10 @@ _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a sur
 def findings(
     figures: Mapping[str, Any], stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
 ) -> list[Doubt]:
-    """Return one finding for each check, always all of them and in the same order.
+    """Return one finding for each check, always all of them and in the same order; missing figures are "not measured".
 
-    figures: what `examine` returned; a check whose figures are missing or None is "not measured".
-    stages: samples still standing after each stage of AutoAttack, in order. n: samples; None: as the first stage says.
-    averaged: the attack averaged passes (EOT), as random outputs ask for.
+    figures: of `examine`. stages: samples standing after each stage of AutoAttack. n: samples; None: as the first stage
+    says. averaged: the attack averaged passes (EOT), as random outputs ask for.
     """
     samples = n if n is not None else next(iter((stages or {}).values()), None)
     available = {**figures, "averaged": averaged, "stages": stages, "n": samples}
@@ -96,9 +94,7 @@ NO_EVIDENCE = Doubt("evidence", "not there", "evidence is missing: the same audi
 
 
 def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:
-    """Return why a figure that a check needs could not be measured; empty where another finding says so, or the check
-    does not apply.
-    """
+    """Return why a figure that a check needs could not be measured; empty where another says so or none applies."""
     if "stages" in names or AROUND[0] in names or available.get("failed") or available.get("has_gradient") == 0:
         return ""
     for name in names:
@@ -206,10 +202,7 @@ def _finite(share: float) -> _Verdict:
 
 
 def _beyond_noise(figure: str, most: float, advice: str) -> Callable[[float, float], _Verdict]:
-    """Return a judge of how far answers are apart, next to how far they are when asked twice alike.
-
-    figure: with a place for each. most: by how much they may differ anyhow.
-    """
+    """Judge how far answers are apart, at most `most`, next to how far they are when asked twice alike."""
 
     def judge(apart: float, noise: float) -> _Verdict:
         return figure.format(apart, noise), apart > max(most, NOISE * noise), f"{advice}; {_READ}"
@@ -218,7 +211,6 @@ def _beyond_noise(figure: str, most: float, advice: str) -> Callable[[float, flo
 
 
 def _alike(how: str, advice: str) -> Callable[[float, float], _Verdict]:
-    """Return a judge of answers that were asked for in another way."""
     return _beyond_noise(
         f"answers {how} differ by {{:.2g}} of their size, asked twice alike by {{:.2g}}", ALIKE, advice
     )

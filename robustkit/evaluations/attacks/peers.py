@@ -100,11 +100,7 @@ _SUPPORTED = {
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    """Return the parameters of RobustKit's attack.
-
-    early_stop and relinearise say how its APGD, FAB and Square spend their passes. The peers have one way: APGD and FAB
-    finish each run, Square stops, FAB asks for a gradient wherever it stands. What counts as broken is the same.
-    """
+    """Return the parameters of RobustKit's attack. early_stop and relinearise only spend passes: peers have one way."""
     return {
         part.name: part.default for part in fields(ATTACKS[name]) if part.init and part.name not in ("threat", "chunk")
     }
@@ -134,13 +130,10 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, Any]) -> PeerAttack:
-    """Return the attack `name` of RobustKit as the library `engine` makes it.
+    """Return the attack `name` of RobustKit as the library `engine` makes it; a missing parameter has its default.
 
-    parameters: RobustKit's own, resolved; a missing one has the default of its attack.
-
-    Raises:
-        ProtocolError: an engine without this attack, an unknown parameter, a value, norm or bounds that it cannot do
-            with the same meaning, or a library that is not installed.
+    Raises ProtocolError for an attack, parameter, value, norm or bounds that it cannot do with the same meaning, and
+    for a library that is not installed.
     """
     ours = "use --engine robustkit"
     if engine == "robustkit":
@@ -223,7 +216,6 @@ class PeerAttack(Attack):
     queues: ClassVar[bool] = True
 
     def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> None:
-        """Raise ValueError for images or labels that the peer cannot take, too."""
         if labels is not None and labels.ndim > 1:
             raise ValueError(f"{self.engine} leads away from one label; for several valid ones use --engine robustkit")
         super()._check(images, labels, batch_size)
@@ -336,8 +328,7 @@ class _PeerTally(Tally):
 class _Counter(nn.Module):
     """The model as a peer sees it: float32 logits, contiguous gradients, and a count of every row that passes.
 
-    It has no parts that a peer could switch into another mode. Its one empty parameter shows the device: torchattacks
-    looks there.
+    It has no modes that a peer could switch. Its empty parameter shows torchattacks the device.
     """
 
     def __init__(self, oracle: Oracle, device: torch.device) -> None:

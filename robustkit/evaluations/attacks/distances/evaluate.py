@@ -41,7 +41,6 @@ class DistancesEvaluator(Evaluator):
         return Cost(steps + 2, steps)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return how far the nearest wrong point is, and how the model does there, in full precision."""
         inputs = subject.inputs(batch.inputs)
         shown = show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
         kept = batch if subject.card.space == "pixels" else replace(batch, keep=())

@@ -38,7 +38,6 @@ class PatchesEvaluator(AttacksEvaluator):
         return Cost(runs * (steps + 1) + 2, runs * steps, at_most=bool(given["early_stop"]))
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return the columns of an attack, where the patches are, and which share of an image each is."""
         shown = self.show(subject, batch, condition, rng)
         assert isinstance(shown.result, PatchResult)
         done, size = evaluate_shown(subject, batch, condition, shown), int(dict(condition.parameters)["size"])

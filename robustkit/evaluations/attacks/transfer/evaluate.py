@@ -28,10 +28,7 @@ class TransferEvaluator(Evaluator):
         return plugins_under(condition)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return how the model does on the images that are passed on, in full precision.
-
-        A difference in half precision may leave the ball by a rounding, so the sum is drawn back into ball and bounds.
-        """
+        """Return answers in full precision; rounding may leave the ball, so the sum is drawn back into it."""
         attack = condition.under
         assert attack is not None and batch.given is not None
         found_by = build_attack(attack, subject.card)

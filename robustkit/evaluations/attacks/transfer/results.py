@@ -123,11 +123,7 @@ _NOTE = (
 
 
 class Matrix:
-    """What an attack found and for whom.
-
-    accuracy: by the checkpoint it was found for and the one that is scored. kept: by checkpoint. sources, scored: the
-    checkpoints in the order of the run.
-    """
+    """What an attack found, by the checkpoint it was found for and the one that is scored, in the order of the run."""
 
     def __init__(self, attack: str, results: Results) -> None:
         self.attack, self.results = attack, results

@@ -60,9 +60,9 @@ def two_phase_share(n: int, standing: int, drawn: int, kept: int) -> tuple[float
 
 
 def _score(share: float, n: int, standing: int, drawn: int, kept: int) -> float:
-    """Return the score statistic of a share, which is chi-squared with one degree of freedom where it is the truth.
+    """Return the score statistic of a share, chi-squared with one degree of freedom where it is the truth.
 
-    The likeliest share p that stands after the first phase, if `share` stands after both, solves a quadratic equation.
+    The likeliest share that stands after the first phase, given `share` after both, solves a quadratic equation.
     """
     a, b, c = n - kept, standing - kept + share * (n - drawn), share * (standing - drawn)
     first = min(max((b + math.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a), share), 1.0)
@@ -155,7 +155,6 @@ class TwoPhasePresenter(Presenter):
             yield Clause(text, (row,))
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        """Return one table of all estimates, a row for each checkpoint and attack; none where there are none."""
         names, rows = short_names(results.manifest.names), []
         for row in results:
             phases = phases_of(row["condition"])
