@@ -18,7 +18,7 @@ from ..display.text import amount
 from ..moved import keep_old_names
 from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
-from ..runs.manifest import CheckpointEntry, Manifest
+from ..runs.manifest import Manifest
 from .metrics import Cells, SummaryRow
 from .setup_flags import guessing_flags, setup_flags
 
@@ -85,19 +85,12 @@ def readable_rows(table: pa.Table) -> pa.Table:
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
 
 
-def result_row(checkpoint: str, manifest: Manifest, row: Result) -> dict[str, Any]:
-    condition, metric, value, n, low, high, flags = row
-    figures = (checkpoint, condition, metric, value, n, low, high, manifest.protocol.tag, flags)
-    return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
-
-
 def record_flags(
     table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint: str, condition: str, claimed: str = ""
 ) -> list[str]:
     """Return the flags of a condition's records. claimed: the attack whose claim they must keep, if not its own."""
     flags = []
-    expected = min(manifest.data.n, part_of(condition) or manifest.data.n)
-    if len(table) != expected:
+    if len(table) != (expected := min(manifest.data.n, part_of(condition) or manifest.data.n)):
         flags.append(f"incomplete: {len(table)} of {expected} samples; the same command continues")
         flags += [STOPPED] if manifest.is_sequential else []
     described = manifest.checkpoint(checkpoint)
@@ -122,16 +115,11 @@ def record_flags(
         if broken:
             flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
     if condition == CLEAN.text:
-        flags += guessing_flags(read, competing_classes(manifest, described))
-    unread = len(table) - len(read)
-    if unread:
+        some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
+        flags += guessing_flags(read, manifest.data.classes if some_compete else described.num_classes)
+    if unread := len(table) - len(read):
         flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; left out")
     return flags
-
-
-def competing_classes(manifest: Manifest, checkpoint: CheckpointEntry) -> int:
-    """Return among how many classes a checkpoint chooses: its own, except on data where only some compete."""
-    return manifest.data.classes if manifest.data.layout in ("imagenet-a", "imagenet-r") else checkpoint.num_classes
 
 
 def column_of(table: pa.Table, name: str) -> Floats:
@@ -142,9 +130,8 @@ def column_of(table: pa.Table, name: str) -> Floats:
 def mean_of(values: Floats) -> Estimate:
     """Return the mean of (n,) figures, n, and its 95 % interval, which few figures have not."""
     n, mean = len(values), float(values.mean())
-    if n < FEWEST:
-        return Estimate(mean, n, math.nan, math.nan)
-    return Estimate(mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0])
+    ends = (math.nan, math.nan) if n < FEWEST else bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
+    return Estimate(mean, n, *ends)
 
 
 def share_of(hits: Floats | NDArray[np.bool_]) -> Estimate:
@@ -212,7 +199,9 @@ class RecordReader:
 
     def rows(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
         """Return rows as summary.json has them."""
-        return [result_row(self.checkpoint, self.manifest, row) for row in rows]
+        tag = self.manifest.protocol.tag
+        every = ((self.checkpoint, *row[:-1], tag, row.flags) for row in rows)
+        return [dict(zip(SUMMARY_COLUMNS, figures, strict=True)) for figures in every]
 
 
 Gathering = TypeVar("Gathering", bound=Gatherer)
@@ -261,12 +250,10 @@ class Results(Sequence[SummaryRow]):
     @cached_property
     def cells(self) -> dict[str, Cells]:
         """A row for each condition and metric, by checkpoint, including those without results."""
-        by_checkpoint: dict[str, dict[tuple[str, str], SummaryRow]] = {
-            checkpoint.name: {} for checkpoint in self.manifest.checkpoints
-        }
+        cells: dict[str, dict[tuple[str, str], SummaryRow]] = {name: {} for name in self.manifest.names}
         for row in self.rows:
-            by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
-        return dict(by_checkpoint)
+            cells.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+        return dict(cells)
 
     @property
     def bad_images(self) -> list[dict[str, str]]:

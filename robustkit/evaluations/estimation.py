@@ -59,7 +59,7 @@ def supported_mean(expensive: Floats, cheap: Floats, others: Floats, binary: boo
     if binary:
         differences = np.concatenate([differences, np.repeat([1.0, -weight], _ADDED)])
     spread = float(differences.var()) / len(differences) + (weight**2 * float(others.var()) / n if n else 0.0)
-    low, high = value - Z * math.sqrt(spread), value + Z * math.sqrt(spread)
+    low, high = (value + end * math.sqrt(spread) for end in (-Z, Z))
     return Supported(value, max(low, 0.0), min(high, 1.0), weight) if binary else Supported(value, low, high, weight)
 
 
@@ -74,12 +74,10 @@ def crossed_weights(expensive: Floats, cheap: Floats, others: Floats) -> Floats:
 
 def tuned_weight(expensive: Floats, cheap: Floats, others: Floats) -> float:
     """Return the weight in [0, 1] of the cheap figure with the least variance; 0 where it is constant."""
-    if not len(others):
-        return 0.0
-    variance = float(np.concatenate([cheap, others]).var(ddof=1))
-    covariance = float(((expensive - expensive.mean()) * (cheap - cheap.mean())).mean())
+    variance = float(np.concatenate([cheap, others]).var(ddof=1)) if len(others) else 0.0
     if not variance > 0:
         return 0.0
+    covariance = float(((expensive - expensive.mean()) * (cheap - cheap.mean())).mean())
     return min(max(covariance / ((1 + len(expensive) / len(others)) * variance), 0.0), 1.0)
 
 

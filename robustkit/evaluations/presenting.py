@@ -6,9 +6,9 @@ Terminal, page and comparison show them in these words and in this order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..display.svg import labels
 from ..runs.description import repeat_of
@@ -64,12 +64,11 @@ def flags_of(results: Results, of: Callable[[str], bool] = lambda condition: Tru
         key = row["checkpoint"], row["condition"]
         return not flag.startswith("incomplete") and not (LEFT_OUT in flag and key in repeated)
 
-    manifest = results.manifest
-    every = []
-    for row in results:
+    def flagged(row: Mapping[str, Any]) -> Flagged:
         flags = tuple(flag for flag in row["flags"] if counts(row, flag)) if of(row["condition"]) else ()
-        every.append(Flagged(row["checkpoint"], row["condition"], flags, manifest))
-    return raised_flags(every, short_names(manifest.names))
+        return Flagged(row["checkpoint"], row["condition"], flags, results.manifest)
+
+    return raised_flags(map(flagged, results), short_names(results.manifest.names))
 
 
 def flag_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
@@ -144,8 +143,8 @@ def _all(groups: Levels, reached: Levels) -> str:
     """Return `all conditions`, or `all corruptions`, where these are all of many; else an empty text."""
     families = {family_of(kind_of(text)).name for text in groups}
     of_these = [text for text in reached if family_of(kind_of(text)).name in families]
-    whole = all(_is_whole(levels, reached[group]) for group, levels in groups.items())
-    if not whole or len(groups) <= _NAMED or len(groups) < min(len(of_these), len(reached)):
+    named = len(groups) <= _NAMED or len(groups) < min(len(of_these), len(reached))
+    if named or not all(_is_whole(levels, reached[group]) for group, levels in groups.items()):
         return ""
     return "all conditions" if len(groups) == len(reached) else f"all {' and '.join(sorted(families))}"
 
@@ -157,9 +156,7 @@ def _is_whole(levels: set[str], every: set[str]) -> bool:
 def _some(names: Sequence[str], what: str) -> str:
     """Return the first names, and how many more there are."""
     more = len(names) - _NAMED
-    if more < 2:
-        return "; ".join(names)
-    return f"{'; '.join(names[:_NAMED])} and {more} more {what}"
+    return "; ".join(names) if more < 2 else f"{'; '.join(names[:_NAMED])} and {more} more {what}"
 
 
 @dataclass(frozen=True)
@@ -202,15 +199,13 @@ def gaps_of(run: RunFolder) -> list[Gap]:
 def unfinished_line(run: RunFolder, checkpoint: str | None = None) -> str:
     """Return what a run, or one checkpoint, lacks, and the command that completes it; empty for a finished one."""
     missing, every = missing_units(run, checkpoint)
+    if not missing:
+        return ""
     what = "ends when its rules are decided" if run.manifest.is_sequential else "unfinished"
-    return f"{what}: {missing} of {every} units are missing; {_completing(run)}" if missing else ""
-
-
-def _completing(run: RunFolder) -> str:
     repeat = repeat_of(run.manifest.command)
-    if repeat.why_not:
-        return f"the same command completes it, which is not repeated here: {repeat.why_not}"
-    return f"this completes it: {repeat.command}"
+    without = f"the same command completes it, which is not repeated here: {repeat.why_not}"
+    how = without if repeat.why_not else f"this completes it: {repeat.command}"
+    return f"{what}: {missing} of {every} units are missing; {how}"
 
 
 def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, int]:
@@ -223,7 +218,13 @@ def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, i
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
     """Return lines on unprintable names, on what could not be evaluated, and on conditions without any record."""
-    return [*not_evaluated(run), *_without_records(run, checkpoint)]
+    manifest, done, lines = run.manifest, set(run.units()), not_evaluated(run)
+    for entry in manifest.checkpoints:
+        gone = [condition for condition in manifest.conditions if (entry.name, condition) not in done]
+        if gone and checkpoint in (None, entry.name):
+            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+            lines.append(f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command continues")
+    return lines
 
 
 def not_evaluated(run: RunFolder) -> list[str]:
@@ -232,15 +233,6 @@ def not_evaluated(run: RunFolder) -> list[str]:
     unnamed = [line for line in manifest.data.notes if "whose names" in line]
     lines = manifest.corrupted.left_out.values()
     return [*unnamed, *(f"left out: {line}; means that need it are not given" for line in lines)]
-
-
-def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
-    manifest, done = run.manifest, set(run.units())
-    for entry in manifest.checkpoints:
-        gone = [condition for condition in manifest.conditions if (entry.name, condition) not in done]
-        if gone and checkpoint in (None, entry.name):
-            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-            yield f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command continues"
 
 
 class Chief(NamedTuple):
@@ -257,10 +249,9 @@ def chief_figures(checkpoints: Iterable[Cells], metric: str) -> list[Chief]:
     Of several conditions, such as the strongest attack, it is the one for the mean over checkpoints.
     """
     values: dict[tuple[str, str], list[float]] = {}
-    for cells in checkpoints:
-        for key, row in cells.items():
-            if is_finite(row["value"]):
-                values.setdefault(key, []).append(row["value"])
+    for key, row in (item for cells in checkpoints for item in cells.items()):
+        if is_finite(row["value"]):
+            values.setdefault(key, []).append(row["value"])
     means = {key: sum(some) / len(some) for key, some in values.items()}
     chosen, order = list[Chief](), list(dict.fromkeys(condition for condition, _ in means))
     for words, texts in sorted(by_words(order), key=lambda group: order.index(group[1][0])):

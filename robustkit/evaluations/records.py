@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..runs.manifest import CheckpointEntry
-
-_MOST_LAYERS, _MOST_HEADS, _LONGEST = 4096, 1 << 16, 200
 
 
 @dataclass(frozen=True)
@@ -64,15 +63,15 @@ def decode_layers(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[
         layers = tuple(Layer(*entry) for entry in json.loads((metadata or {})[b"attention"]))
     except (KeyError, TypeError, ValueError, RecursionError):
         layers = ()
-    fine = 0 < len(layers) <= _MOST_LAYERS and all(map(_is_layer, layers))
-    if not fine or sum(layer.heads for layer in layers) > _MOST_HEADS:
+    fine = 0 < len(layers) <= 4096 and all(map(_is_layer, layers))
+    if not fine or sum(layer.heads for layer in layers) > 1 << 16:
         raise DamagedRecord(f"{where}: a record does not say which layers it is of; delete it and run again")
     return layers
 
 
 def _is_layer(layer: Layer) -> bool:
     counts = all(type(count) is int and 0 < count < 1 << 31 for count in (layer.heads, layer.keys))
-    return counts and isinstance(layer.name, str) and len(layer.name) <= _LONGEST and layer.name.isprintable()
+    return counts and isinstance(layer.name, str) and len(layer.name) <= 200 and layer.name.isprintable()
 
 
 @dataclass(frozen=True)
@@ -272,11 +271,10 @@ def part_of(checkpoint: str, condition: str, shard: int, shards: int, parts: int
 def missing_by_part(run: RunFolder, parts: int) -> dict[int, list[str]]:
     """Return the units of a run that have no record, in words, by the part that they are of."""
     missing: dict[int, list[str]] = {}
-    for checkpoint in run.manifest.names:
-        for condition in run.manifest.conditions:
-            for shard in run.missing_shards(checkpoint, condition):
-                number = part_of(checkpoint, condition, shard, run.shard_count, parts)
-                missing.setdefault(number, []).append(f"{checkpoint} under {condition}, shard {shard}")
+    for checkpoint, condition in product(run.manifest.names, run.manifest.conditions):
+        for shard in run.missing_shards(checkpoint, condition):
+            number = part_of(checkpoint, condition, shard, run.shard_count, parts)
+            missing.setdefault(number, []).append(f"{checkpoint} under {condition}, shard {shard}")
     return dict(sorted(missing.items()))
 
 
@@ -284,20 +282,16 @@ def _number(*parts: str) -> int:
     return int.from_bytes(hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()[:8], "big")
 
 
-_READING = ("families", "corruptions", "explainers", "tasks")  # groups needed to read the texts of conditions
-
-
 def check_plugins(manifest: Manifest) -> None:
     """Raise PluginError where a plug-in that reads the records of a run is missing, has other code, or took no part."""
     for entry in manifest.used_plugins:
         here = [plugin for plugin in declared(entry.group) if plugin.name == entry.name]
-        if entry.group not in _READING:
-            continue
+        if entry.group not in ("families", "corruptions", "explainers", "tasks"):
+            continue  # not needed to read the texts of conditions
         what = f"{entry.name} ({GROUPS[entry.group]}, {f'{entry.distribution} {entry.version}'.rstrip()})"
         if not here:
-            raise PluginError(
-                f"the run needs plug-in {what}, which is not here: install it, or give its file with --plugin"
-            )
+            why = "which is not here: install it, or give its file with --plugin"
+            raise PluginError(f"the run needs plug-in {what}, {why}")
         if all(plugin.source != entry.source for plugin in here):
             raise PluginError(
                 f"the run was made with plug-in {what} of source {entry.source[:12]}…, here it is of source "

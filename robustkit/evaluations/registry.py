@@ -40,8 +40,6 @@ OWN_KINDS = (*FOLDERS, *built_in("families"), "")
 ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in FOLDERS)
 """Each is a kind of condition of the folder `attacks`."""
 _ATTACKS = "attacks"
-_OF_RECORDS = ("corruptions", "maps")
-"""Folders of families with results that are over the records of conditions with another text."""
 
 
 def _with_words(value: Any) -> Any:
@@ -87,8 +85,7 @@ def vocabulary_of(kind: str) -> Vocabulary:
 
 def vocabularies() -> list[Vocabulary]:
     """Return the vocabulary of robustkit's families and of those of plug-ins that were loaded, once each."""
-    loaded = (family.words for family in EVERY_FAMILY.loaded)
-    return list(dict.fromkeys((*map(vocabulary_of, OWN_KINDS), *loaded)))
+    return list(dict.fromkeys((*map(vocabulary_of, OWN_KINDS), *(family.words for family in EVERY_FAMILY.loaded))))
 
 
 def words_of(text: str) -> Vocabulary:
@@ -98,8 +95,7 @@ def words_of(text: str) -> Vocabulary:
 def name_of(text: str, place: Place, manifest: Named) -> str:
     """Return what people call a condition of a run in a place, in a sentence as `under fog`."""
     words = words_of(text)
-    name = words.label(text, place, manifest)
-    return words.in_sentence.format(name) if place == "sentence" else name
+    return (words.in_sentence if place == "sentence" else "{}").format(words.label(text, place, manifest))
 
 
 def shows(text: str) -> bool:
@@ -116,9 +112,8 @@ def metric_in(words: Vocabulary, name: str) -> Metric | None:
 def shares_of(text: str) -> dict[str, float]:
     """Return the conditions whose records a result is a mean over, and the share of each."""
     kind = kind_of(text)
-    if FOLDERS.get(kind) not in _OF_RECORDS:
-        return {text: 1.0}
-    shares: dict[str, float] = module_of(kind, "condition").shares_of(text)
+    own = FOLDERS.get(kind) in ("corruptions", "maps")  # their results may be over the records of other conditions
+    shares: dict[str, float] = module_of(kind, "condition").shares_of(text) if own else {text: 1.0}
     return shares
 
 

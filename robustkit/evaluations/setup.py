@@ -97,8 +97,7 @@ class _Images:
 
     def read(self, place: int, preprocessing: Preprocessing) -> Tensor:
         own = self.preprocessing
-        shown = preprocessing.crop_pct, preprocessing.interpolation
-        if shown == (own.crop_pct, own.interpolation):
+        if (preprocessing.crop_pct, preprocessing.interpolation) == (own.crop_pct, own.interpolation):
             return self._pixels[place]
         sample = self.samples[place]
         return to_pixels(self.supply.dataset.image(sample), preprocessing, sample.id)
@@ -125,14 +124,13 @@ def check_setup(
     assumed = run.manifest.checkpoint(name).assumed
     most = SCENES if scenes else MOST if set(assumed) & set(DECISIVE) else STATED
     images = _Images(supply, preprocessing, most, decoded)
-    progress.start(name, CHECK, min(FIRST, images.count))
-    readable = images.reach(min(FIRST, images.count))
-    if readable < FIRST:
-        readable = images.reach(images.count)
+    first = min(FIRST, images.count)
+    progress.start(name, CHECK, first)
+    readable = images.reach(first)
+    readable = images.reach(images.count) if readable < FIRST else readable
     failed = f"{readable} of {images.count} images could be read, and fewer than {FEWEST} tell nothing"
-    if readable >= FEWEST:
-        failed = _checked(run, subject, images, assumed, scenes)
-    progress.advance(min(FIRST, images.count))
+    failed = _checked(run, subject, images, assumed, scenes) if readable >= FEWEST else failed
+    progress.advance(first)
     return failed
 
 
@@ -146,21 +144,13 @@ def _checked(run: RunFolder, subject: EvaluatedModel, images: _Images, assumed: 
             logits = logits[:, list(subject.valid)]
         return _losses(subject.score(logits.to(subject.settings.device), images.batch(logits, places)))
 
-    network = subject.classifier.network
-    formulas = _formulas(network)
+    network, device = subject.classifier.network, subject.settings.device
+    known = _formulas(network)
+    size, reach = 1 if scenes else min(_BATCH, subject.settings.batch_size), images.reach
     bench = Bench(
-        network,
-        images.read,
-        images.count,
-        score,
-        1 if scenes else min(_BATCH, subject.settings.batch_size),
-        subject.settings.device,
-        _ANY,
-        reach=images.reach,
-        formulas=formulas,
-        numbered=False,
+        network, images.read, images.count, score, size, device, _ANY, reach=reach, formulas=known, numbered=False
     )
-    start = Setup(images.preprocessing, attention=formulas.current if formulas else "")
+    start = Setup(images.preprocessing, attention=known.current if known else "")
     rng = subject.rng(images.samples, CLEAN)
     try:
         found = subject.steadily("set-up", rng, lambda: _fits(bench, start, assumed, scenes, guessing))
@@ -168,8 +158,7 @@ def _checked(run: RunFolder, subject: EvaluatedModel, images: _Images, assumed: 
         raise
     except Exception as fault:  # a network may raise anything
         return f"the network failed ({type(fault).__name__})"
-    ids = [sample.id for sample in images.samples]
-    parts = [_figures(fit, guessing) for fit in found]
+    ids, parts = [sample.id for sample in images.samples], [_figures(fit, guessing) for fit in found]
     run.write_evidence(name, CLEAN.text, {"sample_ids": ids, "setup": parts, "forwards": bench.forwards})
     return ""
 
@@ -226,9 +215,7 @@ def _figures(fit: PartFit, guessing: float) -> dict[str, Any]:
         "in_use": used.name,
         "best": best.name,
         "n": used.n,
-        "difference": used.difference,
-        "ci_low": used.ci_low,
-        "ci_high": used.ci_high,
+        **{name: getattr(used, name) for name in ("difference", "ci_low", "ci_high")},
         "remedy": best.setup.option(fit.part),
         "alike": [[row.name, row.setup.option(fit.part)] for row in alike],
         "same": used.does_the_same,

@@ -28,7 +28,6 @@ DECISIVE = ("attention", "normalisation")
 stated, and flagged only where another fits better."""
 FEWEST = 10  # images below which nothing can be decided
 _BETTER, _UNKNOWN, _FITS = "another-fits-better", "cannot-tell", "fits"
-_LOOK = "robustkit inspect CHECKPOINT --data-dir DIR says what fits"
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,10 @@ def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[Setup
     found, parts = {part["part"]: part for part in _parts(evidence)}, []
     for name, source in entry.sources.items():
         checked = found.get(name, {})
-        verdict = checked.get("verdict")
-        status = "assumed" if source in UNPROVEN else "stated"
-        if verdict == _BETTER:
-            status = "contradicted"
-        elif verdict == _FITS:
-            status = "confirmed"
-        n = int(checked.get("n", 0))
-        parts.append(SetupPart(name, _value(entry, name), _source(entry, source), status, n))
+        unchecked = "assumed" if source in UNPROVEN else "stated"
+        status = {_BETTER: "contradicted", _FITS: "confirmed"}.get(str(checked.get("verdict")), unchecked)
+        said = said_by(source, entry.arch) or source
+        parts.append(SetupPart(name, _value(entry, name), said, status, int(checked.get("n", 0))))
     return parts
 
 
@@ -106,25 +101,21 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
         options = " ".join(_option(entry, part.name) for part in open_parts)
         n = max(part.n for part in open_parts)
         found = [part for part in parts if part["part"] in {each.name for each in open_parts}]
-        ahead = [
-            f"{part['best']} is ahead" for part in found if part["best"] != part["in_use"] and not part.get("same")
-        ]
-        leading = f" ({', '.join(ahead)})" if ahead else ""
+        ahead = [part["best"] for part in found if part["best"] != part["in_use"] and not part.get("same")]
+        leading = f" ({', '.join(f'{best} is ahead' for best in ahead)})" if ahead else ""
         seen = f"not confirmed on {n} images{leading}" if parts else f"not checked, {missing or 'it has no evidence'}"
-        were = "were" if len(open_parts) > 1 else "was"
-        look = f"; {_LOOK}" if "setup_check" in manifest.arguments else ""  # inspect is for images
+        were, for_images = "were" if len(open_parts) > 1 else "was", "setup_check" in manifest.arguments
+        look = "; robustkit inspect CHECKPOINT --data-dir DIR says what fits" if for_images else ""
         flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right{look}")
     elif missing and missing != _TOO_FEW:
         flags.append(f"the set-up was not checked: {missing}")
     return flags
 
 
-_OF_SETUP = ("assumed", "fits better", "guessing", "set-up was not checked", "in another order")
-
-
 def is_of_setup(flag: str) -> bool:
     """Whether a flag says that the set-up was guessed, not checked, or may be wrong: no draft allows that by itself."""
-    return any(words in flag for words in _OF_SETUP)
+    said = ("assumed", "fits better", "guessing", "set-up was not checked", "in another order")
+    return any(words in flag for words in said)
 
 
 _TOO_FEW = f"fewer than {FEWEST} labelled images"
@@ -176,9 +167,8 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
                 f"pixels are right, that class has {labelled.max() / labelled.sum():.1%}; {look}"
             )
     if {"label", "prediction"} <= set(table.column_names):
-        order = other_order(table["label"].to_numpy(), table["prediction"].to_numpy())
-        flags += [order] if order else []
-    return flags
+        flags.append(other_order(table["label"].to_numpy(), table["prediction"].to_numpy()))
+    return [flag for flag in flags if flag]
 
 
 def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> str:
@@ -229,10 +219,6 @@ def _option(entry: CheckpointEntry, part: str) -> str:
     }[part]
 
 
-def _source(entry: CheckpointEntry, source: str) -> str:
-    return said_by(source, entry.arch) or source
-
-
 def _is_guessing(part: Evidence) -> bool:
     """Whether the best candidate's loss is no lower than that of a model that knows nothing."""
     nll, guessing = part.get("nll"), part.get("guessing")
@@ -244,11 +230,8 @@ def _parts(evidence: Evidence | None) -> Iterator[Evidence]:
     texts, numbers = ("part", "in_use", "best", "remedy"), ("difference", "ci_low", "ci_high", "n")
     parts = (evidence or {}).get("setup")
     for part in parts if isinstance(parts, list) else ():
-        if (
-            isinstance(part, dict)
-            and all(isinstance(part.get(name), str) for name in texts)
-            and all(isinstance(part.get(name), int | float) for name in numbers)
-        ):
+        fine = isinstance(part, dict) and all(isinstance(part.get(name), str) for name in texts)
+        if fine and all(isinstance(part.get(name), int | float) for name in numbers):
             yield part
 
 
@@ -264,7 +247,6 @@ def _alike(part: Evidence) -> str:
     """Return the other candidates that may be meant as well, each with its remedy."""
     listed = part.get("alike")
     pairs = [pair for pair in listed if isinstance(pair, list)] if isinstance(listed, list) else []
-    named = [
-        f"{pair[0]} ({pair[1]})" for pair in pairs if len(pair) == 2 and all(isinstance(text, str) for text in pair)
-    ]
+    fine = (pair for pair in pairs if len(pair) == 2 and all(isinstance(text, str) for text in pair))
+    named = [f"{name} ({remedy})" for name, remedy in fine]
     return f"; as good, as far as these images tell: {', '.join(named)}" if named else ""

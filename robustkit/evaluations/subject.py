@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -55,11 +55,8 @@ class ScoringModel(nn.Module):
 
     def __init__(self, classifier: Classifier, card: Card, dtype: torch.dtype, valid: Tensor | None) -> None:
         super().__init__()
-        self.classifier = classifier
+        self.classifier, self.from_pixels, self.dtype, self.valid = classifier, card.space == "pixels", dtype, valid
         self.network: Callable[[Tensor], Tensor] = low_precision(classifier.network, dtype)
-        self.from_pixels = card.space == "pixels"
-        self.dtype = dtype
-        self.valid = valid
         self.eval()
 
     @property
@@ -74,13 +71,10 @@ class ScoringModel(nn.Module):
         return key_loss(network, self, images, boxes, of_class)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.from_pixels:
-            images = self.classifier.normalize(images)
-        if self.dtype is torch.float32:
+        images = self.classifier.normalize(images) if self.from_pixels else images
+        low = self.dtype is not torch.float32
+        with torch.autocast(images.device.type, self.dtype) if low else nullcontext():
             logits = self.network(images).float()
-        else:
-            with torch.autocast(images.device.type, self.dtype):
-                logits = self.network(images).float()
         return logits if self.valid is None else logits[:, self.valid]
 
 
@@ -137,9 +131,8 @@ class Batch:
         """Split into batches of at most `size`, each with its place."""
         for start in range(0, len(self), size):
             part = slice(start, start + size)
-            samples, truths = self.samples[part], self.truths[part]
-            given = None if self.given is None else self.given[part]
-            yield part, Batch(self.inputs[part], samples, truths, self.keep, self.tell, given, self.choice)
+            samples, given = self.samples[part], None if self.given is None else self.given[part]
+            yield part, replace(self, inputs=self.inputs[part], samples=samples, truths=self.truths[part], given=given)
 
 
 @dataclass(frozen=True)
@@ -194,23 +187,16 @@ class EvaluatedModel:
         reused: Container[str] = (),
     ) -> None:
         self.classifier = self._placed(classifier).to(settings.device)
-        self.card = card
-        self.settings = settings
-        self.valid = valid
-        self.reused = reused
+        self.card, self.settings, self.valid, self.reused = card, settings, valid, reused
         self.unordered: dict[str, set[str]] = {}
-        self.asked_alone = False
-        self._strict = True
+        self.asked_alone, self._strict = False, True
         self._positions = {label: index for index, label in enumerate(valid or ())}
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
         self._answered: dict[Hashable, Any] = {}
         competing = None if valid is None else torch.tensor(valid, device=settings.device)
         self.exact = ScoringModel(self.classifier, card, torch.float32, competing)
-        self.fast = (
-            ScoringModel(self.classifier, card, settings.dtype, competing)
-            if settings.dtype != torch.float32
-            else self.exact
-        )
+        whole = settings.dtype == torch.float32
+        self.fast = self.exact if whole else ScoringModel(self.classifier, card, settings.dtype, competing)
         if settings.compile:
             self.fast.network = torch.compile(classifier.network)
         autocast = card.score_autocast and settings.device.type == "cuda"
@@ -401,21 +387,15 @@ def encode_picture(image: Tensor | None = None, delta: Tensor | None = None, hea
     """Return pictures of (3, H, W) uint8 or [0, 1], of a change in pixels, and of a map (H, W) in [0, 1]."""
     return Picture(
         None if image is None else _webp(as_bytes(image), quality=80),
-        None if delta is None else _webp(as_bytes(_stretched(delta)), quality=60),
+        None if delta is None else _webp(as_bytes(delta / (2 * float(delta.abs().max()) or 1) + 0.5), quality=60),
         None if heat is None else _small_map(as_bytes(heat)),
     )
-
-
-def _stretched(delta: Tensor) -> Tensor:
-    largest = float(delta.abs().max())
-    return delta / (2 * largest or 1) + 0.5
 
 
 def as_bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Return values as (H, W, 3) or (H, W) uint8."""
     values = values.detach().cpu()
-    if values.is_floating_point():
-        values = values.nan_to_num().clamp(0, 1).mul(255).round().byte()
+    values = values.nan_to_num().clamp(0, 1).mul(255).round().byte() if values.is_floating_point() else values
     array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = values.numpy()
     return array.transpose(1, 2, 0) if array.ndim == 3 else array
 
@@ -445,17 +425,10 @@ def show_pixels(subject: EvaluatedModel, batch: Batch, shown: Tensor, known: boo
 
 def show_attacked(subject: EvaluatedModel, inputs: Tensor, result: AttackResult) -> Shown:
     """Return what an attack made of inputs (B, ...) in the card's space, with its change in the units of records."""
-    adversarials, classifier = result.adversarials, subject.classifier
-    as_it_is = subject.card.space != "normalised"
+    found, classifier, as_it_is = result.adversarials, subject.classifier, subject.card.space != "normalised"
     with torch.inference_mode():
-        change = (adversarials - inputs).float()
-        change = change if as_it_is else change * classifier.std
-    return Shown(
-        adversarials,
-        lambda: adversarials if as_it_is else adversarials * classifier.std + classifier.mean,
-        change,
-        result,
-    )
+        change = (found - inputs).float() * (1 if as_it_is else classifier.std)
+    return Shown(found, lambda: found if as_it_is else found * classifier.std + classifier.mean, change, result)
 
 
 def score_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
