@@ -30,7 +30,6 @@ _TAKEN = (*EVERY_FAMILY.own, *ATTACK_NAMES)
 EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
     "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), _TAKEN, same_name=False
 )
-"""Of classifiers."""
 EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
     "attacks", DENSE_ATTACKS, subclass_of("attacks.dense:DenseAttack"), _TAKEN, same_name=False
 )
@@ -119,13 +118,13 @@ def starts_from(text: str) -> str:
 
 
 def attack_parts(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name of an attack and the parameters that its text names, without those of a corruption."""
+    """Return the name of an attack and its own parameters, as its text names them."""
     name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
     return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
 
 
 def _parse(text: str, card: Card) -> Condition:
-    """Return the condition that a text names under a card, by `evaluate`, which loads torch."""
+    """Return the condition that a text names under a card; this loads torch."""
     condition: Condition = resolve_name(f"{__package__}.evaluate:parse_condition")(text, card)
     return condition
 
@@ -157,8 +156,6 @@ def text_under(name: str, card: Card) -> str:
 
 
 class AttackWords(Vocabulary):
-    """Attacks, by their names in the registry."""
-
     name = "attacks"
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     telling = (UNDER, ON, "only")
@@ -173,14 +170,12 @@ class AttackWords(Vocabulary):
             return text
         claim, (name, given), space = manifest.claims.get(text), attack_parts(text), manifest.protocol.space
         called, version = _NAMES.get(name, name.upper()), given.get("version", "standard")
-        if (
-            place == "badge"
-        ):  # `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels
+        if place == "badge":  # `PGD-20 1/255`, as people write it; with the norm unless linf, the units unless pixels
             claim = manifest.claims[text]
             budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
             # A text names what differs from the card's attack, apart from its radius and budget.
             modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
-            words = ["modified"] if modified else []
+            words = ["modified"] * bool(modified)
             words += [called + (f"-{budget}" if budget else ""), version if version != "standard" else ""]
             words += ["" if claim.norm == "linf" else claim.norm, amount(claim.eps, claim.norm, space)]
             words += ["normalised"] if space == "normalised" else []

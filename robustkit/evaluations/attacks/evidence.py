@@ -121,7 +121,6 @@ def confirm_evidence(
 
 
 def _read(dataset: Dataset, preprocessing: Preprocessing) -> tuple[list[Tensor], list[Sample]]:
-    """Return the images and samples that the figures are measured on, of those that can be read."""
     samples, images = [], []
     every, count = dataset.samples, min(SAMPLES, len(dataset.samples))
     for place in range(count):

@@ -47,7 +47,7 @@ class Doubt:
 
 
 _Verdict = tuple[str, bool, str]  # the figure in words; whether it is bad; "what that means; what to run instead"
-_KNOWS = "the model knows who asks"
+_KNOWS, _ITS_IMAGES = "the model knows who asks", "the model knows these very images, or the grid of 8 bits"
 _AGAIN = "the same command again"
 _READ = "read its code, and attack the network inside without what is around it"
 _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a surrogate model (BPDA, transfer)"
@@ -191,8 +191,7 @@ def _accuracy(radii: list[float], accuracy: list[float], norm: str, right: int) 
 
 def _bent(share: float, loss: list[float]) -> _Verdict:
     figure = f"over a tenth of eps, outputs change {share:.3g} times as much as predicted"
-    # Where PGD wins, a large eps may just be far to go.
-    bad = share < BENT and loss[-1] < 0
+    bad = share < BENT and loss[-1] < 0  # where PGD wins, a large eps may just be far to go
     return figure, bad, f"gradients follow ripples that lead nowhere, and PGD fails; {_SURROGATE}"
 
 
@@ -211,9 +210,8 @@ def _beyond_noise(figure: str, most: float, advice: str) -> Callable[[float, flo
 
 
 def _alike(how: str, advice: str) -> Callable[[float, float], _Verdict]:
-    return _beyond_noise(
-        f"answers {how} differ by {{:.2g}} of their size, asked twice alike by {{:.2g}}", ALIKE, advice
-    )
+    figure = f"answers {how} differ by {{:.2g}} of their size, asked twice alike by {{:.2g}}"
+    return _beyond_noise(figure, ALIKE, advice)
 
 
 _CONTINUITY = "a twentieth of a grey level changes the answer by {:.2g} of its size, noise by {:.2g}"
@@ -277,11 +275,7 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("called again", ("again", "noise"), _alike("at the end", "the model changes as it is asked")),
     ("caller", ("thread", "noise"), _alike("from another thread", _KNOWS)),
     ("under attack", ("attacked", "noise"), _alike("to a short attack and outside of it", _KNOWS)),
-    (
-        "continuity",
-        ("jump", "noise"),
-        _beyond_noise(_CONTINUITY, JUMP, "the model knows these very images, or the grid of 8 bits"),
-    ),
+    ("continuity", ("jump", "noise"), _beyond_noise(_CONTINUITY, JUMP, _ITS_IMAGES)),
     ("path", ("path", "noise"), _beyond_noise(_TEARS, TEAR, "around known images the model answers by another rule")),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
     ("known images", ("rise", "rise_shifted", "loss"), _known_images),

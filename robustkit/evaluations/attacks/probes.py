@@ -70,7 +70,6 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _wide(value: Any) -> Any:
-    """Return float32 in place of float16 and bfloat16, and such tensors in float32."""
     if isinstance(value, Tensor):
         return value.float() if value.dtype in _HALVES else value
     return torch.float32 if isinstance(value, torch.dtype) and value in _HALVES else value
@@ -105,7 +104,6 @@ class Asker:
         self.half: torch.dtype | None = None
 
     def look(self, points: Tensor) -> None:
-        """Find out whether the model computes in half precision."""
         with _Seen() as watch, torch.no_grad():
             self.logits(points)
         self.half = next(iter(watch.halves), None)
@@ -292,7 +290,7 @@ def largest_jump(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> 
 
 
 def _length(logits: Tensor, other: Tensor, scale: Tensor) -> Tensor:
-    """Return the same as `answer_difference`, relative to the size of a third answer."""
+    """As `answer_difference`, relative to the size of a third answer."""
     return answer_difference(scale + logits.nan_to_num() - other.nan_to_num(), scale)
 
 
@@ -345,7 +343,6 @@ _MEANS = ("loss", "accuracy")
 
 
 def reduce_columns(columns: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return one figure for each name; None where there is no column, or an empty one."""
     return {name: _reduce(name, columns.get(name)) for name in (*_EXTREMES, *_COUNTS, *_MEDIANS, *_MEANS)}
 
 
@@ -392,9 +389,8 @@ def hidden_by_attention(
         rows, left = standing.nonzero().flatten(), standing.clone()
         for part in torch.split(rows, asker.batch_size) if len(rows) else ():
             attack = PGD(asker.threat, _STEPS, _SHARE * asker.threat.eps, restarts=restarts, early_stop=True, loss="ce")
-            result = attack.run(
-                lambda points: asker.count(model(points)), images[part], labels[part], rng=rng.take(part)
-            )
+            own = images[part], labels[part]
+            result = attack.run(lambda points: asker.count(model(points)), *own, rng=rng.take(part))
             asker.backwards += int(result.backwards.sum())
             left[part] = asker.logits(result.adversarials).argmax(dim=1) == labels[part]
         return left

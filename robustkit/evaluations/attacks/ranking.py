@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,7 +60,6 @@ class Strengths:
         self._starts = {starts_from(text) for text in self.manifest.claims} | {CLEAN.text}
 
     def take(self, condition: str, read: pa.Table) -> None:
-        """Take the readable rows under a condition, which are otherwise read again."""
         if "distance" in read.column_names:
             self._tables[condition] = read.select(["sample_id", "distance"])
         elif condition in self._starts or condition in self.manifest.claims:
@@ -78,13 +78,9 @@ class Strengths:
             return
         value, n = float(gains.sum() / best.sum()), len(best)
 
-        def resampled(counts: Floats) -> Floats:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                share: Floats = np.divide(counts @ gains, counts @ best)
-            return share
-
-        bounds = bootstrap(resampled, n, [value])[0] if n >= FEWEST else (np.nan, np.nan)
-        yield Estimate(value, n, *bounds)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ends = bootstrap(lambda counts: counts @ gains / (counts @ best), n, [value]) if n >= FEWEST else []
+        yield Estimate(value, n, *(ends[0] if ends else (np.nan, np.nan)))
 
     def found(self, condition: str) -> Iterator[Estimate]:
         """Yield the share of the n samples broken within an attack's radius that it broke; nothing without others."""
@@ -110,20 +106,13 @@ class Strengths:
         if self.manifest.protocol.space == "normalised":
             return sizes
         fixed = {text for text, claim in self.manifest.claims.items() if claim.norm == norm and claim.eps > 0}
-        attacks = [
-            text
-            for text in self.manifest.conditions
-            if (text in fixed or distance_norm(text) == norm) and not part_of(text) and starts_from(text) == start
-        ]
+        whole = [text for text in self.manifest.conditions if not part_of(text) and starts_from(text) == start]
+        attacks = [text for text in whole if text in fixed or distance_norm(text) == norm]
         tables = {text: table for text in attacks if (table := self.table(text)) is not None}
         clean = self.table(start)
         if clean is None or len(tables) < 2:
             return sizes
-        right = {
-            name
-            for name, is_right in zip(clean["sample_id"].to_pylist(), Outcomes.of(clean).right, strict=True)
-            if is_right
-        }
+        right = set(compress(clean["sample_id"].to_pylist(), Outcomes.of(clean).right))
         ids = [table["sample_id"].to_pylist() for table in tables.values()]
         common = sorted(right.intersection(*ids))
         for (text, table), names in zip(tables.items(), ids, strict=True):

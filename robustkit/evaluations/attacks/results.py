@@ -30,8 +30,8 @@ from ...display.table import Grid, Part, Section, TextTable, side_by_side
 from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
-from ...runs.manifest import Manifest
-from ..aggregate import Gatherer, Number, Results, column_of
+from ...runs.manifest import Claim, Manifest
+from ..aggregate import Gatherer, Number, RecordReader, Results, column_of
 from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Overview, Presenter
 from ..interface import Clause, share
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure as Canvas
 
-    from ...runs.manifest import Claim
-    from ..aggregate import RecordReader
     from ..family import Looks
 
 
@@ -98,8 +96,7 @@ def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: 
     """Return the checks of an attack on n samples, of which some stand after each stage; empty without evidence."""
     if condition not in run.manifest.evidence:
         return []
-    figures = run.evidence(checkpoint, condition)
-    if figures is None:
+    if (figures := run.evidence(checkpoint, condition)) is None:
         return [NO_EVIDENCE]
     standing = {stage.name: stage.standing for stage in stages}
     return findings(figures, standing, n=n, averaged="version=rand" in condition)
@@ -132,7 +129,6 @@ def strength_rows(results: Results) -> Rows:
 
 
 def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Part]:
-    """Return the rows of each checkpoint, with the condition before them."""
     of: dict[str, list[tuple[str, ...]]] = {}
     for checkpoint, condition, texts in rows:
         of.setdefault(checkpoint, []).append((condition, *texts))
@@ -302,8 +298,7 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     stages = f" with {alone(given['only'])}" if "only" in given else ""
     call = f"{name}{stages} at {radius}{beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row['n']} {manifest.protocol.samples.many}")
-    missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
-    if missing:
+    if missing := sum(not is_whole(cells.get((condition, headline.name))) for condition in texts):
         so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(texts)})"
         yield Clause(f"the attack{of} {call} {leaves}{so_far}", (row,))
     else:
@@ -323,14 +318,11 @@ def dossier_grids(results: Results) -> list[Grid]:
     grids = []
     for what, checks in (("something", flagged), ("nothing", passed)):
         if rows := tuple(row for some in checks.values() for row in some):
-            title = f"Checks that found {what}: {len(rows)}"
-            grids.append(Grid(title, headings, rows, 3, folded=checks is passed))
+            grids.append(Grid(f"Checks that found {what}: {len(rows)}", headings, rows, 3, folded=checks is passed))
     return grids
 
 
 class AttacksAggregator(Aggregator):
-    """Records of attacks into results."""
-
     words = VOCABULARY
 
     def overview(self, reading: RecordReader) -> Overview:
@@ -353,8 +345,6 @@ AGGREGATOR = AttacksAggregator()
 
 
 class AttacksPresenter(Presenter):
-    """Results of attacks for people."""
-
     words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:

@@ -74,8 +74,6 @@ WATCHED = f"attention({CLEAN.text})"  # the condition whose records have softmax
 
 
 class DistanceWords(Vocabulary):
-    """Attacks whose result is a distance, so that their texts name no radius."""
-
     name = "distances"
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **defaults}
@@ -96,7 +94,6 @@ class DistanceWords(Vocabulary):
 
 
 def norm_of(text: str) -> str:
-    """Return the norm in which an attack measures."""
     return attack_parts(text)[1].get("norm", "linf")
 
 

@@ -19,10 +19,11 @@ from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import parse_number
 from ....protocol.condition import CLEAN
+from ....runs.manifest import Manifest
 from ...aggregate import EXCEEDS, FEWEST, Number, RecordReader, Result, column_of, mean_of, readable_rows, share_of
 from ...family import Aggregator, Overview, Presenter, Summary
 from ...interface import ShortRow
-from ...metrics import SummaryRow, by_checkpoint
+from ...metrics import Metric, SummaryRow, by_checkpoint
 from ...presenting import flag_lines, of_family
 from ...records import Bools, CheckpointRecords, Layer, Outcomes, PerSample, decode_layers, head_name, not_paired
 from ...registry import words_of
@@ -47,10 +48,8 @@ from .condition import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ....runs.manifest import Manifest
     from ...aggregate import Results
     from ...family import Looks
-    from ...metrics import Metric
     from ...records import Compared
 
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -107,7 +106,7 @@ def _others(reading: RecordReader, condition: str, read: pa.Table | None) -> Ite
 
 
 def shared_samples(first: Sequence[str], second: Sequence[str]) -> tuple[Places, Places]:
-    """Return the places of the samples that both have, in the order of the first: in the first, and in the second."""
+    """Return the places in the first and in the second of the samples that both have, in the order of the first."""
     places = {name: place for place, name in enumerate(second)}
     common = [(place, places[name]) for place, name in enumerate(first) if name in places]
     both = np.array(common, dtype=np.int64).reshape(-1, 2)
@@ -226,8 +225,6 @@ def by_chance(ranks: Floats, standard: Floats) -> float:
 
 
 class DistanceSummary(Summary):
-    """The rows of each attack that looks for the smallest change."""
-
     def __init__(self, reading: RecordReader) -> None:
         self.reading, self.strengths, self.noted = reading, Strengths(reading), dict[str, list[str]]()
 
@@ -261,7 +258,6 @@ class DistanceSummary(Summary):
 
 
 def distance_numbers(distances: Floats, norm: str) -> Iterator[Number]:
-    """Yield metric, value, n and 95 % interval of the distances (n,) of samples."""
     n = len(distances)
     middle, (low, high) = float(np.sort(distances)[(n - 1) // 2]), median_interval(distances)
     middle, low, high = (end if math.isfinite(end) else math.nan for end in (middle, low, high))
@@ -274,11 +270,8 @@ def distance_numbers(distances: Floats, norm: str) -> Iterator[Number]:
 def median_interval(values: Floats) -> tuple[float, float]:
     """Return a 95 % interval of the median by order statistics; nan, nan of fewer than six values."""
     n, ordered = len(values), np.sort(values)
-    below = [k for k in range(n // 2 + 1) if bdtr(k - 1, n, 0.5) <= 0.025] if n else []
-    if not below or below[-1] == 0:
-        return math.nan, math.nan
-    place = below[-1]
-    return float(ordered[place - 1]), float(ordered[n - place])
+    place = max((k for k in range(n // 2 + 1) if bdtr(k - 1, n, 0.5) <= 0.025), default=0) if n else 0
+    return (float(ordered[place - 1]), float(ordered[n - place])) if place else (math.nan, math.nan)
 
 
 _NOTE = (
@@ -395,8 +388,6 @@ def _ours(texts: Iterable[str]) -> list[str]:
 
 
 class DistancesAggregator(Aggregator):
-    """Records of distances into results."""
-
     words = VOCABULARY
 
     def summary(self, reading: RecordReader) -> Summary:
@@ -435,8 +426,6 @@ AGGREGATOR = DistancesAggregator()
 
 
 class DistancesPresenter(Presenter):
-    """Results of distances for people."""
-
     words = VOCABULARY
 
     def tables(self, results: Results) -> Sequence[TextTable]:

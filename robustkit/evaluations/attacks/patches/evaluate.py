@@ -5,26 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from attacks.pgd import PatchResult
 
 from ....common.randomness import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import AttacksEvaluator, evaluate_shown
 from .condition import VOCABULARY
 
-if TYPE_CHECKING:
-    from ....protocol.card import Card
-
 
 class PatchesEvaluator(AttacksEvaluator):
-    """A square of each image takes the values that mislead the model most."""
-
     words = VOCABULARY
 
     @property

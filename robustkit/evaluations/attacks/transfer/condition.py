@@ -58,8 +58,6 @@ TERMS = (
 
 
 class TransferWords(Vocabulary):
-    """Adversarial images of one checkpoint, shown to another."""
-
     name = "transfer"
     metrics = (ACCURACY, KEPT)
     terms = TERMS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 
+from ....common.plugins import Plugin
+from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
 from ...family import Evaluator
 from ...inputs import attacked_inputs
@@ -14,14 +15,8 @@ from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import build_attack, plugins_under, score_images
 from .condition import VOCABULARY
 
-if TYPE_CHECKING:
-    from ....common.plugins import Plugin
-    from ....common.randomness import SampleRng
-
 
 class TransferEvaluator(Evaluator):
-    """Whether what misleads one checkpoint misleads another; what does so better than its own attack is a doubt."""
-
     words = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:

@@ -69,8 +69,6 @@ def estimated(text: str, metric: str) -> str:
 
 
 class TwoPhaseWords(Vocabulary):
-    """An attack in stages, whose last stages some samples alone go through."""
-
     name = "two phases"
     metrics = (ESTIMATE, KEPT)
     terms = TERMS

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import torch
 
-from ....common.randomness import draw_samples
+from ....common.plugins import Plugin
+from ....common.randomness import SampleRng, draw_samples
 from ....errors import RunError
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ....runs.folder import RunFolder
 from ...aggregate import readable_rows
 from ...family import Evaluator, family_of
+from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import plugins_under
 from .condition import VOCABULARY, phases_of
-
-if TYPE_CHECKING:
-    from ....common.plugins import Plugin
-    from ....common.randomness import SampleRng
-    from ....protocol.card import Card
-    from ...interface import Cost
 
 
 class Choice(NamedTuple):
@@ -53,8 +50,6 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
 
 
 class TwoPhaseEvaluator(Evaluator):
-    """What an attack in stages leaves standing, estimated: its last stages run on a random part of what stands."""
-
     words = VOCABULARY
 
     @property

@@ -13,7 +13,7 @@ from ....display.table import TextTable, of_tables
 from ...aggregate import RecordReader, Result, Results, column_of, readable_rows
 from ...family import Aggregator, Presenter, Summary, family_of
 from ...interface import Clause, share
-from ...metrics import interval_cell
+from ...metrics import Cells, Metric, interval_cell
 from ...presenting import short_names
 from ...registry import kind_of, name_of
 from ..results import is_stage_column
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ....display.table import Section
     from ....runs.manifest import Manifest
     from ...family import Looks
-    from ...metrics import Cells, Metric
 
 _FEW, _HALVINGS = 5, 60
 
@@ -84,8 +83,6 @@ def clopper_pearson(successes: int, n: int) -> Interval:
 
 
 class TwoPhaseSummary(Summary):
-    """The rows of each condition."""
-
     def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
@@ -125,8 +122,6 @@ _NOTE = (
 
 
 class TwoPhaseAggregator(Aggregator):
-    """Records of two phases into results."""
-
     words = VOCABULARY
 
     def summary(self, reading: RecordReader) -> Summary:
@@ -144,8 +139,6 @@ AGGREGATOR = TwoPhaseAggregator()
 
 
 class TwoPhasePresenter(Presenter):
-    """Results of two phases for people."""
-
     words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
