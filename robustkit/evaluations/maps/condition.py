@@ -286,9 +286,8 @@ def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[
         if form and form[1] == "cam":  # as records call it
             form = _CANONICAL.fullmatch(part)
         if not form:
-            raise ProtocolError(
-                f"map {part!r}: expected a method or method(key=value,...), such as agcam(threshold=0.3)"
-            )
+            expected = "a method or method(key=value,...), such as agcam(threshold=0.3)"
+            raise ProtocolError(f"map {part!r}: expected {expected}")
         explained = _explained(form[1].lower(), form[2] or "", part)
         if "faithfulness" not in (form[2] or ""):
             explained = replace(explained, faithfulness=faithfulness)
@@ -301,10 +300,8 @@ def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[
 def _explained(method: str, arguments: str, where: str) -> MapSpec:
     if method not in method_names():
         raise ProtocolError(unknown("map", method, method_names()))
-    given: dict[str, str] = {}
-    for item in filter(None, map(str.strip, arguments.split(","))):
-        key, _, value = (word.strip() for word in item.partition("="))
-        given[key] = value
+    items = (item.partition("=") for item in arguments.split(",") if item.strip())
+    given = {key.strip(): value.strip() for key, _, value in items}
     for key, choices in (("target", TARGETS), ("faithfulness", FAITHFULNESS)):
         if key in given and given[key] not in choices:
             raise ProtocolError(f"{where}: " + unknown(key, given[key], choices))
@@ -345,9 +342,7 @@ def explained_of(condition: Condition) -> MapSpec | None:
 
 BEST = "best control: "  # begins the flag of a lead over controls; it raises no doubt
 _OVER = "_over_control"
-_CHIEF = ("cam_iou", "pointing_game", "abpc")  # the first of these that a run has
 _KINDS = ("", "-mask", "-faithfulness", "-stability")
-_VIEWED = {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
 
 
 def only_boxes(manifest: Named) -> bool:
@@ -358,8 +353,8 @@ def only_boxes(manifest: Named) -> bool:
 
 def _lead(score: Metric) -> Metric:
     low, high = score.difference_ends
-    plain = replace(score, paired=False, share=False, drafted=False, also=())
-    return replace(plain, name=score.name + _OVER, label=f"lead in {score.label}", least=low, most=high)
+    plain = replace(score, paired=False, share=False, drafted=False, also=(), least=low, most=high)
+    return replace(plain, name=score.name + _OVER, label=f"lead in {score.label}")
 
 
 def is_control(text: str) -> bool:
@@ -378,10 +373,9 @@ def as_published(text: str) -> str:
     if parts is None or parts[0].is_control:
         return ""
     explained, mode = parts
-    if (explained.threshold, explained.target) != (paper.threshold, paper.target):
-        return ""
     kind = "stability" if explained.under else {"box": "", "mask": "mask", "": "faithfulness"}[mode]
-    return "-".join(filter(None, (explained.method, kind)))
+    usual = (explained.threshold, explained.target) == (paper.threshold, paper.target)
+    return "-".join(filter(None, (explained.method, kind))) if usual else ""
 
 
 def _is_fixed(name: str) -> bool:
@@ -416,8 +410,8 @@ class MapWords(Vocabulary):
         return ", ".join(words)
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
-        leads = ((text, lead) for score in _CHIEF for text, lead in values if lead == score + _OVER)
-        if first := next(leads, None):
+        scores = ("cam_iou", "pointing_game", "abpc")  # the first of these that a run has
+        if first := next((key for score in scores for key in values if key[1] == score + _OVER), None):
             yield (*first, "lead of the maps over the best control, which does not look at the image")
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
@@ -430,7 +424,7 @@ class MapWords(Vocabulary):
     def view(self, text: str) -> View:
         explained = parse_explained(text)
         assert explained is not None
-        scores = {} if explained.under else _VIEWED
+        scores = {} if explained.under else {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
         return View(text, over=explained.under or "clean", scores=scores, drawn=not explained.is_control)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:

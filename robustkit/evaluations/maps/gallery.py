@@ -6,7 +6,7 @@ import base64
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
@@ -70,7 +70,7 @@ class Gallery:
 
     title: str
     rows: tuple[GalleryRow, ...]
-    lines: tuple[str, ...] = field(default_factory=tuple)
+    lines: tuple[str, ...] = ()
 
     @property
     def samples(self) -> list[tuple[GalleryRow, ...]]:
@@ -207,31 +207,19 @@ def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Seq
     return sorted(scored, key=lambda sample: keys[how](scores[sample]))[:count]
 
 
-_QUALITY = 90  # of WebP, which takes a seventh of a PNG there
-
-
-@dataclass(frozen=True)
-class _Switch:
-    """Boxes that hide what is not asked for. key: the letter before each number in what they hide."""
-
-    key: str
-    legend: str
-    names: tuple[str, ...]
-
-
 def write_page(gallery: Gallery, path: Path) -> None:
     """Write one self-contained HTML page, all text escaped. Raises RunError where it cannot be written."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["uri"] = lambda pixels: _uri(
-        encoded(Image.fromarray(pixels), "WEBP", quality=_QUALITY, method=4)
-    )
-    switches = (
-        _Switch("m", "Maps", tuple(tile.heading for row in gallery.rows[:1] for tile in row.tiles)),
-        _Switch("c", "Checkpoints", tuple(dict.fromkeys(row.checkpoint for row in gallery.rows))),
-        _Switch("u", "Images", tuple(dict.fromkeys(_shown(row) for row in gallery.rows))),
-    )
+    # Of WebP, which takes a seventh of a PNG there
+    environment.filters["uri"] = lambda each: _uri(encoded(Image.fromarray(each), "WEBP", quality=90, method=4))
+    named = {  # boxes that hide what is not asked for, by the letter before each number in what they hide
+        "m": ("Maps", [tile.heading for row in gallery.rows[:1] for tile in row.tiles]),
+        "c": ("Checkpoints", list(dict.fromkeys(row.checkpoint for row in gallery.rows))),
+        "u": ("Images", list(dict.fromkeys(_shown(row) for row in gallery.rows))),
+    }
+    switches = [{"key": key, "legend": legend, "names": names} for key, (legend, names) in named.items()]
     script = shared(ENLARGE) + _template("gallery.js")
     page = environment.from_string(_template("gallery.html.j2")).render(
         gallery=gallery,

@@ -155,9 +155,7 @@ def map_with_logits(method: str, options: Chosen = (), targets: int = 1) -> Cost
 def map_of_class(method: str, options: Chosen = ()) -> Cost:
     if turns := _turns(method, options):
         return Cost(turns, 0 if method == "rise" else turns)
-    if method == "score-cam":
-        return Cost(1 + CHANNELS)
-    return Cost(1, 0 if method == "rollout" else 1)
+    return Cost(1 + CHANNELS) if method == "score-cam" else Cost(1, 0 if method == "rollout" else 1)
 
 
 def _turns(method: str, options: Chosen) -> int:

@@ -90,5 +90,5 @@ VOCABULARY = CounterfactualWords()
 
 
 def counterfactual_conditions(method: str = "", options: Chosen = ()) -> tuple[Condition, ...]:
-    with_map = "".join([f",map={method}", *(f",{each}" for each in shown(options))]) if method else ""
+    with_map = ",".join(["", f"map={method}", *shown(options)]) if method else ""
     return tuple(VOCABULARY.parse(f"{KIND}(change={change}{with_map})") for change in CHANGES)

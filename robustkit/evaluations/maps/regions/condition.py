@@ -61,7 +61,6 @@ TERMS = (
 KIND = "region-noise"
 LOCATED, OF_MAP, RANDOM = ("object", "background"), ("map-top", "map-bottom"), "random"
 REGIONS = (*LOCATED, *OF_MAP, RANDOM)
-SEVERITIES = (1, 2, 3, 4, 5)
 
 
 class RegionWords(MapWords):
@@ -80,12 +79,11 @@ class RegionWords(MapWords):
         region, share, severity = str(given["region"]), Fraction(str(given["share"])), given["severity"]
         if region not in REGIONS:
             raise ProtocolError(f"{text}: " + unknown("region", region, REGIONS))
-        if severity not in SEVERITIES:
+        if severity not in (1, 2, 3, 4, 5):
             raise ProtocolError(f"{text}: severity {severity}; expected a whole number from 1 to 5")
         if not 0 < share < 1:
-            raise ProtocolError(
-                f"{text}: share {format_value(share)}; expected a part of the image, above 0 and below 1"
-            )
+            given_share = format_value(share)
+            raise ProtocolError(f"{text}: share {given_share}; expected a part of the image, above 0 and below 1")
         keys = ["region", *["map"] * (region in OF_MAP), *["share"] * (region not in LOCATED), "severity"]
         if idle := [key for key in self.parameters if key not in keys and f"{key}=" in plain.replace(" ", "")]:
             raise ProtocolError(f"{text}: {idle[0]} does nothing for the region {region}; leave it out")
@@ -100,10 +98,8 @@ class RegionWords(MapWords):
         given = given_of(text)
         severity, kind = given["severity"], given["region"]
         percent = f"{100 * float(Fraction(given['share'])):.4g} %" if "share" in given else ""
-        if kind in LOCATED:
-            return f"{kind}, severity {severity}"
-        if kind == RANDOM:
-            return f"random {percent}, severity {severity}"
+        if kind not in OF_MAP:
+            return f"{kind} {percent}".rstrip() + f", severity {severity}"
         own = ",".join(f"{key}={value}" for key, value in given.items() if key not in self.parameters)
         named = f"{given['map']}({own})" if own else given["map"]
         return f"{'highest' if kind == 'map-top' else 'lowest'} {percent} of {named}, severity {severity}"
