@@ -350,7 +350,8 @@ def _with_processor(
         why = "its processor leaves images as large as they are (do_resize false), which is not expressed here"
         raise CheckpointError(f"{source.path}: {why} for classifiers; give it do_resize and a size")
     if processor is not None:
-        own = Preprocessing(**{name: tuple(v) if isinstance(v, list) else v for name, v in said.items()})
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
+        own = Preprocessing(**values)
         show = lambda image: _normalised(to_pixels(image, own), said)  # noqa: E731
         check_pixels(processor, show, own.input_size, said, source.path)
     else:
