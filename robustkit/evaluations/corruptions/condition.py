@@ -99,7 +99,7 @@ EVERY_CORRUPTION: Registry[type[corruptions.Corruption]] = Registry(
 def categories() -> dict[str, tuple[str, ...]]:
     """Return the corruptions of each category; those of plug-ins are the last one, `plug-ins`."""
     brought = tuple(plugin.name for plugin in declared("corruptions"))
-    return CATEGORIES | ({"plug-ins": brought} if brought else {})
+    return {**CATEGORIES, **({"plug-ins": brought} if brought else {})}
 
 
 def category_of(name: str) -> str:
