@@ -53,7 +53,7 @@ from robustkit.report.refresh import refresh
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.results.summary import Run
 from robustkit.runs import untrusted as foreign
-from robustkit.tasks.classification.subject import ClassifierSubject
+from robustkit.tasks.labelled.subject import ClassifierSubject
 
 pytestmark = pytest.mark.usefixtures("one_thread", "whole_figures", "unexamined")
 NAME = "shapes-vit-quest"

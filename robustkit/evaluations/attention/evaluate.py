@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ...attention.apply import attention_kind, attention_layers, capturable_layers, capture
 from ...attention.logit_decomposition import softmax_slope
+from ...common.determinism import SampleRng
 from ...common.plugins import Plugin
-from ...common.randomness import SampleRng
 from ...errors import ModelError
 from ...protocol.card import Card
 from ...protocol.condition import Condition

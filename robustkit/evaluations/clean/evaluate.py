@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...common.randomness import SampleRng
+from ...common.determinism import SampleRng
 from ...protocol.condition import Condition
 from ..family import Evaluator
 from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels

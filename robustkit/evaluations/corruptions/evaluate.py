@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
+from ...common.determinism import SampleRng
 from ...common.plugins import Plugin
-from ...common.randomness import SampleRng
 from ...errors import PluginError
 from ...models.device import has_float64
 from ...protocol.card import Card

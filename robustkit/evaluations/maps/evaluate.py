@@ -31,9 +31,8 @@ from cam.localisation import (
 )
 from cam.sensitivity import Squares, cascade, head_correlation, hide_squares, infidelity, sensitivity
 
-from ...common.determinism import seeded
+from ...common.determinism import SampleRng, seeded
 from ...common.plugins import Plugin
-from ...common.randomness import SampleRng
 from ...data.dataset import Sample
 from ...errors import ModelError
 from ...models.identity import Classifier

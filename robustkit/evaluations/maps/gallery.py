@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...common.files import write_whole
-from ...data.picture_files import open_picture
+from ...data.images import open_picture
 from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...display.web import ENLARGE, LOOK, policy, shared
 from ...errors import RunError
-from ...runs.files import refuse_link
-from ...runs.folder import RunFolder
+from ...runs.folder import RunFolder, refuse_link
 
 Pixels = NDArray[np.uint8]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ....attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Ledger, ledger
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...inputs import inputs_under

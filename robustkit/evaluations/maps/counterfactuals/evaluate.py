@@ -12,7 +12,7 @@ from torch import Tensor
 import cam
 from cam.localisation import energy_inside
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cam.registry import CONTROLS
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost
