@@ -394,14 +394,9 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
         notes += (f"images are resized to {squashed[0]}x{squashed[1]} inside the model, as its processor does",)
     if getattr(processor, "do_reduce_labels", False):
         notes += ("its processor counts labels of masks from 1 (do_reduce_labels): class 0 is label 1, 0 is no class",)
-    identity = loaded.identity(
-        source.name,
-        spec,
-        classes,
-        preprocessing=replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation=mode),
-        preprocessing_source={name: resolved.sources[name] for name in ("mean", "std")},
-        notes=notes,
-    )
+    pixels = replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation=mode)
+    by = {name: resolved.sources[name] for name in ("mean", "std")}
+    identity = loaded.identity(source.name, spec, classes, preprocessing=pixels, preprocessing_source=by, notes=notes)
     return Segmenter(dense, identity)
 
 
