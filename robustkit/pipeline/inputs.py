@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..evaluations.attacks.two_phase.condition import two_phase_condition
 from ..evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
 from ..evaluations.corruptions.plan import CorruptedInputs, Plan
 from ..evaluations.corruptions.tree import CorruptedTree
-from ..evaluations.registry import EVERY_FAMILY, is_attack, kind_of, pattern_of, vocabulary_of
+from ..evaluations.registry import EVERY_FAMILY, check_condition, is_attack, kind_of, pattern_of, vocabulary_of
 from ..models.identity import ModelIdentity
 from ..protocol.card import Card
 from ..protocol.condition import Condition, split_condition
@@ -69,17 +69,28 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
     yield two_phase_condition(begin, end, whole, first, int(m))
 
 
-def plugin_condition(text: str) -> Condition:
-    """Return a condition of a plug-in's family. Raises ProtocolError for another, PluginError for what is none."""
+def options_of(text: str) -> dict[str, str | bool]:
+    """Return the options that ask for a condition, by field of a request; none for a family without one of its own."""
     kind, _ = split_condition(text)
-    if EVERY_FAMILY.plugin(kind) is None:
-        if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
-            names = [plugin.name for plugin in declared("families")]
-            if not names:
-                raise ProtocolError(f"--evaluations {text}: no plug-in brings it; install one, or give --plugin FILE")
-            raise ProtocolError(unknown("evaluation", kind, names))
-        words = shlex.join(vocabulary_of(kind).command(pattern_of(text), pattern_of))
-        raise ProtocolError(f"--evaluations {text}: it takes families of plug-ins; ask for this one by {words}")
+    if EVERY_FAMILY.plugin(kind) is not None:
+        return {}
+    if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
+        names = [plugin.name for plugin in declared("families")]
+        if not names:
+            raise ProtocolError(f"--evaluations {text}: no plug-in brings it; install one, or give --plugin FILE")
+        raise ProtocolError(unknown("evaluation", kind, names))
+    check_condition(text)
+    words = [*vocabulary_of(kind).command(pattern_of(text), pattern_of), "--"]
+    asked = ((word, following) for word, following in pairwise(words) if word.startswith("--"))
+    options: dict[str, str | bool] = {}
+    for word, following in asked:
+        options[word[2:].replace("-", "_")] = following.startswith("--") or following
+    return options if "evaluations" not in options else {}
+
+
+def evaluation_condition(text: str) -> Condition:
+    """Return a condition of a family without options of its own. Raises PluginError for what is none."""
+    kind, _ = split_condition(text)
     made: object = vocabulary_of(kind).parse(text)
     if not isinstance(made, Condition) or (made.name, kind_of(made.text)) != (kind, kind):
         raise PluginError(f"--evaluations {text}: its plug-in makes {made!r} of it; expected a condition {kind}(...)")

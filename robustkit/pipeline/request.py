@@ -176,7 +176,7 @@ class Request:
         "Corruptions", "Folder of frost's photographs; else imagecorruptions', else our own textures."
     )
     evaluations: str | Iterable[str] | None = option(
-        "Run", "Conditions of plug-ins' families, such as rotation(degrees=30) (robustkit list plugins)."
+        "Run", "Conditions of any family, also of plug-ins: pgd(steps=5),rotation(degrees=30) (robustkit list plugins)."
     )
     protocol: str = option("Run", "Protocol card: a name or a TOML file.", "standard")
     setup_check: bool = option(
@@ -225,6 +225,28 @@ class Request:
         for name in self.lists:
             if not isinstance(value := getattr(self, name, None), str | None):
                 object.__setattr__(self, name, tuple(value))
+        if self.evaluations:
+            self._ask_by_options()
+
+    def _ask_by_options(self) -> None:
+        """Ask by their options for evaluations of families that have some; without attacks, those are all attacks."""
+        from ..protocol.condition import split_list
+        from .inputs import options_of
+
+        kept = []
+        for text in split_list(self.evaluations or ()):
+            options = options_of(text)
+            kept += [] if options else [text]
+            for name, value in options.items():
+                if name == "data_dir" or not hasattr(self, name):
+                    command = f"--{name.replace('_', '-')} {value}"
+                    raise ProtocolError(f"--evaluations {text}: it is evaluated by {command}, where a command has it")
+                if value is True:
+                    object.__setattr__(self, name, True)
+                elif value != "none":
+                    given = [item for item in split_list(getattr(self, name) or ()) if item not in ("none", value)]
+                    object.__setattr__(self, name, (*given, value))
+        object.__setattr__(self, "evaluations", tuple(kept) or None)
 
     @cached_property
     def card(self) -> Card:
@@ -285,9 +307,9 @@ class Request:
 
     def evaluation_conditions(self) -> tuple[Condition, ...]:
         from ..protocol.condition import split_list
-        from .inputs import plugin_condition
+        from .inputs import evaluation_condition
 
-        return tuple(dict.fromkeys(map(plugin_condition, split_list(self.evaluations or ()))))
+        return tuple(dict.fromkeys(map(evaluation_condition, split_list(self.evaluations or ()))))
 
     def folder(self, name: str) -> Path:
         """Return the run folder. name: of the first checkpoint."""

@@ -224,17 +224,31 @@ def test_a_file_does_for_a_quick_try(place: Path, robustkit: Commands) -> None:
     ("asked", "said"),
     [
         ("rotation(degrees=15)", "no plug-in brings it; install one, or give --plugin FILE"),
-        ("pgd(steps=3)", "it takes families of plug-ins; ask for this one by --attacks 'pgd(steps=3)'"),
-        ("corruption(fog,severity=3)", "ask for this one by --attacks none --corruptions 'fog(severity=3)'"),
-        ("clean", "ask for this one by --attacks none"),
+        ("counterfactual(change=colour)", "it is evaluated by --data-dir embedded:shapes-counterfactual"),
+        ("jitter(sigma=0.1)", "it is evaluated by --disturbances jitter(sigma=0.1), where a command has it"),
         ("(", "expected a name or name(key=value,...)"),
     ],
 )
-def test_evaluations_are_of_plug_ins_alone(asked: str, said: str) -> None:
-    request = ClassificationRequest(checkpoints=["x"], data_dir="x", evaluations=asked)
+def test_evaluations_that_cannot_be_are_refused(asked: str, said: str) -> None:
     with pytest.raises(ProtocolError) as fault:
-        request.evaluation_conditions()
+        ClassificationRequest(checkpoints=["x"], data_dir="x", evaluations=asked)
     assert said in str(fault.value)
+
+
+def test_evaluations_are_of_every_family() -> None:
+    asked = "pgd(steps=3),corruption(fog,severity=3),cam(agcam),stability(agcam,under=fgsm),region-noise(region=object)"
+    request = ClassificationRequest(checkpoints=["x"], data_dir="x", evaluations=f"clean,{asked}", cams="rollout")
+    fields = {name: getattr(request, name) for name in ("attacks", "corruptions", "cams", "stability", "region_noise")}
+    assert fields == {
+        "attacks": ("pgd(steps=3)", "fgsm"),
+        "corruptions": ("fog(severity=3)",),
+        "cams": ("rollout", "agcam"),
+        "stability": True,
+        "region_noise": ("region-noise(region=object)",),
+    }
+    assert request.evaluations is None and request.evaluation_conditions() == ()
+    nothing = ClassificationRequest(checkpoints=["x"], data_dir="x", evaluations="clean", attacks="none")
+    assert nothing.attack_list == ""
 
 
 TASK = '''
