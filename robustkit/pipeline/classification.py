@@ -17,7 +17,6 @@ from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.attention.logit_decomposition.condition import ledger_condition
-from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.counterfactuals.condition import CHANGES, counterfactual_conditions
@@ -37,9 +36,9 @@ from ..results.summary import Run
 from ..runs.binding import OF_CHECKPOINT
 from ..runs.manifest import CheckpointEntry, digest_of
 from ..tasks.labelled.subject import ClassifierSubject, Images
-from .inputs import labelled_data, plan_attacked
+from .inputs import labelled_data
 from .manifest import describe
-from .plan import Plan, PlannedCheckpoint
+from .plan import Plan, PlannedCheckpoint, plan_corrupted
 from .request import ClassificationRequest
 
 
@@ -173,22 +172,14 @@ def plan(request: ClassificationRequest) -> Plan:
     candidates, lines = _open(request, place, unlabelled=_is_of_maps_alone(request, attacked, maps))
     dataset = _shared_dataset(candidates)
     check_labels(dataset, attacked, card)
-    made = partial(
-        plan_corruptions,
-        dataset=dataset,
-        input_sizes=[candidate.preprocessing.input_size for candidate in candidates],
-        constants=request.constants,
-        variant=request.variant,
-        frost_dir=request.frost,
-    )
-    corruptions, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
-    attacked = beneath.conditions
+    sizes = [candidate.preprocessing.input_size for candidate in candidates]
+    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants, tree)
     _check_networks(request, candidates, attacked, (*maps, *of_regions))
     truth = open_truth(dataset, request.boxes, request.masks)
     check_located(regions, truth)
     dataset = replace(dataset, notes=(*dataset.notes, *truth.notes))  # the page says what was read, too
     showing = [condition for condition in evaluations if shows(condition.text)]
-    shown = (*(() if only_corrupted else attacked), *corruptions.conditions, *showing)
+    shown = (*(() if only_corrupted else attacked), *corruptions, *showing)
     if any(sample.label < 0 for sample in dataset.samples):
         shown = ()  # without labels nothing is right or wrong, but predictions have maps
     scored = tuple(map(map_condition, maps))
@@ -198,9 +189,8 @@ def plan(request: ClassificationRequest) -> Plan:
     explained = (*scored, *of_the_data(dataset, maps), *regions, *next_to(request, shown, maps))
     conditions = (*_watched(request, shown), *others, *explained, *passed)
     reused = frozenset(each.text for each in shown if each != CLEAN and shows(each.text) and request.watch_attention)
-    digests = corruptions.inputs.digests | beneath.inputs.digests
     located = (condition.text for condition in explained if condition.needs_truth)
-    digests |= sources | dict.fromkeys(located, truth.digest or "none")
+    digests = inputs.digests | sources | dict.fromkeys(located, truth.digest or "none")
     run = Run(request.folder(candidates[0].name))
     browsed = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
     return Plan(
@@ -211,8 +201,8 @@ def plan(request: ClassificationRequest) -> Plan:
         dataset=dataset,
         digest=dataset.digest,
         finish=partial(refresh, run),
-        inputs=replace(corruptions.inputs, digests=digests),
-        lines=tuple(dict.fromkeys((*lines, *dataset.notes, *corruptions.lines, *beneath.lines))),
+        inputs=replace(inputs, digests=digests),
+        lines=tuple(dict.fromkeys((*lines, *dataset.notes, *more))),
         keep_misclassified=request.keep_misclassified,
         pictures=tuple(sample.id for sample in browsed.samples[: request.browse]),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),

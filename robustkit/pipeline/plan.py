@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
-from ..evaluations.corruptions.plan import CorruptedInputs
+from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
+from ..evaluations.corruptions.tree import CorruptedTree
 from ..evaluations.subject import EvaluatedModel, SampleSource, Settings
 from ..moved import keep_old_names
 from ..protocol.card import TASKS
@@ -16,6 +18,7 @@ from ..protocol.condition import Condition
 from ..results.summary import Run
 from ..runs.manifest import CheckpointEntry
 from ..tasks.registry import EVERY_TASK
+from .inputs import plan_attacked
 from .request import Request
 
 
@@ -75,6 +78,28 @@ class Plan:
         if self.request.batch_size != "auto" or not measures:
             return settings
         return replace(settings, batch_size=chosen or min(measure() for measure in measures))
+
+
+def plan_corrupted(
+    request: Request,
+    attacked: Sequence[Condition],
+    dataset: Dataset,
+    input_sizes: Sequence[tuple[int, int]] = (),
+    constants: str = "imagenet",
+    tree: CorruptedTree | None = None,
+) -> tuple[tuple[Condition, ...], tuple[Condition, ...], CorruptedInputs, tuple[str, ...]]:
+    """Return the attacks as `plan_attacked`, the corruptions, what both need, and lines; as `plan_corruptions`."""
+    made = partial(
+        plan_corruptions,
+        dataset=dataset,
+        input_sizes=input_sizes,
+        constants=constants,
+        variant=request.variant,
+        frost_dir=request.frost,
+    )
+    own, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
+    inputs = replace(own.inputs, digests=own.inputs.digests | beneath.inputs.digests)
+    return beneath.conditions, own.conditions, inputs, (*own.lines, *beneath.lines)
 
 
 def plan_of(request: Request) -> Plan:

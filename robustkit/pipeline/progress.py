@@ -210,18 +210,15 @@ class Reporter:
     # A listener
 
     def begin(self, checkpoint: str, condition: Condition, samples: int) -> None:
-        self._begin(checkpoint, condition.text, self._title(condition), samples)
+        self.start(checkpoint, condition.text, samples, self._title(condition))
 
-    def start(self, checkpoint: str, condition: str, samples: int) -> None:
-        self._begin(checkpoint, condition, condition, samples)
-
-    def _begin(self, checkpoint: str, name: str, title: str, samples: int) -> None:
+    def start(self, checkpoint: str, condition: str, samples: int, title: str = "") -> None:
         self.ranks.beat()
         with self._lock:
             self._announce()
-            self.estimate.start(checkpoint, name)
-            self._current, self._stage = f"{checkpoint} {name}", ""
-        self.inner.start(checkpoint, title, samples)
+            self.estimate.start(checkpoint, condition)
+            self._current, self._stage = f"{checkpoint} {condition}", ""
+        self.inner.start(checkpoint, title or condition, samples)
 
     def advance(self, samples: int) -> None:
         self.ranks.beat()
@@ -363,27 +360,20 @@ class Job:
 class Estimate:
     """The seconds of a run that are over, and those that are left. Seconds per sample are the job's own; else those of
     its condition with other checkpoints, at this one's pace; else per expected pass in the same group, kind,
-    checkpoint, or any. Time between units is spread over all. processes: that share the work. reserve: seconds after
-    the last unit.
+    checkpoint, or any. Time between units is spread over all. processes: that share the work.
     """
 
-    def __init__(
-        self, jobs: Iterable[Job], processes: int = 1, reserve: float = 0.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, jobs: Iterable[Job], processes: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self.jobs = {job.key: job for job in jobs}
-        self._processes, self._reserve, self._clock = processes, reserve, clock
+        self._processes, self._clock = processes, clock
         self._began = self._since = clock()
         self._seconds: dict[tuple[str, str], float] = {}
         self._done: dict[tuple[str, str], int] = {}
-        self._current: tuple[str, str] | None = None
+        self.current: tuple[str, str] | None = None  # checkpoint and name of the job that was begun last
 
     @property
     def elapsed(self) -> float:
         return self._clock() - self._began
-
-    @property
-    def current(self) -> tuple[str, str] | None:
-        return self._current
 
     @property
     def measured(self) -> Sequence[Job]:
@@ -396,26 +386,39 @@ class Estimate:
         return self._done.get((checkpoint, name), 0)
 
     def start(self, checkpoint: str, name: str) -> None:
-        self._current, self._since = (checkpoint, name), self._clock()
+        self.current, self._since = (checkpoint, name), self._clock()
 
     def advance(self, samples: int) -> None:
         """Count samples of the current unit, and the seconds since the last ones."""
-        assert self._current is not None
+        assert self.current is not None
         now = self._clock()
-        self._seconds[self._current] = self._seconds.get(self._current, 0.0) + now - self._since
-        self._done[self._current] = self._done.get(self._current, 0) + samples
+        self._seconds[self.current] = self._seconds.get(self.current, 0.0) + now - self._since
+        self._done[self.current] = self._done.get(self.current, 0) + samples
         self._since = now
 
     def add(self, checkpoint: str, name: str, samples: int, seconds: float) -> None:
         """Count samples that were computed elsewhere, and their seconds."""
-        key = self._current = checkpoint, name
+        key = self.current = checkpoint, name
         self._seconds[key] = self._seconds.get(key, 0.0) + seconds
         self._done[key] = self._done.get(key, 0) + samples
         self._since = self._clock()
 
     def left(self) -> float | None:
         """Return the seconds left; None before anything was measured."""
-        return None if (left := self._left()) is None else left + self._reserve
+        left = 0.0
+        for key, job in self.jobs.items():
+            remaining = job.samples / self._processes - self._done.get(key, 0)
+            if remaining <= 0:
+                continue
+            rate = self._rate(job)
+            if rate is None:
+                return None
+            expected = remaining * rate
+            if key == self.current and not self._done.get(key):  # a unit that tells nothing before its end
+                spent = self._clock() - self._since
+                expected = max(expected - spent, spent / 4)
+            left += expected
+        return left * self._around()
 
     def total(self) -> float | None:
         """Return the seconds of the whole run; None before anything was measured."""
@@ -434,25 +437,9 @@ class Estimate:
             spent += seconds if job.kind == kind else 0.0
         return spent if kind else total + more
 
-    def _left(self) -> float | None:
-        left = 0.0
-        for key, job in self.jobs.items():
-            remaining = job.samples / self._processes - self._done.get(key, 0)
-            if remaining <= 0:
-                continue
-            rate = self._rate(job)
-            if rate is None:
-                return None
-            expected = remaining * rate
-            if key == self._current and not self._done.get(key):  # a unit that tells nothing before its end
-                spent = self._clock() - self._since
-                expected = max(expected - spent, spent / 4)
-            left += expected
-        return left * self._around()
-
     def _around(self) -> float:
         units = sum(self._seconds.values())
-        if self._current is not None:
+        if self.current is not None:
             units += self._clock() - self._since
         return min(2.0, self.elapsed / units) if units > 0 else 1.0
 

@@ -224,7 +224,7 @@ def carry_out_task(order: _Order, task: Task) -> tuple[list[str], list[tuple[str
     elif task.kind == "units":
         kept.worker.compute(task.checkpoint, [(task.shard, task.texts)])
     else:
-        kept.worker.take_evidence(task.checkpoint, *task.texts, again=task.kind == "evidence again")
+        kept.worker.take_evidence(task.checkpoint, task.texts[0], again=task.kind == "evidence again")
     lines, heard = list(kept.lines), kept.ears.taken()
     kept.lines.clear()
     return lines, heard

@@ -33,7 +33,7 @@ from ..evaluations.attacks.two_phase.evaluate import Choice, choose
 from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_flags import setup_flags, setup_notes
-from ..evaluations.subject import Batch, EvaluatedModel, Evaluation, Reader, SampleSource
+from ..evaluations.subject import Batch, EvaluatedModel, Evaluation, Reader
 from ..models.device import device_name, out_of_memory
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN, Condition
@@ -49,7 +49,7 @@ from ..runs.kept_images import (
     write_adversarials,
     write_pictures,
 )
-from ..runs.progress import Progress, Watch
+from ..runs.progress import Watch
 from .manifest import preprocessing_of, versions
 from .plan import Plan, PlannedCheckpoint
 
@@ -281,97 +281,6 @@ class _Computed:
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
 
 
-def _unit(
-    subject: EvaluatedModel,
-    supply: SampleSource,
-    shard: Shard,
-    places: Sequence[int],
-    condition: Condition,
-    progress: Progress,
-    images: _Images,
-) -> _Computed:
-    """Compute samples of a shard, at `places`, in batches that are halved where memory is short; mark the others."""
-    computed, start = _Computed(differences={} if images.hands else None), 0
-    if images.passed is not None:
-        computed.metadata[DIGEST] = images.passed[1].encode()
-    family = family_of(condition.name)
-    whole = any(
-        family_of(each.name).evaluator.takes_shards(each, subject.card) for each in (condition, condition.under) if each
-    )
-    while start < len(places):
-        part = places[start : start + (len(places) if whole else subject.settings.batch_size)]
-        more = None
-        try:
-            more = _batch(subject, supply, shard, part, condition, family, progress, images)
-        except ModelError as fault:
-            if not out_of_memory(fault.__cause__) or subject.settings.batch_size == 1:
-                raise
-        if more is None:  # now that the error no longer holds what the failed pass had
-            subject.halve()
-            continue
-        computed.add(more)
-        start += len(part)
-        progress.advance(len(part))
-    if condition.on:
-        computed.columns = [columns | {TAKEN: [True] * len(columns["sample_id"])} for columns in computed.columns]
-        others = (shard.read(place)[0] for place in sorted({*range(len(shard))}.difference(places)))
-        rows = (subject.unread(sample) | {TAKEN: False} for sample in others)
-        computed.columns += [{name: [value] for name, value in row.items()} for row in rows]
-    return computed
-
-
-def _batch(
-    subject: EvaluatedModel,
-    supply: SampleSource,
-    shard: Shard,
-    part: Sequence[int],
-    condition: Condition,
-    family: AnyFamily,
-    progress: Progress,
-    images: _Images,
-) -> _Computed:
-    """Compute some samples under one condition, unreadable ones included. Raises ModelError where the network fails."""
-    computed, judged = _Computed(), subject.needs_truth(condition)
-    readable: dict[tuple[int, ...], list[tuple[int, Sample, Any]]] = {}  # by shape: a batch has one
-    for place in part:
-        sample, read, shape = shard.read(place)
-        if not isinstance(read, str):
-            try:
-                truth = supply.locate(sample, read) if judged else None
-            except BadImageError as fault:  # its mask
-                read = str(fault)
-        if isinstance(read, str):
-            row = subject.unread(sample) | {"error": read}
-            computed.columns.append({name: [value] for name, value in row.items()})
-        else:
-            readable.setdefault(shape, []).append((place, sample, truth))
-    for alike in readable.values():
-        places, samples, truths = zip(*alike, strict=True)
-        try:
-            given = images.given(samples, condition)
-            batch = Batch(shard.inputs(places), samples, truths, images.keep, progress.stage, given, images.choice)
-            done = evaluate(family, subject, batch, condition)
-            columns = {name: list(values) for name, values in done.columns.items()}
-            if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:
-                raise ValueError(
-                    f"column {wrong[0]!r} has {len(columns[wrong[0]])} values; expected one for each sample"
-                )
-        except RobustkitError:
-            raise
-        except Exception as fault:  # a network, or a plug-in, may raise anything
-            name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
-            raise ModelError(
-                f"{name} fails under {condition.text} on {len(samples)} {samples_of(subject.card.task).many}: "
-                f"{type(fault).__name__}: {first}; --debug shows where"
-            ) from fault
-        computed.add(_Computed([columns], done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
-        if images.hands and done.change is not None:
-            halves = done.change.half().cpu().numpy()
-            rows = {sample.id: row for sample, row in zip(samples, halves, strict=True)}
-            computed.add(_Computed(differences=rows))
-    return computed
-
-
 def evaluate(family: AnyFamily, subject: EvaluatedModel, batch: Batch, condition: Condition) -> Evaluation:
     """Return the columns of a batch. What low precision breaks is scored in float32 (or as the card says); operations
     for which the device has no deterministic algorithm are named in the record.
@@ -456,7 +365,7 @@ class Worker:
                             choices[text] = choose(self.run, name, condition)
                         keep, hands = self._wanted.under(condition), text in self.plan.handed
                         images = _Images.of(self.run, condition, number, keep, hands, choices.get(text))
-                        computed = _unit(subject, supply, shard, places, condition, self.watch, images)
+                        computed = self._unit(name, shard, places, condition, images)
                         if (now := subject.settings.batch_size) != self.settings.batch_size:
                             computed.metadata[b"batch_size"] = str(now).encode()
                             if now != before:
@@ -467,6 +376,78 @@ class Worker:
                         unit = name, condition, number
                         writer.submit(partial(_write, self.run, unit, computed, subject.schema, metadata, timing))
                         writer.submit(partial(self.watch.written, name, condition))
+
+    def _unit(self, name: str, shard: Shard, places: Sequence[int], condition: Condition, images: _Images) -> _Computed:
+        """Compute samples of a shard, at `places`, in batches, halved where memory is short; mark the others."""
+        _, subject = self._on_device(name)
+        computed, start = _Computed(differences={} if images.hands else None), 0
+        if images.passed is not None:
+            computed.metadata[DIGEST] = images.passed[1].encode()
+        every = filter(None, (condition, condition.under))
+        whole = any(family_of(each.name).evaluator.takes_shards(each, subject.card) for each in every)
+        while start < len(places):
+            part = places[start : start + (len(places) if whole else subject.settings.batch_size)]
+            more = None
+            try:
+                more = self._batch(name, shard, part, condition, images)
+            except ModelError as fault:
+                if not out_of_memory(fault.__cause__) or subject.settings.batch_size == 1:
+                    raise
+            if more is None:  # now that the error no longer holds what the failed pass had
+                subject.halve()
+                continue
+            computed.add(more)
+            start += len(part)
+            self.watch.advance(len(part))
+        if condition.on:
+            computed.columns = [columns | {TAKEN: [True] * len(columns["sample_id"])} for columns in computed.columns]
+            others = (shard.read(place)[0] for place in sorted({*range(len(shard))}.difference(places)))
+            rows = (subject.unread(sample) | {TAKEN: False} for sample in others)
+            computed.columns += [{name: [value] for name, value in row.items()} for row in rows]
+        return computed
+
+    def _batch(self, name: str, shard: Shard, part: Sequence[int], condition: Condition, images: _Images) -> _Computed:
+        """Compute some samples, unreadable ones included. Raises ModelError where the network fails."""
+        contender, subject = self._on_device(name)
+        computed, judged = _Computed(), subject.needs_truth(condition)
+        readable: dict[tuple[int, ...], list[tuple[int, Sample, Any]]] = {}  # by shape: a batch has one
+        for place in part:
+            sample, read, shape = shard.read(place)
+            if not isinstance(read, str):
+                try:
+                    truth = contender.supply.locate(sample, read) if judged else None
+                except BadImageError as fault:  # its mask
+                    read = str(fault)
+            if isinstance(read, str):
+                row = subject.unread(sample) | {"error": read}
+                computed.columns.append({name: [value] for name, value in row.items()})
+            else:
+                readable.setdefault(shape, []).append((place, sample, truth))
+        for alike in readable.values():
+            places, samples, truths = zip(*alike, strict=True)
+            try:
+                given = images.given(samples, condition)
+                inputs, tell = shard.inputs(places), self.watch.stage
+                batch = Batch(inputs, samples, truths, images.keep, tell, given, images.choice)
+                done = evaluate(family_of(condition.name), subject, batch, condition)
+                columns = {name: list(values) for name, values in done.columns.items()}
+                if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:
+                    count = len(columns[wrong[0]])
+                    raise ValueError(f"column {wrong[0]!r} has {count} values; expected one for each sample")
+            except RobustkitError:
+                raise
+            except Exception as fault:  # a network, or a plug-in, may raise anything
+                first = (str(fault).splitlines() or [""])[0]
+                raise ModelError(
+                    f"{name} fails under {condition.text} on {len(samples)} {samples_of(subject.card.task).many}: "
+                    f"{type(fault).__name__}: {first}; --debug shows where"
+                ) from fault
+            computed.add(_Computed([columns], done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
+            if images.hands and done.change is not None:
+                halves = done.change.half().cpu().numpy()
+                rows = {sample.id: row for sample, row in zip(samples, halves, strict=True)}
+                computed.add(_Computed(differences=rows))
+        return computed
 
     def rest(self) -> None:
         if self._placed is not None:

@@ -26,16 +26,14 @@ from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, Sample, open_dataset
 from ...errors import DataError, NothingEvaluated, ProtocolError
 from ...evaluations.attacks.evaluate import build_attack
-from ...evaluations.corruptions.plan import plan_corruptions
 from ...evaluations.subject import Batch, ImageSubject, Settings
 from ...models.checkpoint import digest_of
 from ...models.classifier import load
 from ...models.device import best_batch
 from ...models.identity import Classifier, distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
-from ...pipeline.inputs import plan_attacked
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Plan, PlannedCheckpoint
+from ...pipeline.plan import Plan, PlannedCheckpoint, plan_corrupted
 from ...pipeline.units import decoded
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
@@ -213,15 +211,8 @@ def plan(request: FeatureRequest) -> Plan:
     models = [load(str(spec), **request.model, features=True) for spec in request.checkpoints]
     distinct_names(models)
     shown = [card.preprocess(model.identity.preprocessing) for model in models]
-    made = partial(
-        plan_corruptions,
-        dataset=dataset,
-        input_sizes=[preprocessing.input_size for preprocessing, _ in shown],
-        constants=request.constants,
-        variant=request.variant,
-        frost_dir=request.frost,
-    )
-    corruptions, beneath = made(request.corruptions), plan_attacked(attacked, made, request.frost)
+    sizes = [preprocessing.input_size for preprocessing, _ in shown]
+    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants)
     notes = [f"{model.identity.name}: {note}" for model in models for note in model.identity.notes]
     notes += (f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line)
     notes += (f"training images: {note}" for note in training.notes)
@@ -231,14 +222,12 @@ def plan(request: FeatureRequest) -> Plan:
         request=request,
         run=run,
         contenders=tuple(_contender(model, one, request, run, dataset, training, asked) for model, (one, _) in pairs),
-        conditions=tuple(
-            dict.fromkeys((*beneath.conditions, *corruptions.conditions, *request.evaluation_conditions()))
-        ),
+        conditions=tuple(dict.fromkeys((*attacked, *corruptions, *request.evaluation_conditions()))),
         dataset=dataset,
         digest=dataset.digest,
         finish=partial(refresh, run),
-        inputs=replace(corruptions.inputs, digests=corruptions.inputs.digests | beneath.inputs.digests),
-        lines=tuple(dict.fromkeys((*notes, *dataset.notes, *corruptions.lines, *beneath.lines))),
+        inputs=inputs,
+        lines=tuple(dict.fromkeys((*notes, *dataset.notes, *more))),
     )
 
 

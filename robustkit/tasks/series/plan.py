@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...data.dataset import Dataset, Sample
 from ...errors import DataError, NothingEvaluated, ProtocolError, unknown
-from ...evaluations.subject import Reader, Settings
+from ...evaluations.subject import Reader
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
@@ -122,10 +122,9 @@ def _shared(datasets: list[Dataset], models: list[SeriesClassifier]) -> Dataset:
 
 
 def _contender(model: SeriesClassifier, card: Card, dataset: Dataset) -> PlannedCheckpoint:
-    def subject(settings: Settings) -> SeriesSubject:
-        return SeriesSubject(model, card, settings, dataset.valid_labels)
-
-    return PlannedCheckpoint(describe(model.identity, model.identity.preprocessing), subject, Series(dataset))
+    entry = describe(model.identity, model.identity.preprocessing)
+    made = partial(SeriesSubject, model, card, valid=dataset.valid_labels)
+    return PlannedCheckpoint(entry, made, Series(dataset))
 
 
 @takes_options_of(SeriesRequest)

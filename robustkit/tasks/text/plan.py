@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ...data.dataset import Dataset
 from ...errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
 from ...evaluations.registry import kind_of, words_of
-from ...evaluations.subject import Settings
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
@@ -95,13 +94,9 @@ def _windows(model: LanguageModel, card: Card, request: TextRequest) -> Windows:
 
 def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: TextRequest) -> PlannedCheckpoint:
     shown = _windows(model, card, request)
-
-    def subject(settings: Settings) -> TextSubject:
-        return TextSubject(model, card, settings, shown)
-
     windows = {"tokens": shown.size, "stride": shown.stride, "kind": shown.kind}
     entry = describe(model.identity, model.identity.preprocessing, windows=windows)
-    return PlannedCheckpoint(entry, subject, Documents(dataset))
+    return PlannedCheckpoint(entry, partial(TextSubject, model, card, shown=shown), Documents(dataset))
 
 
 @takes_options_of(TextRequest)
