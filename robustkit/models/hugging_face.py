@@ -350,10 +350,10 @@ def _with_processor(
         why = "its processor leaves images as large as they are (do_resize false), which is not expressed here"
         raise CheckpointError(f"{source.path}: {why} for classifiers; give it do_resize and a size")
     if processor is not None:
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
-        own = Preprocessing(**values)
-        show = lambda image: _normalised(to_pixels(image, own), said)  # noqa: E731
-        check_pixels(processor, show, own.input_size, said, source.path)
+        shown: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
+        own = Preprocessing(**shown)
+        where = source.path
+        check_pixels(processor, lambda image: _normalised(to_pixels(image, own), said), own.input_size, said, where)
     else:
         trained = getattr(loaded.model.config, "image_size", None)
         said["input_size"] = [trained, trained] if isinstance(trained, int) else list(trained or (224, 224))

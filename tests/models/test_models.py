@@ -383,7 +383,7 @@ def test_offline_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", no_network)
     monkeypatch.setattr("robustkit.models.specs.is_reachable", lambda address: True)
-    monkeypatch.setattr("robustkit.models.architecture.answers", lambda address: True)
+    monkeypatch.setattr("robustkit.models.architecture.is_reachable", lambda address: True)
     with pytest.raises(ModelError, match=r"hf-hub:timm/x could not be fetched \(no route to host\); check the name"):
         load("hf-hub:timm/x")
     monkeypatch.setattr("timm.create_model", no_network)
