@@ -209,7 +209,9 @@ def every_plugin() -> list[Plugin]:
 def _installed(group: str) -> tuple[Plugin, ...]:
     found = [(entry, entry.dist) for entry in entry_points(group=f"robustkit.{group}")]
     of_others = ((each, at.name if at else "", at.version if at else "") for each, at in found)
-    return tuple(Plugin(group, each.name, *at, each) for each, *at in of_others if at[0] != DISTRIBUTION)
+    return tuple(
+        Plugin(group, each.name, name, version, each) for each, name, version in of_others if name != DISTRIBUTION
+    )
 
 
 @cache

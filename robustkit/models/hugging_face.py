@@ -350,7 +350,8 @@ def _with_processor(
         why = "its processor leaves images as large as they are (do_resize false), which is not expressed here"
         raise CheckpointError(f"{source.path}: {why} for classifiers; give it do_resize and a size")
     if processor is not None:
-        own = Preprocessing(**{name: tuple(v) if isinstance(v, list) else v for name, v in said.items()})
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
+        own = Preprocessing(**values)
         show = lambda image: _normalised(to_pixels(image, own), said)  # noqa: E731
         check_pixels(processor, show, own.input_size, said, source.path)
     else:
@@ -393,14 +394,9 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
         notes += (f"images are resized to {squashed[0]}x{squashed[1]} inside the model, as its processor does",)
     if getattr(processor, "do_reduce_labels", False):
         notes += ("its processor counts labels of masks from 1 (do_reduce_labels): class 0 is label 1, 0 is no class",)
-    identity = loaded.identity(
-        source.name,
-        spec,
-        classes,
-        preprocessing=replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation=mode),
-        preprocessing_source={name: resolved.sources[name] for name in ("mean", "std")},
-        notes=notes,
-    )
+    pixels = replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation=mode)
+    by = {name: resolved.sources[name] for name in ("mean", "std")}
+    identity = loaded.identity(source.name, spec, classes, preprocessing=pixels, preprocessing_source=by, notes=notes)
     return Segmenter(dense, identity)
 
 

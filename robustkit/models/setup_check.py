@@ -8,7 +8,7 @@ another candidate is better beyond chance it is taken for the parts that follow,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -57,14 +57,12 @@ class Setup:
     attention: str = ""
 
     def with_part(self, part: str, other: Setup) -> Setup:
-        p, theirs = self.preprocessing, other.preprocessing
         if part in ("attention", "channels", "labels"):
             name = "bgr" if part == "channels" else part
             return replace(self, **{name: getattr(other, name)})
-        if part == "normalisation":
-            return replace(self, preprocessing=replace(p, mean=theirs.mean, std=theirs.std))
-        name = "crop_pct" if part == "crop" else part
-        return replace(self, preprocessing=replace(p, **{name: getattr(theirs, name)}))
+        names = {"normalisation": ("mean", "std"), "crop": ("crop_pct",)}.get(part, (part,))
+        taken = {name: getattr(other.preprocessing, name) for name in names}
+        return replace(self, preprocessing=replace(self.preprocessing, **taken))
 
     def name(self, part: str) -> str:
         p = self.preprocessing
@@ -97,27 +95,20 @@ def alternatives(
     part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], formulas: Sequence[str] = ()
 ) -> dict[str, Setup]:
     """Return a setup, first, and those that differ from it in one part, by the names of that part."""
-    others = _others(part, setup, numbered, formulas)
-    return {setup.name(part): setup} | {other.name(part): other for other in others}
-
-
-def _others(part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], formulas: Sequence[str]) -> Iterator[Setup]:
     p = setup.preprocessing
-    if part == "attention":
-        yield from (replace(setup, attention=name) for name in formulas if name != setup.attention)
-    elif part == "normalisation":
-        for values in NORMALISATIONS.values():
-            if not _is_same(p, values):
-                yield replace(setup, preprocessing=replace(p, mean=values[0], std=values[1]))
-    elif part == "crop":
-        yield from (replace(setup, preprocessing=replace(p, crop_pct=c)) for c in CROPS if c != p.crop_pct)
-    elif part == "interpolation":
-        others = (name for name in INTERPOLATIONS if name != p.interpolation)
-        yield from (replace(setup, preprocessing=replace(p, interpolation=name)) for name in others)
-    elif part == "channels":
-        yield replace(setup, bgr=not setup.bgr)
-    else:
-        yield from (replace(setup, labels=name) for name in numbered if name != setup.labels)
+    others = {
+        "attention": [replace(setup, attention=name) for name in formulas],
+        "normalisation": [
+            replace(setup, preprocessing=replace(p, mean=values[0], std=values[1]))
+            for values in NORMALISATIONS.values()
+            if not _is_same(p, values)
+        ],
+        "crop": [replace(setup, preprocessing=replace(p, crop_pct=share)) for share in CROPS],
+        "interpolation": [replace(setup, preprocessing=replace(p, interpolation=name)) for name in INTERPOLATIONS],
+        "channels": [replace(setup, bgr=not setup.bgr)],
+        "labels": [replace(setup, labels=name) for name in numbered],
+    }
+    return {setup.name(part): setup} | {other.name(part): other for other in others[part]}
 
 
 def label_numberings(names: Sequence[str], outputs: int) -> dict[str, list[int]]:
