@@ -172,7 +172,7 @@ def test_a_pair_with_a_constant_map_is_alike_in_no_way(place: Path, monkeypatch:
     ]
     monkeypatch.setattr(maps_evaluate, "_maps", lambda *arguments: made.pop(0))
     wanted, inputs = parse_cams("grad-cam")[0], torch.rand(5, 3, 8, 8)
-    columns = maps_evaluate.stability(subject, inputs, inputs, batch.samples, None, wanted, None)[1]
+    columns = maps_evaluate.stability(subject, inputs, inputs, batch, None, wanted, None)[1]
     for name in ("rank_correlation", "map_iou"):
         assert [value is None for value in columns[name]] == [False, True, False, True, True]
 

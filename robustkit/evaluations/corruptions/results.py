@@ -197,7 +197,7 @@ def why_no_mce(manifest: Manifest) -> str:
 
 
 def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how a mean's images differ from the benchmark's. released: what run.json says of its trees."""
+    """Return how a mean's images differ from the benchmark's. released: what run.json says about its trees."""
     size = f"{input_size[1]}x{input_size[0]}"
     flags = []
     if "source=released" in condition:
