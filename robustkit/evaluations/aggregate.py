@@ -81,7 +81,6 @@ def joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table
 
 
 def readable_rows(table: pa.Table) -> pa.Table:
-    """Return the rows of samples that could be read."""
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
 
 
@@ -154,7 +153,6 @@ class Gatherer:
         raise NotImplementedError
 
     def needs(self, column: str) -> bool:
-        """Whether it needs a column of them."""
         raise NotImplementedError
 
     def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
@@ -182,7 +180,6 @@ class RecordReader:
     gatherers: Mapping[type[Gatherer], Gatherer] = field(default_factory=dict)
 
     def shards(self, condition: str, columns: Collection[str] | Callable[[str], bool]) -> Iterator[pa.Table]:
-        """Yield the records of a condition, a table per shard."""
         return self.run.shards(self.checkpoint, condition, columns)
 
     def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[str]]:
@@ -198,7 +195,6 @@ class RecordReader:
         return setup_flags(self.manifest, self.checkpoint, self.run.evidence(self.checkpoint, CLEAN.text))
 
     def rows(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
-        """Return rows as summary.json has them."""
         tag = self.manifest.protocol.tag
         every = ((self.checkpoint, *row[:-1], tag, row.flags) for row in rows)
         return [dict(zip(SUMMARY_COLUMNS, figures, strict=True)) for figures in every]

@@ -133,7 +133,6 @@ def _plain_cell(row: Mapping[str, Any] | None) -> str:
 
 
 def support_tables(results: Results, wanted: Callable[[str], bool]) -> list[TextTable]:
-    """Return a table of supported figures next to the plain ones; none where there are none."""
     called = short_names(results.manifest.names)
     every = support_rows(results, wanted)
     lines = tuple((called[name], *row) for name, rows in every.items() for row in rows)

@@ -28,18 +28,13 @@ class Cost:
     at_most: bool = False
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.forwards + other.forwards,
-            self.backwards + other.backwards,
-            self.extra + other.extra,
-            self.at_most or other.at_most,
-        )
+        extra, at_most = self.extra + other.extra, self.at_most or other.at_most
+        return Cost(self.forwards + other.forwards, self.backwards + other.backwards, extra, at_most)
 
     def __mul__(self, times: float) -> Cost:
         return Cost(self.forwards * times, self.backwards * times, self.extra * times, self.at_most)
 
     def __str__(self) -> str:
-        """Forwards + backwards."""
         return f"{'at most ' * self.at_most}{self.forwards:.0f} + {self.backwards:.0f}"
 
     @property
@@ -90,7 +85,6 @@ class Clause:
 
 
 def percent(value: float) -> str:
-    """Return `93.3 %`."""
     return f"{100 * value:.1f} %"
 
 

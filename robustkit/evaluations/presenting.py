@@ -76,12 +76,10 @@ def flag_lines(results: Results, of: Callable[[str], bool] = lambda condition: T
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return what flags call checkpoints."""
     return labels(names, _WIDEST)
 
 
 def of_family(name: str) -> Callable[[str], bool]:
-    """Return whether a condition is of the family of this name."""
     return lambda condition: family_of(kind_of(condition)).name == name
 
 

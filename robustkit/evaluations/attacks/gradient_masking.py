@@ -38,8 +38,6 @@ AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")
 
 @dataclass(frozen=True)
 class Doubt:
-    """One check of the dossier."""
-
     check: str
     figure: str  # what was measured, in words, or "not measured"
     flag: str = ""  # one sentence, "" where all is well

@@ -233,7 +233,6 @@ class _PeerTally(Tally):
         self.seconds = [0.0] * count
 
     def classify(self, oracle: Oracle, clean: Tensor, labels: Tensor | None) -> None:
-        """Find labels, the number of classes, and who is wrong before any attack."""
         begin = time.perf_counter()
         self.oracle, self.batch_size = oracle, oracle.batch_size or len(clean)
         self.images = clean.to(oracle.dtype)

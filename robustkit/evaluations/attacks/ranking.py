@@ -186,7 +186,6 @@ def contradiction_flag(manifest: Manifest, condition: str, found: Outcomes, figu
 
 
 def findings_of(flags: Sequence[str]) -> list[Doubt]:
-    """Return those flags of a result that are about attacks in order."""
     ours, end = dict.fromkeys(flag for flag in flags if flag.startswith(_CHECK)), f": {_ADVICE}; {_INSTEAD}"
     return [Doubt(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(end), flag, _INSTEAD) for flag in ours]
 

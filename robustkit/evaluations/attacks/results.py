@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageCounts:
-    """A stage of an attack: samples that stand after it, and the total of its passes."""
-
     name: str
     standing: int
     forwards: int
@@ -122,7 +120,6 @@ def stage_rows(results: Results) -> Rows:
 
 
 def strength_rows(results: Results) -> Rows:
-    """Yield a row under `STRENGTH_HEADINGS`, without the condition, for each attack that has others to compare."""
     for row in results:
         if row["metric"] == FOUND.name:
             yield row["checkpoint"], row["condition"], (interval_cell(row), str(row["n"]))
@@ -180,7 +177,6 @@ def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[C
 
 
 def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> Iterator[Figure]:
-    """Yield a figure for each norm, with a panel for each attack."""
     lines, space = curves(results, results.manifest.claims), results.manifest.protocol.space
     for norm in dict.fromkeys(line.norm for line in lines):
         yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, space)
