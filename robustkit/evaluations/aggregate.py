@@ -25,8 +25,7 @@ from .setup_flags import guessing_flags, setup_flags
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EXCEEDS = 1e-6
-"""How far a perturbation may exceed its eps before the result is flagged: float32 rounding, in the units of records."""
+EXCEEDS = 1e-6  # by how much a perturbation may exceed its eps: float32 rounding, in the units of records
 
 Parts = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
 """Rows of single conditions, of means over corruptions, and of maps."""

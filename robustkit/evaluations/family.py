@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from .records import CheckpointRecords, Compared, PerSample
     from .subject import Batch, EvaluatedModel, Evaluation, Shown
 
-    Looks = Mapping[str, Style]
-    """The style of each checkpoint in all figures, by its name."""
+    Looks = Mapping[str, Style]  # the style of each checkpoint in all figures, by its name
 
 
 class Summary:

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 from ..protocol.condition import Condition, ConditionPattern, Value, format_value, parse_parameters
 from .metrics import Metric, SummaryRow, Term, is_finite
 
-BACKWARD = 1.5
-"""Forwards that a backward to the input takes as long as, on a ViT on a CPU; measured seconds soon replace it."""
+BACKWARD = 1.5  # forwards that a backward takes as long as, on a ViT on a CPU; measured seconds soon replace it
 _REACHED = 0.3  # share of an upper bound that is expected, since samples leave when they fall
 
 

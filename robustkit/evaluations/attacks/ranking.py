@@ -129,8 +129,7 @@ class Strengths:
         return self._tables[condition]
 
 
-CHANCE = 0.001
-"""Probability below which more survivors of the stronger attack are not chance: McNemar's exact test, one-sided."""
+CHANCE = 0.001  # probability below which more survivors of the stronger attack are no chance: McNemar's, one-sided
 LEAST = 0.01  # share of the samples that must differ as well between two attacks, whose random starts differ
 _CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do less, gradients mislead it"
 _INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from ....runs.manifest import Manifest
     from ...family import Looks
 
-CHANCE = 0.01
-"""Probability below which more samples that fall only to another's images are not chance: McNemar's exact test."""
+CHANCE = 0.01  # probability below which more that fall only to another's images are no chance: McNemar's exact test
 CHECK = "transfer: "
 
 
