@@ -19,8 +19,7 @@ from attacks import AttackResult
 from attacks.attack import Tell
 
 from ..attention.surrogates import can_be_seen, key_loss, surrogates
-from ..common.determinism import float32, lacks_order, ordered, seeded
-from ..common.randomness import SampleRng, upload
+from ..common.determinism import SampleRng, float32, lacks_order, ordered, seeded, upload
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_unit_range
 from ..models.device import free_memory

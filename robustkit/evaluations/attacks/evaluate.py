@@ -23,8 +23,8 @@ import attacks
 from attacks.pgd import STEP_SHARES
 from attacks.registry import FEATURE_ATTACKS
 
+from ...common.determinism import SampleRng
 from ...common.plugins import Plugin
-from ...common.randomness import SampleRng
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, parse_number
 from ...protocol.condition import (

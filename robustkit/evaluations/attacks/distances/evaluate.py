@@ -12,7 +12,7 @@ import torch
 
 from attacks.threat import Norm, distance
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...family import Evaluator

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from attacks.pgd import PatchResult
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost

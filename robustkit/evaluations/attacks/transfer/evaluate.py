@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
+from ....common.determinism import SampleRng
 from ....common.plugins import Plugin
-from ....common.randomness import SampleRng
 from ....protocol.condition import Condition
 from ...family import Evaluator
 from ...inputs import attacked_inputs

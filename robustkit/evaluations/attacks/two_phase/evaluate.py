@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import torch
 
+from ....common.determinism import SampleRng, draw_samples
 from ....common.plugins import Plugin
-from ....common.randomness import SampleRng, draw_samples
 from ....errors import RunError
 from ....protocol.card import Card
 from ....protocol.condition import Condition
