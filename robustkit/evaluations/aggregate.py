@@ -25,8 +25,7 @@ from .setup_flags import guessing_flags, setup_flags
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EXCEEDS = 1e-6
-"""How far a perturbation may exceed its eps before the result is flagged: float32 rounding, in the units of records."""
+EXCEEDS = 1e-6  # by how much a perturbation may exceed its eps: float32 rounding, in the units of records
 
 Parts = tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]
 """Rows of single conditions, of means over corruptions, and of maps."""
@@ -81,7 +80,6 @@ def joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table
 
 
 def readable_rows(table: pa.Table) -> pa.Table:
-    """Return the rows of samples that could be read."""
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
 
 
@@ -154,7 +152,6 @@ class Gatherer:
         raise NotImplementedError
 
     def needs(self, column: str) -> bool:
-        """Whether it needs a column of them."""
         raise NotImplementedError
 
     def take(self, checkpoint: str, condition: str, read: pa.Table) -> None:
@@ -182,7 +179,6 @@ class RecordReader:
     gatherers: Mapping[type[Gatherer], Gatherer] = field(default_factory=dict)
 
     def shards(self, condition: str, columns: Collection[str] | Callable[[str], bool]) -> Iterator[pa.Table]:
-        """Yield the records of a condition, a table per shard."""
         return self.run.shards(self.checkpoint, condition, columns)
 
     def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[str]]:
@@ -198,7 +194,6 @@ class RecordReader:
         return setup_flags(self.manifest, self.checkpoint, self.run.evidence(self.checkpoint, CLEAN.text))
 
     def rows(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
-        """Return rows as summary.json has them."""
         tag = self.manifest.protocol.tag
         every = ((self.checkpoint, *row[:-1], tag, row.flags) for row in rows)
         return [dict(zip(SUMMARY_COLUMNS, figures, strict=True)) for figures in every]

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FEWEST = 30  # fewer samples with the expensive figure have no interval: it rests on a normal approximation
-FOLDS = 5
-"""Parts of the samples, every fifth in one, each weighted by what the others say; fewer samples are a fold each."""
-_ADDED = 2  # samples of each kind that the spread of right and wrong is taken with
+FOLDS = 5  # parts of the samples, every fifth in one, each weighted by what the others say; of fewer, one each
 
 
 class Supported(NamedTuple):
@@ -57,7 +55,7 @@ def supported_mean(expensive: Floats, cheap: Floats, others: Floats, binary: boo
     if m < FEWEST:
         return Supported(value, math.nan, math.nan, weight)
     if binary:
-        differences = np.concatenate([differences, np.repeat([1.0, -weight], _ADDED)])
+        differences = np.concatenate([differences, np.repeat([1.0, -weight], 2)])
     spread = float(differences.var()) / len(differences) + (weight**2 * float(others.var()) / n if n else 0.0)
     low, high = (value + end * math.sqrt(spread) for end in (-Z, Z))
     return Supported(value, max(low, 0.0), min(high, 1.0), weight) if binary else Supported(value, low, high, weight)
@@ -133,7 +131,6 @@ def _plain_cell(row: Mapping[str, Any] | None) -> str:
 
 
 def support_tables(results: Results, wanted: Callable[[str], bool]) -> list[TextTable]:
-    """Return a table of supported figures next to the plain ones; none where there are none."""
     called = short_names(results.manifest.names)
     every = support_rows(results, wanted)
     lines = tuple((called[name], *row) for name, rows in every.items() for row in rows)

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from .records import CheckpointRecords, Compared, PerSample
     from .subject import Batch, EvaluatedModel, Evaluation, Shown
 
-    Looks = Mapping[str, Style]
-    """The style of each checkpoint in all figures, by its name."""
+    Looks = Mapping[str, Style]  # the style of each checkpoint in all figures, by its name
 
 
 class Summary:
@@ -273,14 +272,10 @@ def family_of(kind: str) -> AnyFamily:
     return plugin_family(kind) or _own(vocabulary_of(kind))
 
 
-def families_by_place() -> list[AnyFamily]:
-    """Return every family, first those whose conditions are in the task's table of results."""
-    return sorted(families(), key=lambda family: not family.words.in_results)
-
-
 def by_family(conditions: Iterable[str]) -> list[tuple[AnyFamily, list[str]]]:
     """Return every family with its conditions, first those that stand in the task's table of results."""
-    groups: dict[AnyFamily, list[str]] = {family: [] for family in families_by_place()}
+    ordered = sorted(families(), key=lambda family: not family.words.in_results)
+    groups: dict[AnyFamily, list[str]] = {family: [] for family in ordered}
     for condition in conditions:
         groups.setdefault(family_of(kind_of(condition)), []).append(condition)
     return list(groups.items())

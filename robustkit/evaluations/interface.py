@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 from ..protocol.condition import Condition, ConditionPattern, Value, format_value, parse_parameters
 from .metrics import Metric, SummaryRow, Term, is_finite
 
-BACKWARD = 1.5
-"""Forwards that a backward to the input takes as long as, on a ViT on a CPU; measured seconds soon replace it."""
+BACKWARD = 1.5  # forwards that a backward takes as long as, on a ViT on a CPU; measured seconds soon replace it
 _REACHED = 0.3  # share of an upper bound that is expected, since samples leave when they fall
 
 
@@ -28,18 +27,13 @@ class Cost:
     at_most: bool = False
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.forwards + other.forwards,
-            self.backwards + other.backwards,
-            self.extra + other.extra,
-            self.at_most or other.at_most,
-        )
+        extra, at_most = self.extra + other.extra, self.at_most or other.at_most
+        return Cost(self.forwards + other.forwards, self.backwards + other.backwards, extra, at_most)
 
     def __mul__(self, times: float) -> Cost:
         return Cost(self.forwards * times, self.backwards * times, self.extra * times, self.at_most)
 
     def __str__(self) -> str:
-        """Forwards + backwards."""
         return f"{'at most ' * self.at_most}{self.forwards:.0f} + {self.backwards:.0f}"
 
     @property
@@ -90,7 +84,6 @@ class Clause:
 
 
 def percent(value: float) -> str:
-    """Return `93.3 %`."""
     return f"{100 * value:.1f} %"
 
 

@@ -85,7 +85,6 @@ class Metric:
 
     @property
     def word(self) -> str:
-        """The label without its unit."""
         return self.label.removesuffix(" %")
 
 
@@ -132,11 +131,9 @@ TERMS = (
 
 
 def supported_name(metric: Metric) -> Metric:
-    """Return what the supported figure of a metric is called."""
     label, percent = metric.label.removesuffix(" %"), " %" * metric.label.endswith(" %")
-    return Metric(
-        f"{PREFIX}{metric.name}", f"{label}, supported{percent}", metric.scale, metric.better, share=metric.share
-    )
+    called = f"{label}, supported{percent}"
+    return Metric(PREFIX + metric.name, called, metric.scale, metric.better, share=metric.share)
 
 
 def plain_name(metric: str) -> str:
@@ -151,8 +148,6 @@ def weight_of(name: str) -> tuple[str, str]:
 
 
 SummaryRow = Mapping[str, Any]
-
-
 Cells = Mapping[tuple[str, str], SummaryRow]  # the rows of a checkpoint, by condition and metric
 
 
@@ -173,7 +168,6 @@ LEFT_OUT = "left out of the mean"  # text in flags of single conditions that the
 
 
 def is_finite(value: float | None) -> bool:
-    """Whether there is a value, and a finite one."""
     return value is not None and math.isfinite(value)
 
 

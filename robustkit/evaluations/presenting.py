@@ -22,8 +22,7 @@ from .registry import by_words, group_of, kind_of, name_of, shares_of, words_of
 _NAMED = 3  # conditions and checkpoints that a flag names
 _WIDEST = 28
 
-Levels = dict[str, set[str]]
-"""The conditions of each group, such as all severities of a corruption; a mean over several has none."""
+Levels = dict[str, set[str]]  # the conditions of each group, such as all severities; a mean over several has none
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,10 @@ def flag_lines(results: Results, of: Callable[[str], bool] = lambda condition: T
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return what flags call checkpoints."""
     return labels(names, _WIDEST)
 
 
 def of_family(name: str) -> Callable[[str], bool]:
-    """Return whether a condition is of the family of this name."""
     return lambda condition: family_of(kind_of(condition)).name == name
 
 

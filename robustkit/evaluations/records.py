@@ -100,8 +100,7 @@ class Samples:
         return align(self.ids, self.columns[name], ids)
 
 
-PerSample = tuple["pa.Array", Floats]
-"""A figure for each sample that could be read: (n,) ids in order, and (n,) figures."""
+PerSample = tuple["pa.Array", Floats]  # of each sample that could be read: (n,) ids in order, and (n,) figures
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[Setup
         unchecked = "assumed" if source in UNPROVEN else "stated"
         status = {_BETTER: "contradicted", _FITS: "confirmed"}.get(str(checked.get("verdict")), unchecked)
         said = said_by(source, entry.arch) or source
-        parts.append(SetupPart(name, _value(entry, name), said, status, int(checked.get("n", 0))))
+        parts.append(SetupPart(name, _value(entry, name)[0], said, status, int(checked.get("n", 0))))
     return parts
 
 
@@ -98,7 +98,7 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
     if open_parts:
         *first, last = (f"{part.name} ({part.value})" for part in open_parts)
         named = f"{', '.join(first)} and {last}" if first else last
-        options = " ".join(_option(entry, part.name) for part in open_parts)
+        options = " ".join(_value(entry, part.name)[1] for part in open_parts)
         n = max(part.n for part in open_parts)
         found = [part for part in parts if part["part"] in {each.name for each in open_parts}]
         ahead = [part["best"] for part in found if part["best"] != part["in_use"] and not part.get("same")]
@@ -199,23 +199,15 @@ def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> st
     )
 
 
-def _value(entry: CheckpointEntry, part: str) -> str:
+def _value(entry: CheckpointEntry, part: str) -> tuple[str, str]:
+    """Return the value of a part in use, and the option that states it."""
     p = entry.preprocessing
+    shown = f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}"
     return {
-        "attention": entry.attention,
-        "normalisation": f"mean {few_numbers(p.mean)}, std {few_numbers(p.std)}",
-        "crop": f"{p.crop_pct:.4g}",
-        "interpolation": p.interpolation,
-    }[part]
-
-
-def _option(entry: CheckpointEntry, part: str) -> str:
-    p = entry.preprocessing
-    return {
-        "attention": f"--attention {entry.attention}",
-        "normalisation": f"--mean '{exact_numbers(p.mean)}' --std '{exact_numbers(p.std)}'",
-        "crop": f"--crop-pct {p.crop_pct:.6g}",
-        "interpolation": f"--interpolation {p.interpolation}",
+        "attention": (entry.attention, f"--attention {entry.attention}"),
+        "normalisation": (shown, f"--mean '{exact_numbers(p.mean)}' --std '{exact_numbers(p.std)}'"),
+        "crop": (f"{p.crop_pct:.4g}", f"--crop-pct {p.crop_pct:.6g}"),
+        "interpolation": (p.interpolation, f"--interpolation {p.interpolation}"),
     }[part]
 
 

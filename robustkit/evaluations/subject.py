@@ -29,8 +29,7 @@ from ..protocol.card import Card
 from ..protocol.condition import Condition
 from ..runs.kept_images import Picture
 
-Reader = Callable[[Sample], Tensor]
-"""From a sample to its input, a tensor; samples of one shape share a batch. Raises BadImageError."""
+Reader = Callable[[Sample], Tensor]  # to an input; samples of one shape share a batch. Raises BadImageError
 
 
 class SampleSource(Protocol):

@@ -186,7 +186,6 @@ def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:
-    """Return which labels the attack is given: `true` or `predicted`."""
     return str(card.attacks.get(condition.name, {}).get("labels", card.labels))
 
 

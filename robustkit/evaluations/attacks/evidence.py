@@ -74,11 +74,9 @@ def gather_evidence(
     images, samples = _read(dataset, preprocessing)
     if not samples:
         return
-    name = subject.classifier.identity.name
-    size = min(subject.settings.batch_size, _BATCH)
+    name, size = subject.classifier.identity.name, min(subject.settings.batch_size, _BATCH)
     progress.start(name, f"evidence on {condition.text}", len(samples))
-    rng = subject.rng(samples, condition)
-    figures = None
+    rng, figures = subject.rng(samples, condition), None
     while figures is None:
         try:
             exact, labels = subject.exact, subject.labels(samples)  # low precision rounds as a defence would

@@ -122,7 +122,6 @@ def examine(
 
 
 def in_a_line(fault: Exception) -> str:
-    """Return the kind of a fault and the first line of its message."""
     return f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
 
 

@@ -32,14 +32,11 @@ LITTLE = 0.01  # of the margin: where PGD does less than that everywhere, no ima
 HIDES = 0.05  # chance of as many samples more, by gradients led around attention than by restarts, if both do alike
 BLACK_BOX = 0.002  # share of the samples that Square may break after gradient attacks: as in AutoAttack's own check
 AFTERWARDS = "afterwards"  # the check that can be made only after the attack
-AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")
-"""Figures of attention, as `hidden` takes them."""
+AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")  # figures of `hidden_by_attention`
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """One check of the dossier."""
-
     check: str
     figure: str  # what was measured, in words, or "not measured"
     flag: str = ""  # one sentence, "" where all is well
@@ -90,7 +87,6 @@ def findings(
 
 _WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, transfer)"
 NO_EVIDENCE = Doubt("evidence", "not there", "evidence is missing: the same audit takes it", _AGAIN)
-"""Where an attack's result needs evidence, and there is none."""
 
 
 def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:

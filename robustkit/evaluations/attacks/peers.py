@@ -172,9 +172,6 @@ def _gap(stage: PeerStage) -> str | None:
     return None
 
 
-_LEAST_CLASSES = {"dlr": 3, "dlr-targeted": 4}
-
-
 @dataclass(frozen=True, kw_only=True)
 class PeerAttack(Attack):
     """An attack that a peer makes.
@@ -233,7 +230,6 @@ class _PeerTally(Tally):
         self.seconds = [0.0] * count
 
     def classify(self, oracle: Oracle, clean: Tensor, labels: Tensor | None) -> None:
-        """Find labels, the number of classes, and who is wrong before any attack."""
         begin = time.perf_counter()
         self.oracle, self.batch_size = oracle, oracle.batch_size or len(clean)
         self.images = clean.to(oracle.dtype)
@@ -250,9 +246,9 @@ class _PeerTally(Tally):
         self.seconds[0] = time.perf_counter() - begin
 
     def enter(self, position: int, stage: PeerStage, seed: int) -> None:
-        begin = time.perf_counter()
         if self._too_few(stage):
             return
+        begin = time.perf_counter()
         counter, threat = _Counter(self.oracle, self.clean.device), self.attack.threat
         perturb = make_perturb(self.attack.engine, stage, counter, threat, seed, self.classes)
         rows = self.standing.nonzero().flatten() if self.staged else self.everyone
@@ -275,7 +271,7 @@ class _PeerTally(Tally):
     def _too_few(self, stage: PeerStage) -> bool:
         """Whether the stage must be left out; raises ValueError where there is nothing else."""
         asked, loss = stage.parameters.get("targets", 0), stage.parameters.get("loss", "")
-        least = _LEAST_CLASSES.get(loss, 2)
+        least = {"dlr": 3, "dlr-targeted": 4}.get(loss, 2)  # classes
         if self.classes < least and not self.staged:
             raise ValueError(f"the {loss} loss needs at least {least} classes, the model has {self.classes}; use 'ce'")
         if self.classes < least:

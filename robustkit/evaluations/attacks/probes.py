@@ -56,8 +56,6 @@ class _Offset(PGD):
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the dtypes of half precision that a model computes in."""
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.halves = dict[torch.dtype, None]()
@@ -118,7 +116,6 @@ class Asker:
                 yield
 
     def logits(self, points: Tensor) -> Tensor:
-        """Return (B, K) float32 logits, with a graph where the points ask for one."""
         return self.count(self.oracle(points))
 
     def count(self, logits: Tensor) -> Tensor:
@@ -278,9 +275,8 @@ def largest_jump(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> 
     apart = torch.stack([_length(b, a, scale) for a, b in pairwise(answers)])
     rows, at = torch.arange(len(starts), device=images.device), apart.argmax(dim=0)
     lower, upper = answers[at, rows], answers[at + 1, rows]
-    left, width = at.to(images) / SEGMENTS, 1 / SEGMENTS
-    for _ in range(HALVINGS):
-        width /= 2
+    left = at.to(images) / SEGMENTS
+    for width in (0.5**halved / SEGMENTS for halved in range(1, HALVINGS + 1)):
         where = (left + width).reshape(-1, *[1] * (images.ndim - 1))
         middle = asker.plain(starts + where * (stops - starts))
         above = _length(upper, middle, scale) > _length(middle, lower, scale)
@@ -327,8 +323,7 @@ def gain_when_shifted(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Ten
     height, width = images.shape[-2:]
     places = zip(wide, ways.tolist(), strict=True)
     shifted = torch.stack([each[:, side + y :, side + x :][:, :height, :width] for each, (y, x) in places])
-    before = asker.plain(shifted)
-    labels = before.argmax(dim=1)
+    labels = (before := asker.plain(shifted)).argmax(dim=1)
     after = asker.pgd(shifted, labels, rng, threat=asker.threat, steps=steps)[1]
     return margin(after, labels) - margin(before, labels)
 
@@ -354,9 +349,9 @@ def round_figures(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reduce(name: str, column: Tensor | None) -> Any:
-    if column is None or name in _COUNTS:
-        return None if column is None else int(column.sum())
-    if not len(column):
+    if column is not None and name in _COUNTS:
+        return int(column.sum())
+    if column is None or not len(column):
         return None
     if name in _MEANS:
         return column.double().mean(dim=0).tolist()
@@ -371,8 +366,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-_STEPS, _SHARE = 10, 0.25  # updates of each run, and their length over eps
-_RESTARTS = 5
+_STEPS, _SHARE, _RESTARTS = 10, 0.25, 5  # updates of each run, their length over eps, and runs
 
 
 def hidden_by_attention(

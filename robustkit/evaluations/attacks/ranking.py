@@ -129,8 +129,7 @@ class Strengths:
         return self._tables[condition]
 
 
-CHANCE = 0.001
-"""Probability below which more survivors of the stronger attack are not chance: McNemar's exact test, one-sided."""
+CHANCE = 0.001  # probability below which more survivors of the stronger attack are no chance: McNemar's, one-sided
 LEAST = 0.01  # share of the samples that must differ as well between two attacks, whose random starts differ
 _CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do less, gradients mislead it"
 _INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"
@@ -186,7 +185,6 @@ def contradiction_flag(manifest: Manifest, condition: str, found: Outcomes, figu
 
 
 def findings_of(flags: Sequence[str]) -> list[Doubt]:
-    """Return those flags of a result that are about attacks in order."""
     ours, end = dict.fromkeys(flag for flag in flags if flag.startswith(_CHECK)), f": {_ADVICE}; {_INSTEAD}"
     return [Doubt(_CHECK[:-2], flag.removeprefix(_CHECK).removesuffix(end), flag, _INSTEAD) for flag in ours]
 

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageCounts:
-    """A stage of an attack: samples that stand after it, and the total of its passes."""
-
     name: str
     standing: int
     forwards: int
@@ -122,7 +120,6 @@ def stage_rows(results: Results) -> Rows:
 
 
 def strength_rows(results: Results) -> Rows:
-    """Yield a row under `STRENGTH_HEADINGS`, without the condition, for each attack that has others to compare."""
     for row in results:
         if row["metric"] == FOUND.name:
             yield row["checkpoint"], row["condition"], (interval_cell(row), str(row["n"]))
@@ -160,8 +157,7 @@ def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[C
     for row in results:
         if row["metric"] not in METRICS or row["value"] is None:
             continue
-        claim = claims.get(row["condition"])
-        if claim is None:
+        if (claim := claims.get(row["condition"])) is None:
             starts[row["checkpoint"], row["condition"]] = Point.of(row)
         else:
             name, _, inside = row["condition"].removesuffix(")").partition("(")
@@ -180,7 +176,6 @@ def curves(results: Sequence[SummaryRow], claims: Mapping[str, Claim]) -> list[C
 
 
 def curve_figures(results: Results, looks: Looks, metric: str, section: str) -> Iterator[Figure]:
-    """Yield a figure for each norm, with a panel for each attack."""
     lines, space = curves(results, results.manifest.claims), results.manifest.protocol.space
     for norm in dict.fromkeys(line.norm for line in lines):
         yield _curve_figure([line for line in lines if line.norm == norm], looks, metric, section, space)
@@ -229,12 +224,10 @@ def _curve_figure(lines: Sequence[Curve], looks: Mapping[str, Style], metric: st
 def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], space: str) -> str:
     sentences = []
     for line in lines:
-        first, *rest = line.points
-        start = f"{names[line.checkpoint]} has {percent(first[1].value)}"
-        whole = " unattacked" if f"{UNDER}=" in line.attack else " clean"
-        start += whole if first[0] == 0 else f" at {amount(first[0], line.norm, space)}"
-        then = [f"{percent(point.value)} at {amount(eps, line.norm, space)}" for eps, point in rest]
-        sentences.append(", ".join([start, *then]))
+        whole = "unattacked" if f"{UNDER}=" in line.attack else "clean"
+        places = [f"at {amount(eps, line.norm, space)}" if eps else whole for eps, _ in line.points]
+        values = [f"{percent(point.value)} {at}" for (_, point), at in zip(line.points, places, strict=True)]
+        sentences.append(f"{names[line.checkpoint]} has {', '.join(values)}")
     return f"Under {shorten_name(attack, 80)}: {list_some(sentences)}."
 
 
@@ -293,8 +286,7 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     claim, space = manifest.claims[row["condition"]], manifest.protocol.space
     radius = amount(float(claim.eps), claim.norm, space) + ("" if claim.norm == "linf" else f" ({claim.norm})")
     radius += " in normalised units" if space == "normalised" else ""
-    on_all = clean is not None and row["n"] == clean["n"]
-    name, given = attack_parts(row["condition"])
+    on_all, (name, given) = clean is not None and row["n"] == clean["n"], attack_parts(row["condition"])
     stages = f" with {alone(given['only'])}" if "only" in given else ""
     call = f"{name}{stages} at {radius}{beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row['n']} {manifest.protocol.samples.many}")

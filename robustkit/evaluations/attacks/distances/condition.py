@@ -21,13 +21,12 @@ CORRELATION = Metric("slope_correlation", "slope correlation", least=-1, most=1)
 OF_HEAD = Metric("slope_correlation(", "slope correlation of a head", parametric=True, least=-1, most=1)
 BY_CHANCE = Metric("slope_correlation_by_chance", "slope correlation by chance", least=-1, most=1)
 
-RADII = {
+RADII = {  # of the curve that summaries have, by norm: pixels in [0, 1], for l0 values that change
     "linf": tuple(f"{levels}/255" for levels in ("0.25", "0.5", "1", "2", "3", "4", "6", "8", "12", "16")),
     "l2": ("0.1", "0.25", "0.5", "0.75", "1", "1.5", "2", "3"),
     "l1": ("1", "2", "5", "10", "20", "50", "100"),
     "l0": ("1", "2", "5", "10", "20", "50", "100", "200"),
 }
-"""The radii of the curve that summaries have, by norm: pixels in [0, 1], for l0 values that change."""
 FURTHEST = {"linf": 16 / 255, "l2": 3.0, "l1": 100.0, "l0": 200.0}  # where the area under the curve ends
 TERMS = (
     Term(

@@ -311,7 +311,6 @@ def _radius(metric: str) -> str:
 
 
 def _correlations(rows: Mapping[str, SummaryRow]) -> Iterator[tuple[str, str]]:
-    """Yield what the rows say about softmax slopes: of all heads together, and of the one with most."""
     of = {metric: row for metric, row in rows.items() if row["value"] is not None}
     if (row := of.get(CORRELATION.name)) is not None:
         ends = [row["ci_low"], row["ci_high"]]
@@ -340,7 +339,6 @@ def _cell(row: SummaryRow, norm: str, percent: bool) -> str:
 
 
 def distance_figures(results: Sequence[SummaryRow], looks: Looks) -> Iterator[Figure]:
-    """Yield a figure for each condition of the family, with a curve for each checkpoint."""
     for text in _ours(dict.fromkeys(row["condition"] for row in results)):
         curves: dict[str, list[tuple[float, Point]]] = {}
         for row in results:

@@ -28,7 +28,6 @@ def transfer_condition(attack: Condition, source: str) -> Condition:
 
 
 def group_text(attack: str) -> str:
-    """Return the text of all conditions that pass on what an attack finds."""
     return f"{_START}{attack})"
 
 

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from ....runs.manifest import Manifest
     from ...family import Looks
 
-CHANCE = 0.01
-"""Probability below which more samples that fall only to another's images are not chance: McNemar's exact test."""
+CHANCE = 0.01  # probability below which more that fall only to another's images are no chance: McNemar's exact test
 CHECK = "transfer: "
 
 
@@ -49,10 +48,9 @@ class Masked(Overview):
         return found
 
     def _flag(self, text: str, passed: Passed) -> str:
-        own, theirs = self.right(passed.attack), self.right(text)
+        own, theirs, start = map(self.right, (passed.attack, text, starts_from(passed.attack)))
         if own is None or theirs is None:
             return ""
-        start = self.right(starts_from(passed.attack))
         mine, other, *before = aligned_outcomes([own, theirs, *([start] if start is not None else [])])
         if not len(mine):
             return ""
@@ -152,7 +150,6 @@ class Matrix:
         return TextTable(title, ("found for", *headings), tuple(rows), note=_NOTE)
 
     def grid(self) -> Grid:
-        """Return the table, darker where less is right."""
         shades = {
             (row, column): 1 - float(cell["value"])
             for row, source in enumerate(self.sources)
@@ -164,7 +161,6 @@ class Matrix:
 
 
 def matrices(results: Results) -> list[Matrix]:
-    """Return a matrix for each attack whose images were passed on."""
     every = (passed_of(text) for text in dict.fromkeys(row["condition"] for row in results))
     return [Matrix(attack, results) for attack in dict.fromkeys(passed.attack for passed in every if passed)]
 

@@ -29,7 +29,6 @@ def two_phase_condition(first: Condition, rest: Condition, attack: Condition, st
 
 
 def phases_of(text: str) -> Phases | None:
-    """Return the parts of a condition's text; None for other conditions."""
     attack, first, rest = text.removeprefix(_START).removesuffix(")").rpartition(",first=")
     stages, named, m = rest.rpartition(",m=")
     if not (text.startswith(f"{_START}autoattack(") and first and named and m.isdecimal()):
