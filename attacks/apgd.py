@@ -25,11 +25,7 @@ MOMENTUM = 0.75  # weight of the gradient step against that of the last move
 
 @dataclass(frozen=True)
 class _Climb(Restarts):
-    """Runs of APGD. best, best_gradient, best_loss: of the highest point; checked_loss: of the last checkpoint.
-
-    rises: updates since the checkpoint that raised the loss; halved: whether that checkpoint halved the step size.
-    found, fell: the last wrong point and whether there was one (only looked at without early_stop).
-    """
+    """Runs of APGD; `best`, `best_gradient` and `best_loss` are of the highest point."""
 
     ball: Ball
     labels: Tensor
@@ -41,11 +37,11 @@ class _Climb(Restarts):
     best: Tensor
     best_gradient: Tensor
     best_loss: Tensor
-    checked_loss: Tensor
-    rises: Tensor
-    halved: Tensor
-    fell: Tensor
-    found: Tensor | None
+    checked_loss: Tensor  # `best_loss` at the last checkpoint
+    rises: Tensor  # updates since that checkpoint that raised the loss
+    halved: Tensor  # whether it halved the step size
+    fell: Tensor  # whether there was a wrong point (only looked at without early_stop)
+    found: Tensor | None  # the last one
 
 
 @dataclass(frozen=True)
@@ -145,9 +141,7 @@ class APGD(QueuedAttack):
         front.tally.count(s.rows, backwards=self.eot, steps=1)
         return self._climb(s, pick(losses, stay), gradient_of(stay))
 
-    def _ask(
-        self, front: AttackState, s: _Climb, last: bool
-    ) -> tuple[Tensor, Tensor, Callable[[Tensor | None], Tensor]]:
+    def _ask(self, front: AttackState, s: _Climb, last: bool) -> tuple[Tensor, Tensor, Callable[..., Tensor]]:
         """Return logits (n, K), losses (n,), and a function from an index to gradients, not in the `last` pass."""
         front.tally.count(s.rows, forwards=self.eot)
         answers, gradients = [], []
@@ -161,18 +155,12 @@ class APGD(QueuedAttack):
             total = sum(answers[1:], answers[0])
             losses = self._losses(total, s).to(s.points.dtype)
             return total, losses, lambda stay: pick(sum(gradients[1:], gradients[0]), stay)
-        losses = self._losses(logits, s)
-
-        def gradient_of(stay: Tensor | None) -> Tensor:
-            return pick(input_gradient(pick(losses, stay), points), stay)
-
-        return logits.detach(), losses.detach().to(s.points.dtype), gradient_of
+        losses, read = self._losses(logits, s), lambda stay: pick(input_gradient(pick(losses, stay), points), stay)
+        return logits.detach(), losses.detach().to(s.points.dtype), read
 
     def _losses(self, logits: Tensor, s: _Climb) -> Tensor:
-        if self.loss == "dlr-targeted":
-            return dlr_targeted(logits, s.labels, s.targets)
-        if self.loss == "margin-targeted":
-            return margin_targeted(logits, s.labels, s.targets)
+        if self.loss.endswith("targeted"):
+            return (dlr_targeted if self.loss.startswith("dlr") else margin_targeted)(logits, s.labels, s.targets)
         return LOSSES[self.loss](logits, s.labels)
 
     def _climb(self, s: _Climb, losses: Tensor, gradient: Tensor) -> _Climb:
@@ -195,21 +183,11 @@ class APGD(QueuedAttack):
         ahead = self.threat.steepest(gradient.clone()).mul_(per_sample(size, points)).add_(points)
         ahead = s.ball.project_(ahead).sub_(points).mul_(keep).add_(points)
         ahead.addcmul_(points - s.previous, 1 - keep)
-        return replace(
-            s,
-            step=s.step + 1,
-            places=s.places.later(),
-            points=s.ball.project_(ahead),
-            previous=points,
-            size=size,
-            loss=losses,
-            best=best,
-            best_gradient=best_gradient,
-            best_loss=best_loss,
-            checked_loss=torch.where(check, best_loss, s.checked_loss),
-            rises=torch.where(check, 0, rises),
-            halved=torch.where(check, halve, s.halved),
-        )
+        s = replace(s, step=s.step + 1, places=s.places.later(), size=size, loss=losses)
+        s = replace(s, points=s.ball.project_(ahead), previous=points)
+        s = replace(s, best=best, best_gradient=best_gradient, best_loss=best_loss)
+        checked, halved = torch.where(check, best_loss, s.checked_loss), torch.where(check, halve, s.halved)
+        return replace(s, checked_loss=checked, rises=torch.where(check, 0, rises), halved=halved)
 
 
 @functools.cache
@@ -252,8 +230,7 @@ class StagedTally(Tally):
         self.since.append(time.perf_counter())
         self.passes.append((self.forwards.clone(), self.backwards.clone()))
 
-    def _close(self) -> None:
-        """Attribute samples broken since the last call to the stage that ends."""
+    def _close(self) -> None:  # samples broken since the last call belong to the stage that ends
         self.broken_by.masked_fill_((self.broken_at >= 0) & (self.broken_by < 0), len(self.stages) - 1)
 
     def result(self, adversarials: Tensor) -> StagedResult:

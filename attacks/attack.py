@@ -15,7 +15,7 @@ from .model_access import Model, Oracle, fill_label_sets, frozen
 from .model_access import check_labels as check_labels  # exported from here, too
 from .threat import Rng, ThreatModel, TorchRng, round_towards
 
-Tell = Callable[[str, int, float], None]
+Tell = Callable[[str, int, float], None]  # a stage's name, how many samples stand, the share of it that is done
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,7 @@ class EnsembleResult(AttackResult):
 
 
 class Tally:
-    """The counts of an `AttackResult` while they grow; `rows` are positions in the whole batch.
-    tell: called with a stage's name, the samples still standing, and the share of the stage that is done.
-    """
+    """The counts of an `AttackResult` while they grow; `rows` are positions in the whole batch."""
 
     def __init__(self, batch: int, device: torch.device, tell: Tell | None = None) -> None:
         self.steps, self.forwards, self.backwards = torch.zeros(3, batch, dtype=torch.int64, device=device)
@@ -168,7 +166,6 @@ class Attack(ABC):
             return tally.result(round_towards(images, points))
 
     def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> None:
-        """Raise for what the attack cannot be run with."""
         name = type(self).__name__
         if self.threat.norm not in self.norms:
             raise ValueError(f"norm is {self.threat.norm!r}; {name} knows {', '.join(self.norms)}")
@@ -200,11 +197,7 @@ def check_images(images: Tensor, threat: ThreatModel) -> None:
     low, high = torch.stack(images.detach().aminmax()).tolist()
     if low != low or high != high:
         raise ValueError("images contain NaN")
-    if (
-        threat.bounds is not None
-        and not threat.cut_images
-        and not (threat.bounds[0] <= low and high <= threat.bounds[1])
-    ):
+    if threat.bounds and not threat.cut_images and not (threat.bounds[0] <= low and high <= threat.bounds[1]):
         raise ValueError(
             f"images go from {low:.6g} to {high:.6g}, outside the bounds [{threat.bounds[0]:g}, {threat.bounds[1]:g}]; "
             f"attack pixels in [0, 1] and put the normalisation inside the model (or state other bounds)"

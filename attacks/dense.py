@@ -167,18 +167,14 @@ class DenseFGSM(DensePGD):
 
 
 class DenseOracle(Oracle):
-    """An `Oracle` of logits for each pixel. top_class: the largest of the masks."""
+    """An `Oracle` of logits for each pixel; `top_class` is the largest of the masks."""
 
     def __init__(self, model: Model, dtype: torch.dtype, top_class: int) -> None:
         super().__init__(model, dtype)
         self._top_class = top_class
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Return the logits (B, K, H, W), float32 or float64, of `points` (B, 3, H, W).
-
-        Raises ValueError for logits of another shape, for fewer than two classes (whose cross-entropy is always 0), and
-        for classes of the masks beyond the last one.
-        """
+        """Return the logits (B, K, H, W), float32 or float64. ValueError for another shape, one class, too few."""
         logits = self._model(points.to(self.dtype))
         count, *size = len(points), *points.shape[2:]
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else ()
@@ -211,17 +207,12 @@ def check_masks(masks: Tensor | None, images: Tensor) -> int:
 
 
 Worst = Literal["accuracy", "iou"]
-PixelLoss = Callable[[Tensor, Tensor], Tensor]
-"""(B, K, H, W) logits and (B, H, W) masks, -1 where a pixel does not count, to the losses (B,) of images."""
+PixelLoss = Callable[[Tensor, Tensor], Tensor]  # logits (B, K, H, W) and masks (B, H, W), -1 ignored, to (B,)
 _RADII = ((2.0, 0.3), (1.5, 0.3), (1.0, 0.4))  # of the ball, in eps, and the share of the steps that is spent in it
 
 
 def jensen_shannon(logits: Tensor, masks: Tensor) -> Tensor:
-    """Return the mean divergence of the pixels' softmax from their classes, in nats.
-
-    With p the probability of the class it is log 2 + (p log p - (1 + p) log(1 + p)) / 2: bounded, so that pixels that
-    are lost already do not drown the others.
-    """
+    """Return the pixels' mean log 2 + (p log p - (1 + p) log(1 + p)) / 2, in nats, p of their class: bounded."""
     log_share = logits.log_softmax(dim=1).gather(1, masks.clamp(min=0)[:, None])[:, 0]
     share = log_share.exp()
     return _mean(math.log(2) + 0.5 * (share * log_share - (1 + share) * torch.log1p(share)), masks >= 0)
@@ -288,26 +279,23 @@ class SEA(DenseAttack):
         if masks is None:
             masks = oracle.predict(clean).argmax(dim=1)
             tally.forwards += 1
-        kept = _Kept(clean, masks, self.worst)
+        kept, bounds = _Kept(clean, masks, self.worst), self.threat.bounds
+        widest = bounds[1] - bounds[0] if bounds and self.threat.norm == "linf" else math.inf
         ends = DensePGD(self.threat, steps=self.steps, weighting="segpgd")._points(oracle, clean, masks, rng, tally)
         kept.see(0, ends.detach(), oracle.predict(ends))
         tally.forwards += 1
         for run, name in enumerate(RUNS[1:], start=1):
             points: Tensor | None = None
             for place, (factor, share) in enumerate(_RADII):
-                ball = replace(self.threat, eps=self._radius(factor)).ball(clean)
-                points = (
-                    ball.random_start(rng, f"sea/start/{name}") if points is None else ball.project_(points.clone())
-                )
+                eps = min(factor * self.threat.eps, widest)
+                ball = replace(self.threat, eps=eps).ball(clean)
+                start = f"sea/start/{name}"
+                points = ball.random_start(rng, start) if points is None else ball.project_(points.clone())
                 last = place + 1 == len(_RADII)
                 steps = self.steps - 2 * int(0.3 * self.steps) if last else int(share * self.steps)
                 see = partial(kept.see, run) if last else None
                 points = self._climb(oracle, points, masks, ball, LOSSES[name], max(1, steps), tally, see)
         return kept
-
-    def _radius(self, factor: float) -> float:
-        eps, bounds = factor * self.threat.eps, self.threat.bounds
-        return eps if bounds is None or self.threat.norm != "linf" else min(eps, bounds[1] - bounds[0])
 
     def _climb(
         self,

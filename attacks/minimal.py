@@ -21,16 +21,14 @@ _DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 
 @dataclass(frozen=True)
 class Search(Restarts):
-    """Runs of such an attack, one at each sample. radius: of the ball that `points` move in.
-    found: the nearest wrong point so far, the clean image where there is none. nearest: its distance, or infinity.
-    """
+    """Runs of such an attack, one at each sample."""
 
     clean: Tensor
     labels: Tensor
     points: Tensor
-    radius: Tensor
-    nearest: Tensor
-    found: Tensor
+    radius: Tensor  # of the ball that they move in
+    nearest: Tensor  # distance of `found`, or infinity
+    found: Tensor  # the nearest wrong point so far, the clean image where there is none
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,7 @@ class MinimalNorm(QueuedAttack):
     """
 
     minimal: ClassVar[bool] = True
-    _loss: ClassVar[str]
-    """Which of `LOSSES` the attack raises."""
+    _loss: ClassVar[str]  # which of `LOSSES` the attack raises
     steps: int = 100
     alpha: float = 1.0
     gamma: float = 0.05
@@ -59,8 +56,7 @@ class MinimalNorm(QueuedAttack):
             raise ValueError(f"gamma is {self.gamma}; expected a share between 0 and 1")
 
     @property
-    def _start(self) -> float:
-        """The radius before the first update."""
+    def _start(self) -> float:  # the radius before the first update
         return 1.0
 
     def _begin(self, front: AttackState, rows: Tensor, runs: Tensor, places: Places) -> Restarts:
@@ -284,9 +280,7 @@ class FAB(QueuedAttack):
     def _plane(
         self, front: AttackState, s: _Walk, logits: Tensor, points: Tensor, stay: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the boundary as the runs `s` see it, gaps (m,) and normals (m, ...): normals · (z - point) = gaps.
-        logits, points: of a pass in which these runs are the rows `stay` (None: all).
-        """
+        """Return gaps (m,) and normals (m, ...) of the boundary, normals · (z - point) = gaps, at the rows `stay`."""
         logits = pick(logits, stay)
         if self.targets:
             front.tally.count(s.rows, backwards=1)
@@ -323,7 +317,7 @@ class FAB(QueuedAttack):
 
 
 def _linear(gap: Tensor, points: Tensor, stay: Tensor | None, more: bool = False) -> tuple[Tensor, Tensor]:
-    """Return how far the gaps are from 0, and their gradients. more: other gradients of the same pass will follow."""
+    """Return how far the gaps are from 0, and their gradients; `more` of the same pass may follow."""
     normal = pick(input_gradient(gap, points, more), stay).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
     lost = ~gap.detach().isfinite()  # no plane to see: the next point is nearer to the image
     return -gap.detach().to(normal.dtype).masked_fill(lost, 0.0), normal.masked_fill_(per_sample(lost, normal), 0.0)

@@ -17,8 +17,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-OFF = 100.0
-"""How far below the lowest finite logit a class lies that the model switched off with -inf."""
+OFF = 100.0  # how far below the lowest finite logit a class lies that the model switched off with -inf
 _ONE_HOT = (
     "labels look one-hot: {}; expected class indices, (B,) integers (labels.argmax(dim=1)), or sets of them, padded "
     "with -1"
@@ -98,9 +97,7 @@ def is_answer(logits: Tensor) -> Tensor:
 
 
 def with_all_classes(logits: Tensor) -> Tensor:
-    """Return the logits (B, K) with `OFF` below the lowest finite one in place of -inf, where two or more are finite.
-    Other rows stay as they are: a single finite logit among -inf is no ranking that an attack could change.
-    """
+    """Return the logits (B, K) with `OFF` below the lowest in place of -inf, where two or more are finite."""
     off = logits.detach() == -math.inf  # whether there is any is not asked: a device would have to wait
     off &= (~off).sum(dim=1, keepdim=True) >= 2
     lowest = logits.detach().masked_fill(off, math.inf).amin(dim=1, keepdim=True)
@@ -108,17 +105,11 @@ def with_all_classes(logits: Tensor) -> Tensor:
 
 
 def is_missed(logits: Tensor, labels: Tensor) -> Tensor:
-    """Whether each prediction is wrong, not one of the labels or not an answer at all: (B,).
-
-    Logits with NaN or +inf rank no classes: argmax over them is whatever comes first, a softmax is NaN. A model
-    that gives them has not answered, and an attacker who makes it fail in this way has won. Otherwise a model that
-    answers infinity for its own class on anything but an 8-bit picture would stand under every attack.
-    """
+    """Whether each prediction (B,) is wrong, or no answer at all: an attacker who makes a model fail has won."""
     return ~(contains_label(labels, logits.detach().argmax(dim=1)) & is_answer(logits))
 
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(B, K) logits and (B,) or (B, L) int64 labels to (B,) losses."""
+Loss = Callable[[Tensor, Tensor], Tensor]  # (B, K) logits and (B,) or (B, L) int64 labels to (B,) losses
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -194,17 +185,12 @@ def _need_classes(logits: Tensor, least: int, name: str) -> None:
         raise ValueError(f"the {name} loss needs at least {least} classes, the model has {logits.shape[1]}; use 'ce'")
 
 
-Model = Callable[[Tensor], Tensor]
-"""Any nn.Module or function from a batch (B, ...) to logits (B, K)."""
+Model = Callable[[Tensor], Tensor]  # any nn.Module or function from a batch (B, ...) to logits (B, K)
 
 
 @contextmanager
 def frozen(model: Model) -> Iterator[None]:
-    """Hold a model still: evaluation mode, no gradients for parameters, gradients for inputs even in `no_grad`.
-
-    Every module's mode and every parameter's `requires_grad` are restored on leaving, also after an exception;
-    `.grad` and hooks are not touched. A model that is a plain function has no state to hold, and is only called.
-    """
+    """Hold a model still: evaluation mode, gradients for inputs and not for parameters; restore it on leaving."""
     module = model if isinstance(model, nn.Module) else nn.Module()
     modes = [(part, part.training) for part in nn.Module.modules(module)]  # a network may have a list `modules`
     learning = [parameter for parameter in nn.Module.parameters(module) if parameter.requires_grad]
@@ -225,13 +211,10 @@ def frozen(model: Model) -> Iterator[None]:
 
 
 class Oracle:
-    """A frozen model that answers with checked logits, and with gradients.
+    """A frozen model that answers with checked logits, and with gradients in the type of the points.
 
-    dtype: what the model is fed; points of a wider type are cast, and gradients come back in the points' type.
-    labels: those in use, on the host, to be compared with the number of classes once that is known; None: no labels.
-    judge: the model that must agree before a wrong prediction counts; None: `model` is trusted.
-    batch_size: most rows per pass of an attack that makes its own batches; None: all.
-    least_classes: fewer leave an attack nothing to do.
+    dtype: what the model is fed. labels: on the host, compared with the number of classes once that is known. judge:
+    the model that must agree before a wrong prediction counts. batch_size: most rows per pass of attacks with batches.
     """
 
     def __init__(
@@ -248,14 +231,7 @@ class Oracle:
         self._least_classes, self._known = least_classes, 0  # how many the labels were compared with
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Return the logits (B, K), float32 or float64, of `points` (B, ...).
-
-        A logit of -inf is a class that the model switched off. Where two or more of the others are finite, it becomes
-        a number that no loss sees, `OFF` below the lowest of them, so that it has neither rank nor gradient.
-
-        Raises ValueError for anything but one row of logits for each point, for a single class, for labels beyond the
-        last class, and for rows of labels that are one-hot.
-        """
+        """Return the logits (B, K) `with_all_classes`, float32 or float64. ValueError for other shapes and labels."""
         logits = self._model(points.to(self.dtype))
         if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(points)):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -271,17 +247,13 @@ class Oracle:
         return with_all_classes(logits.to(torch.promote_types(logits.dtype, torch.float32)))
 
     def surrogates(self) -> list[Oracle]:
-        """Return the same with the answers and other gradients of each of the model's own `surrogates`; the judge, or
-        the model itself, must agree.
-        """
+        """Return the model's own `surrogates`, with other gradients; the judge, or the model itself, must agree."""
         found: Mapping[str, Model] = getattr(self._model, "surrogates", {})
         judge = self._judge or self._model
         return [Oracle(surrogate, self.dtype, self._labels, judge, self.batch_size) for surrogate in found.values()]
 
     def drawn_to(self, points: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
-        """Return logits (B, K), and the model's `key_loss` (B,) at `points` for boxes (B, 3). ValueError without one.
-        of_class: of the class token's query alone.
-        """
+        """Return logits (B, K) and the model's `key_loss` (B,) for boxes (B, 3); of_class: the class token's alone."""
         if (key_loss := getattr(self._model, "key_loss", None)) is None:
             raise ValueError(
                 "loss is 'kq', and the model has no key_loss; expected one whose attention is understood, or loss 'ce'"
@@ -312,9 +284,7 @@ class Oracle:
 
 
 def input_gradient(loss: Tensor, points: Tensor, more: bool = False) -> Tensor:
-    """Return the gradient (B, ...) of the (B,) losses, each with respect to its own point; `more` gradients may follow.
-    Raises ValueError where the loss has no path back to the points.
-    """
+    """Return the gradients (B, ...) of the (B,) losses at their own points; `more` may follow. ValueError without."""
     gradient, total = None, loss.sum()
     if loss.requires_grad and points.is_leaf and _is_reentrant(total):
         before, points.grad = points.grad, None

@@ -48,8 +48,7 @@ class FGSM(Attack):
         return torch.where(per_sample(is_answer(logits), clean), points, clean)
 
 
-STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.35})
-"""Default length of an update over eps, by norm."""
+STEP_SHARES: Mapping[str, float] = MappingProxyType({"linf": 0.15, "l2": 0.35})  # default length of an update over eps
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,6 @@ class PGD(Attack):
         return worst
 
     def _start(self, ascent: _Ascent, rng: Rng, restart: int) -> _Ascent:
-        """Return the same samples where this restart begins."""
         if not self.random_start:
             return ascent
         return replace(ascent, points=ascent.ball.random_start(rng.take(ascent.rows), f"pgd/start/{restart}"))
@@ -173,9 +171,7 @@ class PGD(Attack):
 
 
 def cosine(features: Tensor, clean: Tensor) -> Tensor:
-    """Return 1 minus the cosine (B,) between features (B, D) and those of the clean images: 0 to 2.
-    It is half the squared distance of both at length 1, which is exactly 0 where they are the same.
-    """
+    """Return half the squared distance (B,) of features (B, D) at length 1: 1 minus the cosine, exactly 0 if alike."""
     return squared(functional.normalize(features, dim=1), functional.normalize(clean, dim=1)) / 2
 
 
@@ -185,7 +181,6 @@ def squared(features: Tensor, clean: Tensor) -> Tensor:
 
 
 DISTANCES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType({"cosine": cosine, "l2": squared})
-"""What the attack maximises, by name."""
 
 
 @dataclass(frozen=True)
@@ -239,10 +234,6 @@ class FeaturePGD(Attack):
 PATCH_LOSSES = ("ce", "kq", "kq-cls")
 MOMENTUM = 0.9
 
-KeyLoss = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor]]
-"""Images (B, C, H, W), boxes (B, 3) of top, left and side, and whether only the class token asks, to logits (B, K) and
-a loss (B,) that grows as queries are drawn to the keys of the box."""
-
 
 @dataclass(frozen=True)
 class PatchResult(AttackResult):
@@ -283,7 +274,8 @@ class Patch(Attack):
     steps: updates of each run, a forward and a backward each; the last point costs a forward more.
     step_size: length of the first update over the range of the bounds; it shrinks to 0 by a cosine.
     loss: "ce" is cross-entropy. "kq" adds a loss before softmax that draws all queries to the keys of the patch, and
-        "kq-cls" one that draws the class token's query there; both ask for a model with `key_loss` (`KeyLoss`).
+        "kq-cls" one that draws the class token's query there. Both ask for a model with `key_loss`, from images, boxes
+        (B, 3) of top, left and side, and whether only the class token asks, to logits (B, K) and such a loss (B,).
     early_stop: a sample leaves as soon as its prediction is seen to be wrong.
 
     Returns the first wrong point of a sample, otherwise the last point of its last run. `run` returns a `PatchResult`.
@@ -386,7 +378,6 @@ class Patch(Attack):
         return rows, points, fell
 
     def _ask(self, oracle: Oracle, points: Tensor, state: _PatchClimb, last: bool) -> tuple[Tensor, Tensor]:
-        """Return logits (n, K) and losses (n,)."""
         if last or self.loss == "ce":
             logits = oracle.predict(points) if last else oracle(points)
             return logits, cross_entropy(logits, state.labels)

@@ -100,9 +100,7 @@ class SPSA(Attack):
         return gradient.div_(self.directions)
 
     def _slopes(self, oracle: Oracle, around: Tensor, signs: Tensor, labels: Tensor, batch: Tensor) -> Tensor:
-        """Return the slopes (b, d) of the loss at `around` (b, ...) along `signs` (b, d, ...), 0 where not finite.
-        batch: room for the rows to ask, overwritten.
-        """
+        """Return the slopes (b, d) of the loss at `around` (b, ...) along `signs`, 0 where not finite; fill `batch`."""
         with torch.inference_mode():
             batch = batch[: 2 * signs.shape[0] * signs.shape[1]]
             pairs = batch.view(2, *signs.shape)
@@ -115,15 +113,13 @@ class SPSA(Attack):
         return slopes.clone()
 
     def _rows(self, images: Tensor, oracle: Oracle) -> int:
-        """Return the most rows of one forward."""
         more = 1 if images.device.type == "cpu" else 16
         rows = self.chunk or max(2, more * min(_ROWS, _VALUES // max(1, images[0].numel())))
         return min(rows, oracle.batch_size or rows)
 
 
 _SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # queries of 10000 after which the share p halves
-AHEAD = {"cpu": 1, "": 16}
-"""Most queries of a run in one pass, by kind of device, "" for others. A CPU's time goes with the images of a pass."""
+AHEAD = {"cpu": 1, "": 16}  # most queries of a run in one pass, by kind of device, "" for others
 
 
 @dataclass(frozen=True)
@@ -215,19 +211,12 @@ class Square(QueuedAttack):
         return replace(s, step=s.step + 1, places=s.places.later())
 
     def _ahead(self, front: AttackState, s: _Search) -> int:
-        """Return how many queries of each run are asked in one pass, all from its present point; those that are thrown
-        away are not counted, as no result depends on them.
-
-        Most changes are turned down, so most of these are what asking one by one would ask. Places that no run takes
-        cost an accelerator next to nothing.
-        """
+        """Return how many queries of a run go in one pass: most changes are turned down, and free places are cheap."""
         most = AHEAD.get(s.points.device.type, AHEAD[""])
         return max(1, min(most, front.batch_size // len(s), self.queries - max(s.places.steps) + 1))
 
     def _choose(self, front: AttackState, s: _Search, tried: Tensor, logits: Tensor) -> tuple[_Search, Tensor]:
-        """Return the runs after the queries `tried`, (ahead * n, C, H, W), and how many of them (n,) each has used: up
-        to the first change that stays.
-        """
+        """Return the runs after queries `tried` (ahead * n, C, H, W), and how many (n,) up to the first that stays."""
         n, used = len(s), torch.zeros_like(s.step)
         open_ = torch.ones_like(s.wrong)
         for start in range(0, len(tried), n):
@@ -310,10 +299,8 @@ def _pixels(draws: Tensor, side: int, height: int, width: int) -> Tensor:
 
 
 def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
-    """Make the l2 proposal: a window of `change` (m, C, H, W) gets a new bump and the budget of another, now empty.
-    draws: (m, 5 + C): two places, which way the bump lies, and its sign in each channel.
-    """
-    m, channels, height, width = change.shape
+    """Make the l2 proposal: a window of `change` (m, C, H, W) gets a new bump and the budget of another, now empty."""
+    m, channels, height, width = change.shape  # draws (m, 5 + C): two places, which way the bump lies, its signs
     sides = draws.new_full((m,), side, dtype=torch.int64)
     into, other = (_window(places, sides, height, width)[:, None] for places in (draws[:, :2], draws[:, 2:4]))
     places = _pixels(draws[:, :2], side, height, width)[:, None].expand(-1, channels, -1)
@@ -330,16 +317,10 @@ def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
 
 @functools.cache
 def _bump_on(device: torch.device, dtype: torch.dtype, side: int) -> Tensor:
-    """Return `_bump` on a device."""
-    return _bump(side).to(device, dtype)
-
-
-@functools.cache
-def _bump(side: int) -> Tensor:
     """Return (side, side) of length 1: a hill in the upper half, a hollow in the lower one (the paper's equation 2)."""
     whole = torch.cat([_hill(side // 2, side), -_hill(side - side // 2, side)])
-    length: Tensor = torch.linalg.vector_norm(whole)
-    return whole / length
+    bump: Tensor = whole / torch.linalg.vector_norm(whole)
+    return bump.to(device, dtype)
 
 
 def _hill(rows: int, columns: int) -> Tensor:

@@ -32,9 +32,9 @@ def pick(values: Tensor, index: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Survivors(Rows):
-    """The samples under attack. rows: (n,) int64, each sample's position in the whole batch."""
+    """The samples under attack."""
 
-    rows: Tensor
+    rows: Tensor  # (n,) int64, each sample's position in the whole batch
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -45,13 +45,11 @@ R = TypeVar("R", bound="Restarts")
 
 @dataclass(frozen=True)
 class Places:
-    """What the host knows of runs under way without asking the device; one entry for each.
-    rows: their samples. runs: which run of its sample. steps: updates made.
-    """
+    """What the host knows of runs under way without asking the device; one entry for each."""
 
-    rows: tuple[int, ...]
-    runs: tuple[int, ...]
-    steps: tuple[int, ...]
+    rows: tuple[int, ...]  # their samples
+    runs: tuple[int, ...]  # which run of its sample
+    steps: tuple[int, ...]  # updates made
 
     @classmethod
     def first(cls, pairs: Sequence[tuple[int, int]]) -> Places:
@@ -59,7 +57,6 @@ class Places:
         return cls(tuple(row for row, _ in pairs), tuple(run for _, run in pairs), (0,) * len(pairs))
 
     def only(self, keep: Sequence[int]) -> Places:
-        """Return the entries `keep`."""
         return Places(*(tuple(column[i] for i in keep) for column in (self.rows, self.runs, self.steps)))
 
     def join(self, more: Places) -> Places:
@@ -77,13 +74,11 @@ class Places:
 
 @dataclass(frozen=True)
 class Restarts(Survivors):
-    """Runs under way, one row each; `rows` holds their samples. Attacks add their own state.
-    run: (n,) int64, which run of its sample. step: (n,) int64, updates made. places: the same, on the host.
-    """
+    """Runs under way, one row each; `rows` holds their samples. Attacks add their own state."""
 
-    run: Tensor
-    step: Tensor
-    places: Places
+    run: Tensor  # (n,) int64, which run of its sample
+    step: Tensor  # (n,) int64, updates made
+    places: Places  # the same, on the host
 
     def leave(self: R, gone: Sequence[bool]) -> tuple[R, Tensor | None]:
         """Return the same state without the rows that are `gone`, and the index of those that stay; None: all stay."""
@@ -95,12 +90,11 @@ class Restarts(Survivors):
 
 
 class AttackState:
-    """The samples under attack, which of them stand, and the points found so far.
+    """The samples under attack, which of them stand, and the points found so far (`ends`, (B, ...)).
 
-    clean: (B, ...). labels: (B,) or (B, L), from `logits` (B, K) of the clean images where None is given.
-    contenders: for each sample, how many classes compete where its set of labels counts as one: K for a plain label.
-    ends: (B, ...) what the attack returns: the first wrong point of a broken sample; of another one the image, or the
-        point of the highest loss where runs are reported with losses.
+    labels: (B,) or (B, L), from `logits` (B, K) of the clean images where None is given. contenders: for each sample,
+    how many classes compete where its set of labels counts as one. ends: the first wrong point of a broken sample; of
+    another one the image, or the point of the highest loss where runs are reported with losses.
     """
 
     def __init__(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> None:
@@ -125,14 +119,11 @@ class AttackState:
             self.fall(part, clean[rows], [i for i, is_wrong in enumerate(wrong.tolist()) if is_wrong])
 
     def targets(self, count: int) -> Tensor:
-        """Return the classes (B, n), n up to `count`, nearest to winning on the clean images, the labels left out.
-        A sample with fewer `contenders` has labels in the last places.
-        """
+        """Return the classes (B, n), n up to `count`, likeliest first; labels come last, where too few compete."""
         count = min(count, self.logits.shape[1] - 1)
         return self.logits.scatter(1, as_sets(self.labels), float("-inf")).topk(count, dim=1).indices
 
     def note_targets(self, asked: int) -> None:
-        """Note if fewer classes than `asked` are left as targets."""
         classes = self.logits.shape[1]
         if classes <= asked:
             self.tally.note(f"{classes} classes: {classes - 1} target{'s' * (classes > 2)} instead of {asked}")
@@ -175,9 +166,7 @@ class AttackState:
 
 @dataclass(frozen=True)
 class QueuedAttack(Attack):
-    """An attack that makes runs at each sample, at most `batch_size` rows in a pass.
-    First the clean images are classified, one forward each; only right ones are attacked.
-    """
+    """An attack that makes runs at each right sample, at most `batch_size` rows in a pass."""
 
     queues: ClassVar[bool] = True
 
@@ -192,8 +181,7 @@ class QueuedAttack(Attack):
         return restarts * (min(self._aims, classes - 1) if self._aims else 1)
 
     @property
-    def _aims(self) -> int:
-        """How many target classes are asked for."""
+    def _aims(self) -> int:  # how many target classes are asked for
         return 0
 
     @property
@@ -243,8 +231,7 @@ class QueuedAttack(Attack):
     ) -> list[tuple[int, int]]:
         """Return (sample, run) pairs to begin now, first runs first, and count them in `made`.
 
-        A sample's next run waits for the one before, unless places are left over: then it may join once that one has
-        made `_alone` updates, after which most samples that fall have fallen.
+        A sample's next run waits for the one before; if places are left over, only until that made `_alone` updates.
         """
         free = front.batch_size - (0 if state is None else len(state))
         if not free:

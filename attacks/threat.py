@@ -2,7 +2,7 @@
 
 An attack never draws from a global state by itself: it asks an `Rng` for the numbers of each sample of the batch, and
 names their purpose. A caller that wants reproducible attacks passes one whose numbers depend on the sample alone (as
-`robustkit.common.randomness.SampleRng` does); without one, `TorchRng` uses torch's global generator.
+`robustkit.common.determinism.SampleRng` does); without one, `TorchRng` uses torch's global generator.
 """
 
 from __future__ import annotations
@@ -252,9 +252,7 @@ def scale_to_unit(gradient: Tensor) -> Tensor:
 
 
 def round_towards(clean: Tensor, points: Tensor) -> Tensor:
-    """Return `points` in the dtype of `clean`; if that is narrower, no value ends further from `clean` than it was.
-    bfloat16 has 256 values between 1/2 and 1 and below: rounding to the nearest would break a ball of 1/255.
-    """
+    """Return `points` in the dtype of `clean`, none further from it: a ball of 1/255 is narrow for bfloat16."""
     rounded = points.to(clean.dtype)
     if points.dtype == clean.dtype:
         return rounded
@@ -267,11 +265,7 @@ def round_towards(clean: Tensor, points: Tensor) -> Tensor:
 
 
 def onto_ball(norm: Norm, change: Tensor, radius: Tensor) -> Tensor:
-    """Return the points nearest to `change` (B, ...) of the balls of `radius` (B,) around 0; infinite radii are fine.
-
-    linf: every value is cut. l2: the whole is shortened. l1: all values shrink by the same amount, those that reach 0
-    stay there (Duchi et al. 2008). l0: the `radius` values, rounded down, that are largest are kept.
-    """
+    """Return the nearest points to `change` (B, ...) in balls of `radius` (B,) around 0; l1: Duchi et al. 2008."""
     if norm == "linf":
         return torch.minimum(torch.maximum(change, -per_sample(radius, change)), per_sample(radius, change))
     flat = change.flatten(1)
@@ -298,16 +292,13 @@ _FAR = 1e18  # stand for bounds where there are none
 def step_to_hyperplane(
     norm: Norm, points: Tensor, normals: Tensor, gaps: Tensor, bounds: tuple[float, float] | None
 ) -> Tensor:
-    """Return the change d of least norm with `normals` · d = `gaps` and points + d inside the bounds.
+    """Return the change d (n, ...) of least norm with `normals` · d = `gaps` (n,) and points + d inside the bounds.
 
-    Where no point of the box reaches the plane, the corner nearest to it (Croce and Hein 2020, arXiv:1907.02044,
-    section 2.1).
-
-    points, normals: (n, ...), points inside the bounds. gaps: (n,). Returns (n, ...).
+    Where no point of the box reaches the plane, the corner nearest to it (Croce and Hein 2020, arXiv:1907.02044, 2.1).
 
     Every component moves against its gap, as far as the least common length λ asks (times its own |normal| for l2) and
-    at most as far as the bounds leave room. What is reached, T(λ) = Σ |normal| min(λ c, room), is concave and piecewise
-    linear, so Newton's method from 0 climbs to the solution without passing it, in as many rounds as it meets pieces.
+    the bounds leave room. What is reached, T(λ) = Σ |normal| min(λ c, room), is concave and piecewise linear, so
+    Newton's method from 0 climbs to the solution without passing it, in as many rounds as it meets pieces.
     """
     t, w = points.flatten(1), normals.flatten(1)
     sign = w.sign() * gaps.sign()[:, None]

@@ -49,8 +49,7 @@ class InputGradient(Explainer):
 
 
 _LOST = "the logits have no gradient for the images (is the model detached?); use {}"
-_ROWS = 32
-"""How many go at once on a CPU: with a backward, fewer or more take longer each."""
+_ROWS = 32  # how many go at once on a CPU: with a backward, fewer or more take longer each
 
 
 class IntegratedGradients(Explainer):

@@ -121,13 +121,9 @@ class Rollout(AttentionExplainer):
 
 
 def roll(averages: Sequence[Tensor], row: Tensor) -> Tensor:
-    """Return (B, N): a row (B, N) times the product, last block first, of (A + I) / 2 with rows summing to 1; A are (B,
-    N, N).
-
-    A row times matrices from the last block down, which costs a factor N less than the whole product.
-    """
+    """Return (B, N): a row (B, N) times the product, last block first, of (A + I) / 2, rows of A (B, N, N) sum to 1."""
     row = row[:, None]
-    for average in reversed(averages):
+    for average in reversed(averages):  # a row times matrices costs a factor N less than the whole product
         average = average / average.sum(dim=-1, keepdim=True)  # low precision leaves sums a little off
         row = (row @ average + row) / 2
     return row[:, 0]
@@ -219,7 +215,7 @@ class LeGrad(AttentionExplainer):
         def see(index: int, scores: Tensor, attention: Tensor) -> Tensor | None:
             return trail.see(index, scores, attention) if index >= first else None
 
-        def alone(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        def cut(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             return detach_arguments(inputs, named)
 
         def form(module: nn.Module, inputs: Any, output: Any) -> Any:
@@ -233,7 +229,11 @@ class LeGrad(AttentionExplainer):
         try:
             with ExitStack() as stack:
                 for block in blocks[first:]:
-                    stack.callback(block.register_forward_pre_hook(alone, with_kwargs=True).remove)
+                    stack.callback(
+                        block.register_forward_pre_hook(
+                            lambda _, *call: detach_arguments(*call), with_kwargs=True
+                        ).remove
+                    )
                     stack.callback(block.register_forward_hook(form).remove)
                 stack.enter_context(self._transformer.showing(see))
                 every = self._logits(images, copies=1 + self.layers)

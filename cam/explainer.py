@@ -1,6 +1,6 @@
 """What all explainers share: the model held still, targets checked, maps brought to [0, 1], seeded draws.
 
-`robustkit.common.randomness.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
+`robustkit.common.determinism.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
 """
 
 from __future__ import annotations
@@ -153,9 +153,7 @@ class Explainer(ABC):
         return images.detach().to(next(dtypes, images.dtype))
 
     def _answered(self, images: Tensor, wanted: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the logits (B, K), without a graph, and the classes (B, T). Where maps alone are asked for, of given
-        classes, no forward is made, and the logits are (B, 0).
-        """
+        """Return logits (B, K) without a graph, (B, 0) if nobody needs them, and the classes (B, T)."""
         if self._maps_alone and wanted is not None:
             return images.new_zeros(len(images), 0), wanted
         with torch.no_grad():
@@ -163,9 +161,7 @@ class Explainer(ABC):
         return logits, chosen(logits, wanted)
 
     def _logits(self, images: Tensor, copies: int = 1) -> Tensor:
-        """Return the logits (B, K). ValueError for a model that returns anything else.
-        copies: how many rows of logits each image has, where a hook adds rows.
-        """
+        """Return the logits, `copies` rows for each image where a hook adds rows. ValueError for anything else."""
         logits = self.model(images)
         if not (isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(images) * copies):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -179,7 +175,7 @@ def same_draws(explain: Explainer, rng: Rng | None) -> None:
     if rng is None and explain.draws_numbers:
         raise ValueError(
             f"{explain.name} draws numbers, so that its maps differ even where nothing else does; give the rng that "
-            "made the maps, whose draws are the same each time (robustkit.common.randomness.SampleRng)"
+            "made the maps, whose draws are the same each time (robustkit.common.determinism.SampleRng)"
         )
 
 
@@ -219,9 +215,7 @@ def check_images(images: Tensor) -> None:
 
 
 def wanted_targets(target: Target, images: Tensor) -> Tensor | None:
-    """Return the classes asked for, (B, T) int64 on the images' device; None for the predicted ones.
-    Called outside of `torch.inference_mode`, it returns a tensor that a graph may hold, wherever `target` was made.
-    """
+    """Return the classes asked for, (B, T) int64 on the images' device, fit for a graph; None for the predicted."""
     if target is None:
         return None
     B = len(images)
@@ -274,8 +268,7 @@ def upright(grids: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     return maps.masked_fill(degenerate[..., None, None], 0.0), degenerate
 
 
-Fill = float | Sequence[float] | Tensor
-"""What an image becomes where it is taken away: a number, or one for each channel, in the unit of the images."""
+Fill = float | Sequence[float] | Tensor  # what hidden places become: a number, or one for each channel
 
 
 def at_least(least: float, **values: float | None) -> None:

@@ -71,13 +71,11 @@ def imputed(images: Tensor, removed: Tensor, tolerance: float = 1e-3) -> Tensor:
 
 @dataclass(frozen=True)
 class _Grid:
-    """The system on one grid. unknown: (B, 1, h, w) 1 where a pixel is sought, else 0. weight: (1, 1, h, w) the sum of
-    the weights of a pixel's neighbours in the image. rate: (B, 1, h, w) by which a Jacobi step multiplies.
-    """
+    """The system on one grid."""
 
-    unknown: Tensor
-    weight: Tensor
-    rate: Tensor
+    unknown: Tensor  # (B, 1, h, w) 1 where a pixel is sought, on coarse grids where all beneath it are, else 0
+    weight: Tensor  # (1, 1, h, w) the sum of the weights of a pixel's neighbours in the image
+    rate: Tensor  # (B, 1, h, w) by which a Jacobi step multiplies
 
     def applied(self, x: Tensor) -> Tensor:
         """Return the product of the matrix and x, which is 0 where nothing is sought."""
@@ -89,9 +87,7 @@ class _Grid:
 
 
 def _grids(removed: Tensor, dtype: torch.dtype) -> list[_Grid]:
-    """Return the system's grids, each with half the side of the one before, for pixels (B, 1, H, W) that are removed.
-    A coarse pixel is sought where all pixels beneath it are. The finest is padded, so that all sides can be halved.
-    """
+    """Return the system's grids, each with half the side of the one before (padded), for `removed` (B, 1, H, W)."""
     H, W = removed.shape[2:]
     halvings = max(0, (min(H, W) // _COARSEST).bit_length() - 1)
     unit = 1 << halvings
@@ -162,9 +158,7 @@ def _ratio(above: Tensor, below: Tensor) -> Tensor:
 
 
 Model = Callable[[Tensor], Tensor]
-Show = Callable[[Tensor, Tensor], Tensor]
-"""From rows (R,) of a batch, and for each whether a pixel is taken (R, H, W), to what the model is shown (R, 3, H, W).
-"""
+Show = Callable[[Tensor, Tensor], Tensor]  # rows (R,) and taken pixels (R, H, W) to what is shown (R, 3, H, W)
 SHARES = tuple(tenth / 10 for tenth in range(1, 10))
 
 

@@ -6,7 +6,6 @@ import difflib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,14 +14,6 @@ from torch.nn import functional
 
 from .explainer import Explainer, Fill, Rng, at_least, chosen, fill_values, gradients, rows_of
 from .vit import Transformer
-
-
-@dataclass(frozen=True)
-class Features:
-    """What a layer gave: `leaf`, from which the graph begins if it was asked for, and the layer itself."""
-
-    leaf: Tensor
-    layer: nn.Module
 
 
 class OfFeatures(Explainer):
@@ -51,11 +42,10 @@ class OfFeatures(Explainer):
 
     def check(self, images: Tensor) -> None:
         with self:
-            found = self._seen(self._as_fed(images), graph=False)[1]
-            self._spread(found.leaf, found.layer, len(images))
+            self._spread(*self._seen(self._as_fed(images), graph=False)[1:], len(images))
 
-    def _seen(self, images: Tensor, graph: bool = True) -> tuple[Tensor, Features]:
-        """Return the logits (B, K) and the features, in one forward; the graph, if any, begins at them."""
+    def _seen(self, images: Tensor, graph: bool = True) -> tuple[Tensor, Tensor, nn.Module]:
+        """Return the logits (B, K), the features, at which the graph begins, if any, and their layer: one forward."""
         size = (images.shape[2], images.shape[3])
         layer = self._layer or self._by_size.get(size)
         cut = _Cut(graph)
@@ -71,7 +61,7 @@ class OfFeatures(Explainer):
             )
         if layer is None:
             self._by_size[size] = cut.layer
-        return logits, Features(cut.features, cut.layer)
+        return logits, cut.features, cut.layer
 
     def _spread(self, features: Tensor, layer: nn.Module, batch: int) -> Tensor:
         """Return features as (B, C, h, w) float32."""
@@ -142,11 +132,11 @@ class _Weighed(OfFeatures):
     """One forward, a graph from the layer on only, and a backward for each target."""
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
-        logits, seen = self._seen(images)
-        features = self._spread(seen.leaf, seen.layer, len(images))
+        logits, leaf, layer = self._seen(images)
+        features = self._spread(leaf, layer, len(images))
         classes = chosen(logits, wanted)
-        lost = f"the logits do not depend on layer {self._name(seen.layer)!r}; name another one"
-        spread = (self._spread(g, seen.layer, len(images)) for g in gradients(logits, classes, seen.leaf, lost))
+        lost = f"the logits do not depend on layer {self._name(layer)!r}; name another one"
+        spread = (self._spread(g, layer, len(images)) for g in gradients(logits, classes, leaf, lost))
         return logits, classes, torch.stack([self._weighed(features, g).sum(dim=1).relu() for g in spread], dim=1)
 
     @abstractmethod
@@ -219,8 +209,8 @@ class ScoreCAM(OfFeatures):
 
     def _raw(self, images: Tensor, wanted: Tensor | None, rng: Rng | None) -> tuple[Tensor, Tensor, Tensor]:
         with torch.no_grad():
-            logits, seen = self._seen(images, graph=False)
-            features = self._spread(seen.leaf, seen.layer, len(images))
+            logits, leaf, layer = self._seen(images, graph=False)
+            features = self._spread(leaf, layer, len(images))
             classes = chosen(logits, wanted)
             tell = features.amax(dim=(2, 3)) > features.amin(dim=(2, 3))
             back = fill_values(self.fill, images)

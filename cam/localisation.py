@@ -169,10 +169,7 @@ class PxAP:
 
 
 def box_hits(
-    maps: Tensor,
-    boxes: Sequence[Boxes],
-    thresholds: Sequence[float] = THRESHOLDS,
-    ious: Sequence[float] = IOUS,
+    maps: Tensor, boxes: Sequence[Boxes], thresholds: Sequence[float] = THRESHOLDS, ious: Sequence[float] = IOUS
 ) -> Tensor:
     """Return which thresholds give which images a box that fits: (B, thresholds, ious) bool, on the CPU.
 

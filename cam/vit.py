@@ -17,30 +17,17 @@ from torch.overrides import TorchFunctionMode
 from .explainer import Explainer, chosen, each_target
 
 
-class PatchEmbedding:
-    """The patch embedding as timm's: where images come in, and how many patches they make."""
-
-    def __init__(self, module: Any) -> None:
-        self.module = module
-        self.register_forward_pre_hook = module.register_forward_pre_hook
-
-    def dynamic_feat_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return rows and columns of patches for images of (height, width)."""
-        rows, columns = self.module.projection.stride
-        return size[0] // rows, size[1] // columns
-
-
 class TransformersViT:
-    """What explainers read of a ViT of the library, by timm's names.
-
-    blocks: each with `attn`, `norm1` if it has one, and the module itself as `whole`. num_prefix_tokens: class token,
-    distillation token, registers.
-    """
+    """What explainers read of a ViT of the library, by timm's names; `whole` is a block's own module."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
         embeddings = model.embeddings
-        self.patch_embed = PatchEmbedding(embeddings.patch_embeddings)
+        patches, stride = embeddings.patch_embeddings, embeddings.patch_embeddings.projection.stride
+        self.patch_embed = SimpleNamespace(
+            register_forward_pre_hook=patches.register_forward_pre_hook,
+            dynamic_feat_size=lambda size: [side // step for side, step in zip(size, stride, strict=True)],
+        )
         self.cls_token: Tensor | None = embeddings.cls_token
         extra = (getattr(embeddings, name, None) for name in ("distillation_token", "register_tokens"))
         self.num_prefix_tokens = int(self.cls_token is not None) + sum(t.shape[1] for t in extra if t is not None)
@@ -53,11 +40,6 @@ class TransformersViT:
             )
             for block in _blocks(model)
         ]
-
-    @classmethod
-    def all_in(cls, model: nn.Module) -> list[TransformersViT]:
-        """Return every such ViT in a model."""
-        return [cls(module) for module in nn.Module.modules(model) if _is_vit(module)]
 
     @contextmanager
     def unfused(self) -> Iterator[None]:
@@ -82,9 +64,8 @@ def _blocks(model: Any) -> Any:
     """Return a model's row of blocks; None where it has none, or several rows."""
     inner = getattr(model, "encoder", model)
     blocks = getattr(inner, "layers", None) or getattr(inner, "layer", None)
-    return (
-        blocks if isinstance(blocks, nn.ModuleList) and all(hasattr(block, "attention") for block in blocks) else None
-    )
+    row = isinstance(blocks, nn.ModuleList) and all(hasattr(block, "attention") for block in blocks)
+    return blocks if row else None
 
 
 def _is_vit(module: nn.Module) -> bool:
@@ -102,31 +83,24 @@ def _asks(layer: nn.Module) -> bool:
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
+# Of a block's number, its attention before softmax and after it, (B, heads, N, N): what replaces the latter, or None.
 See = Callable[[int, Tensor, Tensor], Tensor | None]
-"""Called with a block's number, its attention before softmax and after it, each (B, heads, N, N). What it returns
-replaces the latter; None keeps it."""
-
 _SOFTMAXES = (torch.softmax, Tensor.softmax, functional.softmax)
 _PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 OTHER_METHODS = "use grad-cam or gradient"
 
 
 class Transformer:
-    """What explainers read of a ViT inside a model: the blocks' attention layers and the grid of patch tokens.
+    """What explainers read of a ViT, of timm or a `TransformersViT`: attention layers and the grid of patch tokens.
 
-    Attention is seen because layers with timm's `fused_attn` switch call softmax themselves once that is off, and those
-    of transformers once their plain function is chosen. What softmax is given and returns while a layer runs is then
-    its attention, whatever the formula.
-
-    vit: of timm, or a `TransformersViT`.
+    Layers call softmax themselves once `fused_attn` is off, or transformers' plain function is chosen. What softmax is
+    given and returns while a layer runs is then its attention, whatever the formula.
     """
 
     def __init__(self, vit: Any) -> None:
-        self.vit = vit
+        self.vit, self._size, self._cut = vit, (0, 0), False
         self.prefix: int = vit.num_prefix_tokens
-        self._size = (0, 0)
         self._see: See | None = None
-        self._cut = False
         self._uncut: set[str] = set()
         self._mode: _SoftmaxMode | None = None
 
@@ -136,16 +110,14 @@ class Transformer:
         parts = ("patch_embed", "blocks", "num_prefix_tokens")
         modules = [module for module in nn.Module.modules(model) if all(hasattr(module, part) for part in parts)]
         modules = [m for m in modules if hasattr(m.patch_embed, "dynamic_feat_size") and "_orig_mod" not in m._modules]
-        found = [*modules, *TransformersViT.all_in(model)]
+        found = [*modules, *(TransformersViT(module) for module in nn.Module.modules(model) if _is_vit(module))]
         if len(found) > 1:
             raise ValueError(f"{type(model).__name__} holds {len(found)} vision transformers; explain each alone")
         return cls(found[0]) if found else None
 
     @classmethod
     def needed(cls, model: nn.Module, method: str, token: bool = False, pool: bool = False) -> Transformer:
-        """Find the transformer in `model`, for a method that reads attention. ValueError if it has none, or if it lacks
-        a class `token` that the method reads, or begins at, in place of a `pool` of patches.
-        """
+        """Find the transformer, with a class `token` where the method reads one in place of a `pool`. ValueError."""
         transformer = cls.find(model)
         if transformer is None:
             raise ValueError(
@@ -212,12 +184,10 @@ class Transformer:
 
     @contextmanager
     def showing(self, see: See, cut: bool = False) -> Iterator[None]:
-        """Show `see` the attention of every block while inside `watched`.
+        """Show `see` the attention of every block inside; ValueError if a layer did not show it exactly once.
 
         cut: no gradient passes from a layer to its input. Where the block stands for its layer, whose input goes on to
-            the MLP too, none passes to the values; queries and keys are for `see` to cut, at the attention.
-
-        Raises ValueError, with the first such layer, if a layer did not show it exactly once.
+        the MLP too, none passes to the values; queries and keys are for `see` to cut, at the attention.
         """
         seen: Counter[int] = Counter()
 
@@ -283,14 +253,11 @@ def detach_arguments(inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[tu
 
 
 class _SoftmaxMode(TorchFunctionMode):
-    """Shows what goes into and comes out of a softmax over the keys of (B, heads, N, N).
-    cut_values: what the attention is multiplied with takes no gradient.
-    """
+    """Shows softmax over keys (B, heads, N, N) before and after; cut_values: what it multiplies takes no gradient."""
 
     def __init__(self, see: Callable[[Tensor, Tensor], Tensor | None], cut_values: bool = False) -> None:
         super().__init__()
-        self.see = see
-        self.cut_values = cut_values
+        self.see, self.cut_values = see, cut_values
         self.square: tuple[int, ...] = ()  # (N, N) from softmax until the values are mixed
 
     def __torch_function__(
@@ -339,26 +306,18 @@ class AttentionExplainer(Explainer):
         return logits, classes, torch.stack(sums, dim=1)
 
 
-Add = Callable[[Tensor, Tensor | None], Tensor]
-"""Called with the gradient (B, heads, N, N) of a block's attention and the sum so far, None at the last block: it
-returns the next sum."""
-Read = Callable[[Tensor, Tensor], Add]
-"""Called in the forward with a block's attention before softmax and after it; what it keeps for the backward is in the
-function that it returns."""
+Add = Callable[[Tensor, Tensor | None], Tensor]  # gradient of a block's attention and the sum so far to the next sum
+Read = Callable[[Tensor, Tensor], Add]  # in the forward: attention before softmax and after it to what backward does
 
 
 class Trail:
-    """Where the graph begins, and the sum that grows while a backward passes the blocks, the last one first.
-    cut: each block's attention begins a graph of its own.
-    """
+    """Where the graph begins (cut: at each block), and the sum that grows while a backward passes the blocks."""
 
     def __init__(self, read: Read, cut: bool) -> None:
-        self.read = read
-        self.cut = cut
+        self.read, self.cut = read, cut
         self.first: Tensor | None = None
         self.total: Tensor | None = None
-        self.blocks = 0
-        self.met = 0
+        self.blocks = self.met = 0
 
     def see(self, index: int, scores: Tensor, attention: Tensor) -> Tensor:
         """Put a hook at a block's attention; fit for `Transformer.showing`."""

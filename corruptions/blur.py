@@ -57,11 +57,10 @@ class DefocusBlur(Corruption):
 
 @lru_cache(maxsize=32)
 def disk(radius: float, sigma: float) -> np.ndarray:
-    """Return a disk of sum 1 smoothed by a small Gaussian, odd square float32.
+    """Return a disk of sum 1 (1.01 for a radius of 8 or 10) smoothed by a small Gaussian, odd square float32.
 
-    A radius of 8 or 10 reaches the edge of the square, where the smoothing mirrors: the sum is then 1.01. Rounding
-    shows in flat areas, where a sum just short of 1 costs a level: hence OpenCV's order of adding up, with fused
-    products, whatever the version and the processor.
+    Rounding shows in flat areas, where a sum just short of 1 costs a level: hence OpenCV's order of adding up, with
+    fused products, whatever the version and the processor.
     """
     half, reach = (8, 1) if radius <= 8 else (math.ceil(radius), 2)
     line = np.arange(-half, half + 1)
@@ -83,7 +82,7 @@ def disk(radius: float, sigma: float) -> np.ndarray:
 
 @lru_cache(maxsize=32)
 def _response(constants: tuple[float, float], size: tuple[int, int], device: torch.device) -> Tensor:
-    """Return the disk's Fourier transform. (The disk is symmetric: convolution and correlation are one.)"""
+    """Return the Fourier transform of the disk, which is symmetric: convolution and correlation are one."""
     response: Tensor = torch.fft.rfft2(torch.from_numpy(disk(*constants)).double(), s=size)
     return response.to(device)
 
@@ -125,13 +124,10 @@ class GlassBlur(Corruption):
 
 
 def glass_walk(offsets: Tensor, reach: int, size: tuple[int, int]) -> Tensor:
-    """Return which pixel each one shows after all passes: (B, H * W) raster indices.
+    """Return the pixel (B, H * W) that each one shows after all passes, from `offsets`, without a loop over pixels.
 
-    offsets: uniform (B, passes, H - 2 reach, W - 2 reach, 2), see `GlassBlur`.
-
-    No loop over pixels. Within a pass a pixel copies one that was visited before, and then shows what that one shows,
-    or one that was not, and then shows its value before the pass. Chains of the first kind are followed to their ends
-    by doubling: after k rounds each pixel knows what lies 2^k copies ahead.
+    Within a pass a pixel copies one that was visited before, and then shows what that one shows, or one that was not,
+    and then shows its value before the pass. Chains of the first kind are followed to their ends by doubling.
     """
     height, width = size
     device = offsets.device

@@ -45,9 +45,7 @@ class Saturate(Corruption):
 
 
 def _to_hsv(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return hue in sixths of the circle, [0, 6), saturation, and value in [0, 1]; each (B, H, W) float64.
-    The hue went through [0, 1) as in skimage.color.rgb2hsv, whose rounding decides ties.
-    """
+    """Return hue in sixths of the circle, [0, 6), saturation, and value in [0, 1]; each (B, H, W) float64."""
     red, green, blue = to_unit_range(images, torch.float64).unbind(1)
     value = torch.maximum(torch.maximum(red, green), blue)
     delta = value - torch.minimum(torch.minimum(red, green), blue)
@@ -59,13 +57,14 @@ def _to_hsv(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     left = torch.where(is_blue, red, torch.where(is_green, blue, green))
     right = torch.where(is_blue, green, torch.where(is_green, red, blue))
     sector = torch.where(is_blue, 4.0, torch.where(is_green, 2.0, 0.0).double())
+    # Through [0, 1) as in skimage.color.rgb2hsv, whose rounding decides ties.
     hue = left.sub(right).div_(safe).add_(sector).div_(value.new_full((), 6.0))
     hue = torch.where(hue < 0, hue + 1, hue)
     return hue.mul_(6).masked_fill_(grey, 0), saturation, value
 
 
+# Which of value, p, q, t red, green and blue are in each sixth of the circle (Smith 1978).
 _SECTORS = ((0, 3, 1), (2, 0, 1), (1, 0, 3), (1, 2, 0), (3, 1, 0), (0, 1, 2))
-"""Which of value, p, q, t red, green and blue are in each sixth of the circle (Smith 1978)."""
 
 
 def _from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
@@ -140,9 +139,7 @@ class JpegCompression(Corruption):
 
 
 def _with_pillow(images: Tensor, function: Callable[[Image.Image], Image.Image]) -> Tensor:
-    """Apply `function` to each image, (B, 3, H, W) uint8, in as many threads as torch may use.
-    Threads help where images are large, since Pillow releases Python's lock.
-    """
+    """Apply `function` to each image, (B, 3, H, W) uint8, in as many threads as torch may use."""
     arrays = images.cpu().numpy()
     results = np.empty(arrays.shape, np.uint8)  # rows together, however those of the input lie
 
@@ -198,8 +195,7 @@ class ElasticTransform(Corruption):
 def affine_inverse(draws: Tensor, shift: float, size: tuple[int, int]) -> Tensor:
     """Return (B, 2, 3) float64: where in the image the pixel (column, row, 1) of the result comes from.
 
-    Three corners of a square about the middle move by up to `shift`. The reference gives them to OpenCV as (row,
-    column) where (column, row) is expected, which matters where the image is not square.
+    Corners of a square move by up to `shift`, given to OpenCV as (row, column) where (column, row) is expected.
     """
     middle = upload(torch.tensor([size[0] // 2, size[1] // 2], dtype=torch.float64), draws.device)
     half = min(size) // 3
@@ -217,10 +213,8 @@ def affine_inverse(draws: Tensor, shift: float, size: tuple[int, int]) -> Tensor
 
 
 def affine_warp(images: Tensor, inverse: Tensor) -> Tensor:
-    """Return images (B, 3, H, W) float32 at coordinates `inverse` (B, 2, 3), bilinearly; no border pixel twice.
-
-    In OpenCV's fixed point, which is part of the benchmark: coordinates rounded to 1/1024 of a pixel, once for the
-    column's share and once for the row's, and their sum to 1/32.
+    """Return images (B, 3, H, W) float32 at coordinates `inverse` (B, 2, 3), bilinearly, in OpenCV's fixed point:
+    coordinates rounded to 1/1024 of a pixel, once for the column's share and once for the row's, and their sum to 1/32.
     """
     height, width = images.shape[-2:]
     column = torch.arange(width, dtype=torch.float64, device=images.device)
@@ -241,9 +235,7 @@ def affine_warp(images: Tensor, inverse: Tensor) -> Tensor:
 
 
 def sample_displaced(images: Tensor, shifts: Tensor) -> Tensor:
-    """Return images (B, 3, H, W) float32 at each pixel's place plus `shifts` (B, 2, H, W) float32, rows first.
-    As scipy.ndimage.map_coordinates in mode `reflect`: bilinearly, in float64, borders mirrored with the outermost.
-    """
+    """Return images (B, 3, H, W) at places plus `shifts` (B, 2, H, W), as map_coordinates, bilinearly, in float64."""
     height, width = images.shape[-2:]
     whole = shifts.floor()
     down, across = (shifts.double() - whole).unsqueeze(2).unbind(1)
@@ -257,9 +249,7 @@ def sample_displaced(images: Tensor, shifts: Tensor) -> Tensor:
 
 
 def mirrored(first: Tensor, size: int, outermost: bool = True) -> tuple[Tensor, Tensor]:
-    """Return whole positions and their successors, as float32 numbers within [0, size).
-    outermost: whether the mirror repeats the outermost pixel (b a | a b c | c b), or not (c b | a b c | b a).
-    """
+    """Return whole positions and their successors as float32 in [0, size), mirrored with or without the `outermost`."""
     first = first.float()
     period, last = (2 * size, 2 * size - 1) if outermost else (2 * size - 2, 2 * size - 2)
     first = first - ((first + 0.5) * (1 / period)).floor_().mul_(period)  # in [0, period)

@@ -34,9 +34,7 @@ def _beyond(size: int, reach: int, mode: str) -> np.ndarray:
 def gaussian_operator(
     size: int, sigma: float, mode: str, truncate: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return (size, size): scipy.ndimage.gaussian_filter1d of a line, as a matrix.
-    mode: `nearest` repeats the border, `reflect` mirrors it (d c b a | a b c d | d c b a), however wide the kernel.
-    """
+    """Return (size, size): scipy.ndimage.gaussian_filter1d of a line, its border repeated or mirrored, as a matrix."""
     kernel = _gaussian(sigma, truncate)
     reach = len(kernel) // 2
     source = np.lib.stride_tricks.sliding_window_view(_beyond(size, reach, mode), 2 * reach + 1)
@@ -46,9 +44,7 @@ def gaussian_operator(
 
 
 def smooth(planes: Tensor, sigma: tuple[float, float] | float, mode: str = "nearest", truncate: float = 4.0) -> Tensor:
-    """Apply a Gaussian filter with one sigma, or those of rows and columns; equals scipy's to rounding, at any sigma.
-    Short kernels are summed in scipy's order, which gives its very bits in float64; long ones are matrix products.
-    """
+    """Apply scipy's Gaussian filter of one sigma, or those of rows and columns; short kernels give its very bits."""
     for dim, width in zip((-2, -1), (sigma, sigma) if isinstance(sigma, (int, float)) else sigma, strict=True):
         if not width:
             continue
@@ -105,11 +101,7 @@ def to_bytes(images: Tensor) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
-    """Smooth 8-bit images, and truncate.
-
-    In a flat area the sum may fall short of a level by its last bit, and truncation then by a whole level. A matrix
-    product adds in another order than scipy, so such areas are given scipy's result.
-    """
+    """Smooth 8-bit images, and truncate; flat areas, where a last bit may cost a level, are given scipy's result."""
     smoothed = smooth(to_unit_range(images, torch.float64), sigma)
     if all(_is_short(_gaussian(float(sigma), 4.0), size) for size in images.shape[-2:]):
         return to_bytes(smoothed)
@@ -133,17 +125,14 @@ def _short(sigma: float, device: torch.device) -> Tensor:
 
 
 def zoom_in(planes: Tensor, factor: float) -> Tensor:
-    """Return the middle of (B, C, H, W) float64 planes, enlarged to at least their size: scipy.ndimage.zoom of order 1.
-
-    Where rounding takes the last coordinate past the last pixel, that line is 0: a quirk of scipy's, and so of the
-    reference. It happens at some sizes, 36 or 160 among them, not at 32, 224 or 256.
-    """
+    """Enlarge the middle of (B, C, H, W) float64 to at least their size, as scipy.ndimage.zoom of order 1."""
     height, width = planes.shape[-2:]
     crop = [math.ceil(size / factor) for size in (height, width)]
     top, left = (height - crop[0]) // 2, (width - crop[1]) // 2
     wanted = [round(size * factor) for size in crop]
     middle = planes[..., top : top + crop[0], left : left + crop[1]]
     enlarged = functional.interpolate(middle, size=wanted, mode="bilinear", align_corners=True)
+    # Where rounding takes the last coordinate past the last pixel (36, 160; not 224), that line is 0, as in scipy.
     for line, before, after in ((enlarged[..., -1, :], crop[0], wanted[0]), (enlarged[..., -1], crop[1], wanted[1])):
         if after > 1 and (before - 1) / (after - 1) * (after - 1) > before - 1:
             line.zero_()
@@ -156,20 +145,17 @@ def trim(planes: Tensor, size: Sequence[int]) -> Tensor:
     return planes[..., top : top + size[0], left : left + size[1]]
 
 
-Q16_HALF = 1 / 514
-"""Added before truncation: ImageMagick rounds to 16 bits (65535 = 255 * 257), and then truncates to 8."""
+Q16_HALF = 1 / 514  # added before truncation: ImageMagick rounds to 16 bits (65535 = 255 * 257), then truncates to 8
 
 
 @dataclass(frozen=True)
 class Paths:
-    """The pixels that a motion blur mixes in, for each of B images: half a Gaussian from the pixel onwards.
-    weights: (K,), the same for all. rows, columns: (B, K), places relative to the pixel. lengths: (B,), how many count.
-    """
+    """The pixels that a motion blur mixes in, for each of B images: half a Gaussian from the pixel onwards."""
 
-    weights: np.ndarray
-    rows: np.ndarray
+    weights: np.ndarray  # (K,), the same for all
+    rows: np.ndarray  # (B, K), places relative to the pixel, as `columns`
     columns: np.ndarray
-    lengths: np.ndarray
+    lengths: np.ndarray  # (B,), how many count
 
     def inside(self, shape: Sequence[int]) -> Paths:
         """Cut each path where it would be as long as the image; the weights stay, so that the rest goes dark."""
@@ -195,21 +181,18 @@ def motion_paths(radius: int, sigma: float, degrees: Sequence[float]) -> Paths:
 def motion_blur(
     images: Tensor, paths: Paths, finish: Callable[[Tensor], Tensor] = lambda mixed: mixed, fused: bool = True
 ) -> Tensor:
-    """Mix (B, C, H, W) along `paths`, in float64; beyond the border stands the border's pixel.
+    """Mix (B, C, H, W) along `paths`, in float64, borders repeated; `finish` (..., H, W) while they are in the cache.
 
-    finish: of (..., H, W), to be done while the result is in the cache.
-    fused: whether a product may be rounded together with the sum. That is faster, and shows only in a flat area whose
-        result is truncated.
+    fused: whether a product may be rounded together with the sum: faster, and seen only in truncated flat areas.
     """
     if images.device.type != "cpu":
         return finish(_gathered(images, paths, fused))
     weights, each = paths.weights.tolist(), zip(images, paths.rows, paths.columns, paths.lengths.tolist(), strict=True)
-    return torch.stack(
-        [
-            finish(_slid(image.double(), weights[:count], rows[:count].tolist(), columns[:count].tolist(), fused))
-            for image, rows, columns, count in each
-        ]
-    )
+    mixed = []
+    for image, rows, columns, count in each:
+        path = weights[:count], rows[:count].tolist(), columns[:count].tolist()
+        mixed.append(finish(_slid(image.double(), *path, fused)))
+    return torch.stack(mixed)
 
 
 def _slid(image: Tensor, weights: list[float], rows: list[int], columns: list[int], fused: bool) -> Tensor:
@@ -240,7 +223,7 @@ def _gathered(images: Tensor, paths: Paths, fused: bool) -> Tensor:
 def _mixed(
     weights: list[float], whole: bool, fused: bool, images: Tensor, rows: Tensor, columns: Tensor, kept: Tensor
 ) -> Tensor:
-    """Mix (b, C, H, W) along paths, (b, K) each. whole: whether all of a path counts, otherwise where `kept` is 1."""
+    """Mix (b, C, H, W) along paths, (b, K) each; all of a path counts if `whole`, otherwise where `kept` is 1."""
     channels, height, width = images.shape[1:]
     down, across = (torch.arange(size, device=images.device) for size in (height, width))
     lines = (rows[:, :, None] + down).clamp_(0, height - 1).mul_(width)  # (b, K, H)

@@ -77,9 +77,7 @@ BINS = 1024
 
 
 def _photons(values: Tensor, uniform: Tensor, photons: int) -> Tensor:
-    """Return min(k, photons) of every value, (N,) int32: more photons than that are white all the same.
-    For most values the bin of u decides alone; a bisection decides the others.
-    """
+    """Return min(k, photons) of every value, (N,) int32; for most the bin of u decides, a bisection for the others."""
     table, guide, decided = _poisson_tables(photons, values.device)
     cell = values.int() * (BINS + 1) + (uniform * BINS).int()
     counts = decided.index_select(0, cell)
@@ -98,12 +96,7 @@ def _photons(values: Tensor, uniform: Tensor, photons: int) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _poisson_tables(photons: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the distribution function, and what a bin of u says about the count; flat, a row for each 8-bit value v.
-
-    table: 256 x (photons + 1) float64, F(k; v / 255 * photons) for k up to photons.
-    guide: 256 x (BINS + 1) int32, the count at u = b / BINS, at most `photons`.
-    decided: as guide; the count if the whole bin has it, else -1.
-    """
+    """Return F(k; v / 255 * photons), counts at bins of u, and of whole bins (-1: open); a row for each value v."""
     mean = (torch.arange(256, dtype=torch.float64) / 255 * photons)[:, None]
     steps = mean / torch.arange(1, 2 * photons + 61, dtype=torch.float64)  # beyond, terms vanish in float64
     probability = torch.cat((torch.exp(-mean), steps), dim=1).cumprod(dim=1)

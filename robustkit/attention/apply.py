@@ -169,8 +169,7 @@ def set_attention(model: Model, name: str) -> Model:
 
 
 def _nest(model: nn.Module, allowed: bool) -> None:
-    """Whether torch's encoders may cut padded tokens off in inference: layers of theirs that are not torch's own are
-    then given nested tensors, which have no sizes to compute with."""
+    """Whether torch's encoders may cut padded tokens off in inference: our layers cannot take nested tensors."""
     for part in nn.Module.modules(model):
         if isinstance(part, nn.TransformerEncoder):
             part.use_nested_tensor = part.__dict__.setdefault("_nests", part.use_nested_tensor) and allowed
@@ -249,9 +248,7 @@ def watching(model: nn.Module, watcher: Watcher) -> Iterator[None]:
         with interface.watched(layers, watcher):
             yield
         return
-    before = [
-        (layer, type(layer), getattr(layer, "sink", None), getattr(layer, "sink_index", 0)) for _, layer in layers
-    ]
+    before = [(one, type(one), getattr(one, "sink", None), getattr(one, "sink_index", 0)) for _, one in layers]
     try:
         _nest(model, False)
         for index, (_, layer) in enumerate(layers):

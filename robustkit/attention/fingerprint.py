@@ -26,50 +26,37 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class FormulaFit:
-    """One formula on the images. top1 is a fraction, nll the mean in nats. difference: its NLL minus that of the best
-    formula, image by image, with a 95 % interval of the mean.
-    """
+    """One formula on the images."""
 
     name: str
-    top1: float
-    nll: float
-    difference: float
+    top1: float  # a fraction
+    nll: float  # the mean in nats
+    difference: float  # from the best formula's NLL, image by image, with a 95 % interval of the mean
     ci_low: float
     ci_high: float
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """All formulas that the weights allow, best first.
-
-    verdict: 'fits' when the declared formula is the best and the next one is worse beyond chance,
-        'another-fits-better' when the best is another one beyond chance, 'cannot-tell' otherwise.
-    text: the verdict in words. left_out: formulas that need parameters the model does not have. source: `declared`, or
-        `assumed` where nothing says which formula it is.
-    """
+    """All formulas that the weights allow, best first."""
 
     rows: tuple[FormulaFit, ...]
     best: str
     declared: str
-    verdict: str
-    text: str
+    verdict: str  # fits or another-fits-better, where the second is worse beyond chance, or cannot-tell
+    text: str  # the verdict in words
     n: int
-    left_out: tuple[str, ...]
-    source: str = "declared"
+    left_out: tuple[str, ...]  # formulas that need parameters which the model does not have
+    source: str = "declared"  # or `assumed`, where nothing says which formula it is
 
 
 def rank_formulas(
-    model: nn.Module,
-    batches: Batches | Callable[[], Batches],
-    *,
-    declared: str | None = None,
-    source: str = "declared",
+    model: nn.Module, batches: Batches | Callable[[], Batches], *, declared: str | None = None, source: str = "declared"
 ) -> Fingerprint:
-    """Rank the formulas by clean NLL. `model` is left as it is.
+    """Rank the formulas by clean NLL on batches (images, labels), read once; `model` is left as it is.
 
-    batches: (images as the model takes them, labels), read once. declared: the formula the checkpoint is said to
-        have; left out, the one that the model has now. source: `assumed` where nothing says so.
-    Raises ModelError for a model without timm's attention, NothingEvaluated when there is no image.
+    declared: the formula that the checkpoint is said to have; left out, the one that the model has now. Raises
+    ModelError for a model without timm's attention, NothingEvaluated when there is no image.
     """
     formulas = Formulas(model)
     declared = declared or formulas.current
@@ -92,11 +79,7 @@ def rank_formulas(
 
 
 class Formulas:
-    """A model under every formula that its tensors allow. All share the tensors; the model itself is left as it is.
-
-    current: the model's own formula. names: of all, its own first. left_out: those that need parameters of their own.
-    Raises ModelError for a model without an attention that takes a formula.
-    """
+    """A model under every formula that its tensors allow, its own first; all share the tensors. ModelError without."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.current = model, get_attention(model)
@@ -131,9 +114,7 @@ def _candidates(model: nn.Module, current: str) -> tuple[list[str], tuple[str, .
 
 
 def _fit(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return (n, 2) in float64: NLL, and 1 where the prediction is right. For labels of pixels, (B, H, W): the means
-    over the labels of an image that are not negative; images without such labels are left out.
-    """
+    """Return (n, 2) float64: NLL, and 1 where right; for labels of pixels means over those that are not negative."""
     nll = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none", ignore_index=-1).double()
     right = (logits.argmax(dim=1) == labels).double()
     if labels.ndim == 1:
@@ -146,9 +127,7 @@ def _fit(logits: Tensor, labels: Tensor) -> Tensor:
 def judge(
     fits: dict[str, Tensor], declared: str, left_out: tuple[str, ...], guessing: float, source: str = "declared"
 ) -> Fingerprint:
-    """Rank the formulas by their (n, 2) tables of NLL and 1 where right, which have the images in the same order.
-    guessing: the NLL of a model that knows nothing, log(number of classes); above it no formula is believed.
-    """
+    """Rank the formulas by (n, 2) tables of NLL and 1 where right; above the NLL of `guessing` none is believed."""
     order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
     best = order[0]
     rows = tuple(

@@ -205,18 +205,13 @@ ROTARY_BASE = 10_000.0
 
 @dataclass(frozen=True)
 class Network:
-    """The network that a query is.
+    """The network that a query is."""
 
-    hidden: its width h. activation: σ, a name of ACTIVATIONS. gate: whether a learned α, 0 at first, multiplies what
-    the network adds. rope: whether keys, s and the rows of U are rotated by their tokens' positions. start: `drawn`, or
-    `zero` as the document has it; see `linear`.
-    """
-
-    hidden: int
-    activation: str
-    gate: bool
-    rope: bool
-    start: str = "drawn"
+    hidden: int  # its width h
+    activation: str  # σ, a name of ACTIVATIONS
+    gate: bool  # whether a learned α, 0 at first, multiplies what the network adds
+    rope: bool  # whether keys, s and the rows of U are rotated by their tokens' positions
+    start: str = "drawn"  # or `zero`, as the document has it; see `linear`
 
     def rows(self, dim: int) -> int:
         """Return how many numbers a query of head size `dim` has in addition to s: h·d of U, h of V, h of b, and c."""
@@ -226,8 +221,7 @@ class Network:
         """Return the layer from tokens of `width` channels to the networks of all heads' queries, initialised.
 
         The rows of V, b and c are zero, so nothing is added at first; with a gate, its α is zero and V is drawn, too.
-        The document has all rows zero, but then no gradient ever reaches them: that of U and b is a multiple of V, and
-        that of V is σ(b) for all keys alike, to which softmax is blind. `start=zero` is that, with a warning.
+        The document has all rows zero, which no gradient ever reaches (`start=zero`, with a warning).
         """
         made = nn.Linear(width, heads * self.rows(dim))
         nn.init.zeros_(made.bias)
@@ -253,9 +247,7 @@ class Network:
         return u.reshape(*u.shape[:-1], h, dim), v, b, c
 
     def logits(self, weights: Tensor, k: Tensor, alpha: Tensor | None = None) -> Tensor:
-        """Return what the network adds to the scores, (B, H, N, M).
-
-        weights: (B, H, N, rows). k: keys, rotated already where there is RoPE. alpha: of the gate.
+        """Return what the network adds to the scores, (B, H, N, M), from weights (B, H, N, rows) and rotated keys.
 
         One hidden unit is computed at a time, and again in the backward pass, so that no more than a few tensors of
         (B, H, N, M) are ever held.
@@ -279,9 +271,7 @@ class Network:
 
 
 def rotate(x: Tensor) -> Tensor:
-    """Apply RoPE (Su et al. 2021): token i's pairs of channels (j, j + d/2) are turned by i · 10000^(-2j/d).
-    x: (…, N, d), positions 0 to N - 1. Raises ModelError for an odd d.
-    """
+    """Apply RoPE (Su et al. 2021) to (…, N, d): channels (j, j + d/2) of token i are turned by i · 10000^(-2j/d)."""
     tokens, dim = x.shape[-2:]
     check_rotary(dim)
     kind = torch.promote_types(x.dtype, torch.float32)
@@ -298,11 +288,8 @@ def check_rotary(dim: int) -> None:
         raise ModelError(f"RoPE turns pairs of channels, and the head size is {dim}; expected an even number")
 
 
-L2_EPS = 1e-12
-"""Added to the squared norm of a row in qk-l2."""
-PLAIN_LAYER_NORM_EPS = 1e-5
-"""Added to the variance of a row in qk-layer-norm; timm's LayerNorms have another one."""
-
+L2_EPS = 1e-12  # added to the squared norm of a row in qk-l2
+PLAIN_LAYER_NORM_EPS = 1e-5  # added to the variance of a row in qk-layer-norm; timm's LayerNorms have another one
 Value = bool | int | float | str
 
 
@@ -429,7 +416,6 @@ def shown(value: Value) -> str:
 
 
 QK_L2, QK_LAYER_NORM, QANA, SOFTCAP = (make(name, "") for name in FAMILIES)
-"""Formulas that take options, with their usual ones."""
 _FORM = re.compile(r"\s*([\w-]+)\s*\((.*)\)\s*", re.DOTALL)
 
 

@@ -13,19 +13,14 @@ from .formulas import Formula, Parameters
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a layer makes logits of queries and keys in one forward.
-
-    own: what the layer's own code does to them first. metric: (B, H, 1, d) of the elliptical formulas, None without.
-    network: (B, H, N, rows) of the queries' own networks, None without. factor: of the logits, for layers that scale
-    them otherwise than by 1/sqrt(d).
-    """
+    """How a layer makes logits of queries and keys in one forward."""
 
     formula: Formula
-    own: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None
-    metric: Tensor | None
+    own: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None  # what the layer's own code does to them first
+    metric: Tensor | None  # (B, H, 1, d) of the elliptical formulas
     parameters: Parameters
-    network: Tensor | None
-    factor: float
+    network: Tensor | None  # (B, H, N, rows) of the queries' own networks
+    factor: float  # of the logits, for layers that scale them otherwise than by 1/sqrt(d)
 
     def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return Q' and K', and what the networks add to the logits."""

@@ -27,8 +27,7 @@ from .layers import Formulaic, Handover, give_parameters
 from .registry import EVERY_FORMULA
 
 PREFIX = "robustkit:"
-NOTED = "robustkit_attention"
-"""The key of config.json that names a formula."""
+NOTED = "robustkit_attention"  # the key of config.json that names a formula
 _KEPT = "_robustkit_place"  # the attribute of a layer
 _DISPATCHER = "ALL_ATTENTION_FUNCTIONS"  # the global by which a layer of the library finds its attention function
 _UNKNOWN = {
@@ -41,9 +40,9 @@ _UNKNOWN = {
 
 @dataclass
 class Place:
-    """What a layer computes, and who watches it. before: the library's function that it had."""
+    """What a layer computes, and who watches it."""
 
-    before: str
+    before: str  # the library's function that it had
     formula: Formula | None = None
     handover: Handover | None = None
     position: int = 0
@@ -128,9 +127,7 @@ def _function(formula: Formula) -> Callable[..., tuple[Tensor, Tensor | None]]:
         position_bias: Tensor | None = None,
         **others: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return (B, N, H, d) of the values and the attention (B, H, N, M), as the library's own functions do. The
-        library's `scaling` counts relative to 1/sqrt(d), which the formula's constant takes the place of.
-        """
+        """Return (B, N, H, d) of the values and the attention (B, H, N, M), as the library's own functions do."""
         for name, what in _UNKNOWN.items():
             if others.get(name) is not None:
                 raise ModelError(f"{type(module).__name__} asks for {what} ({name}); {formula.name} attention has none")
@@ -140,7 +137,11 @@ def _function(formula: Formula) -> Callable[..., tuple[Tensor, Tensor | None]]:
             _check_bare(formula, module)
         if (groups := query.shape[1] // key.shape[1]) > 1:
             key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
-        mask = attention_mask if position_bias is None else _sum(position_bias, attention_mask)
+        mask = attention_mask
+        if position_bias is not None and mask is not None and mask.dtype == torch.bool:
+            mask = position_bias.masked_fill(~mask, float("-inf"))
+        elif position_bias is not None:
+            mask = position_bias if mask is None else position_bias + mask
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = bool(causal) and attention_mask is None and query.shape[2] > 1
         if causal and query.shape[2] != key.shape[2]:
@@ -149,6 +150,7 @@ def _function(formula: Formula) -> Callable[..., tuple[Tensor, Tensor | None]]:
                 "without a mask; expected one that says which keys each may see"
             )
         fused = bool(getattr(module, "fused_attn", True))  # explainers switch it, as timm's
+        # Relative to 1/sqrt(d), which the formula's constant takes the place of.
         factor = 1.0 if scaling is None else float(scaling) * query.shape[-1] ** 0.5
         mixed, attention = _Call(module, place, formula, dropout)._attend(
             query, key, value, source=query, mask=mask, is_causal=causal, fused=fused, factor=factor
@@ -156,12 +158,6 @@ def _function(formula: Formula) -> Callable[..., tuple[Tensor, Tensor | None]]:
         return mixed.transpose(1, 2).contiguous(), attention
 
     return attend
-
-
-def _sum(bias: Tensor, mask: Tensor | None) -> Tensor:
-    if mask is None:
-        return bias
-    return bias.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else bias + mask
 
 
 def _check_bare(formula: Formula, layer: Any) -> None:
@@ -172,30 +168,26 @@ def _check_bare(formula: Formula, layer: Any) -> None:
 
 
 def set_formula(model: Any, formula: Formula, chains: list[list[Any]]) -> None:
-    """Give every layer the formula, and note it in the model's config, by which a saved checkpoint says it.
-    chains: the layers whose blocks follow one another, in order.
-    """
+    """Give every layer of the `chains` of blocks the formula; the model's config, so a saved checkpoint, says it."""
     if formula.network is not None:
         raise ModelError(
             f"{formula.name} attention computes from a layer's input, which transformers does not hand to an attention "
             "function; expected a formula of queries, keys and values, such as quest"
         )
     standard = formula.name == "standard"
-    name = "" if standard else register(formula)
+    name, kept = ("", None) if standard else (register(formula), formula)
     for chain in chains:
         handover = Handover(len(chain)) if formula.elliptical else None
         for position, layer in enumerate(chain):
             place = place_of(layer)
             if place.formula is None or place.formula.name != formula.name:
                 give_parameters(layer, formula)
-            kept = None if standard else formula
             layer.__dict__[_KEPT] = replace(place, formula=kept, handover=handover, position=position)
     for layer in (layer for chain in chains for layer in chain):
         layer.config._attn_implementation = name or place_of(layer).before
     for part in nn.Module.modules(model):
-        if (config := getattr(part, "config", None)) is not None and type(config).__module__.startswith(
-            "transformers."
-        ):
+        config = getattr(part, "config", None)
+        if config is not None and type(config).__module__.startswith("transformers."):
             config.__dict__.pop(NOTED, None)
             if not standard:
                 setattr(config, NOTED, formula.name)

@@ -25,8 +25,7 @@ from ..errors import ModelError
 from .formulas import LAYER_NORM_EPS, STANDARD, Formula, check_rotary, elliptical_metric, find_formula
 from .hooks import Scoring, Watcher
 
-SCALES = ("qk_scale", "q_scale", "k_scale", "temperature", "alpha")
-"""Names of the parameters that formulas add to a layer; qana adds the module `query_network`."""
+SCALES = ("qk_scale", "q_scale", "k_scale", "temperature", "alpha")  # parameters that formulas add to a layer
 
 
 def head_size(layer: Any) -> int:
@@ -44,9 +43,7 @@ def head_count(layer: Any) -> int:
 
 
 def give_parameters(layer: Any, formula: Formula) -> None:
-    """Put the formula's tensors into the layer, and take away those that another formula had put there. They are of the
-    layer's device and dtype, and frozen where its weights are.
-    """
+    """Put the formula's tensors into the layer, frozen where its weights are, in place of another formula's."""
     weight: Tensor = next(nn.Module.parameters(layer))
     for scale in SCALES:
         layer._parameters.pop(scale, None)
@@ -56,7 +53,9 @@ def give_parameters(layer: Any, formula: Formula) -> None:
         value = value.to(weight.device, weight.dtype)
         layer.register_parameter(scale, nn.Parameter(value, requires_grad=weight.requires_grad))
     if formula.network is not None:
-        rows = formula.network.linear(_width(layer), head_count(layer), head_size(layer))
+        named = (getattr(layer, name) for name in ("qkv", "wq", "dq") if hasattr(layer, name))
+        width = layer.embed_dim if isinstance(layer, nn.MultiheadAttention) else next(named).in_features
+        rows = formula.network.linear(width, head_count(layer), head_size(layer))
         layer.query_network = rows.to(weight.device, weight.dtype).requires_grad_(weight.requires_grad)
 
 
@@ -77,18 +76,11 @@ def _give_norms(layer: Any, formula: Formula, weight: Tensor) -> None:
                 delattr(layer, which)
 
 
-def _width(layer: Any) -> int:
-    """Return the channels of what queries are projected from."""
-    if isinstance(layer, nn.MultiheadAttention):
-        return int(layer.embed_dim)
-    return int(next(getattr(layer, name) for name in ("qkv", "wq", "dq") if hasattr(layer, name)).in_features)
-
-
 class Handover:
     """Carries the values of one block to the next one of the same chain, for each thread apart.
 
-    The first block of a chain starts afresh and the last one leaves nothing behind, so a forward that broke off
-    half-way does not reach the next one. Copies and pickles start empty.
+    The first block starts afresh and the last one leaves nothing behind, so a forward that broke off does not reach the
+    next one. Copies and pickles start empty.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -115,13 +107,9 @@ class Handover:
 
 
 class Formulaic:
-    """What layers of every make share: a formula, a place in a chain of blocks, and being watched.
+    """What layers of every make share; attributes of the class, as a layer becomes one by a change of its class."""
 
-    A layer becomes one by a change of its class, so these are class attributes, and an instance holds only what
-    differs. formula: None for the layer's own code, unfused, under `capture`.
-    """
-
-    formula: Formula | None = None
+    formula: Formula | None = None  # None: the layer's own code, unfused, under `capture`
     handover: Handover | None = None
     position: int = 0  # in its chain of blocks
     sink: Watcher | None = None
@@ -143,12 +131,8 @@ class Formulaic:
         return float(share) if self.training else 0.0  # type: ignore[attr-defined]
 
     def _parameters_of(self, formula: Formula) -> dict[str, Tensor]:
-        parameters: dict[str, Tensor | None] = self._parameters  # type: ignore[attr-defined]
-        tensors = {}
-        for name in SCALES:
-            scale = parameters.get(name)
-            if scale is not None:
-                tensors[name] = scale
+        parameters: dict[str, Any] = self._parameters  # type: ignore[attr-defined]
+        tensors: dict[str, Tensor] = {name: parameters[name] for name in SCALES if parameters.get(name) is not None}
         if formula.name == "qknorm-ln":
             for which in ("q_norm", "k_norm"):
                 norm = getattr(self, which)
@@ -161,17 +145,13 @@ class Formulaic:
         k: Tensor,
         v: Tensor,
         *,
-        source: Tensor,
-        mask: Tensor | None = None,
+        source: Tensor,  # what the queries were projected from, (B, N, C)
+        mask: Tensor | None = None,  # as `scaled_dot_product_attention` takes it
         is_causal: bool = False,
         fused: bool = False,
-        factor: float = 1.0,
+        factor: float = 1.0,  # of the logits, for layers that scale them otherwise than by 1/sqrt(d)
     ) -> tuple[Tensor, Tensor | None]:
-        """Return (B, H, N, d) of the values, and the attention (B, H, N, M) unless a fused kernel kept it to itself.
-
-        source: what the queries were projected from, (B, N, C). mask: as `scaled_dot_product_attention` takes it.
-        factor: of the logits, for layers that scale them otherwise than by 1/sqrt(d).
-        """
+        """Return (B, H, N, d) of the values, and the attention (B, H, N, M) unless a fused kernel kept it."""
         formula = self.formula or STANDARD
         metric = None
         if formula.sees_all:
@@ -331,11 +311,7 @@ def _heads(layer: SelfAttention | LatentAttention, x: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
-    """Turn the pairs (2i, 2i + 1) of the last axis by positions * base^(-2i/d) (Su 2021).
-
-    x: (..., N, d), d even. positions: (N,), in tokens. Norms stay, and the product of a turned query and a turned key
-    depends on the difference of their positions only. Angles are in float32, or float64 where x is.
-    """
+    """Turn the pairs (2i, 2i + 1) of x (..., N, d) by positions (N,) * base^(-2i/d) (Su 2021), in float32 or wider."""
     kind = torch.promote_types(x.dtype, torch.float32)
     pairs = torch.arange(0, x.shape[-1], 2, device=x.device, dtype=kind)
     angles = positions.to(x.device, kind)[:, None] * base ** (-pairs / x.shape[-1])
@@ -389,9 +365,7 @@ class LatentAttention(Formulaic, nn.Module):
         self.o = nn.Linear(num_heads * value, dim, bias=False)
 
     def queries_and_keys(self, x: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return queries and keys, (B, H, N, nope + rope) each; their products, times `scale`, are the logits.
-        positions: (N,); 0, 1, … if left out.
-        """
+        """Return queries and keys, (B, H, N, nope + rope) each, at `positions` (N,): 0, 1, … if left out."""
         if positions is None:
             positions = torch.arange(x.shape[1], device=x.device)
         latent = self.dq(x)

@@ -22,10 +22,8 @@ from .apply import attention_layers, watching
 from .hooks import Scoring, Watcher
 
 FACTORS = ("query_norm", "key_norm", "angle")
-SWAPS = ("query_norms", "key_norms", "norms", "angles")
-"""What of the clean input is put in the place of the other's."""
-STREAMS = 2 + len(SWAPS)
-"""Copies of a batch that go through the model side by side: clean, as shown, and one for each swap."""
+SWAPS = ("query_norms", "key_norms", "norms", "angles")  # what of the clean input takes the place of the other's
+STREAMS = 2 + len(SWAPS)  # copies of a batch side by side: clean, as shown, and one for each swap
 
 
 @dataclass(frozen=True)
@@ -77,27 +75,22 @@ def logit_shares(before: Projected, after: Projected) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class LayerLedger:
-    """One layer's part of a ledger. change: (B, H) mean square of the change of the logits. parts: (B, H, 3) how much
-    of that is due to each of `FACTORS`, which sum to it. Both leave out what all keys of a query share, which softmax
-    does not see.
-    """
+    """One layer's part of a ledger, without what all keys of a query share, which softmax does not see."""
 
     name: str
     keys: int
-    change: Tensor
-    parts: Tensor
+    change: Tensor  # (B, H) mean square of the change of the logits
+    parts: Tensor  # (B, H, 3) how much of that is due to each of `FACTORS`, which sum to it
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What changed between two inputs. clean, shown: outputs (B, K). swapped: by name of `SWAPS`, the outputs (B, K)
-    for the second with that of the first in its place, in every layer.
-    """
+    """What changed between two inputs."""
 
     layers: list[LayerLedger]
-    clean: Tensor
+    clean: Tensor  # outputs (B, K)
     shown: Tensor
-    swapped: dict[str, Tensor]
+    swapped: dict[str, Tensor]  # by `SWAPS`: of the second with that of the first in its place, in every layer
 
 
 @dataclass
@@ -146,11 +139,8 @@ def ledger(
 ) -> Ledger:
     """Return what changes in a network's attention from the images `clean` to the images `shown`, (B, ...) both.
 
-    It takes one forward of `STREAMS` copies of the batch. forward: called with images in place of the network, which it
-    calls once.
-
-    Raises:
-        ModelError: its attention is of another kind or within windows, or no layer of it ran.
+    It takes one forward of `STREAMS` copies of the batch. forward: called with images in place of the network, which
+    it calls once. Raises ModelError for attention of another kind or within windows, or where no layer of it ran.
     """
     streams = _Streams([name for name, _ in attention_layers(network)], len(clean))
     with watching(network, streams):
@@ -165,13 +155,11 @@ _ROUNDS = 5  # of Newton's method, which climbs to the root and never passes it
 
 
 def softmax_slope(attention: Tensor) -> Tensor:
-    """Return the spectral norm (...) of softmax's Jacobian, diag(p) - p pᵀ, at each row p (..., N) of attention.
+    """Return the spectral norm (...) of softmax's Jacobian, diag(p) - p pᵀ, at each row p (..., N), float32 or wider.
 
-    At most 1/2, where two keys share all attention; 0 where one key has it, so that no gradient of a logit is left.
-    float32 or wider. A row that is not finite gives nan.
-
-    It is the largest root of 1 = Σ p_i² / (p_i - λ) (Golub 1973), between the two largest p. Newton's method begins at
-    the better of two Rayleigh quotients, of the largest key alone and against the second.
+    From 0, where one key has all, to 1/2, where two share it; nan for rows that are not finite. It is the largest root
+    of 1 = Σ p_i² / (p_i - λ) (Golub 1973), between the two largest p. Newton's method begins at the better of two
+    Rayleigh quotients, of the largest key alone and against the second.
     """
     p = attention.float() if attention.dtype in (torch.float16, torch.bfloat16) else attention
     if p.shape[-1] == 1:

@@ -38,9 +38,9 @@ class FixedValues(Watcher):
 
 
 _HIDDEN = -20.0  # of a bias: relative positions are of a few units, masks of -100 and less
+# Standard deviation of logits over the keys down to which a softmax is softened: of 1 to 12 tried on saturated ViTs,
+# 4 to 12 did best; ordinary heads lie below it, so that their gradients stay.
 SOFT = 6.0
-"""Standard deviation of logits over the keys down to which a softmax is softened: of 1 to 12 tried on saturated ViTs,
-4 to 12 did best; ordinary heads lie below it, so that their gradients stay."""
 
 
 class Softened(Watcher):
@@ -104,10 +104,9 @@ class _WithLoss(torch.autograd.Function):
 
 
 def surrogates(network: nn.Module, forward: Forward) -> dict[str, Forward]:
-    """Return functions from images to the model's outputs, by what is done to gradients.
+    """Return functions from images to outputs, by what is done to gradients; `forward` calls `network` once.
 
-    forward: the model, which calls `network` once. By `logits`, who raises a loss of the outputs raises the margins of
-    attention's logits with it.
+    By `logits`, who raises a loss of the outputs raises the margins of attention's logits with it.
     """
 
     def seen_by(make: Callable[[], Watcher]) -> Forward:
@@ -147,9 +146,7 @@ _MOST_PREFIX = 16  # class token, distillation token, registers
 
 
 def grid_of(tokens: int, height: int, width: int) -> tuple[int, int]:
-    """Return the prefix tokens, and the side in pixels of the square of the image that each other token stands for.
-    Raises ModelError where no grid of squares gives that many tokens.
-    """
+    """Return prefix tokens, and the side in pixels of the square of each other token. ModelError for other grids."""
     for side in range(1, min(height, width) + 1):
         prefix = tokens - (height // side) * (width // side)
         if height % side == 0 and width % side == 0 and 0 <= prefix <= _MOST_PREFIX:
@@ -198,13 +195,10 @@ def _inside(boxes: Tensor, rows: int, columns: int, side: int) -> Tensor:
 def key_loss(
     network: nn.Module, forward: Callable[[Tensor], Tensor], images: Tensor, boxes: Tensor, of_class: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the model's outputs (B, K) for images (B, C, H, W), and how far queries are drawn to boxes (B,).
+    """Return the model's outputs (B, K), and how far queries (of_class: the class token's) are drawn to boxes (B,).
 
-    forward: the model, which calls `network` once. boxes: (B, 3) top, left and side in pixels. of_class: the class
-    token's query alone, otherwise the mean over all.
-
-    Raises:
-        ModelError: attention of another kind or within windows, tokens that are no grid, or no class token.
+    forward: the model, which calls `network` once. boxes: (B, 3) top, left and side in pixels. Raises ModelError for
+    attention of another kind or within windows, tokens that are no grid, or no class token.
     """
     capturable_layers(network)
     drawn = _Drawn(boxes, images.shape[-2], images.shape[-1], of_class)

@@ -299,10 +299,10 @@ class Request:
         try:
             yield
         except Exception as fault:
-            from ..runs.files import RunFiles
+            from ..runs.folder import RunFolder
 
             if not is_follower() and (folder := self._known_folder) is not None:
-                RunFiles(folder).note_refusal(f"{type(fault).__name__}: {fault}")
+                RunFolder(folder).note_refusal(f"{type(fault).__name__}: {fault}")
             raise
 
     @property

@@ -28,7 +28,7 @@ from ..evaluations.aggregate import Results
 from ..evaluations.presenting import flag_lines
 from ..protocol.condition import CLEAN, Condition
 from ..results.summary import Run
-from ..runs.files import refuse_links
+from ..runs.folder import refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.progress import Progress
 from .manifest import prepare

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..common.randomness import draw_samples, stack_on, upload
+from ..common.determinism import draw_samples, stack_on, upload
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.attacks.evidence import confirm_evidence, gather_evidence

@@ -33,16 +33,14 @@ from ..layers import LatentAttention, SelfAttention
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of one projection: `heads` blocks of `size` rows, from row `start` of `weight` (rows, inputs) on.
-    bias: its entries from `bias_start` on belong to the rows; or None.
-    """
+    """The rows of one projection: `heads` blocks of `size` rows, from row `start` of `weight` (rows, inputs) on."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None
     start: int
     heads: int
     size: int
-    bias_start: int
+    bias_start: int  # from which entry of the bias on they belong to the rows
 
     @property
     def views(self) -> list[Tensor]:
@@ -74,11 +72,10 @@ def _spectral(weight: Tensor) -> Tensor:
     return torch.where(finite, largest.clamp(min=0).sqrt(), torch.nan)
 
 
-NORMS: Mapping[str, Callable[[Tensor], Tensor]] = {
+NORMS: Mapping[str, Callable[[Tensor], Tensor]] = {  # (heads, size, inputs) to (heads,)
     "frobenius": partial(torch.linalg.vector_norm, dim=(-2, -1)),
     "spectral": _spectral,
 }
-"""(heads, size, inputs) to (heads,)."""
 
 
 def check_norm(name: str) -> str:
@@ -90,26 +87,19 @@ def check_norm(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Projections:
-    """One attention layer. kind: 'mha' with rows `query` and `key`, or 'mla' with `uq`, `uk`, `qr` (by head) and `dq`,
-    `dkv`, `kr` (one block each)."""
+    """One attention layer."""
 
     name: str
     layer: nn.Module
-    kind: str
+    kind: str  # mha: rows `query`, `key`; mla: `uq`, `uk`, `qr` by head, and `dq`, `dkv`, `kr`, one block each
     rows: Mapping[str, Rows]
-
-    @property
-    def heads(self) -> int:
-        return next(iter(self.rows.values())).heads
 
     def norms(self, kind: str) -> dict[str, Tensor]:
         return {name: rows.norms(kind) for name, rows in self.rows.items()}
 
 
 def projections(model: nn.Module) -> list[Projections]:
-    """Return every attention layer of `model`, in order. Raises ModelError where there is none, one of another class,
-    or one whose weights are computed from others or belong to two layers.
-    """
+    """Return every attention layer of `model`, in order. ModelError for none, another class, or shared weights."""
     layers, foreign = [], set()
     for path, module in nn.Module.named_modules(model):
         name = path.replace("_orig_mod.", "").removeprefix("module.")  # of torch.compile and DistributedDataParallel
@@ -193,9 +183,7 @@ READERS: Mapping[type[nn.Module], Callable[[Any], dict[str, Rows]]] = {
 
 
 class WrappedOptimizer(Optimizer):
-    """An optimiser around another one, whose groups, state and defaults it shares.
-
-    Schedulers, GradScaler (which calls `step` here, or leaves it out) and step hooks treat it as that one.
+    """An optimiser around another one, whose groups, state and defaults it shares, also for schedulers and GradScaler.
     Raises ModelError where the optimiser inside holds none of the weights of `rows`.
     """
 

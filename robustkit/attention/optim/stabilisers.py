@@ -67,6 +67,7 @@ def mla_factors(norms: Norms) -> dict[str, Tensor]:
 
 
 ALGORITHMS: Mapping[str, Callable[[Norms], dict[str, Tensor]]] = {"mha": mha_factors, "mla": mla_factors}
+_OURS = (LatentAttention, SelfAttention)
 _OF = {"mha": "multi-head attention", "mla": "latent attention"}
 
 
@@ -130,8 +131,7 @@ class QuacK(ScaledRows):
         return {**super().state_dict(), "quack": {"tau": self.tau, "norm": self.norm, "initial": self.initial}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore both; tau comes from the state, as an optimiser's rates do. CheckpointError for the state of
-        something else."""
+        """Restore both; tau comes from the state, as rates do. CheckpointError for the state of something else."""
         saved = state_dict.get("quack")
         if saved is None:
             raise CheckpointError(
@@ -178,9 +178,6 @@ def _check_norms(layer: Projections, kind: str) -> None:
                 )
 
 
-_OURS = (LatentAttention, SelfAttention)
-
-
 def check_positive(what: str, value: float) -> float:
     """Return the value; raise ProtocolError unless it is a finite number above 0."""
     if not 0 < value < math.inf:
@@ -223,7 +220,8 @@ class QKClip(WrappedOptimizer):
         module: Any = layer.layer
         formula = getattr(module, "formula", None)
         name = formula.name if formula is not None else "standard"
-        known = isinstance(module, _OURS) or (isinstance(module, Attention) and not _normalised(module))
+        norms = (module.q_norm, module.k_norm) if isinstance(module, Attention) else (None,)
+        known = isinstance(module, _OURS) or all(isinstance(norm, nn.Identity) for norm in norms)
         if not known or name != "standard":
             raise ModelError(
                 f"{layer.name}: QK clip needs the standard attention of timm's ViTs, SelfAttention or LatentAttention, "
@@ -283,16 +281,11 @@ class QKClip(WrappedOptimizer):
             handle.remove()
 
 
-def _normalised(layer: Any) -> bool:
-    return not (isinstance(layer.q_norm, nn.Identity) and isinstance(layer.k_norm, nn.Identity))
-
-
 class SigmaReparam(nn.Module):
-    """W = γ / σ(W₀) · W₀ with a learned γ, where σ is the largest singular value (Zhai 2023, eq. 3).
+    """W = γ / σ(W₀) · W₀ with a learned γ, at first σ(W₀), the largest singular value (Zhai 2023, eq. 3).
 
-    σ comes from a singular vector that each pass in training moves on by one power iteration, and gradients run
-    through it but not through the vector. γ begins as σ(W₀), as in the published vision code, so the weight does not
-    change at first.
+    σ comes from a singular vector that each pass in training moves on by one power iteration, and gradients run through
+    it but not through the vector.
     """
 
     vector: Tensor
@@ -315,8 +308,7 @@ class SigmaReparam(nn.Module):
 def sigma_reparam(model: nn.Module) -> None:
     """Give every linear layer of `model` a SigmaReparam, in place; make the optimiser after it.
 
-    Raises ModelError for a weight of zeros, which has no direction, for shared weights, for nn.MultiheadAttention, or
-    where there is no linear layer.
+    ModelError for a weight of zeros, shared weights, nn.MultiheadAttention, or where there is no linear layer.
     """
     layers = [(name, module) for name, module in nn.Module.named_modules(model) if isinstance(module, nn.Linear)]
     if not layers:
@@ -384,9 +376,7 @@ DEFAULTS: Mapping[str, Mapping[str, float | str]] = {
 
 
 def stabiliser(text: str) -> Stabiliser:
-    """Return the stabiliser that `text` names, such as `quack` or `quack(tau=0.5,norm=spectral)`. Raises ProtocolError
-    for an unknown name or parameter, or a value out of range.
-    """
+    """Return the stabiliser of a text such as `quack(tau=0.5,norm=spectral)`. ProtocolError for a wrong one."""
     form = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", text)
     if form is None:
         raise ProtocolError(f"stabiliser {text!r}: expected a name or name(key=value,...), such as quack(tau=0.5)")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...common.randomness import hash_values
+from ...common.determinism import hash_values
 from ...errors import ModelError
 from ...models.device import has_float64
 from .results import few_shot

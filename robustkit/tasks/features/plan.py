@@ -20,9 +20,9 @@ from torch import Tensor
 from attacks import AttackResult, FeaturePGD
 from attacks.pgd import DISTANCES
 
+from ...common.determinism import SampleRng
 from ...common.files import bytes_of, in_turn
 from ...common.preprocessing import Preprocessing
-from ...common.randomness import SampleRng
 from ...data.dataset import Dataset, Sample, open_dataset
 from ...errors import DataError, NothingEvaluated, ProtocolError
 from ...evaluations.attacks.evaluate import build_attack
@@ -39,7 +39,7 @@ from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
 from ...report.refresh import refresh
 from ...results.summary import Run
-from ...runs.files import folder_name, refuse_link
+from ...runs.folder import folder_name, refuse_link
 from ...runs.manifest import CheckpointEntry
 from ...runs.progress import Progress
 from ..labelled.subject import Images

@@ -13,8 +13,8 @@ from torch import Tensor
 from attacks import AttackResult, DenseAttack
 from attacks.model_access import is_answer, label_mask
 
+from ...common.determinism import SampleRng, upload
 from ...common.preprocessing import Preprocessing
-from ...common.randomness import SampleRng, upload
 from ...data.dataset import Dataset, Sample
 from ...data.images import to_pixels
 from ...evaluations.attacks.evaluate import attacked_labels, build_attack

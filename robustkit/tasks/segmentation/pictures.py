@@ -26,8 +26,7 @@ from ...evaluations.subject import Batch, Settings
 from ...models.dense import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
-from ...runs.files import refuse_link
-from ...runs.folder import RunFolder
+from ...runs.folder import RunFolder, refuse_link
 from .counts import class_counts
 from .subject import SegmenterSubject
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from attacks import AttackResult, DenseAttack
 
-from ...common.randomness import SampleRng
+from ...common.determinism import SampleRng
 from ...data.dataset import Dataset, Sample
 from ...data.images import MAX_RESIZED
 from ...data.scenes import LabelledScenes, open_scenes, read_whole

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.nn import functional
 
-from ...common.randomness import SampleRng
+from ...common.determinism import SampleRng
 from ...evaluations.family import Evaluator
 from ...evaluations.subject import Shown
 from .condition import VOCABULARY

@@ -16,7 +16,7 @@ from .condition import VOCABULARY
 from .documents import WORD, as_bytes, as_text
 
 if TYPE_CHECKING:
-    from ...common.randomness import SampleRng
+    from ...common.determinism import SampleRng
     from ...evaluations.subject import Batch, EvaluatedModel
     from ...protocol.condition import Condition
 

@@ -28,7 +28,7 @@ from robustkit.data.dataset import open_dataset
 from robustkit.evaluations.metrics import is_finite, is_whole
 from robustkit.protocol.condition import CLEAN
 from robustkit.results.summary import Run
-from robustkit.runs.files import folder_name
+from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import CheckpointEntry
 from robustkit.tasks.features.heads import Asked
 from robustkit.tasks.features.results import heads_of
