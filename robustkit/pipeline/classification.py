@@ -169,8 +169,8 @@ def plan(request: ClassificationRequest) -> Plan:
     attacked = request.attack_conditions(_attacks(request, only_corrupted), request.engine)
     maps, regions, of_regions, evaluations = _of_clean_images(request, only_corrupted)
     place = tree if only_corrupted and tree else request.data_dir
-    others = (request.corruptions, request.evaluations, request.region_noise) != (None, None, None)
-    of_maps_alone = bool(maps) and tuple(attacked) == (CLEAN,) and not others
+    more_asked = (request.corruptions, request.evaluations, request.region_noise) != (None, None, None)
+    of_maps_alone = bool(maps) and tuple(attacked) == (CLEAN,) and not more_asked
     unlabelled = of_maps_alone and all(spec.target != "label" for spec in maps)
     candidates, lines = _open(request, place, unlabelled)
     dataset = _shared_dataset(candidates)

@@ -102,9 +102,11 @@ class LabelledSubject(EvaluatedModel):
         if self.valid is not None:
             best = torch.tensor(self.valid)[best]
         best = best.masked_fill(~is_answer(logits), -1)
-        columns = {"sample_id": [sample.id for sample in samples], "label": [sample.label for sample in samples]}
         unknown = {name: [None] * len(samples) for name in ("correct", "top5", "nll")}
-        return {**columns, "prediction": best.tolist(), **unknown, "confidence": sure.tolist()}
+        return {
+            **{"sample_id": [sample.id for sample in samples], "label": [sample.label for sample in samples]},
+            **{"prediction": best.tolist(), **unknown, "confidence": sure.tolist()},
+        }
 
 
 @dataclass(frozen=True)

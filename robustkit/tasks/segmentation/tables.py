@@ -100,9 +100,9 @@ def class_ious(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Any]) 
             by_condition = by_checkpoint.setdefault(row["checkpoint"], {}).setdefault(row["condition"], {})
             by_condition[row["metric"][4:-1]] = Point.of(row)
     found = []
-    for checkpoint, by_condition in by_checkpoint.items():
-        shown = _shown(by_condition, miou.get(checkpoint, {}), claims)
-        found.append(Classes(checkpoint, {condition: by_condition[condition] for condition in shown}))
+    for checkpoint, points in by_checkpoint.items():
+        shown = _shown(points, miou.get(checkpoint, {}), claims)
+        found.append(Classes(checkpoint, {condition: points[condition] for condition in shown}))
     return found
 
 
