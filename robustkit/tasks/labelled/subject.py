@@ -104,8 +104,11 @@ class LabelledSubject(EvaluatedModel):
         best = best.masked_fill(~is_answer(logits), -1)
         unknown = {name: [None] * len(samples) for name in ("correct", "top5", "nll")}
         return {
-            **{"sample_id": [sample.id for sample in samples], "label": [sample.label for sample in samples]},
-            **{"prediction": best.tolist(), **unknown, "confidence": sure.tolist()},
+            "sample_id": [sample.id for sample in samples],
+            "label": [sample.label for sample in samples],
+            "prediction": best.tolist(),
+            **unknown,
+            "confidence": sure.tolist(),
         }
 
 
