@@ -169,7 +169,10 @@ def plan(request: ClassificationRequest) -> Plan:
     attacked = request.attack_conditions(_attacks(request, only_corrupted), request.engine)
     maps, regions, of_regions, evaluations = _of_clean_images(request, only_corrupted)
     place = tree if only_corrupted and tree else request.data_dir
-    candidates, lines = _open(request, place, unlabelled=_is_of_maps_alone(request, attacked, maps))
+    more_asked = (request.corruptions, request.evaluations, request.region_noise) != (None, None, None)
+    of_maps_alone = bool(maps) and tuple(attacked) == (CLEAN,) and not more_asked
+    unlabelled = of_maps_alone and all(spec.target != "label" for spec in maps)
+    candidates, lines = _open(request, place, unlabelled)
     dataset = _shared_dataset(candidates)
     check_labels(dataset, attacked, card)
     sizes = [candidate.preprocessing.input_size for candidate in candidates]
@@ -295,12 +298,6 @@ def _attacks(request: ClassificationRequest, only_corrupted: bool) -> str:
         why = f"{request.data_dir} holds corrupted images only, which are not attacked; leave out --attacks {text}"
         raise DataError(f"{why}, or give the clean images as --data-dir and this tree as --corrupted-dir")
     return text
-
-
-def _is_of_maps_alone(request: ClassificationRequest, attacked: Sequence[Condition], maps: Sequence[MapSpec]) -> bool:
-    others = request.corruptions, request.evaluations, request.region_noise
-    nothing_else = tuple(attacked) == (CLEAN,) and others == (None, None, None)
-    return bool(maps) and nothing_else and all(spec.target != "label" for spec in maps)
 
 
 def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tuple[Condition, ...]:

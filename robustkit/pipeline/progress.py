@@ -460,7 +460,8 @@ class Estimate:
         for place in (here, measured):
             for alike in tests:
                 if some := [other for other in place if alike(other)]:
-                    return job.cost.expected * self._per_pass(some)
+                    passes = sum(self._done[each.key] * each.cost.expected for each in some)
+                    return job.cost.expected * sum(self._seconds[each.key] for each in some) / max(passes, 1e-9)
         return None
 
     def _own(self, key: tuple[str, str]) -> float:
@@ -475,7 +476,3 @@ class Estimate:
         return sum(self._own((checkpoint, name)) for name in common) / max(
             1e-9, sum(self._own((other, name)) for name in common)
         )
-
-    def _per_pass(self, jobs: Sequence[Job]) -> float:
-        passes = sum(self._done[job.key] * job.cost.expected for job in jobs)
-        return sum(self._seconds[job.key] for job in jobs) / max(passes, 1e-9)

@@ -82,7 +82,8 @@ def compute_on_cluster(plan: Plan, progress: Progress, say: Callable[[str], None
     request, kind = plan.request, plan.request.settings.device.type
     if kind not in ("cpu", "cuda"):
         raise ProtocolError(f"--ray with device {kind}: Ray lends CPUs and CUDA devices; use --device cpu or cuda")
-    cpus = (request.workers or 1) if kind == "cuda" else torch.get_num_threads() if _threads_given() else 1
+    threads = torch.get_num_threads() if os.environ.get("OMP_NUM_THREADS") else 1
+    cpus = (request.workers or 1) if kind == "cuda" else threads
     with _cluster(str(request.ray)) as ray:
         there = ray.cluster_resources()
         slots = int(there.get("GPU", 0) if kind == "cuda" else there.get("CPU", 0) // cpus)
@@ -97,10 +98,6 @@ def compute_on_cluster(plan: Plan, progress: Progress, say: Callable[[str], None
         for tasks in _rounds(plan, every):
             _await(ray, {remote.remote(order, task): task for task in tasks}, plan, reporter, say, slots)
     return reporter
-
-
-def _threads_given() -> bool:
-    return bool(os.environ.get("OMP_NUM_THREADS"))
 
 
 def _in_words(resources: dict[str, float]) -> str:

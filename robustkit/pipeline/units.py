@@ -132,7 +132,8 @@ class Shard:
         """
         shape = self.read(places[0])[2]
         if shape not in self._alike:
-            alike = dict(self._of_shape(shape))
+            every = ((place, self.read(place)) for place in range(len(self)))
+            alike = {place: read for place, (_, read, own) in every if own == shape and isinstance(read, Tensor)}
             each = alike[places[0]]
             if self._device.type == "cpu" or len(alike) * each.numel() * each.element_size() > _LARGE:
                 return stack_on([alike[place] for place in places], self._device)
@@ -142,12 +143,6 @@ class Shard:
         if known[start : start + len(places)] == list(places):
             return inputs[start : start + len(places)].clone()
         return inputs[upload(torch.tensor([known.index(place) for place in places]), self._device)]
-
-    def _of_shape(self, shape: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
-        for place in range(len(self)):
-            _, read, own = self.read(place)
-            if own == shape and isinstance(read, Tensor):
-                yield place, read
 
 
 def decoded(read: Reader, samples: Sequence[Sample], workers: int, device: torch.device) -> list[tuple[Sample, Tensor]]:

@@ -105,20 +105,16 @@ class FeatureSubject(ImageSubject):
     def score(self, logits: Tensor, batch: Batch) -> dict[str, list[Any]]:
         features, samples = logits.float(), batch.samples
         labels = [sample.label for sample in samples]
+        if (key := tuple(sample.id for sample in samples)) not in self._clean:  # kept until the next shard
+            self._clean[key] = self.embedded(batch.inputs)
         predicted, precision = self.heads.predict(features, labels)
         return {
             "sample_id": [sample.id for sample in samples],
             "label": labels,
             **{name: found.tolist() for name, found in predicted.items()},
             "precision": precision.tolist(),
-            "moved": DISTANCES["cosine"](features, self._of_clean(batch)).tolist(),
+            "moved": DISTANCES["cosine"](features, self._clean[key]).tolist(),
         }
-
-    def _of_clean(self, batch: Batch) -> Tensor:
-        key = tuple(sample.id for sample in batch.samples)
-        if key not in self._clean:
-            self._clean[key] = self.embedded(batch.inputs)
-        return self._clean[key]
 
 
 FILE, _KEY = "heads.safetensors", "robustkit"
@@ -313,6 +309,7 @@ def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
     if len(counts) < 2:
         raise DataError(f"{training.root} has training images of one class; expected two classes or more")
     usual = int(said.get("k", 20))
+    probe = said.get("probe", CROSS_VALIDATION) if request.probe is None else request.probe
     return Asked(
         training="",
         images=len(training),
@@ -323,7 +320,7 @@ def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
         shots=shots,
         draws=int(_positive("draws", said.get("draws", 5))),
         few_shot=_positive("few_shot", said.get("few_shot", 0.01)),
-        probe=_strength(said.get("probe", CROSS_VALIDATION) if request.probe is None else request.probe),
+        probe=CROSS_VALIDATION if str(probe) == CROSS_VALIDATION else _positive("--probe, cv or", probe),
     )
 
 
@@ -342,10 +339,6 @@ def _positive(name: str, given: object) -> float:
     if not 0 < value < 1e12:
         raise ProtocolError(f"{name} {given!r}: expected a number above 0")
     return value
-
-
-def _strength(given: object) -> float | str:
-    return CROSS_VALIDATION if str(given) == CROSS_VALIDATION else _positive("--probe, cv or", given)
 
 
 def _contender(

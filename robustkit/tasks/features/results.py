@@ -146,7 +146,8 @@ def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
         ids = common_ids([kept[text][0] for text in shares])
         if not len(ids):
             continue
-        flags = list(dict.fromkeys(flag for text in shares for flag in kept[text][2] if _is_shared(flag)))
+        every = dict.fromkeys(flag for text in shares for flag in kept[text][2])
+        flags = [flag for flag in every if not flag.startswith("incomplete") and "could not be read" not in flag]
         if len(ids) < expected:
             flags.append(f"{expected - len(ids)} of {expected} samples lack some of its conditions; left out")
         sums = {metric: np.zeros((len(ids), *each.shape[1:])) for metric, each in kept[next(iter(shares))][1].items()}
@@ -155,10 +156,6 @@ def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
             for metric in sums:
                 sums[metric] += share * align(there, values[metric], ids)
         yield from _rows(mean, sums, flags, single=False)
-
-
-def _is_shared(flag: str) -> bool:
-    return not flag.startswith("incomplete") and "could not be read" not in flag
 
 
 def per_sample(side: CheckpointRecords, condition: str, metric: str) -> PerSample:

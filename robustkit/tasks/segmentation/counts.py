@@ -55,11 +55,8 @@ def class_counts(predictions: Tensor, truth: Tensor, classes: int) -> tuple[Tens
     def tally(bins: Tensor) -> Tensor:
         return torch.bincount(bins, minlength=images * classes).view(images, classes)
 
-    return (
-        tally((first + labels)[labels == predicted]),
-        tally((first + predicted)[predicted >= 0]),
-        tally(first + labels),
-    )
+    right = tally((first + labels)[labels == predicted])
+    return right, tally((first + predicted)[predicted >= 0]), tally(first + labels)
 
 
 @dataclass(frozen=True)
@@ -128,8 +125,7 @@ class Counts:
 
     @cached_property
     def values(self) -> Floats:
-        figures: Floats = self.figures(np.ones((1, len(self.ids))))[0]
-        return figures
+        return np.asarray(self.figures(np.ones((1, len(self.ids))))[0])
 
     @cached_property
     def _resampled(self) -> tuple[Floats, list[tuple[float, float]]]:

@@ -37,11 +37,8 @@ def scene_tables(results: Sequence[SummaryRow]) -> list[TextTable]:
 
 def _classes(checkpoint: str, cells: Cells) -> Iterator[TextTable]:
     """Yield the IoU of each class under everything but single corruptions; images: those that have it when clean."""
-    shown = [
-        condition
-        for condition in dict.fromkeys(condition for condition, _ in cells)
-        if words_of(condition).in_results or is_over_groups(condition)
-    ]
+    texts = dict.fromkeys(text for text, _ in cells)
+    shown = [text for text in texts if words_of(text).in_results or is_over_groups(text)]
     if not shown:
         return
     names = dict.fromkeys(metric for condition, metric in cells if condition in shown and metric.startswith("iou("))
@@ -102,25 +99,16 @@ def class_ious(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Any]) 
         elif row["metric"].startswith("iou("):
             by_condition = by_checkpoint.setdefault(row["checkpoint"], {}).setdefault(row["condition"], {})
             by_condition[row["metric"][4:-1]] = Point.of(row)
-    return [
-        Classes(
-            checkpoint,
-            {
-                condition: by_condition[condition]
-                for condition in _shown(by_condition, miou.get(checkpoint, {}), claims)
-            },
-        )
-        for checkpoint, by_condition in by_checkpoint.items()
-    ]
+    found = []
+    for checkpoint, points in by_checkpoint.items():
+        shown = _shown(points, miou.get(checkpoint, {}), claims)
+        found.append(Classes(checkpoint, {condition: points[condition] for condition in shown}))
+    return found
 
 
 def _shown(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: Mapping[str, Any]) -> list[str]:
-    attacked = [
-        condition
-        for condition in by_condition
-        if condition in claims and starts_from(condition) == CLEAN.text
-        if math.isfinite(miou.get(condition, math.nan))
-    ]
+    attacks = (text for text in by_condition if text in claims and starts_from(text) == CLEAN.text)
+    attacked = [text for text in attacks if math.isfinite(miou.get(text, math.nan))]
     sets = [condition for condition in by_condition if is_over_groups(condition)]
     whole = [condition for condition in sets if kind_of(condition) == words_of(condition).benchmark]
     chosen = [*([CLEAN.text] if CLEAN.text in by_condition else []), *(whole or sets)]

@@ -189,7 +189,8 @@ def open_documents(path: str | Path, *, split: str = "test", documents: str | No
         note = f"Brown corpus: {len(held)} documents of the split {split} (of {', '.join(SPLITS)})"
         return _dataset(f"brown-{split}", path, "brown", held, note)
     text = _file(path)
-    how = documents or _division(text)
+    found = "headings" if _HEADING.search(text) else "blank-lines" if _BLANK.search(text.strip()) else "file"
+    how = documents or found
     held = _named(_split(text, how))
     if not held:
         raise DataError(f"{path}: no words in it; expected text")
@@ -234,10 +235,6 @@ def _text(content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
         raise ValueError(f"not UTF-8: byte {fault.start} is {content[fault.start]:#04x}") from None
-
-
-def _division(text: str) -> str:
-    return "headings" if _HEADING.search(text) else "blank-lines" if _BLANK.search(text.strip()) else "file"
 
 
 def _split(text: str, how: str) -> list[str]:

@@ -181,11 +181,8 @@ class TextSubject(EvaluatedModel):
         target = shown if self.shown.changed else original
         seen = by_word(self.tokenizer, shown)
         wanted = seen if target == shown else by_word(self.tokenizer, target)
-        found = (
-            window
-            for line in lines(self.tokenizer, wanted, seen, self.shown.history)
-            for window in self.shown.cut(line)
-        )
+        every = lines(self.tokenizer, wanted, seen, self.shown.history)
+        found = (window for line in every for window in self.shown.cut(line))
         words, size = len(before), len(target.encode())
         if self.tokenizer.begin is None and (ends := self.tokenizer.encode(target)[1]):
             words -= len(wanted[0]) == 1  # nothing comes before its one token
@@ -200,17 +197,14 @@ class TextSubject(EvaluatedModel):
         for window in found:
             shape = len(window.tokens), len(window.targets)
             alike.setdefault(shape, []).append(window)
-            if len(alike[shape]) == self._at_once(shape[1]):
+            room = _AT_ONCE // (shape[1] * self.classifier.identity.num_classes)
+            if len(alike[shape]) == max(1, min(self.settings.batch_size, room)):
                 sums.update(self._scored(alike.pop(shape)))
         for some in alike.values():
             sums.update(self._scored(some))
         nll = float(sums["nll"])
         counts = {name: int(sums[name]) for name in ("tokens", "right", "unknown")}
         return {**counts, "nll": nll if math.isfinite(nll) else math.nan}
-
-    def _at_once(self, keep: int) -> int:
-        room = _AT_ONCE // (keep * self.classifier.identity.num_classes)
-        return max(1, min(self.settings.batch_size, room))
 
     def _scored(self, some: Sequence[Window]) -> dict[str, float]:
         """Return the same of windows of one shape."""
@@ -223,12 +217,8 @@ class TextSubject(EvaluatedModel):
         counts = targets != NONE
         chosen, wanted = logits.float()[counts], targets[counts]
         losses = torch.nn.functional.cross_entropy(chosen, wanted, reduction="none").double().sum()
-        return {
-            "tokens": len(wanted),
-            "nll": float(losses),
-            "right": int((chosen.argmax(dim=-1) == wanted).sum()),
-            "unknown": int((wanted == unknown).sum()),
-        }
+        right, lacking = (int(found.sum()) for found in (chosen.argmax(dim=-1) == wanted, wanted == unknown))
+        return {"tokens": len(wanted), "nll": float(losses), "right": right, "unknown": lacking}
 
 
 @dataclass(frozen=True)
