@@ -163,8 +163,7 @@ class Frost(Corruption):
         parts = []
         for which, row, column in draws["uniform"].tolist():
             photograph = self._photograph(paths[int(CHOSEN * which)], height, width, images.device)
-            top = int(row * (photograph.shape[1] - height))
-            left = int(column * (photograph.shape[2] - width))
+            top, left = int(row * (photograph.shape[1] - height)), int(column * (photograph.shape[2] - width))
             parts.append(photograph[:, top : top + height, left : left + width])
         layer = torch.stack(parts).double().mul_(ice)
         return images.double().mul_(weight).add_(layer).clamp_(0, 255).to(torch.uint8)
