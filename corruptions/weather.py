@@ -242,11 +242,9 @@ SHADING = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])  # light from the upper
 
 
 class Spatter(Corruption):
-    """Smoothed noise above a threshold is liquid: pale water that lights up its edges, or mud that covers.
+    """Smoothed noise (Draws: `normal` (H, W)) above a threshold is liquid: water that lights up its edges, or mud.
 
     Where noise leaves no water at all, as on small images, the image stays as it is; the reference divides by zero.
-
-    Draws: `normal` (H, W).
     """
 
     name, category = "spatter", "extra"
