@@ -319,8 +319,8 @@ def _exchange(change: Tensor, draws: Tensor, side: int, eps: float) -> Tensor:
 def _bump_on(device: torch.device, dtype: torch.dtype, side: int) -> Tensor:
     """Return (side, side) of length 1: a hill in the upper half, a hollow in the lower one (the paper's equation 2)."""
     whole = torch.cat([_hill(side // 2, side), -_hill(side - side // 2, side)])
-    length: Tensor = torch.linalg.vector_norm(whole)
-    return (whole / length).to(device, dtype)
+    bump: Tensor = whole / torch.linalg.vector_norm(whole)
+    return bump.to(device, dtype)
 
 
 def _hill(rows: int, columns: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 An attack never draws from a global state by itself: it asks an `Rng` for the numbers of each sample of the batch, and
 names their purpose. A caller that wants reproducible attacks passes one whose numbers depend on the sample alone (as
-`robustkit.common.randomness.SampleRng` does); without one, `TorchRng` uses torch's global generator.
+`robustkit.common.determinism.SampleRng` does); without one, `TorchRng` uses torch's global generator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What all explainers share: the model held still, targets checked, maps brought to [0, 1], seeded draws.
 
-`robustkit.common.randomness.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
+`robustkit.common.determinism.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def same_draws(explain: Explainer, rng: Rng | None) -> None:
     if rng is None and explain.draws_numbers:
         raise ValueError(
             f"{explain.name} draws numbers, so that its maps differ even where nothing else does; give the rng that "
-            "made the maps, whose draws are the same each time (robustkit.common.randomness.SampleRng)"
+            "made the maps, whose draws are the same each time (robustkit.common.determinism.SampleRng)"
         )
 
 

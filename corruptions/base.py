@@ -1,6 +1,6 @@
 """What all corruptions share: a draw of random numbers, and a function of images and draw that is not random.
 
-`robustkit.common.randomness.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
+`robustkit.common.determinism.SampleRng` satisfies `Rng`; without one, `TorchRng` uses torch's global generator.
 """
 
 from __future__ import annotations

@@ -51,6 +51,8 @@ MOVED = {
         }.items()
     },
     "robustkit.attention.optim.quack": "robustkit.attention.optim.stabilisers",
+    "robustkit.common.randomness": "robustkit.common.determinism",
+    "robustkit.data.picture_files": "robustkit.data.images",
     "robustkit.display.section": "robustkit.display.table",
     "robustkit.evaluations.cells": "robustkit.evaluations.metrics",
     "robustkit.evaluations.kinds": "robustkit.evaluations.registry",

@@ -201,7 +201,7 @@ def test_saved_adversarials_are_inside_the_ball_and_wrong_in_float32(tmp_path: P
     from safetensors.torch import load_file, save_file
 
     import attacks
-    from robustkit.common.randomness import SampleRng
+    from robustkit.common.determinism import SampleRng
     from robustkit.data.dataset import open_dataset
     from robustkit.data.images import to_pixels
 

@@ -81,11 +81,8 @@ def _of_machine(fault: Exception) -> str:
 
 
 def main() -> None:
-    """Run the console script.
-
-    Exit status: 0 fine, 1 the gate failed, 2 error, 3 nothing was evaluated, 130 interrupted, 141 the output's reader
-    left early.
-    """
+    """Run the console script. Exit status: 0 fine, 1 gate failed, 2 error, 3 nothing evaluated, 130 interrupted, 141
+    SIGPIPE."""
     streams.prepare()
     warnings.simplefilter("ignore", RobustkitWarning)  # commands print what these say
     debug = "--debug" in sys.argv or os.environ.get("ROBUSTKIT_DEBUG", "") not in ("", "0")
@@ -111,18 +108,17 @@ def _command(words: list[str]) -> str:
 def _refused(said: str) -> None:
     """Leave a mark in the run folder that a refused command was to write into; others leave it where they fail."""
     from ..runs.description import making_commands
-    from ..runs.files import RunFiles
+    from ..runs.folder import RunFolder
 
     words = sys.argv[1:]
     pairs = zip(words, [*words[1:], ""], strict=True)
     for word, following in pairs if _command(words) in making_commands() else ():
         if word == "--out" or word.startswith("--out="):
-            RunFiles(word.partition("=")[2] or following).note_refusal(said)
+            RunFolder(word.partition("=")[2] or following).note_refusal(said)
 
 
 @plugin_session()
 def _status(debug: bool) -> int:
-    """Run the command, and say in one line what went wrong; return the exit status."""
     written = sys.stdout
     try:
         status = cli.main(prog_name="robustkit", standalone_mode=False)

@@ -22,8 +22,7 @@ from ..gate.output import FAILED, FILE, SHARDS, WARNED
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
 from ..runs.description import repeat_of, without_option
-from ..runs.files import OWN
-from ..runs.folder import RunFolder
+from ..runs.folder import OWN, RunFolder
 from .options import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .terminal import audit_request, console, refuse_bad, usable
 
@@ -35,9 +34,8 @@ _STYLES = {PASS: "green", FAIL: "bold red", UNDECIDED: "yellow"}
 
 @dataclass(frozen=True)
 class Gate:
-    """The options about verdicts, as click has them. every: draft a rule on every figure. details: also print what
-    passes.
-    """
+    """The options about verdicts, as click has them. every: draft a rule on every figure. details: print what passes,
+    too."""
 
     policy: Path | None
     baseline: Path | None
@@ -51,24 +49,20 @@ class Gate:
 
     @property
     def place(self) -> Path:
-        """Of the policy: `policy.toml` in the current folder if left out."""
         return self.policy or DEFAULT
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files that were asked for, by their options."""
         named = {"--junit": self.junit, "--json": self.json_file, "--attestation": self.attestation}
         return {option: path for option, path in named.items() if path is not None}
 
     def refuse_idle_predicate(self) -> None:
-        """Raise ProtocolError where a predicate is chosen for no file."""
         if self.predicate and self.attestation is None:
             raise ProtocolError("--predicate: says what --attestation FILE holds; give both, or leave it out")
 
     def refuse_same_file(self, *runs: Path) -> None:
-        """Raise ProtocolError where a file would be written over the policy, over another one that is asked for, or
-        over what runs consist of.
-        """
+        """Raise ProtocolError where a file would replace the policy, another one that is asked for, or a part of a
+        run."""
         taken = {(run / name).resolve(): str(run) for run in runs for name in OWN}
         taken[self.place.resolve()] = "--policy"
         for option, path in self.files.items():
@@ -77,15 +71,8 @@ class Gate:
 
 
 def check_run(run: Path, gate: Gate) -> None:
-    """Check a run against a policy, print what does not pass, and write what was asked for; or, with `init`, draft one.
-
-    In a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY) annotations are also printed and a table is appended.
-
-    Raises:
-        GateFailed: some rule fails or is undecided.
-        ProtocolError: the policy is malformed. RunError: a run is unusable, or a file cannot be written.
-        NothingEvaluated: a run has no results.
-    """
+    """Check a run against a policy (or, with `init`, draft one), print what does not pass, and write what was asked
+    for; in a GitHub workflow (GITHUB_ACTIONS, GITHUB_STEP_SUMMARY) also annotations and a table. Raises GateFailed."""
     withdraw(gate.files.values())
     existing = RunFolder.existing(run)
     if gate.init:
@@ -95,9 +82,8 @@ def check_run(run: Path, gate: Gate) -> None:
         raise ProtocolError("--all: only for a draft; give --init, or leave it out")
     gate.refuse_idle_predicate()
     if gate.policy is None and not DEFAULT.is_file():
-        raise ProtocolError(
-            f"no --policy, and no {DEFAULT} here; write one from this run with robustkit check {run} --init"
-        )
+        remedy = f"write one from this run with robustkit check {run} --init"
+        raise ProtocolError(f"no --policy, and no {DEFAULT} here; {remedy}")
     gate.refuse_same_file(run, *filter(None, [gate.baseline]))
     rules = read_policy(gate.place)
     before = None if gate.baseline is None else RunFolder.existing(gate.baseline)
@@ -105,14 +91,7 @@ def check_run(run: Path, gate: Gate) -> None:
 
 
 def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> None:
-    """Audit checkpoints until each rule is decided, print the verdicts, and write what was asked for.
-
-    options: of `check`, as click has them.
-
-    Raises:
-        GateFailed: some rule fails or is undecided. ProtocolError: a rule cannot be decided while samples come, or
-            options do not fit together. RobustkitError: as an audit.
-    """
+    """Audit checkpoints until each rule is decided; then as `check_run`. options: of `check`, as click has them."""
     from ..pipeline.until_decided import until_decided
     from .progress import ConsoleProgress
 
@@ -171,9 +150,7 @@ def withdraw_named(words: Sequence[str]) -> None:
 
 
 def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate: Gate) -> None:
-    """Print the verdicts on a run, and write what was asked for. Raises GateFailed where some rule fails or is
-    undecided, RunError where a file cannot be written.
-    """
+    """Print the verdicts and write what was asked for. Raises GateFailed where some rule fails or is undecided."""
     screen = console()
     _show(outcome, screen, gate.details)
     if gate.junit is not None:
@@ -193,9 +170,7 @@ def _conclude(outcome: Outcome, run: RunFolder, baseline: RunFolder | None, gate
 
 
 def _show(outcome: Outcome, screen: Any, details: bool) -> None:
-    """Print what does not pass, worst first, each with what to do; then, with `details`, what passes, else how many;
-    and the commands that evaluate what is missing.
-    """
+    """Print what does not pass, worst first, then what passes, and the commands that evaluate what is missing."""
     urgent, passed = output.by_urgency(outcome)
     if shown := (*urgent, *(passed if details else ())):
         print_tables(screen, [output.table(shown)], "the file of --json", _STYLES)
@@ -243,8 +218,7 @@ def _tell_github(outcome: Outcome, run: RunFolder, screen: Any) -> None:
 @dataclass(frozen=True)
 class FileDigests:
     """SHA-256 (hex) as an audit states them. weights: of the file; where `sharded`, of the lines `SHA-256 NAME` of all.
-    config: of the files that say how the network is built; None where the audit has none.
-    """
+    config: of the files that say how the network is built; None where the audit has none."""
 
     weights: str
     sharded: bool = False
@@ -252,9 +226,7 @@ class FileDigests:
 
 
 def file_digests(spec: str) -> FileDigests:
-    """Return the digests of what is behind a spec. Raises CheckpointError where a file is missing or cannot be read,
-    ModelError where there is no such checkpoint.
-    """
+    """Return the digests of what is behind a spec. Raises CheckpointError or ModelError where it cannot be read."""
     from ..models.checkpoint import sha256
     from ..models.hugging_face import digest_of_shards, files_of, is_sharded
     from ..models.specs import find
@@ -279,15 +251,8 @@ def file_digests(spec: str) -> FileDigests:
 
 
 def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> None:
-    """Print whose result a statement is, where it is about this checkpoint. Its signature is not looked at.
-
-    others: options that mean nothing here. warned: whether a result of WARNED is accepted.
-
-    Raises:
-        GateFailed: it is about other files, or its result is FAILED, or WARNED and that is not accepted.
-        RunError: it is no statement.
-        CheckpointError, ModelError: the checkpoint cannot be read.
-    """
+    """Print whose result a statement is; its signature is not looked at. others: options that mean nothing here. Raises
+    GateFailed where it is about other files, or its result is FAILED, or WARNED and that is not accepted (warned)."""
     if others:
         raise ProtocolError(f"{', '.join(others)}: --verify-attestation checks no run; leave out one of them")
     attested, found = output.read_attestation(file), file_digests(spec)
@@ -300,10 +265,8 @@ def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> No
             "fetch the file again, or audit and attest this one"
         )
     if found.config is not None and not attested.configured(found.config):
-        raise GateFailed(
-            f"{spec}: its weights are what {file} attests, its config.json or processor is not; fetch them again, or "
-            "audit and attest these"
-        )
+        remedy = "fetch them again, or audit and attest these"
+        raise GateFailed(f"{spec}: its weights are what {file} attests, its config.json or processor is not; {remedy}")
     attests = f"{spec} is {', '.join(names)} of {file}"
     if attested.result == FAILED:
         raise GateFailed(f"{attests}, whose result is {FAILED}; release another one")

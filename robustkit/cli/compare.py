@@ -30,13 +30,7 @@ def compare_runs(
     json_file: Path | None = None,
     console: Console,
 ) -> None:
-    """Compare the checkpoints of runs (`comparison.pairs` says which), show the result, and write it to a file if
-    asked.
-
-    Raises:
-        RunError: a run cannot be read, there is nothing that can be paired or that the reference has, or the reference
-            is not understood.
-    """
+    """Compare checkpoints of runs (`checkpoint_pairs` says which), show the result, and write it to a file if asked."""
     opened = [RunFolder.existing(path) for path in runs]
     published = None if reference is None else read_published(reference)
     single = published is not None and len(opened) == 1 and len(opened[0].manifest.names) == 1
@@ -53,10 +47,8 @@ def compare_runs(
     if published is not None:
         found = among_tables(sides, published)
         if single and not found:
-            raise RunError(
-                f"{opened[0].path} has no figure that {published.name} has; audit a condition of it, or give "
-                "another run"
-            )
+            remedy = "audit a condition of it, or give another run"
+            raise RunError(f"{opened[0].path} has no figure that {published.name} has; {remedy}")
         print_tables(console, [table.said_once("n") for table in found], "the file of --json")
     if json_file is not None:
         placed = [_among(side, each) for side in sides if published for each in found_among(side, published)]
@@ -125,6 +117,5 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     try:
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as fault:
-        raise RunError(
-            f"cannot write {path}: {fault.strerror or fault}; choose a file in a folder that exists with --json"
-        ) from None
+        remedy = "choose a file in a folder that exists with --json"
+        raise RunError(f"cannot write {path}: {fault.strerror or fault}; {remedy}") from None

@@ -21,9 +21,7 @@ COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}
 
 
 def completion_script(cli: click.Command, shell: str) -> str:
-    """Return the script with which a shell completes the command line of `cli`. Raises ProtocolError where there is
-    none for this shell.
-    """
+    """Return the script with which a shell completes `cli`. Raises ProtocolError where there is none for this shell."""
     kind = get_completion_class(shell)
     if kind is None:
         raise ProtocolError(unknown("shell", shell, SHELLS))
@@ -102,8 +100,7 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
 def _completer(option: str, files: str = "", several: bool = False) -> Completer:
     """Return what completes one name. files: when the word is left to the shell as a path instead, `else` where no name
     fits, `first` also while the word is empty (a shell shows names or paths, not both). several: complete the last name
-    of a list with commas; inside brackets there is nothing to offer.
-    """
+    of a list with commas; inside brackets there is nothing to offer."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         if several and incomplete.count("(") > incomplete.count(")"):

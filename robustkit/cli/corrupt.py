@@ -19,8 +19,7 @@ from torch import Tensor
 
 from ..common.files import bytes_of, reason_of, write_whole
 from ..data.dataset import Dataset, open_dataset
-from ..data.images import read_image, to_pixels
-from ..data.picture_files import open_picture
+from ..data.images import open_picture, read_image, to_pixels
 from ..data.sources import MAX_FILE_BYTES
 from ..display.console import print_as_it_is, print_tables
 from ..display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
@@ -50,17 +49,12 @@ class Layout:
     title: int = 168
 
     def column(self, index: int) -> int:
-        """Return the left edge of a column of tiles."""
         return self.margin + self.label + index * (self.tile + self.gap) + (self.apart if index else 0)
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """The contents of a sheet.
-
-    title, subtitle: the two lines at the top. clean: (3, H, W) uint8. rows: by corruption the corrupted images by
-    severity, alike. footnotes: lines at the bottom.
-    """
+    """The contents of a sheet. clean: (3, H, W) uint8. rows: by corruption the corrupted images by severity, alike."""
 
     title: str
     subtitle: str
@@ -98,12 +92,8 @@ def draw(sheet: Sheet) -> Image.Image:
 
 
 def targets(images: Sequence[str], out: Path | None) -> list[Path]:
-    """Return where the sheets go: a file, or `<stem>-corruptions.png` in a folder, here if none is named.
-
-    Raises:
-        ProtocolError: two sheets would be one file, or a sheet would replace an image.
-        RunError: the file exists and is not a contact sheet.
-    """
+    """Return where the sheets go. Raises ProtocolError where two would be one file, or one would replace an image;
+    RunError where a file is there that is no contact sheet."""
     as_file = out is not None and out.suffix.lower() == ".png" and not out.is_dir()
     if as_file and len(images) > 1:
         raise ProtocolError(f"--out {out} is one file for {len(images)} images; give a folder")
@@ -130,7 +120,6 @@ def _is_sheet(path: Path) -> bool:
 
 
 def save(sheet: Sheet, path: Path) -> None:
-    """Draw the sheet into a PNG. Raises RunError where the file cannot be written."""
     mark = PngInfo()
     mark.add_text("Software", _MARK)
     buffer = io.BytesIO()
@@ -157,8 +146,7 @@ def _head(pen: ImageDraw.ImageDraw, sheet: Sheet, layout: Layout, severities: Se
     pen.text((layout.margin, 36), fit_text(sheet.title, 40, room), INK, font(40))
     pen.text((layout.margin, 90), fit_text(sheet.subtitle, 19, room), FAINT, font(19))
     for column, head in enumerate(["clean", *(f"severity {severity}" for severity in severities)]):
-        x = layout.column(column) + layout.tile / 2
-        pen.text((x, layout.title - 14), head, INK, font(20), anchor="ms")
+        pen.text((layout.column(column) + layout.tile / 2, layout.title - 14), head, INK, font(20), anchor="ms")
 
 
 def _shown(pixels: Tensor) -> Image.Image:
@@ -185,13 +173,7 @@ def corrupt(
     side: Console,
     **options: Any,
 ) -> None:
-    """Do what was asked for: exactly one of images, write and drift_from.
-
-    console: for results. side: for progress and notes. options: as the command line names them.
-
-    Raises:
-        RobustkitError: the options contradict each other, or a file cannot be used.
-    """
+    """Do what was asked for: exactly one of images, write and drift_from. console: for results. side: for progress."""
     asked = [bool(images), write is not None, drift_from is not None]
     if sum(asked) != 1:
         said = "none of them" if not any(asked) else "several of them"
@@ -247,8 +229,7 @@ def _sheets(images: Sequence[str], console: Console, side: Console, options: Map
     for name, picture, target in pictures:
         texture, line = _shown_texture(wanted, options)
         recipe, lines = settle((picture.height, picture.width), options, texture)
-        sheet = _sheet(name, picture, wanted, recipe, [*lines, *filter(None, [line])])
-        save(sheet, target)
+        save(_sheet(name, picture, wanted, recipe, [*lines, *filter(None, [line])]), target)
         print_as_it_is(side, *lines, line)
         print_as_it_is(console, f"{target}: {name} under {_count(wanted)}")
 
@@ -295,7 +276,6 @@ def _open(data_dir: str, options: Mapping[str, Any]) -> Dataset:
 
 
 def _chosen(whole: Dataset, options: Mapping[str, Any]) -> Dataset:
-    """Return the samples that --limit and --ids name."""
     chosen = whole.select(limit=options["limit"], ids=options["ids"], seed=options["seed"])
     if not chosen.samples:
         raise NothingEvaluated(f"{whole.root}: no sample is left; loosen --limit or --ids")
@@ -332,16 +312,14 @@ def _drift(root: Path, data_dir: str, console: Console, side: Console, options: 
     cells = [(name, severity) for name, severities in wanted.items() for severity in severities]
     there = [sample for sample in whole.samples if any(tree.path(sample.id, *cell) for cell in cells)]
     if not there:
-        raise DataError(
-            f"{root} holds no image of {data_dir} under {', '.join(wanted)}; an id is {whole.samples[0].id!r}"
-        )
+        such = f"an id is {whole.samples[0].id!r}"
+        raise DataError(f"{root} holds no image of {data_dir} under {', '.join(wanted)}; {such}")
     held = f"{root} holds {len(there)} of {len(whole)} images" if len(there) < len(whole) else ""
     dataset = _chosen(replace(whole, samples=tuple(there)), options)
     like = _size_of(tree, dataset) if options["img_size"] is None else None
     recipe, lines = settle(native_size(dataset), options, img_size=like)
     wanted, left_out = _without_frost(wanted, recipe)
-    total = sum(map(len, wanted.values())) * len(dataset)
-    with _bar(side, f"comparing {root}", total) as tell:
+    with _bar(side, f"comparing {root}", sum(map(len, wanted.values())) * len(dataset)) as tell:
         result = measure(tree, dataset, wanted, recipe, options["batch_size"], options["workers"], tell)
     rows = result.rows()
     if not any(row["images"] for row in rows):
@@ -378,7 +356,6 @@ def _size_of(tree: CorruptedTree, dataset: Dataset) -> int | None:
 
 @contextmanager
 def _bar(console: Console, text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal; yield a function that takes the number of files done."""
     bars = Bars(console, "files")
 
     def left() -> str:

@@ -33,10 +33,10 @@ from torch import Tensor
 
 from corruptions.base import SMALLEST
 
+from ..common.determinism import SampleRng
 from ..common.environment import usual_workers
 from ..common.files import check_plain, json_of, reason_of, write_whole
 from ..common.preprocessing import INTERPOLATIONS, Preprocessing
-from ..common.randomness import SampleRng
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
 from ..display.table import TextTable
@@ -65,9 +65,7 @@ class Recipe:
     def corrupt(
         self, pixels: Tensor, ids: Sequence[str], name: str, severity: int, *, seed: int | None = None
     ) -> Tensor:
-        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's. Raises DataError
-        where a photograph of frost cannot be read.
-        """
+        """Return (B, 3, H, W) uint8 on the CPU, like `pixels`; seed: one other than the recipe's."""
         part = Corrupted(name, severity, self.preset, self.variant, texture=self.texture)
         seed = self.seed if seed is None else seed
         rng = SampleRng.of(ids, seed=seed, condition=part.text, device=self.device)
@@ -95,15 +93,8 @@ class Recipe:
 def settle(
     native: tuple[int, int] | None, options: Mapping[str, Any], texture: str = "", img_size: int | None = None
 ) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe for images of this (height, width), and lines for the user.
-
-    options: of the command. constants: `auto` takes CIFAR-10-C's for images of 32x32. img_size, crop_pct: 224 and 0.875
-    if None, as the benchmark was made; images of 32x32 are taken as they are. texture, img_size: where none is asked
-    for.
-
-    Raises:
-        ProtocolError: a setting is unknown or out of range, or no such pair of constants and variant exists.
-    """
+    """Return the recipe for images of this (height, width), and lines for the user. Without img_size and crop_pct it is
+    the benchmark's 224 and 0.875, or images of 32x32 as they are. Raises ProtocolError for a setting out of range."""
     names = ("constants", "variant", "seed", "frost_dir", "crop_pct", "interpolation")
     constants, variant, seed, frost_dir, crop_pct, interpolation = (options[name] for name in names)
     frost_dir, device = None if frost_dir is None else str(frost_dir), pick_device(options["device"])
@@ -163,14 +154,8 @@ def write_tree(
     workers: int | None,
     tell: Callable[[int], None],
 ) -> tuple[int, int, list[str]]:
-    """Write the files that do not exist yet; `corruptions.json` must have been prepared. Return how many were made, how
-    many were there, and why images could not be read. tell: takes numbers of files that are done.
-
-    Each file appears whole or not at all, and does not depend on the batch size or on what was there before.
-
-    Raises:
-        RunError: the folder cannot be written.
-    """
+    """Write the files that do not exist yet, each whole, after `prepare`. Return how many were made, how many were
+    there, and why images could not be read. tell: takes numbers of files that are done. Raises RunError."""
     made, found, bad = 0, 0, list[str]()
     folders = [(name, severity) for name, severities in wanted.items() for severity in severities]
     with ThreadPoolExecutor(workers or usual_workers()) as pool:
@@ -219,15 +204,9 @@ def _finish(futures: list[Future[None]]) -> None:
 def prepare(
     out: Path, dataset: Dataset, whole: Dataset, wanted: Wanted, recipe: Recipe, image_format: str, frost: str | None
 ) -> None:
-    """Write `corruptions.json`, or extend the existing one by what is asked for now.
-
-    dataset: the samples to write. whole: all samples of their source, which `--limit` may not change.
-    frost: digest of its photographs, if it is among the corruptions.
-
-    Raises:
-        RunError: the folder holds something else, or a tree that was made otherwise.
-        DataError: two samples would become one file, or the tree would lie among its own source.
-    """
+    """Write `corruptions.json`, or extend it by what is asked for now. whole: all samples of the source, which
+    `--limit` may not change. frost: digest of its photographs. Raises RunError where the folder holds something else or
+    another tree, DataError where two samples would become one file, or the tree would lie among its own source."""
     source = Path(dataset.root)
     if source.is_dir() and (out.resolve() == source.resolve() or source.resolve() in out.resolve().parents):
         raise DataError(f"{out} lies in the data set {source}, and would become part of it; choose another folder")
@@ -350,10 +329,8 @@ DRIFT_RULE = (
 
 
 class Distance(NamedTuple):
-    """Mean absolute differences over one image, in grey levels.
-
-    apart: released and ours. own: ours with this seed and with the next one. released, ours: to the clean image.
-    """
+    """Mean absolute differences over one image, in grey levels. apart: released and ours. own: ours with this seed and
+    with the next one. released, ours: to the clean image."""
 
     apart: float
     own: float
@@ -397,13 +374,8 @@ def measure(
     workers: int | None,
     tell: Callable[[int], None],
 ) -> Drift:
-    """Compare the tree's files with the data set's images corrupted here.
-
-    Where the tree's file is a JPEG, ours is compressed likewise first. What the tree lacks is left out and reported.
-
-    Raises:
-        DataError: the tree's images have another size than the recipe's.
-    """
+    """Compare the tree's files with the images corrupted here, saved as JPEG first where the tree's are; what it lacks
+    is left out and reported. Raises DataError where the tree's images have another size than the recipe's."""
     drift = Drift()
     cells = [(name, severity) for name, severities in wanted.items() for severity in severities]
     for name, severity in list(cells):
@@ -502,7 +474,6 @@ def verdict(images: Sequence[Distance]) -> str:
 
 
 def drift_table(rows: Sequence[Mapping[str, Any]]) -> TextTable:
-    """Return the rows of whole corruptions, for a terminal."""
     shown = [
         (
             row["corruption"],

@@ -58,9 +58,7 @@ PACKAGES = ("attacks", "cam", "corruptions", "robustkit")
 
 
 def check_owners() -> str:
-    """Say whether another distribution has files under one of our names. Raises UnexpectedAnswer where what is imported
-    under such a name is not ours.
-    """
+    """Say whether another distribution has our names. Raises UnexpectedAnswer where what is imported is not ours."""
     house, claims = Path(__file__).parents[2], metadata.packages_distributions()
     shared, foreign = list[str](), list[str]()
     for name in PACKAGES:
@@ -110,10 +108,8 @@ LITTLE_DISK = 2 * 2**30
 
 @dataclass(frozen=True)
 class Check:
-    """One check and what it found, with the remedy where it did not pass.
-
-    state: `ok`, `warn` (it works, but not wholly) or `FAIL`.
-    """
+    """One check and what it found, with the remedy where it failed. state: `ok`, `warn` (works, but not wholly) or
+    `FAIL`."""
 
     name: str
     state: str
@@ -121,7 +117,6 @@ class Check:
 
     @property
     def fine(self) -> bool:
-        """Whether numbers can be trusted: a warning does not touch them."""
         return self.state != "FAIL"
 
 
@@ -143,8 +138,7 @@ def _versions() -> str:
     import cv2
 
     names = ("torch", "torchvision", "timm", "safetensors", "numpy", "pillow", "pyarrow", "pandas")
-    versions = [f"{name} {metadata.version(name)}" for name in names]
-    return ", ".join([*versions, f"opencv {cv2.__version__}"])
+    return ", ".join([*[f"{name} {metadata.version(name)}" for name in names], f"opencv {cv2.__version__}"])
 
 
 def _device() -> str:
@@ -196,7 +190,6 @@ def _frost() -> str:
 
 
 def _records() -> str:
-    """Write a unit's rows as Parquet and read them back, in a temporary folder."""
     import pyarrow as pa
 
     rows = {"sample_id": ["a", "b"], "label": [1, 2], "nll": [0.25, float("inf")], "error": [None, "broken"]}
@@ -213,9 +206,7 @@ def _records() -> str:
 
 
 def _renaming() -> str:
-    """Check that a rename replaces a file as a whole: an open handle keeps the old one, and nothing half-written stays
-    behind.
-    """
+    """Check that a rename replaces a file as a whole: an open handle keeps the old one, nothing half-written stays."""
     try:
         with tempfile.TemporaryDirectory(prefix=".robustkit-doctor-", dir=Path.cwd()) as folder:
             path, contents = Path(folder) / "record", (b"old" * 5000, b"new" * 5000)
@@ -236,7 +227,7 @@ def _draws(device: torch.device) -> str:
     """Check SplitMix64's published vector, and uniform numbers, normal ones and signs of a known stream."""
     import torch
 
-    from ..common.randomness import SampleRng, splitmix64, to_signed
+    from ..common.determinism import SampleRng, splitmix64, to_signed
 
     states = [to_signed((1234567 + 0x9E3779B97F4A7C15 * i) % 2**64) for i in range(1, 4)]
     words = [word % 2**64 for word in splitmix64(torch.tensor(states, device=device)).tolist()]
@@ -250,9 +241,7 @@ def _draws(device: torch.device) -> str:
 
 
 def _linear(images: Tensor) -> Tensor:
-    """Return two logits, of which the first rises with the first and third value and falls with the second; the other
-    is its negative.
-    """
+    """Return a logit that rises with the first and third value and falls with the second, and its negative."""
     import torch
 
     return images.flatten(1) @ torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]], device=images.device).T
@@ -273,9 +262,7 @@ def _fgsm(device: torch.device) -> str:
 
 @on_all_devices
 def _projection(device: torch.device) -> str:
-    """Check that three steps of 0.08 end on the ball of 0.1, and the nearest points of an l-inf and an l2 ball, by
-    hand.
-    """
+    """Check by hand that three steps of 0.08 end on the ball of 0.1, and nearest points of an l-inf and an l2 ball."""
     import torch
 
     from attacks import PGD, ThreatModel
@@ -301,8 +288,7 @@ def _known_answer(name: str) -> Callable[[], str]:
 
 
 DEVICE_FILES = Path("/dev")
-SPLITMIX = [6457827717110365317, 3203168211198807973, 9817491932198370423]
-"""SplitMix64 of seed 1234567, as published."""
+SPLITMIX = [6457827717110365317, 3203168211198807973, 9817491932198370423]  # SplitMix64 of seed 1234567, as published
 DRAWS = [0.5364676713943481, 0.8541311025619507, 0.9820759892463684]
 SIGNS = [-1.0, 1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0]
 NORMAL = [0.6791912317276001, -0.8855489492416382, -0.09704035520553589]

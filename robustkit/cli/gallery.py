@@ -21,9 +21,9 @@ from torch import Tensor
 
 from cam import Explanation
 
+from ..common.determinism import SampleRng
 from ..common.files import bytes_of, reason_of, write_whole
 from ..common.preprocessing import Preprocessing
-from ..common.randomness import SampleRng
 from ..data.class_names import class_name, class_names, target_of
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
@@ -45,7 +45,7 @@ from ..pipeline.request import ClassificationRequest
 from ..protocol.card import load_card
 from ..protocol.condition import CLEAN, Condition
 from ..runs.folder import RunFolder
-from ..tasks.classification.subject import ClassifierSubject
+from ..tasks.labelled.subject import ClassifierSubject
 
 CHOICES = ("disagreement", "worst", "best", "random")
 _SCORED = CHOICES[:3]
@@ -57,16 +57,14 @@ Records = Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Target:
-    """A class that maps are drawn for: `predicted`, `label`, or a class by its name. index: of a named one, among the
-    model's outputs.
-    """
+    """A class that maps are drawn for: `predicted`, `label`, or one by name; index: of that among the model's
+    outputs."""
 
     name: str
     index: int | None = None
 
     @property
     def heading(self) -> str:
-        """What it is called over its maps."""
         return {PREDICTED: "predicted class", LABEL: "true class"}.get(self, self.name)
 
     @classmethod
@@ -97,12 +95,9 @@ def label(spec: MapSpec) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """The maps and samples that a gallery draws.
-
-    shown: the maps, controls last and only if named; samples are chosen by the scores of the first map.
-    how: one of CHOICES, or `class:NAME`. count: how many samples. ids: exactly these samples instead. targets: the
-    classes that each map is drawn for; without any, the one that it is scored for, or those of both objects.
-    """
+    """The maps and samples that a gallery draws. shown: the maps, of which the first one's scores choose samples. how:
+    one of CHOICES, or `class:NAME`. ids: exactly these samples instead. targets: classes that each map is drawn for;
+    without any, the one that it is scored for, or those of both objects."""
 
     shown: tuple[MapSpec, ...]
     how: str
@@ -122,37 +117,26 @@ class Choice:
         ids: Sequence[str] = (),
         targets: Sequence[str] = (),
     ) -> Choice:
-        """Return the choice that a user asks for.
-
-        how: by default where checkpoints disagree, or for a single one its worst maps.
-
-        Raises:
-            ProtocolError: a choice or map is not understood, a single checkpoint has none to disagree with, or all maps
-            are controls.
-        """
+        """Return the choice that a user asks for; how: by default disagreement, or for a single checkpoint its worst
+        maps. Raises ProtocolError where it is not understood, or means nothing here."""
         maps: dict[str, MapSpec] = {}
         for spec in sorted(parse_named(cams, faithfulness), key=lambda spec: spec.is_control):
             maps.setdefault(label(replace(spec, target="predicted") if targets else spec), spec)
         if all(spec.is_control for spec in maps.values()):
-            raise ProtocolError(
-                f"--cams {cams}: controls only, which do not look at the image; add a method such as agcam, or leave "
-                "the gallery out with --gallery 0"
-            )
+            remedy = "add a method such as agcam, or leave the gallery out with --gallery 0"
+            raise ProtocolError(f"--cams {cams}: controls only, which do not look at the image; {remedy}")
         if how is None:
             how = "disagreement" if len(checkpoints) > 1 else "worst"
         if how not in CHOICES and not how.startswith("class:"):
             raise ProtocolError(unknown("choice", how, CHOICES, remedy="or class:NAME (--choose)"))
         if how == "disagreement" and len(checkpoints) < 2 and not ids:
-            raise ProtocolError(
-                "--choose disagreement: a single checkpoint has none to disagree with; give another one, or --choose "
-                "worst"
-            )
+            remedy = "give another one, or --choose worst"
+            raise ProtocolError(f"--choose disagreement: a single checkpoint has none to disagree with; {remedy}")
         return cls(tuple(maps.values()), how, count, tuple(ids), tuple(dict.fromkeys(targets)))
 
     def classes(self, dataset: Dataset, identity: ModelIdentity) -> list[Target]:
-        """Return the classes that are asked for. Raises ModelError where no class is called so, DataError where it does
-        not compete, or no class is known to be the true one.
-        """
+        """Return the classes that are asked for. Raises ModelError or DataError where one is unknown or does not
+        compete."""
         names = class_names(identity.class_names or dataset.class_names, identity.num_classes)
         found = [Target.of(text, names) for text in self.targets]
         for target in found:
@@ -164,11 +148,8 @@ class Choice:
         return found
 
     def samples(self, dataset: Dataset) -> list[Sample]:
-        """Return the samples that the choice names by id or class; for any other choice all, in their order.
-
-        Raises:
-            DataError: an id names no sample, or no sample is of the class. ProtocolError: there is no such class.
-        """
+        """Return the samples named by id or class; for any other choice all. Raises DataError where there are none,
+        ProtocolError where there is no such class."""
         if self.ids:
             return list(dict.fromkeys(_sample(dataset, name) for name in self.ids))
         if not self.how.startswith("class:"):
@@ -199,8 +180,7 @@ class Choice:
                 f"--choose {self.how}: no map is scored, because no objects are known and --faithfulness is none; give "
                 "--boxes or --masks, or --choose random"
             )
-        samples = self.samples(dataset)
-        for sample in samples if self.ids else ():
+        for sample in self.samples(dataset) if self.ids else ():
             try:
                 dataset.image(sample)
             except DataError as fault:
@@ -208,7 +188,6 @@ class Choice:
 
 
 def data_of(request: ClassificationRequest, identity: ModelIdentity) -> Dataset:
-    """Return the samples of a request, with labels or without."""
     chosen = request.limit, request.ids, request.seed
     return labelled_data(request.data_dir, identity, request.data, *chosen, unlabelled=True)
 
@@ -258,24 +237,19 @@ def _score(choice: Choice, run: RunFolder, records: Records) -> tuple[str, str]:
     for column, name in (("mask_iou", f"IoU at {first.threshold:g}"), ("abpc", "ABPC")):
         if all(any(row.get(column) is not None for row in rows) for rows in tables):
             return column, f"{name} of {label(first)}"
-    raise RunError(
-        f"{run.path}: no scores of {label(first)} to choose by; give --boxes, --masks or --faithfulness abpc, or "
-        "--choose random"
-    )
+    remedy = "give --boxes, --masks or --faithfulness abpc, or --choose random"
+    raise RunError(f"{run.path}: no scores of {label(first)} to choose by; {remedy}")
 
 
 Heat = NDArray[np.float32]
 Result = Mapping[str, Any]
-Scores = Mapping[tuple[str, str], Result]
-"""The row of the sample that is drawn, by checkpoint and condition."""
+Scores = Mapping[tuple[str, str], Result]  # the row of the sample that is drawn, by checkpoint and condition
 
 
 @dataclass
 class Painter:
-    """Draws what it is asked for, and keeps the maps by name.
-
-    shown: the maps. targets: of each, in order; empty for the class that the map is scored for. under: attacks.
-    """
+    """Draws maps, and keeps them by name. targets: of each map; empty for the class that it is scored for. under:
+    attacks."""
 
     shown: Sequence[MapSpec]
     targets: Sequence[Target]
@@ -291,10 +265,8 @@ class Painter:
         located: Located | None,
         scores: Scores,
     ) -> Iterator[GalleryRow]:
-        """Yield a row for the image as it is, and one for each attack, whose maps are of the classes explained there.
-
-        pixels: (3, H, W) uint8. named: its class in words. located: where its object is, or both of them.
-        """
+        """Yield a row for the clean image and one for each attack, with maps of the same classes. pixels: (3, H, W)
+        uint8."""
         clean, batch = subject.inputs(pixels[None]), Batch(pixels[None], [sample])
         first = _logits(subject, clean, sample)
         for under in (None, *self.under):
@@ -365,8 +337,7 @@ def _logits(subject: EvaluatedModel, inputs: Tensor, sample: Sample) -> Tensor:
             logits: Tensor = subject.exact(inputs)
             return logits
 
-    rng = subject.rng([sample], Condition("clean", "clean"))
-    return subject.steadily("gallery", rng, ask)
+    return subject.steadily("gallery", subject.rng([sample], Condition("clean", "clean")), ask)
 
 
 def _share(logits: Tensor, place: int) -> str:
@@ -400,14 +371,8 @@ def _marked(located: Located | None) -> NDArray[np.bool_] | None:
 def make_gallery(
     run: RunFolder, request: ClassificationRequest, choice: Choice, raw: bool = False
 ) -> tuple[Path, Path]:
-    """Draw samples of a run with maps of the request's checkpoints, as cams/gallery.png and .html in its folder.
-
-    request: the one that the run was made with. raw: also keep the maps as cams/maps.npz.
-
-    Raises:
-        RunError: the run holds no maps of a checkpoint, has another protocol, or no sample is left.
-        DataError, ProtocolError: as `Choice.samples`.
-    """
+    """Draw samples of a run with maps, as cams/gallery.png and .html in its folder. request: the one that it was made
+    with. raw: also keep cams/maps.npz. Raises RunError where the run has no such maps, or another protocol."""
     manifest, card = run.manifest, request.card
     if card.tag != manifest.protocol.tag:
         raise RunError(f"{run.path} was made with protocol {manifest.protocol.tag}, not {card.tag}; give that")
@@ -455,16 +420,13 @@ def _records(run: RunFolder, maps: Sequence[MapSpec], names: Sequence[str]) -> d
 
 
 def write_maps(maps: Mapping[str, Heat], path: Path) -> None:
-    """Write maps by name as one .npz file. Raises RunError where it cannot be written."""
     buffer, arrays = io.BytesIO(), dict[str, Any](maps)
     np.savez_compressed(buffer, **arrays)
     write_whole(path, buffer.getvalue())
 
 
 def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Classifier]:
-    """Return the classifiers with the names and preprocessing that they have in the run. Raises RunError where the run
-    lacks one of them.
-    """
+    """Return the classifiers named and preprocessed as in the run. Raises RunError where the run lacks one of them."""
     taken: set[str] = set()
     entries = run.manifest.checkpoints
     for classifier in classifiers:
@@ -483,7 +445,6 @@ def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Clas
 
 
 def is_picture(argument: str) -> bool:
-    """Whether an argument names an image file rather than a checkpoint."""
     return is_image_name(argument) and ":" not in argument
 
 
@@ -498,13 +459,8 @@ def explain_pictures(
     out: Path | None = None,
     raw: bool = False,
 ) -> list[Path]:
-    """Draw maps of pictures for the named classes, or the predicted one, as a PNG; return the files written.
-
-    out: its name, or the folder of `<stem>-cam.png`. raw: also keep the maps next to it, as .npz.
-
-    Raises:
-        RobustkitError: the request cannot be fulfilled; raised before anything is computed.
-    """
+    """Draw maps of pictures for the named classes, or the predicted one, as a PNG; return the files written. out: its
+    name, or the folder of `<stem>-cam.png`. raw: also keep the maps, as .npz."""
     if not checkpoints:
         raise ProtocolError("robustkit cam IMAGE needs a checkpoint next to the image: robustkit cam cat.jpg model.pth")
     wanted, path = _plain(methods), sheet_path(pictures, out)
@@ -534,9 +490,7 @@ def explain_pictures(
 
 
 def sheet_path(pictures: Sequence[str], out: Path | None) -> Path:
-    """Return where the PNG goes: `out`, or `<stem>-cam.png` of the first picture in that folder, here if none is named.
-    Raises ProtocolError where it would not be a PNG, or would replace a picture.
-    """
+    """Return `out`, or `<stem>-cam.png` in that folder. Raises ProtocolError for no PNG, or one of the pictures."""
     name = f"{Path(pictures[0]).stem}-cam.png"
     path = Path(name) if out is None else out / name if out.is_dir() else out
     if path.suffix.lower() != ".png":
@@ -551,10 +505,8 @@ def _plain(methods: str) -> list[MapSpec]:
     specs = [spec for spec in parse_cams(methods) if not spec.is_control]
     for spec in specs:
         if spec != MapSpec(spec.method, options=spec.options):
-            raise ProtocolError(
-                f"--cams {methods}: a picture has neither label nor score; give methods alone, such as {spec.method}, "
-                "and the class with --target"
-            )
+            remedy = f"give methods alone, such as {spec.method}, and the class with --target"
+            raise ProtocolError(f"--cams {methods}: a picture has neither label nor score; {remedy}")
     if not specs:
         why = "controls only, which do not look at the image"
         raise ProtocolError(f"--cams {methods}: {why}; give a method such as agcam")

@@ -51,8 +51,7 @@ from .options import names_of, refuse_idle
 if TYPE_CHECKING:
     from rich.console import Console
 
-MOST = 512
-"""Images that are looked at, class-balanced: enough to tell what matters, and few enough to be held."""
+MOST = 512  # Images that are looked at, class-balanced: enough to tell what matters, and few enough to be held
 
 _MIXED = (
     "n: images that a candidate was tried on; where it is clearly behind, the rest are spared. NLL minus best's: of "
@@ -118,7 +117,6 @@ def fit_on(model: Classifier, dataset: Dataset, batch_size: int, seed: int) -> t
 
 
 def show_setup(model: Classifier, dataset: Dataset, batch_size: int, seed: int, console: Console) -> list[PartFit]:
-    """Print the ranking of each part of the set-up, and what it says. Return what fits, part by part."""
     fits, lines = fit_on(model, dataset, batch_size, seed)
     if fits:
         print_tables(console, [setup_table(fits)])
@@ -128,7 +126,6 @@ def show_setup(model: Classifier, dataset: Dataset, batch_size: int, seed: int, 
 
 
 def setup_table(fits: Sequence[PartFit]) -> TextTable:
-    """Return the rankings as a table, a heading per part."""
     rows, heads = list[tuple[str, ...]](), list[tuple[int, str]]()
     for fit in fits:
         heads.append((len(rows), fit.part))
@@ -170,7 +167,6 @@ class _Found:
 
     @contextmanager
     def under_formula(self, opened: Classifier) -> Iterator[None]:
-        """Look at the rest of the set-up under the formula that fits."""
         own = opened.identity.attention
         if self.formula != own:
             set_attention(opened.network, self.formula)
@@ -201,14 +197,8 @@ def inspect_checkpoint(
     console: Console,
     stability: bool = False,
 ) -> None:
-    """Print what a checkpoint holds; with images, rank attention formulas and set-ups by clean NLL.
-
-    stability: with images, also show what the heads of each layer do on them.
-    data: options of labelled images, for classifiers. scenes: masks, classes and ignored labels, for segmenters.
-
-    Raises:
-        RobustkitError: the checkpoint or the data cannot be used; the line says why.
-    """
+    """Print what a checkpoint holds; with images, rank attention formulas and set-ups by clean NLL. stability: also
+    show what the heads of each layer do. data, scenes: options of images for classifiers, of masks for segmenters."""
     if stability and data_dir is None:
         raise ProtocolError("--stability watches attention on images, and --data-dir is missing; give a folder of them")
     where = pick_device(device)

@@ -23,8 +23,7 @@ from cam import AGCAM, AGCAMFull
 
 from ..attention.apply import set_attention
 from ..attention.registry import FORMULAS
-from ..common.determinism import float32
-from ..common.randomness import SampleRng
+from ..common.determinism import SampleRng, float32
 from ..data import shapes
 from ..data.images import to_unit_range
 from ..models.classifier import load
@@ -43,15 +42,12 @@ def _unit(row: Floats) -> Floats:
 
 
 def _norm(row: Floats, weight: Floats, bias: Floats, eps: float = 1e-6) -> Floats:
-    """Apply LayerNorm to one row."""
     spread = math.sqrt(sum((value - row.mean()) ** 2 for value in row) / len(row) + eps)
     return np.asarray((row - row.mean()) / spread * weight + bias)
 
 
 def _metric(values: Floats, before: Floats | None) -> Floats:
-    """Return the diagonal of M for one head, of values (tokens, d) of this block and the one before; 1 in the first
-    block.
-    """
+    """Return the diagonal of M for one head, of values (tokens, d) of this block and the one before; 1 in the first."""
     if before is None:
         return np.ones(values.shape[1])
     change = [sum(abs(values[n, j] - before[n, j]) for n in range(len(values))) for j in range(values.shape[1])]
@@ -101,10 +97,8 @@ def slow_vit(
     mixtures: dict[int, Floats] | None = None,
 ) -> tuple[Floats, Floats]:
     """Return the logits of one image (3, H, W), and the class token's scores before softmax, (blocks, heads, tokens).
-
-    mixtures: the output of attention, (tokens, width), by block. It replaces what a block would compute from its input,
-    except in the block of the nudge; missing ones are computed and stored.
-    """
+    mixtures: by block the output of attention, (tokens, width), which is kept except in the block of the nudge; missing
+    ones are computed and stored."""
     corners = [(row * PATCH, column * PATCH) for row in range(GRID[0]) for column in range(GRID[1])]
     patches = [image[:, y : y + PATCH, x : x + PATCH] for y, x in corners]
     kernel, shift = w["patch_embed.proj.weight"], w["patch_embed.proj.bias"]
@@ -143,11 +137,8 @@ def slow_vit(
 
 
 def slow_agcam(w: Mapping[str, Floats], image: Floats, target: int, full: bool) -> Floats:
-    """Return the sum over blocks and heads of relu(gradient) * sigmoid(score) on the patches, upsampled, brought to [0,
-    1].
-
-    full: later attention sees what a nudge has changed. Otherwise it stays as it was, as published.
-    """
+    """Return relu(gradient) * sigmoid(score) on the patches, summed over blocks and heads, upsampled, brought to [0,
+    1]. full: later attention sees what a nudge has changed; otherwise it stays, as published."""
     step, mixtures = 1e-5, None if full else dict[int, Floats]()
     _, scores = slow_vit(w, image, "standard", mixtures=mixtures)
     total = np.zeros(scores.shape[2])
@@ -175,9 +166,7 @@ def _between(grid: Floats, y: int, x: int) -> float:
 
 @on_all_devices
 def no_radius(device: torch.device) -> str:
-    """Check that with eps 0 every attack returns the images, bit for bit, and that their logits are those of the clean
-    images.
-    """
+    """Check that with eps 0 every attack returns the images and so their logits, bit for bit."""
     model, images, labels = _shown(3, device=device)
     clean = model(images)
     for kind in (getattr(attacks, name) for name in ATTACKS):
@@ -207,7 +196,6 @@ def monotone(device: torch.device) -> str:
 def _shown(
     count: int, name: str = "shapes-vit-standard", device: torch.device | str = "cpu"
 ) -> tuple[Any, Tensor, Tensor]:
-    """Return an embedded classifier, and the first test images with their labels, on a device."""
     pixels = np.stack([shapes.render("test", index).pixels for index in range(count)])
     labels = torch.tensor([shapes.label(index) for index in range(count)])
     images = to_unit_range(torch.from_numpy(pixels).permute(0, 3, 1, 2))

@@ -29,12 +29,10 @@ LISTINGS = {
 }
 """What can be listed, and what it is for."""
 
-Entry = Mapping[str, Any]
-"""A name and what belongs to it: texts, lists of names, or parameters with their values."""
+Entry = Mapping[str, Any]  # a name and what belongs to it: texts, lists of names, or parameters with their values
 
 
 def table_of(title: str, entries: Sequence[Entry]) -> TextTable:
-    """Return entries as a table with a column for each key."""
     from ..display.table import TextTable
 
     headings = tuple(entries[0])
@@ -155,7 +153,6 @@ def _presets() -> list[Entry]:
 
 
 def _sentence(text: str) -> str:
-    """Return the first sentence, on one line."""
     return re.split(r"(?<!et al)\. ", " ".join(text.split()))[0].rstrip(".")
 
 

@@ -45,9 +45,8 @@ class Text(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class Place(click.Path):
-    """A path that is not empty, nor of blanks alone: Path("") is the current folder. writes: whether a command writes
-    there, which an untrusted --config must not choose.
-    """
+    """A path that is not empty or blank: Path("") is the current folder. writes: what an untrusted --config may not
+    choose."""
 
     def __init__(self, *, writes: bool = False, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)
@@ -58,8 +57,6 @@ class Place(click.Path):
 
 
 class BatchSize(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A number of samples, or `auto`."""
-
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -81,13 +78,10 @@ SECTIONS = {
     "General": "General",
 }
 """The heading of each section of options, in their order."""
-SHORT = 12
-"""The most options that are listed without headings."""
+SHORT = 12  # the most options that are listed without headings
 
 
 class Option(click.Option):
-    """An option that knows under which heading it is listed."""
-
     def __init__(self, *names: Any, section: str = "", **settings: Any) -> None:
         super().__init__(*names, **settings)
         self.section = section
@@ -107,10 +101,7 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A group whose --help lists its commands under headings, each with a line that is never cut.
-
-    It has the commands of plug-ins, too, which are loaded when they are run.
-    """
+    """A group whose --help lists its commands under headings, and those of plug-ins, which load when they are run."""
 
     def __init__(self, sections: Mapping[str, Mapping[click.Command, str]], **settings: Any) -> None:
         super().__init__(**settings)
@@ -174,11 +165,7 @@ def use_config(context: click.Context, _: click.Parameter, path: str | None) -> 
 
 
 def check_trust(context: click.Context, parameter: click.Parameter, trusted: bool) -> None:
-    """Refuse what an untrusted --config could do besides choosing options: run code, write elsewhere, send results
-    away.
-
-    Not eager, so that it comes after --config, wherever the two stand.
-    """
+    """Refuse what an untrusted --config could do besides choosing options. Not eager: it comes after --config."""
     path = context.meta.get(_CONFIG)
     if path is None or trusted:
         return
@@ -228,8 +215,6 @@ def option(*names: str, section: str = "", **settings: Any) -> Callable[[F], F]:
 
 
 def group(options: list[Callable[[Any], Any]]) -> Callable[[F], F]:
-    """Return several options as one decorator, in the order in which --help lists them."""
-
     def decorate(function: F) -> F:
         for decorator in reversed(options):
             function = decorator(function)
@@ -308,8 +293,7 @@ details_option = option("--details", section="Output", is_flag=True, help="Print
 skip_bad_option = option(
     "--skip-bad", section="Run", is_flag=True, help="Exit 0 although some images or masks could not be read."
 )
-SHARED = ("part", "ray")
-"""The fields by which several machines share a run."""
+SHARED = ("part", "ray")  # the fields by which several machines share a run
 
 
 def run_options(kind: type, *, shared: bool = True, without: Iterable[str] = ()) -> Callable[[F], F]:
@@ -323,7 +307,6 @@ def run_options(kind: type, *, shared: bool = True, without: Iterable[str] = ())
 
 
 def names_of(group: type) -> tuple[str, ...]:
-    """Return the names of the options of a group."""
     return tuple(each.name for each in options_of(group))
 
 
@@ -375,10 +358,8 @@ def _typed(wanted: Callable[[str], bool]) -> list[str]:
 def refuse_for_pictures() -> None:
     """Raise ProtocolError for an option of the command line that does nothing for a user's own pictures."""
     if given := _typed(lambda name: name not in PICTURE_KEYS):
-        raise ProtocolError(
-            f"{', '.join(given)}: only for a data set, and pictures of your own are given; leave out, or give "
-            "--data-dir in place of the pictures"
-        )
+        remedy = "leave out, or give --data-dir in place of the pictures"
+        raise ProtocolError(f"{', '.join(given)}: only for a data set, and pictures of your own are given; {remedy}")
 
 
 def refuse_idle(names: Sequence[str], why: str) -> None:

@@ -17,17 +17,13 @@ from ..display.text import clock_time
 _PLAN, _LINES = "robustkit.plan", "robustkit.progress"
 _GAP = 2
 _WIDEST_BAR, _LEAST_BAR = 24, 8
-_NAME = 40
-"""Columns that a name takes before there is a bar, or a time."""
+_NAME = 40  # Columns that a name takes before there is a bar, or a time
 _BETWEEN = " · "
 
 
 class Bars(Progress):
-    """Bars that fit a terminal: counts and times are whole, names are shortened, and the bar itself goes first.
-
-    noun: what is counted. overall: returns a line about all bars, which stands below them; empty for none. Where there
-    are more bars than lines, those that were begun last are shown. Nothing is shown where the console is no terminal.
-    """
+    """Bars that fit a terminal, the latest where there are more than lines. noun: what is counted. overall: returns a
+    line about all of them, which stands below. Nothing is shown where the console is no terminal."""
 
     def __init__(self, console: Console, noun: str, quiet: bool = False) -> None:
         self.screen, self.noun = console, noun
@@ -45,15 +41,12 @@ class Bars(Progress):
         return task
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield the bars and the line about all of them."""
-        width = self.screen.width
-        below = wrap(line, width) if (line := self.overall()) else []
+        below = wrap(line, self.screen.width) if (line := self.overall()) else []
         latest = set([*self.begun][-max(1, self.screen.height - 1 - len(below)) :])
         yield self.make_tasks_table([task for task in self.tasks if task.id in latest])
         yield from (Text(line) for line in below)
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
-        """Return the bars as a table without lines."""
         shown, width = list(tasks), self.screen.width
         counts = [f"{task.completed:.0f}/{task.total or 0:.0f} {self.noun}" for task in shown]
         times = [clock_time(task.finished_time or task.elapsed or 0) for task in shown]
@@ -78,9 +71,8 @@ class Bars(Progress):
 
 
 def _named(names: Sequence[str], stage: str, room: int) -> str:
-    """Return the parts of a name and a stage in so many columns: names are shortened, the first to a third at least;
-    where too little is left for them, the last one stands alone, or the stage.
-    """
+    """Return a name and a stage in so many columns: names are shortened, the first to a third at least; where too
+    little is left for them, the last one stands alone, or the stage."""
     left = room - width_of(stage) - (len(_BETWEEN) if stage else 0)
     kept = list[str]()
     for name in names[:-1] if left >= _NAME // 4 else ():
@@ -91,8 +83,6 @@ def _named(names: Sequence[str], stage: str, room: int) -> str:
 
 
 class _ToConsole(logging.Handler):
-    """Prints what a logger gets."""
-
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
         self.console = console
@@ -105,11 +95,8 @@ class _ToConsole(logging.Handler):
 
 
 class ConsoleProgress:
-    """A `runs.progress.Progress` that shows a bar per condition on a terminal, and below them how long all takes.
-
-    Elsewhere it prints what the logger `robustkit.progress` gets while the context lasts. What a run will cost is
-    printed in both places. quiet: print nothing at all.
-    """
+    """A `runs.progress.Progress` that shows a bar per condition on a terminal; elsewhere it prints what the logger
+    `robustkit.progress` gets. What a run will cost is printed in both places; nothing at all if quiet."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.bars = Bars(console, "samples", quiet)
@@ -141,7 +128,6 @@ class ConsoleProgress:
         self.current = self.tasks[names] = self.bars.begin(names, samples, self.tasks.get(names))
 
     def stage(self, name: str, standing: int, share: float) -> None:
-        """Show a stage of an attack next to the bar."""
         self.bars.update(self.current, stage=f"{name}: {standing} stand, {share:.0%}")
 
     def advance(self, samples: int) -> None:

@@ -14,10 +14,7 @@ SIGPIPE_STATUS = 141  # 128 + SIGPIPE, as a shell reports for a command whose re
 
 
 def prepare() -> None:
-    """Put the null device where a stream is closed, and escape letters that a stream cannot encode, as `\\u2026`.
-
-    Without the first, the next file that is opened would take the stream's place.
-    """
+    """Put the null device where a stream is closed, or the next file takes its place; escape what it cannot encode."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             _silence(number)
@@ -28,10 +25,7 @@ def prepare() -> None:
 
 
 class Inert:
-    """A stream that takes text which GitHub's runner would obey, and writes it so that it does not.
-
-    obeyed: the stream itself, for commands that are meant.
-    """
+    """A stream that takes text which GitHub's runner would obey, and writes it so that it does not. obeyed: itself."""
 
     def __init__(self, stream: TextIO) -> None:
         self.obeyed, self._line = stream, ""
@@ -70,9 +64,8 @@ def ignore_broken_pipe() -> None:
 
 
 def finish(status: int) -> int:
-    """Flush standard output; return the exit status, SIGPIPE's where nothing read it and all else was fine. Raises
-    OSError where it cannot be written for another reason.
-    """
+    """Flush standard output; return the exit status, SIGPIPE's where nothing read it. Raises OSError as on a full
+    disk."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

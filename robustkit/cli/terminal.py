@@ -60,7 +60,6 @@ def audit_request(
 
 
 def segment_request(options: dict[str, Any]) -> SegmentationRequest:
-    """Return the request of a command for segmenters. options: as click has them."""
     name = options.get("preset")
     filled = {} if name is None else preset_of("segmentation", name).options
     _refuse_idle(options, {"cams": "", **filled})
@@ -73,11 +72,7 @@ def _refuse_idle(options: Mapping[str, Any], filled: Mapping[str, Any]) -> None:
 
 
 def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quiet: bool = False) -> Run:
-    """Carry out a request and show the run. details: with every table. quiet: no progress.
-
-    Raises:
-        DataError: at the end, if images were left out and that is not accepted.
-    """
+    """Carry out a request and show the run. Raises DataError at the end, if images were left out, unless accepted."""
     from ..pipeline.processes import is_follower
 
     run = run_and_show(request, details, quiet)
@@ -86,7 +81,6 @@ def run_to_the_end(request: Request, skip_bad: bool, details: bool = False, quie
 
 
 def refuse_bad(run: RunFolder, accepted: bool) -> None:
-    """Raise DataError where images were left out and that is not accepted."""
     bad = () if accepted else run.manifest.bad_images
     if bad:
         raise DataError(
@@ -98,7 +92,6 @@ def refuse_bad(run: RunFolder, accepted: bool) -> None:
 def run_cam(
     arguments: Sequence[str], data_dir: str | None, skip_bad: bool, details: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
-    """Make maps of a data set, with a gallery, or of pictures."""
     from .gallery import explain_pictures, is_picture
 
     gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
@@ -122,7 +115,6 @@ def run_cam(
 def _draw(
     request: ClassificationRequest, gallery: Mapping[str, Any], skip_bad: bool, details: bool, quiet: bool
 ) -> None:
-    """Score the maps of a data set, and draw those of some samples."""
     from ..report.page import write_report
     from .gallery import Choice, make_gallery
 
@@ -140,10 +132,7 @@ def _draw(
 
 
 def run_and_show(request: Request, details: bool = False, quiet: bool = False) -> Run:
-    """Carry out a request with its progress and lines on standard error; then show its results.
-
-    details: with every table. quiet: no progress.
-    """
+    """Carry out a request with its progress on standard error; then show its results. details: with every table."""
     from ..pipeline.processes import is_follower, line_prefix
     from ..pipeline.scheduler import run as carry_out
     from .progress import ConsoleProgress
@@ -176,9 +165,7 @@ def after_part(part: Part, run: RunFolder) -> str:
 
 
 def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = False) -> None:
-    """Print what a run found: sentences, the short table, flags, and where the rest is. details: every table instead of
-    the short one.
-    """
+    """Print what a run found: sentences, the short table (details: every table), flags, and where the rest is."""
     from ..evaluations.aggregate import Results
     from ..evaluations.presenting import flag_lines, left_out_lines
     from ..evaluations.setup_flags import setups_of
@@ -201,10 +188,35 @@ def show(run: RunFolder, results: Sequence[Mapping[str, Any]], details: bool = F
     print_as_it_is(screen, f"report: {run.path / 'report.html'}")
 
 
+def view_runs(folder: Path, compared: int, port: int | None, screen: Any) -> None:
+    """Write the index and say what is on it; then serve it on 127.0.0.1 where a port is given."""
+    from ..report.index.page import server_of, write_index
+
+    index = write_index(folder, compared)
+    runs, unreadable = index.listed.runs, index.listed.unreadable
+    unfinished = sum(not run.is_whole for run in runs.values())
+    parts = [f"{len(runs)} run{'s' * (len(runs) != 1)}"]
+    parts += [f"{unfinished} unfinished"] if unfinished else []
+    parts += [f"{len(unreadable)} not readable"] if unreadable else []
+    print_line(screen, f"index: {index.path} ({', '.join(parts)})")
+    for name, why in unreadable.items():
+        print_line(screen, f"⚑ {name}: {why}")
+    if port is None:
+        return
+    try:
+        server = server_of(folder, port)
+    except OSError as fault:
+        raise RunError(f"--port {port}: {fault.strerror or fault}; choose another, or 0 for a free one") from None
+    print_line(screen, f"http://127.0.0.1:{server.server_port}/ until Ctrl-C")
+    with server:
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            screen.print()  # after ^C
+
+
 def say_unfinished(runs: Iterable[RunFolder]) -> None:
-    """Print a line for each run that lacks records, with the command that completes it, and one for each whose records
-    name the whole card.
-    """
+    """Print which runs lack records, with the command that completes each, and which records name the whole card."""
     from ..evaluations.presenting import unfinished_line
     from ..runs.description import whole_card_line
 
@@ -258,7 +270,6 @@ FULL_SEGMENTERS: dict[str, Any] = SEGMENTERS | {"corruptions": "noise,blur,digit
 
 
 def epilogue(classifiers: Path, segmenters: Path) -> str:
-    """Return what the demo prints last: what is in its folders, and what to do next."""
     return f"""
 {classifiers} and {segmenters} hold report.html to read, summary.csv to
 compute with, and records/ of every sample. More of these results:

@@ -19,12 +19,9 @@ _HALVINGS = 60  # which find an end of an interval to a float's precision
 
 @dataclass(frozen=True)
 class Difference:
-    """The second figure minus the first, of the n samples that both are of.
-
-    ci_low, ci_high: 95 %; it holds 0 wherever p_value is at least 0.05. Of right against wrong by `of_outcomes`, of
-    other means by Student's t, of figures of a whole data set by the normal approximation with the standard error over
-    resamples; nan where the samples show no spread. p_value: two-sided, of no difference, by McNemar's exact test or as
-    the interval; where all samples differ alike that of the sign test. first, second: the two figures. test: its name.
+    """The second figure minus the first, of the same n samples, with a 95 % interval. The interval holds 0 wherever
+    p_value (two-sided, of no difference) is at least 0.05; both are nan where the samples show no spread, except that
+    the sign test gives the p-value where all differ alike. first, second: the two figures. test: its name.
     """
 
     value: float
@@ -38,10 +35,7 @@ class Difference:
 
 
 def of_means(before: Floats, after: Floats, binary: bool) -> Difference:
-    """Return how the mean of (n,) figures differs from that of others of the same samples.
-
-    binary: each is right or wrong. Figures that are not finite make the difference nan.
-    """
+    """Return how the means of two (n,) figures differ; nan where some are not finite. binary: right or wrong."""
     n, test = len(before), MCNEMAR if binary else STUDENT
     with np.errstate(invalid="ignore"):
         differences: Floats = after - before
@@ -61,11 +55,9 @@ def of_means(before: Floats, after: Floats, binary: bool) -> Difference:
 
 
 def of_draws(before: Floats, after: Floats) -> Difference:
-    """Return how the mean of (n, D) figures differs from that of (n, E) others of the same n samples, where each column
-    is of a random draw of its own, such as of the images that were learned from.
-
-    The interval is of other samples and other draws: Student's t with the standard error of both. As many draws on both
-    sides are paired in their order.
+    """Return how the mean of (n, D) figures differs from that of (n, E) others, where each column is of its own random
+    draw. The interval is of other samples and other draws: Student's t with both errors. As many draws on both sides
+    are paired.
     """
     n, first, second = len(before), float(before.mean()), float(after.mean())
     if before.shape == after.shape:
@@ -82,11 +74,9 @@ def of_draws(before: Floats, after: Floats) -> Difference:
 
 
 def of_ranks(before: Floats, after: Floats) -> Difference:
-    """Return how figures (n,) shift to others of the same samples: the Hodges-Lehmann estimate, with Wilcoxon's
-    signed-rank test and the interval of all shifts that it does not reject.
-
-    Only the order of the differences counts, so figures may be infinite; where both are, they do not differ. Normal
-    approximation, ties included; differences of 0 are left out of the test. first, second: the medians.
+    """Return the Hodges-Lehmann shift of (n,) figures, with Wilcoxon's signed-rank test and the interval that it
+    inverts to. Figures may be infinite; where both are, they do not differ. Normal approximation, ties included; the
+    test leaves differences of 0 out. first, second: the medians.
     """
     n = len(before)
     with np.errstate(invalid="ignore"):
@@ -132,12 +122,9 @@ def _shift(differences: Floats, score: float) -> float:
 
 
 def of_outcomes(gained: int, lost: int, n: int) -> Interval:
-    """Return a 95 % interval of the share of n samples that are right, the second time less the first.
-
-    gained, lost: how many of them are right the second time only, and the first time only. It spans three intervals:
-    Tango's of the paired score test (1998), which covers about 95 %; that of Clopper and Pearson (1934) of the gained
-    among those that changed, which holds 0 unless McNemar's exact test rejects; and what n samples may fail to show
-    (`rare_share_bound`).
+    """Return a 95 % interval of the share of n samples that are right, the second time less the first. gained, lost:
+    how many are right the second time only, and the first only. It spans Tango's score interval (1998), that of Clopper
+    and Pearson (1934) of the gained among the changed, which agrees with McNemar's exact test, and `rare_share_bound`.
     """
     changed, value, reach = gained + lost, (gained - lost) / n, rare_share_bound(n)
     low = float(betaincinv(gained, lost + 1, 0.025)) if gained else 0.0
@@ -161,10 +148,8 @@ def _score_end(gained: int, lost: int, n: int) -> float:
 
 
 def of_resamples(before: float, after: float, resampled: Floats, n: int, fewest: int) -> Difference:
-    """Return how a figure of n samples differs from another; resampled: (R,) the difference in each resample.
-
-    Interval and p-value are of the normal approximation, with the standard error over resamples; of fewer than
-    `fewest` samples, or where that error is 0, there is neither.
+    """Return how two figures of n samples differ; resampled: (R,) the difference in each resample, for the standard
+    error. Normal approximation; no interval and no p-value of fewer than `fewest` samples, or where that error is 0.
     """
     with np.errstate(invalid="ignore"):
         value = after - before
@@ -185,9 +170,7 @@ def rare_share_bound(n: int) -> float:
 
 def needed_unchanged(gap: float) -> float:
     """Return of how many samples without a change the interval of `of_outcomes` reaches no further than `gap`."""
-    if gap >= 1:
-        return 1.0
-    return max(math.log(0.025) / math.log1p(-gap), Z**2 * (1 - gap) / gap)
+    return 1.0 if gap >= 1 else max(math.log(0.025) / math.log1p(-gap), Z**2 * (1 - gap) / gap)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

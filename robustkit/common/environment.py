@@ -6,8 +6,7 @@ import os
 
 from ..errors import RunError
 
-LATEST = 253402300799
-"""The last second of the year 9999, since 1970."""
+LATEST = 253402300799  # The last second of the year 9999, since 1970
 
 
 def check_date() -> None:
@@ -29,9 +28,6 @@ def count_in(name: str, usual: int) -> int:
 
 
 def usual_workers() -> int:
-    """Return how many threads decode images where nobody says: one for each core that this process may use.
-
-    The processes that torchrun started on this machine share its cores.
-    """
+    """Return how many threads decode images by default: one per usable core, shared among torchrun's processes."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, usable // max(1, count_in("LOCAL_WORLD_SIZE", 1)))

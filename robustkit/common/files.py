@@ -17,8 +17,7 @@ from typing import Any, TextIO
 
 from ..errors import RobustkitError, RunError
 
-LARGEST = {".json": 64 << 20}
-"""Bytes of a file by its suffix; of all others a gigabyte."""
+LARGEST = {".json": 64 << 20}  # Bytes of a file by its suffix; of all others a gigabyte
 LINE, LINES = 1 << 20, 1 << 24  # characters of a line; lines of a table
 TEXT = 1 << 20  # bytes of a file that a person writes: TOML, a list of classes
 _PLAIN = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -49,9 +48,7 @@ def text_of(path: Path, limit: int | None = None, *, errors: str = "strict") -> 
 
 
 def lines_of(path: Path, limit: int = TABLE) -> Iterator[str]:
-    """Yield the lines of a text, with their ends. Raises as `text_of` does, and ValueError for a line of more than a
-    million characters, or more than 17 million lines.
-    """
+    """Yield lines with their ends. Raises as `text_of`, and ValueError for lines that are too long or too many."""
     check_plain(path, limit)
     left = LINES
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -95,9 +92,8 @@ def first_line(fault: BaseException, most: int = 160) -> str:
 
 
 def write_whole(path: Path, data: bytes, durable: bool = True, remedy: str = "choose a folder with --out") -> None:
-    """Write a file so that, whatever happens, `path` holds all of it or what it held before. Its mode is the one that
-    the user's umask leaves. durable: whether it survives a power cut, too, which costs far more. Raises RunError, with
-    the remedy, where the folder cannot be written.
+    """Write a file so that `path` holds all of it or what it held before; RunError, with the remedy, where it cannot.
+    Its mode is the one that the umask leaves. durable: whether it survives a power cut, too, which costs far more.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,11 +158,9 @@ _POLL = 0.05  # seconds
 
 @contextlib.contextmanager
 def locked(folder: Path, together: bool = False) -> Iterator[None]:
-    """Hold a folder, which is created if it is missing. Raises RunError where another process holds it, or it cannot be
-    written. together: with all who say so, too; Windows gives those no lock.
-
-    The file that stays behind means nothing: the lock is the kernel's and ends with its process. A file system without
-    locks gives none.
+    """Hold a folder, created if missing; RunError where another process holds it. together: with all who say so, too.
+    The lock is the kernel's and ends with its process, the file stays. File systems without locks, and `together` on
+    Windows, give none.
     """
     with _opened(folder, FILE) as file:
         if not _take(file.fileno(), together):
@@ -203,7 +197,6 @@ def _opened(folder: Path, name: str) -> Iterator[TextIO]:
 
 
 def _take(handle: int, together: bool = False) -> bool:
-    """Whether the file is this process's now."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -54,13 +54,10 @@ def _bins(confidence: Floats) -> NDArray[np.int64]:
 
 def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
     """Return a 95 % interval of `calibration_error` that holds its value, from one fixed stream; nan without samples.
-
-    The estimate is too high, since the noise of one bin never cancels that of another; resampled estimates are too high
-    by that once more, so that none of their percentiles covers. So tests are inverted (Carpenter 1999): each end is the
-    error that is just not refuted, at 2.5 %, by an estimate as large, or as small, as this one. For each draw the
-    numbers of samples per bin are resampled, and outcomes are noise about each bin's gap. For the lower end the gaps
-    are the measured ones, shrunk together, down to none; for the upper end they are spread over the bins like their
-    noise, where they show least.
+    The estimate is too high, since noise never cancels across bins, and resampled ones more so: no percentile covers.
+    So tests are inverted (Carpenter 1999): an end is the error just not refuted, at 2.5 %, by an estimate as large, or
+    as small. Numbers per bin are resampled, outcomes are noise about each bin's gap: for the lower end about the
+    measured gaps shrunk together, for the upper end about gaps spread like their noise, where they show least.
     """
     n = len(confidence)
     if not n:
@@ -94,7 +91,6 @@ def calibration_interval(confidence: Floats, correct: Floats) -> Interval:
 
 
 def _first(holds: Callable[[float], bool]) -> float:
-    """Return where between 0 and 1 something begins to hold; 1 if nowhere."""
     low, high = 0.0, 1.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -111,14 +107,11 @@ def bootstrap(statistic: Callable[[Floats], Floats], n: int, values: Sequence[fl
     return intervals(resampled_figures(statistic, n), n, values)
 
 
-ErrorPart = tuple[float, float]
-"""A squared standard error, and its degrees of freedom."""
+ErrorPart = tuple[float, float]  # A squared standard error, and its degrees of freedom
 
 
 def draws_interval(figures: Floats) -> Interval:
-    """Return the 95 % interval of the mean of (n, D) figures in [0, 1]: of n samples under D random draws, such as of
-    the images that were learned from. It is of other samples and other draws; nan for one draw, which shows no spread.
-    """
+    """Return the 95 % interval, over other samples and draws, of the mean of (n, D) figures in [0, 1]; nan for one."""
     error, freedom = error_of_parts(error_parts(figures))
     if math.isnan(error):
         return math.nan, math.nan
@@ -127,10 +120,7 @@ def draws_interval(figures: Floats) -> Interval:
 
 
 def error_parts(figures: Floats) -> list[ErrorPart]:
-    """Return what samples, and draws if there are any, add to the error of the mean of (n,) or (n, D) figures.
-
-    Samples and draws are crossed; what is of neither alone counts twice, so that the error is rather too large.
-    """
+    """Return the errors of samples, and of draws, in the mean of (n,) or (n, D) figures; rather too large (crossed)."""
     means = [figures.mean(axis=1), figures.mean(axis=0)] if figures.ndim > 1 else [figures]
     return [(float(m.var(ddof=1)) / len(m) if len(m) > 1 else math.nan, len(m) - 1.0) for m in means]
 
@@ -157,31 +147,25 @@ def intervals(figures: Floats, n: int, values: Sequence[float] | Floats) -> list
 
 
 def percentiles(n: int) -> tuple[float, float]:
-    """Return which percentiles of resamples of n samples are the ends of a 95 % interval.
-
-    Those of the expanded percentile interval (Hesterberg 2015): resamples vary too little, by sqrt(1 - 1/n), and
-    percentiles follow the normal distribution where Student's is due. 2.5 and 97.5 would hold the mean of 10 normal
-    samples in 89 % instead of 95; of hundreds of samples the two are the same.
+    """Return which percentiles of resamples of n samples are the ends of a 95 % interval. Those of the expanded
+    percentile interval (Hesterberg 2015): plain ones are too narrow by sqrt(1 - 1/n) and Student's tails, and would
+    hold the mean of 10 normal samples in 89 % instead of 95.
     """
     tail = 100 * float(ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, _TAIL))) if n > 1 else 0.0
     return tail, 100 - tail
 
 
 def include_estimate(value: float, low: float, high: float) -> Interval:
-    """Return an interval widened to its own estimate, which biased resamples may leave out: no rule about the one may
-    contradict a rule about the other. A width that is only rounding becomes 0.
-    """
+    """Return an interval widened to its own estimate, so that rules about both agree; a width of rounding becomes 0."""
     if 0 <= high - low <= _ROUNDING * max(abs(low), abs(high)) < math.inf:
         return value, value
     return min(low, value), max(high, value)  # nan stays nan
 
 
 def resampled_sums(rows: Callable[[slice], Floats], n: int, resample: bool = True) -> Floats:
-    """Sum over n samples and over each of `bootstrap`'s resamples of them, (1 + R, K), without holding all rows at
-    once.
-
-    rows: from some of the n samples to their figures, (…, K); whole numbers, so that the order of adding makes no
-    difference. resample: False for the sums over all samples alone, (1, K).
+    """Sum over n samples and over each of `bootstrap`'s resamples of them, (1 + R, K), a block of rows at a time. rows:
+    from a slice of samples to their figures, (…, K), whole numbers, so that order makes no difference. resample: False
+    gives (1, K).
     """
     counts = np.concatenate([np.ones((1, n), np.uint8), *(_resamples(n) if resample else ())])
     total: Floats = np.zeros(())

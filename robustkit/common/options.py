@@ -11,12 +11,10 @@ from ..errors import ProtocolError
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What --help and a signature say about a field.
-
-    annotation: its type as text. default: MISSING where it is required. heading: in --help, a key of `SECTIONS` in
-    `cli.options`. flag: its long name. type: `Path` for a file that is read, `output` for one that is written, the
-    allowed values, or a type of click; None where the annotation is enough. read: makes the value from the text on a
-    command line. group: the class of the options that are the entries of this one. settings: further ones of click.
+    """What --help and a signature say about a field. annotation: its type as text. default: MISSING where required.
+    heading: a key of `cli.options.SECTIONS`. type: `Path` for a file that is read, `output` for one that is written,
+    the allowed values, or a type of click. read: from the command line's text to the value. group: the class of this
+    option's entries. settings: more of click's.
     """
 
     name: str
@@ -42,15 +40,11 @@ def option(heading: str, help: str, default: Any = None, **more: Any) -> Any:
 
 
 def option_group(group: type) -> Any:
-    """Return the field of a mapping whose entries are the options of a class."""
     return field(default_factory=dict, metadata={"group": group})
 
 
 def options_of(kind: type) -> list[Option]:
-    """Return the options of a request, or of a group, in the order in which they are listed.
-
-    Those of its own stand before the field that `own_before` names, or last where they are `last`.
-    """
+    """Return a class's options as listed: its own before the field that `own_before` names, or last where `last`."""
     every, base = fields(kind), next((each for each in reversed(kind.__mro__) if "own_before" in vars(each)), kind)
     common = len(fields(base))
     place = next((k for k, each in enumerate(every) if each.name == getattr(kind, "own_before", "")), common)
@@ -69,7 +63,6 @@ def _option(kind: type, given: Field[Any]) -> Option:
 
 
 def read_triple(text: str | None, name: str) -> tuple[float, ...] | None:
-    """Return the three numbers of an option. Raises ProtocolError where there are neither one nor three."""
     if text is None:
         return None
     try:
@@ -82,7 +75,6 @@ def read_triple(text: str | None, name: str) -> tuple[float, ...] | None:
 
 
 def read_numbers(text: str | None, name: str) -> list[float] | None:
-    """Return the numbers of an option. Raises ProtocolError where there is anything else."""
     if text is None:
         return None
     try:
@@ -92,7 +84,6 @@ def read_numbers(text: str | None, name: str) -> list[float] | None:
 
 
 def read_sides(text: str | None, name: str) -> tuple[int, int] | None:
-    """Return height and width. Raises ProtocolError where a text is neither 512 nor such as 512x1024."""
     if text is None:
         return None
     sides = text.lower().split("x")
@@ -103,7 +94,6 @@ def read_sides(text: str | None, name: str) -> tuple[int, int] | None:
 
 
 def read_labels(text: object, name: str = "ignore") -> tuple[int, ...]:
-    """Return the labels of an option. Raises ProtocolError where there is anything else."""
     parts = text if isinstance(text, (list, tuple)) else str(text).split(",")
     labels = [str(part).strip() for part in parts if str(part).strip()]
     if not all(label.isdecimal() and label.isascii() for label in labels):

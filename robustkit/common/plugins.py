@@ -16,7 +16,7 @@ from configparser import ConfigParser
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib import resources
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 
 
 def run_file(path: Path, code: bytes, name: str) -> tuple[ModuleType, str]:
-    """Execute a Python file under a name; return its module, and the SHA-256 (hex) of its code and of the modules next
-    to it that it imported.
-
-    Raises:
-        ImportError: it is no Python file. Whatever the file raises.
+    """Execute a Python file under a name; return its module, and the SHA-256 (hex) of its code and imported neighbours.
+    Raises ImportError where it is no Python file, and whatever the file raises.
     """
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
@@ -84,9 +81,7 @@ def digest_of_files(paths: Sequence[Path], base: Path) -> str:
 
 
 def _imported_from(folder: Path, before: set[str]) -> list[tuple[str, Path]]:
-    """Return the modules imported since `before` from files in or below a folder, apart from installed packages and
-    parts of packages that were there.
-    """
+    """Return modules imported since `before` from a folder, without installed packages and parts of earlier ones."""
     found = []
     for name in sys.modules.keys() - before:
         file = getattr(sys.modules[name], "__file__", None)
@@ -107,20 +102,16 @@ GROUPS = {
     "commands": "command",
 }
 """The groups of plug-ins, and what one of each is called. The entry point group is `robustkit.` and the name."""
-DISTRIBUTION = "robustkit-audit"
-"""Our own, whose entry points are the slices."""
-TABLE = "PLUGINS"
-"""The name of the dictionary in a file."""
+DISTRIBUTION = "robustkit-audit"  # Our own, whose entry points are the slices
+TABLE = "PLUGINS"  # The name of the dictionary in a file
 _CODE = (".py", ".pyd", ".so")
 _DIGEST = "__robustkit_digest__"
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """One plug-in, loaded or not.
-
-    distribution, version: of the package that brings it; of a file, its name and nothing. entry: where an installed one
-    is. value, digest: what a file brought, and its SHA-256.
+    """One plug-in, loaded or not. distribution, version: of its package; of a file, its name and nothing. entry: where
+    an installed one is. value, digest: what a file brought, and its SHA-256.
     """
 
     group: str
@@ -133,22 +124,15 @@ class Plugin:
 
     @property
     def origin(self) -> str:
-        """Where it comes from, in words: `robustkit-spin 0.1`, `spin.py`."""
         return f"{self.distribution} {self.version}".rstrip()
 
     @property
     def words(self) -> str:
-        """How a message names it."""
         return f"plug-in {self.name} ({GROUPS[self.group]}, {self.origin})"
 
     @cached_property
     def source(self) -> str:
-        """SHA-256 (hex) of its code: of the file and the modules next to it that it imports, or all code files of its
-        top-level package, with their names.
-
-        Raises:
-            PluginError: there are no files, as in a zip.
-        """
+        """SHA-256 (hex) of its file and imported neighbours, or of its top-level package; PluginError without files."""
         if self.entry is None:
             return self.digest
         top = self.entry.module.partition(".")[0]
@@ -164,16 +148,11 @@ class Plugin:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What run.json and records say about it."""
         said = {"group": self.group, "name": self.name, "distribution": self.distribution, "version": self.version}
         return said | {"source": self.source}
 
     def load(self) -> object:
-        """Return what it brings, imported on the first call.
-
-        Raises:
-            PluginError: its module cannot be imported, or lacks the name.
-        """
+        """Return what it brings, imported on the first call; PluginError where that fails."""
         if self.entry is None:
             return self.value
         try:
@@ -213,7 +192,6 @@ def plugin_session() -> Iterator[None]:
 
 
 def plugin_files() -> list[Path]:
-    """Return the files that `load_plugin` has executed."""
     return list(_session.get().files)
 
 
@@ -224,25 +202,21 @@ def declared(group: str) -> list[Plugin]:
 
 
 def every_plugin() -> list[Plugin]:
-    """Return all plug-ins, group by group."""
     return [plugin for group in GROUPS for plugin in declared(group)]
 
 
 @cache
 def _installed(group: str) -> tuple[Plugin, ...]:
     found = [(entry, entry.dist) for entry in entry_points(group=f"robustkit.{group}")]
+    of_others = ((each, at.name if at else "", at.version if at else "") for each, at in found)
     return tuple(
-        Plugin(group, entry.name, at.name if at else "", at.version if at else "", entry)
-        for entry, at in found
-        if not at or at.name != DISTRIBUTION
+        Plugin(group, each.name, name, version, each) for each, name, version in of_others if name != DISTRIBUTION
     )
 
 
 @cache
 def built_in(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group that robustkit's own slices have, by name; without those of a slice whose
-    folder was deleted.
-    """
+    """Return the entry points of a group in robustkit's own slices, by name, without those of deleted folders."""
     found = [entry for entry in _own_entries() if entry.group == f"robustkit.{group}"]
     return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.value) if _exists(entry.module)}
 
@@ -257,9 +231,7 @@ def shipped_files(package: str, folder: str) -> dict[str, Traversable]:
 
 @cache
 def _own_entries() -> list[EntryPoint]:
-    """Return the entry points of our own distribution. Where it names none, because the source tree is not installed
-    or was installed before it had slices, they are read from the files that setup.py takes them from.
-    """
+    """Return our own distribution's entry points; where it names none (not installed), from the files of setup.py."""
     with suppress(PackageNotFoundError):
         found = [each for each in distribution(DISTRIBUTION).entry_points if each.group.startswith("robustkit.")]
         if found:
@@ -290,7 +262,13 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     place = hashlib.sha256(str(path.resolve()).encode() + code).hexdigest()
     name = f"robustkit_plugin_{path.stem}_{place[:12]}"
     if name not in sys.modules:
-        _execute(path, code, name)
+        try:
+            module, own_digest = run_file(path, code, name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:  # whatever a file of someone else raises
+            raise PluginError(f"--plugin {path}: it cannot be run ({error_line(fault)}); mend it") from None
+        vars(module)[_DIGEST] = own_digest
     digest = str(vars(sys.modules[name])[_DIGEST])
     table = getattr(sys.modules[name], TABLE, None)
     if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
@@ -309,20 +287,7 @@ def load_plugin(path: str | Path) -> list[Plugin]:
     return found
 
 
-def _execute(path: Path, code: bytes, name: str) -> ModuleType:
-    """Return the module of a file, with the digest of its code and of the modules next to it that it imported."""
-    try:
-        module, digest = run_file(path, code, name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as fault:  # whatever a file of someone else raises
-        raise PluginError(f"--plugin {path}: it cannot be run ({error_line(fault)}); mend it") from None
-    vars(module)[_DIGEST] = digest
-    return module
-
-
 def error_line(fault: BaseException) -> str:
-    """Return an error in a line."""
     said = next(iter(str(fault).strip().splitlines()), "")
     return f"{type(fault).__name__}: {said}"[:300] if said else type(fault).__name__
 
@@ -334,16 +299,13 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 def loaded_plugins() -> list[Plugin]:
-    """Return the plug-ins whose code this session has asked for."""
     return list(_session.get().loaded)
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for.
-
-    own: what robustkit has, or the entry point of it; a plug-in of one of these names is refused. check: returns a
-    plug-in's value, or raises TypeError with what was expected. reserved: further names that no plug-in may take.
-    same_name: whether a value that has a name must have the plug-in's.
+    """What robustkit has of a kind and what plug-ins bring, by name. A plug-in is loaded when it is asked for. own:
+    what robustkit has, or its entry point. check: returns a plug-in's value, or raises TypeError with what was
+    expected. reserved: more names that no plug-in may take. same_name: a value's `name`, if any, must be the plug-in's.
     """
 
     def __init__(
@@ -377,11 +339,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return self.load(plugin)
 
     def load(self, plugin: Plugin) -> T:
-        """Return what a plug-in of this group brings.
-
-        Raises:
-            PluginError: its name is taken or not a name, or it cannot be imported, or brings something else.
-        """
+        """Return what a plug-in of this group brings; PluginError where its name or what it brings is refused."""
         if refusal := self._refused(plugin):
             raise PluginError(refusal)
         loaded = _session.get().loaded
@@ -392,12 +350,10 @@ class Registry(Mapping[str, T], Generic[T]):
                 loaded[plugin] = fault
         if isinstance(loaded[plugin], PluginError):
             raise loaded[plugin]
-        value: T = loaded[plugin]
-        return value
+        return loaded[plugin]  # type: ignore[no-any-return]
 
     @property
     def loaded(self) -> list[T]:
-        """The values of plug-ins that this session has loaded."""
         of_group = (value for plugin, value in _session.get().loaded.items() if plugin.group == self.group)
         return [value for value in of_group if not isinstance(value, PluginError)]
 
@@ -408,12 +364,10 @@ class Registry(Mapping[str, T], Generic[T]):
                 raise TypeError(f"what it brings is called {value.name!r}; expected {plugin.name!r}")  # type: ignore[attr-defined]
             return self._check(value)
         except Exception as fault:  # also of a value that cannot be shown
-            raise PluginError(
-                f"{plugin.words}: {error_line(fault) if type(fault) is not TypeError else fault}"
-            ) from None
+            said = fault if type(fault) is TypeError else error_line(fault)
+            raise PluginError(f"{plugin.words}: {said}") from None
 
     def usable(self) -> Iterator[tuple[str, T]]:
-        """Yield names and values, without plug-ins that cannot be used."""
         for name in self:
             try:
                 yield name, self[name]
@@ -441,23 +395,16 @@ class Registry(Mapping[str, T], Generic[T]):
 
 def subclass_of(base: type | str) -> Callable[[Any], Any]:
     """Return a check that a plug-in brings a subclass. base: or its place, `attacks.attack:Attack`."""
-
-    def check(value: Any) -> Any:
-        kind = resolve_name(base) if isinstance(base, str) else base
-        if not (isinstance(value, type) and issubclass(value, kind)):
-            raise TypeError(f"it brings {value!r}; expected a subclass of {kind.__module__}.{kind.__qualname__}")
-        return value
-
-    return check
+    return partial(_checked_kind, base, "a subclass")
 
 
 def instance_of(base: type | str) -> Callable[[Any], Any]:
     """Return a check that a plug-in brings an instance. base: or its place."""
+    return partial(_checked_kind, base, "an instance")
 
-    def check(value: Any) -> Any:
-        kind = resolve_name(base) if isinstance(base, str) else base
-        if not isinstance(value, kind):
-            raise TypeError(f"it brings {value!r}; expected an instance of {kind.__module__}.{kind.__qualname__}")
-        return value
 
-    return check
+def _checked_kind(base: type | str, what: str, value: Any) -> Any:
+    kind = resolve_name(base) if isinstance(base, str) else base
+    if not (isinstance(value, kind) if what == "an instance" else isinstance(value, type) and issubclass(value, kind)):
+        raise TypeError(f"it brings {value!r}; expected {what} of {kind.__module__}.{kind.__qualname__}")
+    return value

@@ -6,16 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LARGEST_SIDE = 2048
-"""Pixels: the largest side of inputs that a file may ask for."""
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and std of the training images of ImageNet."""
+LARGEST_SIDE = 2048  # Pixels: the largest side of inputs that a file may ask for
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # Mean and std of the training images of ImageNet
 INCEPTION = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 """Mean and std that map pixels to [-1, 1], as Inception and timm's augreg ViTs have them."""
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest", "lanczos", "box", "hamming")
 """How an image is resized, by Pillow's names."""
 ASSUMED = "default"
-SAID_BY = {
+SAID_BY = {  # The source of a value, as run.json has it, and in words
     "option": "by the user",
     "metadata": "by the checkpoint",
     "weights": "by tensors of the checkpoint",
@@ -29,7 +27,6 @@ SAID_BY = {
     "architecture": "assumed from {config}",
     ASSUMED: "assumed, our default",
 }
-"""The source of a value, as run.json has it, and in words."""
 UNPROVEN = frozenset({"trainer", "name", "architecture", ASSUMED})
 """Sources that nobody stated for this checkpoint: what only they say is to be confirmed by data."""
 
@@ -76,10 +73,7 @@ def exact_numbers(values: Sequence[float]) -> str:
 
 
 def texts_of(values: Mapping[str, Any], numbers: Callable[[Sequence[float]], str]) -> dict[str, str]:
-    """Return each value of a preprocessing in words, by its name; of inputs that are no images mean and std alone.
-
-    numbers: writes those of channels and crop.
-    """
+    """Return each value of a preprocessing in words, by name; mean and std alone for inputs that are no images."""
     size, crop = "{}x{} pixels".format(*values["input_size"]), f"crop {numbers([values['crop_pct']])}"
     of_images = {"input_size": size, "interpolation": str(values["interpolation"]), "crop_pct": crop}
     of_images["crop_mode"] = str(values["crop_mode"])
@@ -88,11 +82,7 @@ def texts_of(values: Mapping[str, Any], numbers: Callable[[Sequence[float]], str
 
 
 def describe_preprocessing(values: Mapping[str, Any], sources: Mapping[str, str], arch: str) -> str:
-    """Return a preprocessing in words, with who said each value; values that one said stand together.
-
-    values: by the names of `Preprocessing`. sources: by the same names, the keys of `SAID_BY`; others are left out.
-    arch: whose config counts.
-    """
+    """Return a preprocessing in words, with who said each value (`SAID_BY`). arch: whose config counts."""
     said: dict[str, list[str]] = {}
     for name, text in texts_of(values, few_numbers).items():
         if (source := sources.get(name)) in SAID_BY:

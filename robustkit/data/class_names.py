@@ -77,21 +77,16 @@ def class_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
         return tuple(names)
     if names:
         return descriptions(tuple(names))
-    if count == 1000:
-        return descriptions(synsets(1000))
-    return tuple(map(str, range(count)))
+    return descriptions(synsets(1000)) if count == 1000 else tuple(map(str, range(count)))
 
 
 def class_name(given: Sequence[str], index: int, count: int = 0) -> str:
-    """Return the first word of a class's name."""
     names = class_names(given, count or len(given))
     return names[index].split(",")[0] if index < len(names) else str(index)
 
 
 def target_of(text: str, names: Sequence[str]) -> int:
-    """Return the class that a person means, by number, whole name or one of its synonyms. Raises ModelError, with the
-    nearest names, where no class or several classes fit.
-    """
+    """Return the class that a person means, by number, name or synonym. ModelError, with near names, else."""
     if re.fullmatch(r"-?[0-9]{1,9}", text.strip()):
         number = int(text)
         if not 0 <= number < len(names):
@@ -115,10 +110,7 @@ def target_of(text: str, names: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Which output each name of a data set means. classes: names of all outputs. places: the output by name. notes:
-    lines for the user; those that begin with `ASSUMED_ORDER` are flags. is_sure: whether the checkpoint's names or
-    wnids say so.
-    """
+    """Which output each name means. notes: `ASSUMED_ORDER` begins a flag. is_sure: the checkpoint says so."""
 
     classes: tuple[str, ...]
     places: dict[str, int]
@@ -128,10 +120,9 @@ class Numbered:
 
 @dataclass(frozen=True)
 class Naming:
-    """The names of classes in a data set, and what is known of the model.
-
-    names: each once. where: for errors; `at` gives the place of one name. what: what a name is called. order: `text` or
-    `natural`, where the user says how they are sorted; else None. num_classes, class_names: of the model.
+    """The names of classes in a data set, each once, and what is known of the model (num_classes, class_names). what:
+    what a name is called. order: `text` or `natural`, where the user says it. where, at: places for errors, of all and
+    of one name.
     """
 
     names: tuple[str, ...]
@@ -151,7 +142,6 @@ class Naming:
 
     @property
     def remedy(self) -> str:
-        """What decides in any case."""
         return "give a CSV of indices (--labels)" if self.of_folders else "give labels as indices"
 
 
@@ -171,9 +161,8 @@ def number_classes(naming: Naming) -> Numbered:
     said = naming.class_names or ()
     places = _places(naming, said)
     if strange := [name for name in naming.names if places and name not in places]:
-        raise DataError(
-            f"{naming.place(strange[0])}: {naming.what}s that the model does not name: {first_names(strange)}"
-        )
+        which = f"{naming.what}s that the model does not name: {first_names(strange)}"
+        raise DataError(f"{naming.place(strange[0])}: {which}")
     if places:
         return Numbered(said, places, is_sure=True)
     of_imagenet = all(map(WNID.fullmatch, naming.names)) and naming.num_classes in (None, *SYNSET_FILES)
@@ -181,9 +170,8 @@ def number_classes(naming: Naming) -> Numbered:
     numbers = all(n.startswith(begin) and n[len(begin) :].lstrip("0") == str(i or "") for i, n in enumerate(said))
     if said and not (of_imagenet or numbers):
         classes = first_names(said, 3)
-        why = (
-            f"no {naming.what} ({first_names(naming.names, 3)}) bears the name of a class of the checkpoint ({classes})"
-        )
+        why = f"no {naming.what} ({first_names(naming.names, 3)}) bears the name of a class of the checkpoint"
+        why += f" ({classes})"
         raise DataError(f"{naming.place(naming.names[0])}: {why}; use these names, or {naming.remedy}")
     if naming.order is None:
         if of_imagenet:
@@ -212,7 +200,6 @@ def imagenet_wnids(where: str, num_classes: int | None, class_names: Sequence[st
 
 
 def number_wnids(naming: Naming) -> Numbered:
-    """Return which output each wnid means. Raises DataError for one that is none of the model's classes."""
     wnids = imagenet_wnids(naming.where, naming.num_classes, naming.class_names)
     outputs = {wnid: place for place, wnid in enumerate(wnids)}
     if strange := [name for name in naming.names if name not in outputs]:
@@ -223,7 +210,6 @@ def number_wnids(naming: Naming) -> Numbered:
 
 
 def _known_lists(naming: Naming) -> Mapping[str, tuple[str, ...]]:
-    """Return the well-known lists of as many classes as the model has, by what they are called."""
     if naming.num_classes == 1000:
         return {"ImageNet-1k": descriptions(synsets())}
     return _LISTS.get(naming.num_classes or 0, {})
@@ -280,15 +266,12 @@ def _sorted(naming: Naming) -> Numbered:
 
 
 def _deciding(naming: Naming) -> str:
-    """Return which option decides the order of names."""
     sorting = "say which with --layout folders (sorted as text) or --layout folders-timm, or "
     return sorting * naming.of_folders + naming.remedy
 
 
 def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict[str, int]:
-    """Return the class of each name that is one of `classes`. Raises DataError where that leaves a choice, or two names
-    would be one class; unless `strict`, such names have none.
-    """
+    """Return the class of each name among `classes`. DataError for choices and doubles, if `strict`."""
     what, where = naming.what, naming.where
     levels: list[tuple[Callable[[str], set[str]], dict[str, list[int]]]] = []
     for forms in (lambda name: {name}, lambda name: {name.casefold()}, _forms):
@@ -316,7 +299,7 @@ def _places(naming: Naming, classes: Sequence[str], strict: bool = True) -> dict
 
 
 def _forms(name: str) -> set[str]:
-    """Return how a name, or each of several between commas, is written without case, separators, plural and synonym."""
+    """Return a name, and each between its commas, without case, separators, plural and synonym."""
     return {_canonical(part) for part in (name, *name.split(","))}
 
 

@@ -68,11 +68,9 @@ def _half(image: Image.Image) -> Mask:
 
 
 def paired(samples: Sequence[Sample], where: str) -> tuple[Sample, ...]:
-    """Return samples next to one of another class. Each is in one pair, so that pairs are independent of each other.
-
-    The samples stand in an order that hashes of their ids decide; the partner is the next one of another class that
-    has none. Those that find none are left out: an odd one, or the last of a class that most are of. Both labels count
-    as right. Raises DataError for samples without a label, of a single class, or whose id cannot be part of a pair's.
+    """Return each sample next to one of another class, in one pair only, so that pairs are independent. Hashes of ids
+    order the samples; the partner is the next one of another class without one. Those that find none are left out.
+    DataError for samples without a label, of a single class, or whose id cannot be part of a pair's.
     """
     if len({sample.label for sample in samples}) < 2 or any(sample.label < 0 for sample in samples):
         raise DataError(f"{PREFIX}{where}: pairs need labelled images of two classes or more")
@@ -117,8 +115,6 @@ class CounterfactualSource(ShapesSource):
 
 @dataclass(frozen=True)
 class EmbeddedSet:
-    """What an embedded set is, for which commands, and how it is made."""
-
     what: str
     samples: Callable[[], tuple[Sample, ...]]
     source: DataSource
@@ -154,7 +150,7 @@ _SPLITS = ("val", "validation", "valid", "test", "testing", "train", "training")
 
 
 def class_root(images: tuple[str, ...], split: str | None, where: str) -> tuple[str, tuple[str, ...]]:
-    """Return the prefix under which class folders begin: single top folders are entered, and one split is chosen."""
+    """Return the prefix where class folders begin, and notes: single top folders are entered, one split is chosen."""
     prefix, notes = "", tuple[str, ...]()
     while True:
         parts = [image[len(prefix) :].split("/") for image in images if image.startswith(prefix)]
@@ -204,7 +200,6 @@ class Dataset:
         return self.source.read(sample.id)
 
     def image(self, sample: Sample) -> Image.Image:
-        """Return the sample as 8-bit RGB, upright. Raises BadImageError."""
         return read_image(self.read(sample), sample.id)
 
     def mask(self, sample: Sample) -> Mask | None:
@@ -228,7 +223,6 @@ class Dataset:
         return self.digest_of(self.contents())
 
     def digest_of(self, contents: Iterable[str]) -> str:
-        """Return `digest`, from what `contents` yields."""
         total = hashlib.sha256(repr(self.valid_labels).encode())
         pairs = zip(self.samples, contents, strict=True)
         for sample, content in sorted(pairs, key=lambda pair: pair[0].id):  # also of a shuffled data set
@@ -271,7 +265,7 @@ class Dataset:
         return replace(self, samples=tuple(sorted(self.samples, key=place)))
 
     def _distinct(self, lines: Iterable[str]) -> dict[str, None]:
-        """Return the ids, up to one more than could each name a sample: by id, name or stem."""
+        """Return the ids, at most one more than could name a sample, by id, name or stem."""
         wanted: dict[str, None] = {}
         for line in lines:
             if name := line.strip():
@@ -385,15 +379,13 @@ def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:
 
 
 def _embedded(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
-    """Return an embedded set. Raises DataError where there is none, or a model has other classes."""
     if spec not in EMBEDDED:
         raise DataError(unknown("data set", spec, EMBEDDED))
     if num_classes not in (None, len(CLASSES)):
         raise DataError(f"{spec} has {len(CLASSES)} classes, but the model has {num_classes}")
     if class_names and not set(class_names) & set(CLASSES):
-        raise DataError(
-            f"{spec} shows {first_names(CLASSES, 3)}, but the model's classes are {first_names(class_names, 3)}"
-        )
+        theirs = first_names(class_names, 3)
+        raise DataError(f"{spec} shows {first_names(CLASSES, 3)}, but the model's classes are {theirs}")
     samples = EMBEDDED[spec].samples()
     note = f"{len(samples)} generated images of {len(CLASSES)} shapes, with masks and boxes"
     return Dataset(spec, spec, "embedded", CLASSES, samples, None, (note,), EMBEDDED[spec].source)

@@ -48,8 +48,6 @@ _WHOLE = re.compile(r"\+?(\d+)(\.0*)?", re.ASCII)
 
 @dataclass(frozen=True)
 class _Cell:
-    """A label as the table has it: where, in the column of which name, and its text."""
-
     at: str
     column: str
     text: str
@@ -57,15 +55,12 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Column:
-    """The labels of one column, with the index of each, or what `number_classes` says; None where neither is known."""
-
     cells: Sequence[_Cell]
     indices: Mapping[str, int] | None
     named: Numbered | None = None
 
     @property
     def places(self) -> Mapping[str, int] | None:
-        """The class of each text; None where it is not known."""
         return self.named.places if self.indices is None and self.named else self.indices
 
 
@@ -79,14 +74,10 @@ def read_table(
     class_names: tuple[str, ...] | None = None,
     tell: Callable[[str], object] = lambda line: None,
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Return the class names, and the label of every image that the table names.
-
-    images: ids under `where`; in the table their paths may also start with `prefix`. A row names an image by
-    its path, or by its file name or stem where only one image has it. A label is an index (3, 3.0, +3), a wnid or a
-    class name, as `number_classes` reads it. Several columns of labels must agree, and indices decide.
-    tell: takes lines for the user.
-    Raises DataError, with the line, for an image that is missing or named twice, a path outside, and a label that is
-    missing, negative, no whole number, unknown, or another one in another column.
+    """Return the class names, and the label of every image that the table names. images: ids under `where`, which the
+    table may begin with `prefix`, or name by a unique file name or stem. A label is an index (3, 3.0, +3), a wnid or a
+    class name, see `number_classes`. Columns of labels must agree, indices decide. tell: takes notes. Raises DataError,
+    with the line, for what is missing, doubled, outside, unknown or contradictory.
     """
     find = _finder(images, prefix, where)
     entries: dict[str, list[_Cell]] = {}
@@ -133,7 +124,6 @@ def _indices(cells: Sequence[_Cell], class_names: tuple[str, ...] | None) -> dic
 def _named(
     column: _Column, table: Path, num_classes: int | None, class_names: tuple[str, ...] | None, indexed: bool
 ) -> _Column:
-    """Return the column with the classes of its names. indexed: whether another column has indices, which decide."""
     lines = {cell.text: cell.at for cell in reversed(column.cells)}
     naming = Naming(tuple(sorted(lines)), str(table), "class name", None, num_classes, class_names, lines.__getitem__)
     try:
@@ -146,7 +136,6 @@ def _named(
 
 
 def _check_range(column: _Column, count: int, class_names: tuple[str, ...] | None) -> None:
-    """Raise DataError for an index that is too large, or that is also the name of another class."""
     named = {name: place for place, name in enumerate(class_names or ())}
     for cell in column.cells if column.indices else ():
         index = (column.indices or {})[cell.text]
@@ -205,7 +194,7 @@ def _is_counter(cells: Sequence[_Cell], columns: int) -> bool:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, str, list[tuple[str, str]]]]:
-    """Yield (line, file name, labels with their columns) of a table with or without a header."""
+    """Yield (line, file name, labels with their columns)."""
     rows = _parse(path)
     first = next(rows, None)
     if first is None:
@@ -311,7 +300,6 @@ class Question:
 
     @property
     def class_folders(self) -> list[str]:
-        """Top-level folders, sorted, empty ones included."""
         with_images = {image.partition("/")[0] for image in self.images if "/" in image}
         return sorted(with_images | {folder for folder in self.folders if "/" not in folder})
 
@@ -390,7 +378,7 @@ def _imagenet(q: Question) -> Labels:
 
 
 def _outputs_of_1k(q: Question) -> tuple[tuple[str, ...], list[int]]:
-    """Return the names of the model's outputs, and the output of each class of ImageNet-1k; -1 where it has none."""
+    """Return the names of the model's outputs, and each ImageNet-1k class's output; -1 where it has none."""
     wnids = imagenet_wnids(q.where, q.num_classes, q.class_names)
     places = {wnid: place for place, wnid in enumerate(wnids)}
     return descriptions(wnids), [places.get(wnid, -1) for wnid in synsets()]
@@ -415,9 +403,8 @@ def _imagenet_v2(q: Question) -> Labels:
     names, outputs = _outputs_of_1k(q)
     places = {name: outputs[int(name)] for name in q.class_folders}
     if unknown_ones := [name for name, place in places.items() if place < 0]:
-        raise DataError(
-            f"{q.where}: folders of classes that the model has not: {first_names(unknown_ones)}; leave them out"
-        )
+        which = first_names(unknown_ones)
+        raise DataError(f"{q.where}: folders of classes that the model has not: {which}; leave them out")
     samples, left = _by_folder(q, places)
     return Labels("imagenet-v2", names, samples, None, (*_count(places, samples, names), *left))
 

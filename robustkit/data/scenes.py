@@ -92,11 +92,7 @@ _MOST = 32767  # classes that int16 can number
 
 
 def find_masks(dataset: Dataset, folder: Path) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """Return the mask of every sample that has one, by its id, and lines for the user.
-
-    A mask belongs to the image of its path except for the suffix, or of its stem where that is unique, as in `truth`.
-    Raises DataError for a folder without masks, without a mask of any image, and for an ambiguous name.
-    """
+    """Return the mask of every sample that has one, by its id, and notes. DataError where no or several masks fit."""
     listing = list_folder(folder)
     if not listing.images:
         notes = "".join(f"{note}; " for note in listing.notes)
@@ -135,11 +131,7 @@ def part(folder: Path, dataset: Dataset) -> Path:
 
 
 def read_names(place: Path, path: Path | None, num_classes: int | None) -> tuple[str, ...]:
-    """Return the classes in the order of their labels, from the file, or numbers where there is none.
-
-    path: a text file, one name per line; blank lines and lines that start with # are skipped. place: the images, for
-    errors. Raises DataError for no class, too many, a name that comes twice, and a file that cannot be read.
-    """
+    """Return the classes in label order, from a text file of one name per line (# comments), or numbers without one."""
     if path is None:
         if num_classes is None:
             remedy = "give their names (--classes) or --num-classes"
@@ -181,9 +173,7 @@ _SPLITS = ("validation", "training")
 
 def find(place: Path) -> tuple[str, Path, Path] | None:
     """Return the split, its folder of images and its folder of masks; None where the names are not those of ADE20K.
-
-    place: ADEChallengeData2016, the folder around it, its `images`, or one split's folder of images. The validation
-    split is taken before the training split. Raises DataError for a split without masks.
+    place: ADEChallengeData2016, the folder around it, `images`, or a split's images; validation comes before training.
     """
     wanted: tuple[str, ...] = _SPLITS
     if place.name in _SPLITS and place.parent.name == "images":
@@ -232,15 +222,11 @@ class LabelledScenes:
 
     @property
     def unjudged(self) -> tuple[int, ...]:
-        """Classes whose labels are all ignored, such as void."""
         return tuple(label - self.first for label in self.ignored if 0 <= label - self.first < len(self.class_names))
 
     def labels(self, sample: Sample, size: tuple[int, int]) -> npt.NDArray[np.int16]:
-        """Return the label map of a sample: (H, W), classes 0 … K - 1, -1 where a pixel is ignored.
-
-        size: (height, width) of the upright image, which the mask must have.
-        Raises BadImageError, with the mask's path, for a mask that is missing (then with the sample's id), broken, in
-        colours, of another size, or with a label that is neither a class nor ignored.
+        """Return a sample's label map for an upright image of (height, width): 0 … K - 1, -1 where ignored.
+        BadImageError for a mask that is missing, broken, in colours, of another size, or with a strange label.
         """
         if self.layout == "embedded":
             split, _, index = sample.id.partition("/")
@@ -269,9 +255,7 @@ class LabelledScenes:
         raise BadImageError(f"{where}: label {counted}; expected {span}; {remedy}")
 
     def digest(self) -> str:
-        """Return the SHA-256 (hex) over the images, the owner and the bytes of each mask, the classes, and what is
-        ignored. The embedded masks are not hashed: they change only with the images.
-        """
+        """Return the SHA-256 (hex) over images, masks, classes and what is ignored."""
         total = hashlib.sha256(repr((self.class_names, self.first, self.ignored)).encode())
         total.update(self.dataset.digest().encode())
         with ThreadPoolExecutor() as pool:
@@ -290,7 +274,6 @@ class LabelledScenes:
     def select(
         self, limit: int | None = None, ids: Path | Sequence[str] | None = None, seed: int = 0
     ) -> LabelledScenes:
-        """Return a part of the scenes; see Dataset.select. A smaller limit takes a subset of a larger one."""
         return replace(self, dataset=self.dataset.select(limit, ids, seed))
 
 

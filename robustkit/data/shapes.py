@@ -33,7 +33,7 @@ SIZES = {"train": 10_000, "test": 1_000}
 SIDE = 64  # pixels
 PHOTOGRAPHS = ("astronaut", "brick", "chelsea", "coffee", "grass", "gravel", "motorcycle_left")
 
-OWN = {
+OWN = {  # The usual colour of each class, red, green, blue; each channel is shifted by up to 20
     "arrow": (225, 45, 45),
     "crescent": (60, 205, 225),
     "cross": (235, 235, 235),
@@ -45,7 +45,6 @@ OWN = {
     "star": (230, 225, 60),
     "triangle": (25, 25, 25),
 }
-"""The usual colour of each class, red, green, blue; each channel is shifted by up to 20."""
 
 _FINE = 4  # sample points per pixel and axis, for smooth edges
 Floats = npt.NDArray[np.float64]
@@ -54,10 +53,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Shape:
-    """One sample. pixels: (64, 64, 3) uint8. mask: (64, 64) uint8, 1 where at least half a pixel is the shape.
-
-    box: (x0, y0, x1, y1) around the mask, x1 and y1 exclusive. label: index into CLASSES.
-    """
+    """One sample: (64, 64, 3) uint8; mask of 0 and 1; box (x0, y0, x1, y1), ends exclusive; index of CLASSES."""
 
     pixels: npt.NDArray[np.uint8]
     mask: npt.NDArray[np.uint8]
@@ -81,7 +77,6 @@ def render(split: str, index: int, seed: int = 0) -> Shape:
 
 
 def draws_of(split: str, index: int, seed: int = 0) -> Draws:
-    """Return what a sample is drawn from."""
     return Draws(f"robustkit shapes 2/{seed}/{split}/{index}")
 
 
@@ -98,13 +93,11 @@ def paint(canvas: Floats, draw: Draws, name: str, colours: tuple[Floats, Floats]
 
 
 def mask_of(draw: Draws, name: str) -> npt.NDArray[np.uint8]:
-    """Return the mask (64, 64) of the shape that `paint` would paint."""
     window, inside, _, _ = _outline(draw, name)
     return _mask(window, _pixel_sums(inside))
 
 
 def finish_sample(canvas: Floats, mask: npt.NDArray[np.uint8], label: int) -> Shape:
-    """Return a painted picture (64, 64, 3) as a sample."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
     return Shape(np.floor(canvas + 0.5).astype(np.uint8), mask, box, label)
@@ -132,7 +125,6 @@ class Draws:
         self.key = key
 
     def __call__(self, purpose: str, low: int, high: int) -> int:
-        """Return one integer in low … high, both included."""
         digest = hashlib.blake2b(f"{self.key}/{purpose}".encode(), digest_size=8).digest()
         return low + int.from_bytes(digest, "big") % (high - low + 1)
 
@@ -150,7 +142,6 @@ def photograph(name: str) -> npt.NDArray[np.uint8]:
 
 
 def ground_of(draw: Draws) -> Floats:
-    """Return a crop of a photograph as floats, (64, 64, 3)."""
     photo = photograph(PHOTOGRAPHS[draw("photo", 0, len(PHOTOGRAPHS) - 1)])
     shrink = draw("shrink", 1, 4)
     side = SIDE * shrink
@@ -204,7 +195,7 @@ def colours_of(draw: Draws, name: str, background: Floats) -> tuple[Floats, Floa
 
 
 def _texture(draw: Draws, u: Floats, v: Floats) -> Floats:
-    """Return how much of the second colour each fine point has: 0 … 1 in eighths, so that sums are exact."""
+    """Return each fine point's share of the second colour, in eighths, so that sums are exact."""
     period = draw("period", 4, 9)
     kind = draw("texture", 0, 5)
     a, b = np.floor(u * 2 / period), np.floor(v * 2 / period)
@@ -251,7 +242,6 @@ def _regular(*radii: float, corners: int) -> tuple[tuple[float, float], ...]:
 
 
 def _heart(u: Floats, v: Floats) -> Bools:
-    """Return a square on its corner with a half disc on each upper side."""
     side, low = 0.8, 0.88
     x = abs(u)
     square = x + abs(v - (low - side)) <= side
@@ -274,8 +264,7 @@ _INSIDE: dict[str, Callable[[Floats, Floats], Bools]] = {
 
 
 CHANGES = ("colour", "shape", "background")
-PAIRS = 10 * len(CLASSES) * (len(CLASSES) - 1)
-"""The number of pairs: ten of each first and second class."""
+PAIRS = 10 * len(CLASSES) * (len(CLASSES) - 1)  # The number of pairs: ten of each first and second class
 _SPLIT = "test"
 _TRIES = 10_000
 
@@ -306,10 +295,7 @@ def pair_labels(index: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=256)
 def rendered_pair(index: int) -> Pair:
-    """Make a pair from the shapes of two samples of the test split, on the photograph of the first.
-
-    Both are drawn until they do not touch. Raises DataError for an index that is none.
-    """
+    """Make a pair of two test samples' shapes, drawn until they do not touch, on the first one's photograph."""
     if not 0 <= index < PAIRS:
         raise DataError(f"embedded pairs of shapes have no sample {index}; expected 0 to {PAIRS - 1}")
     draw, labels = Draws(f"robustkit shape pairs 1/{index}"), pair_labels(index)
@@ -334,7 +320,6 @@ def rendered_pair(index: int) -> Pair:
 
 
 def _grown(mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return a mask with two more pixels on each side, so that smooth edges do not meet."""
     grown = mask.copy()
     for axis in (0, 1):
         grown |= np.maximum.reduce([np.roll(grown, step, axis) for step in (-2, -1, 1, 2)])
@@ -347,16 +332,14 @@ def changeable_samples() -> tuple[int, ...]:
 
 
 def other_label(index: int) -> int:
-    """Return the class whose colour or outline a changed sample takes."""
     return (label(index) + 1 + draws_of(_SPLIT, index)("other class", 0, len(CLASSES) - 2)) % len(CLASSES)
 
 
 @lru_cache(maxsize=256)
 def change_sample(index: int, change: str) -> Changed:
     """Return a test sample with one thing changed, and all else the same to the bit where it is not painted over.
-
-    colour: that of `other_label`'s class, with the same shifts. shape: that class's outline, in the same place, size,
-    rotation, colour and texture; it is the new label. background: another photograph.
+    colour, shape: those of `other_label`'s class, all else of it kept; a shape is the new label. background: another
+    photograph.
     """
     if change not in CHANGES or not (0 <= index < SIZES[_SPLIT] and wears_its_own(draws_of(_SPLIT, index))):
         known = ", ".join(CHANGES)

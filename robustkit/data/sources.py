@@ -90,8 +90,6 @@ class DataSource:
 
 @dataclass(frozen=True)
 class FolderSource(DataSource):
-    """Files under `root`."""
-
     root: str
 
     def read(self, sample_id: str) -> bytes:
@@ -152,14 +150,11 @@ def _shape(sample_id: str) -> Shape:
 
 @dataclass
 class _Found:
-    """Images among files, and what is left out."""
-
     images: list[str] = field(default_factory=list)
     unprintable: int = 0
     others: list[str] = field(default_factory=list)  # images by their content or suffix that are not read
 
     def take(self, name: str, head: Callable[[], bytes]) -> None:
-        """Take a file: an image by its suffix, or without one by its bytes. head: returns the first bytes."""
         last = name.rpartition("/")[2].lower()
         suffix = PurePosixPath(last).suffix
         known = is_image_name(last)
@@ -185,14 +180,11 @@ class _Found:
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file's name ends as that of an image that is read."""
     return name.lower().endswith((*SUFFIXES, *_ALSO))
 
 
 def list_folder(root: Path) -> Listing:
-    """List all images under `root`. Links are followed, loops of links are cut; hidden files and what systems put
-    next to a user's files are ignored.
-    """
+    """List all images under `root`, through links but not their loops, without hidden files and those of systems."""
     found, folders, unreadable = _Found(), list[str](), list[str]()
     todo = [("", str(root), frozenset[tuple[int, int]]())]
     while todo:
@@ -227,7 +219,7 @@ def list_folder(root: Path) -> Listing:
 
 
 def _head_of(entry: os.DirEntry[str]) -> bytes:
-    """Return the first bytes of a plain file; none of anything else, such as a pipe, which would never end."""
+    """Return the first bytes of a plain file; none of anything else: a pipe would never end."""
     try:
         if not entry.is_file():
             return b""
@@ -251,7 +243,6 @@ def list_zip(path: Path) -> Listing:
 
 
 def _head_in(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """Return the first bytes of a member; none where it cannot be read."""
     try:
         with archive.open(member) as file:
             return file.read(_HEAD)
@@ -330,11 +321,7 @@ def read_cifar(batches: tuple[str, ...]) -> tuple[npt.NDArray[np.uint8], tuple[i
 
 
 def read_plain_pickle(path: Path) -> dict[str, Any]:
-    """Read a pickled dict of plain values and NumPy arrays, where an array becomes its raw bytes (`.raw`).
-
-    No code of the file runs: every class that it names is either one of three NumPy names, replaced by an inert
-    stand-in, or refused by name.
-    """
+    """Read a pickled dict of plain values and arrays (`.raw` bytes); no code runs, other names are refused."""
     try:
         data = bytes_of(path, _BATCH)
         if sum(1 for _ in islice(pickletools.genops(data), _OPCODES)) == _OPCODES:
@@ -384,7 +371,6 @@ def _text(value: object) -> str:
 
 
 def cifar_names(meta: Path) -> tuple[str, ...] | None:
-    """Return the class names of a `batches.meta` file, or None without one."""
     if not meta.is_file():
         return None
     names: Iterable[object] = read_plain_pickle(meta).get("label_names", ())

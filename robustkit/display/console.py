@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 GAP, INDENT = 2, 2
-LEAST = 14
-"""The least width to which words are wrapped."""
+LEAST = 14  # the least width to which words are wrapped
 _HEADING = re.compile(r"(?<=\S)\s+(?!%)")
 _BETWEEN = re.compile(r"(?<=\s)(?=[^\s%])|(?<=[,;])(?=[^\s\d])")
 _INSIDE = re.compile(r"(?<=\()(?=[^\s\d])|(?<=[-_/:=.|])(?=[^\W\d])")
@@ -58,11 +57,8 @@ class _Column:
 
 
 def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line]:
-    """Yield the lines of a table without its title, flags and note, at most `width` columns wide where that is possible
-    without cutting a figure.
-
-    elsewhere: where columns are that are left out.
-    """
+    """Yield a table's lines without title, flags and note, in `width` columns. elsewhere: where left-out columns
+    are."""
     if not table.headings:
         return
     columns, firsts = _columns(table), [row[0] for row in table.rows]
@@ -94,18 +90,14 @@ def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line
 
 
 def width_of(text: str) -> int:
-    """Return the columns of a terminal that a text takes."""
     from rich.cells import cell_len
 
     return cell_len(text)
 
 
 def wrap(text: str, width: int, indent: int = 0) -> list[str]:
-    """Return a text in lines: broken at white space and after commas, a name that is too long for a line between its
-    parts, never inside a number; those after the first are indented.
-
-    A name without such places is cut, one with digits where these end.
-    """
+    """Return a text in lines, those after the first indented: broken at white space and after commas, a name that is
+    too long between its parts or, without any, cut, one with digits where these end; never inside a number."""
     lines, line = list[str](), ""
     whole = _BETWEEN.split(text)
     for part in (p for w in whole for p in (_INSIDE.split(w) if width_of(w.rstrip()) > width - indent else [w])):
@@ -177,10 +169,8 @@ def _as_lines(column: _Column, width: int) -> list[list[str]]:
 def _drawn(
     columns: Sequence[_Column], heads: Sequence[tuple[int, str]], below: Sequence[Sequence[str]], width: int
 ) -> Iterator[Line]:
-    """Yield headings and rows of a block; a line for each cell where even two columns do not fit.
-
-    below: for each row the lines that stand below it.
-    """
+    """Yield headings and rows of a block; a line for each cell where even two columns do not fit. below: of each
+    row."""
     above, indent = dict(heads), INDENT if heads else 0
     widths = _widths(columns, width - indent)
     start = widths[0] + GAP if not heads and 4 * widths[0] < width else indent + INDENT
@@ -231,7 +221,6 @@ def _widths(columns: Sequence[_Column], width: int) -> list[int]:
 def _next_to(
     columns: Sequence[_Column], parts: Sequence[Sequence[str]], widths: Sequence[int], indent: int, style: Style
 ) -> Iterator[Line]:
-    """Yield the lines of cells that stand next to each other."""
     for number in range(max(map(len, parts))):
         line = " " * indent
         for column, part, room in zip(columns, parts, widths, strict=True):
@@ -247,11 +236,8 @@ _STYLES = {"heading": "bold", "head": "bold", "row": "", "note": "dim"}
 def print_tables(
     console: Console, tables: Iterable[TextTable], elsewhere: str = "", words: Mapping[str, str] = {}
 ) -> None:
-    """Print the tables, each after its title and before its flags; a note that they share comes last.
-
-    elsewhere: where columns are that a narrow terminal does not show. words: with which rows may begin, each
-    with its style.
-    """
+    """Print the tables, each after its title and before its flags; a note that they share comes last. elsewhere: where
+    left-out columns are. words: with which rows may begin, each with its style."""
     notes = dict[str, None]()
     for table in tables:
         notes |= {table.note: None} if table.note else {}
@@ -267,10 +253,8 @@ def print_tables(
 
 
 def print_line(console: Console, text: str, style: str = "", indent: int = 2, taken: int = 0) -> None:
-    """Print a text, wrapped between its words where the width of the terminal is known; nothing where it is empty.
-
-    indent: of the lines after the first. taken: columns of the first that are printed already.
-    """
+    """Print a text, wrapped where the terminal's width is known. indent: of later lines. taken: columns printed
+    already."""
     if text := strip_controls(text):
         first, *rest = wrap(" " * taken + text, console.width, indent) if _is_read(console) else [" " * taken + text]
         for line in (first[taken:], *rest):
@@ -295,9 +279,8 @@ def _printable(table: TextTable) -> TextTable:
 
 
 def _is_read(console: Console) -> bool:
-    """Whether lines are read at the console's width: on a terminal, or as COLUMNS says. A log has lines of any length,
-    which are easier to search in.
-    """
+    """Whether lines are read at the console's width: on a terminal, or as COLUMNS says; a log is easier to search
+    without."""
     return console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
 
 

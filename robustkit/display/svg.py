@@ -58,12 +58,8 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing for a page.
-
-    section: attacks, corruptions, calibration, classes, stages, maps, attention or segmentation. title, alt, caption:
-    plain texts, to be escaped where they are shown; alt has the numbers that matter, and svg contains it. svg: markup,
-    safe in a page.
-    """
+    """A drawing for a page. section: of the page. title, alt, caption: plain texts, to be escaped where they are shown;
+    alt has the numbers that matter, and svg, which is safe markup, contains it."""
 
     section: str
     title: str
@@ -108,9 +104,7 @@ def style(place: int) -> Style:
 
 
 def shorten_name(text: object, limit: int = 28) -> str:
-    """Return an untrusted name as one line of at most `limit` characters; `…` stands for what is left out in its
-    middle, a fraction such as `8/255` as a whole.
-    """
+    """Return an untrusted name on one line; `…` stands for what is left out in its middle, a fraction as a whole."""
     line = " ".join("".join("\ufffd" if _is_odd(sign) else sign for sign in str(text)).split())
     if len(line) <= limit:
         return line
@@ -130,9 +124,7 @@ def _is_odd(sign: str) -> bool:
 
 
 def labels(names: Iterable[str], limit: int = 28) -> dict[str, str]:
-    """Return names as labels, `shorten_name` and still distinct: where they differ only in what would be left out, that
-    part is kept.
-    """
+    """Return names as labels, `shorten_name` and distinct: where only the part left out differs, that part is kept."""
     texts = {name: shorten_name(name, limit) for name in dict.fromkeys(names)}
     groups: dict[str, list[str]] = {}
     for name, label in texts.items():
@@ -210,8 +202,7 @@ def _tidy(source: bytes, prefix: str, alt: str) -> str:
     for element in root.iter():
         element.tag = element.tag.partition("}")[2]
         for key in list(element.attrib):
-            value = element.attrib.pop(key)
-            element.attrib[key.rpartition("}")[2]] = _attribute(key, value, prefix)
+            element.attrib[key.rpartition("}")[2]] = _attribute(key, element.attrib.pop(key), prefix)
     used = set(re.findall(rf"#({prefix}-[\w.-]+)", " ".join(v for e in root.iter() for v in e.attrib.values())))
     for element in root.iter():
         if element.get("id") not in used:
@@ -235,7 +226,6 @@ def _attribute(key: str, value: str, prefix: str) -> str:
 
 
 def space_panels(canvas: Canvas) -> None:
-    """Make room between panels, so that the first figure of one axis does not touch the last of another."""
     engine: Any = canvas.get_layout_engine()
     engine.set(wspace=0.05, hspace=0.03, w_pad=0.03, h_pad=0.05)
 
@@ -244,8 +234,7 @@ def panels(canvas: Canvas, count: int, columns: int = 2, **options: Any) -> list
     """Return axes in rows of at most `columns`. options: of matplotlib's `subplots`."""
     rows = max(1, math.ceil(count / columns))
     space_panels(canvas)
-    grid = canvas.subplots(rows, min(columns, max(1, count)), squeeze=False, **options)
-    every: list[Axes] = list(grid.flat)
+    every: list[Axes] = list(canvas.subplots(rows, min(columns, max(1, count)), squeeze=False, **options).flat)
     for place, axes in enumerate(every):
         axes.tick_params(length=0)
         axes.set_visible(place < count)
@@ -264,11 +253,8 @@ def dots(
     across: bool = False,
     scale: float = 100,
 ) -> None:
-    """Draw markers with their intervals: values upwards at places along the axis, or `across` it. The caller sets
-    limits.
-
-    scale: 100 for percent. shift: in units of the figure, so that series at the same places do not hide each other.
-    """
+    """Draw markers with intervals: values upwards at places, or `across`; the caller sets limits. scale: 100 for
+    percent. shift: in units of the figure, so that series at the same places do not hide each other."""
     from matplotlib.transforms import ScaledTranslation
 
     move = ScaledTranslation(0 if across else shift / 72, shift / 72 if across else 0, axes.figure.dpi_scale_trans)

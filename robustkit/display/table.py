@@ -39,10 +39,7 @@ class TextTable:
     values: tuple[tuple[float | None, ...], ...] = ()
 
     def under_heads(self, heads: Sequence[str], width: int = 1) -> TextTable:
-        """Return the table without its first `width` columns: where they change, a heading stands above the rows.
-
-        heads: for each row, the text that stands for them.
-        """
+        """Return the table without its first columns: where they change, a heading (of each row) stands above."""
         starts = [row[:width] for row in self.rows]
         first = [place for place, start in enumerate(starts) if not place or starts[place - 1] != start]
         return replace(
@@ -64,7 +61,6 @@ class TextTable:
 
 
 def numeric_columns(table: TextTable) -> set[int]:
-    """Return the indices of the columns that hold only figures."""
     return {
         place
         for place in range(1, len(table.headings))
@@ -108,11 +104,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as the page shows it.
-
-    headings: of the columns; rows of as many texts. keys: how many columns, from the first on, say what a row is of.
-    shades: by row and column, how dark a cell is, in [0, 1]. folded: whether it is shown only when asked for.
-    """
+    """A table as the page shows it. keys: how many columns, from the first on, say what a row is of. shades: by row and
+    column, how dark a cell is, in [0, 1]. folded: whether it is shown only when asked for."""
 
     title: str
     headings: Texts
@@ -125,20 +118,16 @@ class Grid:
 
     @property
     def numeric(self) -> set[int]:
-        """The columns that hold only figures."""
         return numeric_columns(TextTable("", self.headings, self.rows)) - set(range(self.keys))
 
     @property
     def repeats(self) -> set[int]:
-        """The rows whose first cell is that of the row above."""
         return {place for place in range(1, len(self.rows)) if self.rows[place][0] == self.rows[place - 1][0]}
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a grid has of one checkpoint. headings, rows: as of a grid. values: fractions behind cells, by row and
-    column.
-    """
+    """What a grid has of one checkpoint. values: fractions behind cells, by row and column."""
 
     checkpoint: str
     headings: Texts
@@ -150,12 +139,8 @@ class Part:
 def side_by_side(
     title: str, parts: Sequence[Part], *, keys: int = 1, headline: str = "", lower: bool = True, note: str = ""
 ) -> list[Grid]:
-    """Return the parts of several checkpoints as grids.
-
-    With one checkpoint that is its table. With more, a row names its checkpoint after its keys, and the same rows of
-    all stand together; before it, if there is a `headline`, the column of that heading with a checkpoint per column.
-    lower: whether the darker cells are those of lower fractions.
-    """
+    """Return the parts of several checkpoints as grids: a row names its checkpoint after its keys, and the same rows of
+    all stand together; before it the column of a `headline`, a checkpoint per column. lower: darker where lower."""
     if not parts:
         return []
     flags = tuple(dict.fromkeys(flag for part in parts for flag in part.flags))
@@ -215,19 +200,16 @@ def _shade(value: float, lower: bool) -> float:
 
 
 def grid_of(table: TextTable, *, keys: int = 1, folded: bool = False) -> Grid:
-    """Return a table as a grid."""
     part = part_of(table)
     shades = {place: _shade(value, True) for place, value in (part.values or {}).items()}
     return Grid(table.title, table.headings, table.rows, keys, shades, table.note, part.flags, folded)
 
 
 def with_flags(grids: Sequence[Grid], flags: Texts) -> list[Grid]:
-    """Return grids with further flags, which stand with the first of them."""
     return [replace(grids[0], flags=(*grids[0].flags, *flags)), *grids[1:]] if grids else []
 
 
 def part_of(table: TextTable, checkpoint: str = "") -> Part:
-    """Return a table of one checkpoint as a part."""
     values = {
         (row, column): value
         for row, line in enumerate(table.values)

@@ -11,18 +11,13 @@ ROUNDING = 3e-5
 
 
 def amount(value: float, norm: str, space: str) -> str:
-    """Return the size of a perturbation with its unit: `1/255` or `0.5` of pixels; `0.1 σ` where the card's space is
-    `sigma`, whose unit is the standard deviation of a channel.
-    """
+    """Return the size of a perturbation with its unit: as `pixels`, or `0.1 σ` (of a channel) in the space `sigma`."""
     return f"{value:.4g} σ" if space == "sigma" else pixels(value, norm)
 
 
 def pixels(value: float, norm: str) -> str:
-    """Return a perturbation's size as people say it: `1/255` for linf, `0.5` for l2.
-
-    A number within half a thousandth of a whole one is that one, so that a measured 7.9999/255 reads as the 8/255 that
-    was asked for; any other has three decimals, unless fewer say the same.
-    """
+    """Return a size as people say it: `1/255` for linf, `0.5` for l2. Within half a thousandth of a whole number it is
+    that one, so that a measured 7.9999/255 reads as the 8/255 asked for; else it has up to three decimals."""
     if norm != "linf":
         return f"{value:.4g}"
     units = 255 * value
@@ -37,12 +32,8 @@ _FIGURE = re.compile(r"[-+]([\d.,]+(e[-+]?\d+)?( ?%)?( ?\[[\d.,+\-− ]*\])?( (b
 
 
 def no_formula(text: str) -> str:
-    """Return a text that a spreadsheet shows and does not compute: an apostrophe stands before what would begin a
-    formula.
-
-    That is `=`, `+`, `-`, `@`, also after white space, tab and carriage return, as OWASP's page on CSV injection lists
-    them; a figure with its sign, interval and verdict stays.
-    """
+    """Return a text that a spreadsheet shows and does not compute: an apostrophe stands before `=`, `+`, `-`, `@`, tab
+    and carriage return, as OWASP's page on CSV injection lists them; not before a figure with its sign."""
     begins = text[:1] in ("\t", "\r") or text.lstrip()[:1] in tuple("=+-@")
     return f"'{text}" if begins and not _FIGURE.fullmatch(text) else text
 
@@ -83,9 +74,7 @@ def one_line(value: object) -> str:
 
 
 def escape_markdown(value: object) -> Made:
-    """Escape a text so that Markdown shows it literally: no emphasis, link, heading, formula, HTML or cell begins in
-    it.
-    """
+    """Escape a text so that Markdown shows it literally: no emphasis, link, formula, HTML or cell begins in it."""
     text = re.sub(r"[&<>`|\\$]", lambda match: f"&#{ord(match[0])};", one_line(value))
     text = re.sub(r"[*~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#\[]|^[-+=](?=[-= ]|$)|\](?=[(\[])", r"\\\g<0>", text)
     text = re.sub(r"^(\d+)(?=[.)]( |$))", r"\1\\", text)
@@ -106,7 +95,6 @@ def fenced(value: object) -> Made:
 
 
 def table(rows: Sequence[Sequence[str]], headings: Sequence[str]) -> Made:
-    """Return a Markdown table; its first column holds words."""
     lines = [headings, *rows]
     shown = [" | ".join(cell if isinstance(cell, Made) else escape_markdown(cell) for cell in line) for line in lines]
     shown.insert(1, " | ".join(["---", *["---:"] * (len(headings) - 1)]))

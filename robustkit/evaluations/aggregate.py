@@ -18,7 +18,7 @@ from ..display.text import amount
 from ..moved import keep_old_names
 from ..protocol.condition import CLEAN, part_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
-from ..runs.manifest import CheckpointEntry, Manifest
+from ..runs.manifest import Manifest
 from .metrics import Cells, SummaryRow
 from .setup_flags import guessing_flags, setup_flags
 
@@ -53,8 +53,7 @@ class Result(NamedTuple):
     flags: list[str]
 
 
-Number = tuple[str, float, int, float, float]
-"""A metric, its value, n, and the ends of its interval."""
+Number = tuple[str, float, int, float, float]  # A metric, its value, n, and the ends of its interval
 
 Rows = NDArray[np.int64]
 
@@ -86,19 +85,12 @@ def readable_rows(table: pa.Table) -> pa.Table:
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
 
 
-def result_row(checkpoint: str, manifest: Manifest, row: Result) -> dict[str, Any]:
-    condition, metric, value, n, low, high, flags = row
-    figures = (checkpoint, condition, metric, value, n, low, high, manifest.protocol.tag, flags)
-    return dict(zip(SUMMARY_COLUMNS, figures, strict=True))
-
-
 def record_flags(
     table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint: str, condition: str, claimed: str = ""
 ) -> list[str]:
     """Return the flags of a condition's records. claimed: the attack whose claim they must keep, if not its own."""
     flags = []
-    expected = min(manifest.data.n, part_of(condition) or manifest.data.n)
-    if len(table) != expected:
+    if len(table) != (expected := min(manifest.data.n, part_of(condition) or manifest.data.n)):
         flags.append(f"incomplete: {len(table)} of {expected} samples; the same command continues")
         flags += [STOPPED] if manifest.is_sequential else []
     described = manifest.checkpoint(checkpoint)
@@ -123,18 +115,11 @@ def record_flags(
         if broken:
             flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
     if condition == CLEAN.text:
-        flags += guessing_flags(read, competing_classes(manifest, described))
-    unread = len(table) - len(read)
-    if unread:
+        some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
+        flags += guessing_flags(read, manifest.data.classes if some_compete else described.num_classes)
+    if unread := len(table) - len(read):
         flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; left out")
     return flags
-
-
-def competing_classes(manifest: Manifest, checkpoint: CheckpointEntry) -> int:
-    """Return among how many classes a checkpoint chooses: all that it has, except on data where only some
-    compete.
-    """
-    return manifest.data.classes if manifest.data.layout in ("imagenet-a", "imagenet-r") else checkpoint.num_classes
 
 
 def column_of(table: pa.Table, name: str) -> Floats:
@@ -145,9 +130,8 @@ def column_of(table: pa.Table, name: str) -> Floats:
 def mean_of(values: Floats) -> Estimate:
     """Return the mean of (n,) figures, n, and its 95 % interval, which few figures have not."""
     n, mean = len(values), float(values.mean())
-    if n < FEWEST:
-        return Estimate(mean, n, math.nan, math.nan)
-    return Estimate(mean, n, *bootstrap(lambda counts: counts @ values / n, n, [mean])[0])
+    ends = (math.nan, math.nan) if n < FEWEST else bootstrap(lambda counts: counts @ values / n, n, [mean])[0]
+    return Estimate(mean, n, *ends)
 
 
 def share_of(hits: Floats | NDArray[np.bool_]) -> Estimate:
@@ -202,13 +186,10 @@ class RecordReader:
         return self.run.shards(self.checkpoint, condition, columns)
 
     def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[str]]:
-        """Return the table of a condition, and how its attack deviated from its settings, each deviation once."""
         return joined(shards, self.unread)
 
     def flags(self, condition: str, table: pa.Table, claimed: str = "") -> list[str]:
-        """Return the flags of a condition's records, `table`, that do not depend on the family. claimed: as of
-        `record_flags`.
-        """
+        """Return a condition's flags that do not depend on the family, from `table`; claimed: as in `record_flags`."""
         flags = record_flags(table, readable_rows(table), self.manifest, self.checkpoint, condition, claimed)
         return [*flags, *self._of_setup]
 
@@ -218,14 +199,15 @@ class RecordReader:
 
     def rows(self, rows: Iterable[Result]) -> list[dict[str, Any]]:
         """Return rows as summary.json has them."""
-        return [result_row(self.checkpoint, self.manifest, row) for row in rows]
+        tag = self.manifest.protocol.tag
+        every = ((self.checkpoint, *row[:-1], tag, row.flags) for row in rows)
+        return [dict(zip(SUMMARY_COLUMNS, figures, strict=True)) for figures in every]
 
 
 Gathering = TypeVar("Gathering", bound=Gatherer)
 
 
 def gatherers_of(kinds: Iterable[type[Gatherer]], manifest: Manifest) -> dict[type[Gatherer], Gatherer]:
-    """Return a gatherer of each kind, still empty."""
     return {kind: kind(manifest) for kind in kinds}
 
 
@@ -263,18 +245,15 @@ class Results(Sequence[SummaryRow]):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What run.json holds."""
         return self.run.manifest
 
     @cached_property
     def cells(self) -> dict[str, Cells]:
         """A row for each condition and metric, by checkpoint, including those without results."""
-        by_checkpoint: dict[str, dict[tuple[str, str], SummaryRow]] = {
-            checkpoint.name: {} for checkpoint in self.manifest.checkpoints
-        }
+        cells: dict[str, dict[tuple[str, str], SummaryRow]] = {name: {} for name in self.manifest.names}
         for row in self.rows:
-            by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
-        return dict(by_checkpoint)
+            cells.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
+        return dict(cells)
 
     @property
     def bad_images(self) -> list[dict[str, str]]:
@@ -282,7 +261,6 @@ class Results(Sequence[SummaryRow]):
         return [{"sample_id": name, "error": self.unread[name]} for name in sorted(self.unread)]
 
     def changed(self, change: Callable[[SummaryRow], SummaryRow]) -> Results:
-        """Return the same with other rows."""
         return Results(self.run, [change(row) for row in self.rows], self.unread, self.gatherers)
 
     def gathered(self, kind: type[Gathering]) -> Gathering:

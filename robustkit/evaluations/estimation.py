@@ -25,18 +25,14 @@ from .registry import metric_in, words_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FEWEST = 30
-"""Fewer samples with the expensive figure have no interval: it rests on a normal approximation."""
+FEWEST = 30  # fewer samples with the expensive figure have no interval: it rests on a normal approximation
 FOLDS = 5
 """Parts of the samples, every fifth in one, each weighted by what the others say; fewer samples are a fold each."""
 _ADDED = 2  # samples of each kind that the spread of right and wrong is taken with
 
 
 class Supported(NamedTuple):
-    """A mean with its 95 % interval (nan where there is none).
-
-    weight: of the cheap figure, 0 to 1: lambda of PPI++, the mean over the samples.
-    """
+    """A mean with its 95 % interval (nan where there is none), and the cheap figure's mean weight, λ of PPI++."""
 
     value: float
     low: float
@@ -63,7 +59,7 @@ def supported_mean(expensive: Floats, cheap: Floats, others: Floats, binary: boo
     if binary:
         differences = np.concatenate([differences, np.repeat([1.0, -weight], _ADDED)])
     spread = float(differences.var()) / len(differences) + (weight**2 * float(others.var()) / n if n else 0.0)
-    low, high = value - Z * math.sqrt(spread), value + Z * math.sqrt(spread)
+    low, high = (value + end * math.sqrt(spread) for end in (-Z, Z))
     return Supported(value, max(low, 0.0), min(high, 1.0), weight) if binary else Supported(value, low, high, weight)
 
 
@@ -77,16 +73,11 @@ def crossed_weights(expensive: Floats, cheap: Floats, others: Floats) -> Floats:
 
 
 def tuned_weight(expensive: Floats, cheap: Floats, others: Floats) -> float:
-    """Return the weight in [0, 1] of the cheap figure that makes the estimate's variance least; 0 where it is constant.
-
-    Shapes as in `supported_mean`.
-    """
-    if not len(others):
-        return 0.0
-    variance = float(np.concatenate([cheap, others]).var(ddof=1))
-    covariance = float(((expensive - expensive.mean()) * (cheap - cheap.mean())).mean())
+    """Return the weight in [0, 1] of the cheap figure with the least variance; 0 where it is constant."""
+    variance = float(np.concatenate([cheap, others]).var(ddof=1)) if len(others) else 0.0
     if not variance > 0:
         return 0.0
+    covariance = float(((expensive - expensive.mean()) * (cheap - cheap.mean())).mean())
     return min(max(covariance / ((1 + len(expensive) / len(others)) * variance), 0.0), 1.0)
 
 
@@ -101,10 +92,10 @@ NOTE = (
 def supported_rows(
     condition: str, metric: Metric, table: pa.Table, by: str, others: pa.Table, flags: Sequence[str]
 ) -> Iterator[Result]:
-    """Yield the supported figure of a condition, and the weight of what supports it, named in the metric.
+    """Yield the supported figure of a condition, and the weight of what supports it, `by`, named in the metric.
 
-    table, others: the readable rows of the condition and of the one that supports it, `by`, each with `sample_id` and
-    a second column, whose mean over the first is the metric. Samples that only one of the two could read are left out.
+    table, others: their readable rows, `sample_id` and a column whose mean over the first is the metric. Samples that
+    only one of the two could read are left out.
     """
     figure, cheap = (next(name for name in each.column_names if name != "sample_id") for each in (table, others))
     known = dict(zip(others["sample_id"].to_pylist(), column_of(others, cheap), strict=True))
@@ -135,7 +126,6 @@ def support_rows(results: Results, wanted: Callable[[str], bool]) -> dict[str, l
 
 
 def _plain_cell(row: Mapping[str, Any] | None) -> str:
-    """Return `0.436 [0.410, 0.461]`; a dash where there is no row."""
     if row is None or not is_finite(row["value"]):
         return "–"
     known = all(is_finite(row[end]) for end in ("ci_low", "ci_high"))
@@ -151,6 +141,6 @@ def support_tables(results: Results, wanted: Callable[[str], bool]) -> list[Text
 
 
 def support_grids(results: Results, wanted: Callable[[str], bool]) -> list[Grid]:
-    """Return the same for the page, all checkpoints side by side."""
+    """Return the same for the page, all checkpoints next to each other."""
     parts = [Part(name, HEADINGS, tuple(rows)) for name, rows in support_rows(results, wanted).items()]
     return side_by_side(TITLE, parts, headline=HEADINGS[3], lower=False, note=NOTE)

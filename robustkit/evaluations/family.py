@@ -18,8 +18,8 @@ from .registry import EVERY_FAMILY, OWN_KINDS, kind_of, name_of, plugin_family, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ..common.determinism import SampleRng
     from ..common.plugins import Plugin
-    from ..common.randomness import SampleRng
     from ..display.svg import Style
     from ..display.table import CardPart, Section, TextTable
     from ..protocol.card import Card

@@ -12,9 +12,7 @@ from .subject import Batch, EvaluatedModel, Shown
 
 
 def attacked_inputs(subject: EvaluatedModel, batch: Batch, condition: Condition) -> Tensor:
-    """Return the inputs that an attack changes, (B, ...) in the card's space: the clean ones, or as the condition
-    shows them under which it attacks.
-    """
+    """Return the inputs that an attack changes, (B, ...) in the card's space: clean, or as its `under` shows them."""
     return (
         subject.inputs(batch.inputs) if condition.under is None else shown_under(subject, batch, condition.under).inputs
     )

@@ -11,8 +11,7 @@ from .metrics import Metric, SummaryRow, Term, is_finite
 
 BACKWARD = 1.5
 """Forwards that a backward to the input takes as long as, on a ViT on a CPU; measured seconds soon replace it."""
-_REACHED = 0.3
-"""Share of an upper bound that is expected, since samples leave when they fall."""
+_REACHED = 0.3  # share of an upper bound that is expected, since samples leave when they fall
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,7 @@ class Cost:
         return self.most * (_REACHED if self.at_most else 1.0)
 
 
-Place: TypeAlias = Literal["table", "sentence", "axis", "badge"]
-"""Where the name of a condition stands."""
+Place: TypeAlias = Literal["table", "sentence", "axis", "badge"]  # where the name of a condition stands
 
 
 class Named(Protocol):

@@ -153,8 +153,7 @@ def weight_of(name: str) -> tuple[str, str]:
 SummaryRow = Mapping[str, Any]
 
 
-Cells = Mapping[tuple[str, str], SummaryRow]
-"""The rows of a checkpoint, by condition and metric."""
+Cells = Mapping[tuple[str, str], SummaryRow]  # the rows of a checkpoint, by condition and metric
 
 
 def by_checkpoint(
@@ -170,8 +169,7 @@ def by_checkpoint(
     return found
 
 
-LEFT_OUT = "left out of the mean"
-"""Text in flags of single conditions that the flags of a mean over them repeat."""
+LEFT_OUT = "left out of the mean"  # text in flags of single conditions that the flags of a mean over them repeat
 
 
 def is_finite(value: float | None) -> bool:
@@ -179,8 +177,7 @@ def is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
-INCOMPLETE = "incomplete"
-"""How the flag of a result begins while records of it are missing."""
+INCOMPLETE = "incomplete"  # how the flag of a result begins while records of it are missing
 
 
 def is_whole(row: SummaryRow | None) -> bool:

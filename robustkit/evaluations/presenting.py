@@ -6,9 +6,9 @@ Terminal, page and comparison show them in these words and in this order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..display.svg import labels
 from ..runs.description import repeat_of
@@ -36,7 +36,6 @@ class Flag:
 
     @property
     def line(self) -> str:
-        """All of it: `vit, clean: normalisation was assumed`."""
         subject = ", ".join(filter(None, (self.who, self.where)))
         return f"{subject}: {self.text}" if subject else self.text
 
@@ -52,11 +51,7 @@ class Flagged:
 
 
 def flags_of(results: Results, of: Callable[[str], bool] = lambda condition: True) -> list[Flag]:
-    """Return each doubt once. of: whether those of a condition are wanted.
-
-    What is unfinished is left out, since all that shows a run says so first; so is which classes a condition leaves
-    out, where a mean over several says it.
-    """
+    """Return each doubt once, without what is unfinished and what a mean repeats. of: whose flags are wanted."""
     repeated = {
         (name, share)
         for name, cells in results.cells.items()
@@ -69,16 +64,14 @@ def flags_of(results: Results, of: Callable[[str], bool] = lambda condition: Tru
         key = row["checkpoint"], row["condition"]
         return not flag.startswith("incomplete") and not (LEFT_OUT in flag and key in repeated)
 
-    manifest = results.manifest
-    every = []
-    for row in results:
+    def flagged(row: Mapping[str, Any]) -> Flagged:
         flags = tuple(flag for flag in row["flags"] if counts(row, flag)) if of(row["condition"]) else ()
-        every.append(Flagged(row["checkpoint"], row["condition"], flags, manifest))
-    return raised_flags(every, short_names(manifest.names))
+        return Flagged(row["checkpoint"], row["condition"], flags, results.manifest)
+
+    return raised_flags(map(flagged, results), short_names(results.manifest.names))
 
 
 def flag_lines(results: Results, of: Callable[[str], bool] = lambda condition: True) -> tuple[str, ...]:
-    """Return each doubt of `flags_of` as a line."""
     return tuple(flag.line for flag in flags_of(results, of))
 
 
@@ -93,9 +86,7 @@ def of_family(name: str) -> Callable[[str], bool]:
 
 
 def raised_flags(every: Iterable[Flagged], called: Mapping[str, str]) -> list[Flag]:
-    """Return each doubt about results once. every: with those without a flag. called: the checkpoints, with what they
-    are called.
-    """
+    """Return each doubt about results, with and without flags, once. called: what the checkpoints are called."""
     seen: dict[str, dict[str, Levels]] = {}  # by flag and checkpoint
     reached: dict[str, Levels] = {}
     manifests: dict[str, Manifest] = {}
@@ -152,8 +143,8 @@ def _all(groups: Levels, reached: Levels) -> str:
     """Return `all conditions`, or `all corruptions`, where these are all of many; else an empty text."""
     families = {family_of(kind_of(text)).name for text in groups}
     of_these = [text for text in reached if family_of(kind_of(text)).name in families]
-    whole = all(_is_whole(levels, reached[group]) for group, levels in groups.items())
-    if not whole or len(groups) <= _NAMED or len(groups) < min(len(of_these), len(reached)):
+    named = len(groups) <= _NAMED or len(groups) < min(len(of_these), len(reached))
+    if named or not all(_is_whole(levels, reached[group]) for group, levels in groups.items()):
         return ""
     return "all conditions" if len(groups) == len(reached) else f"all {' and '.join(sorted(families))}"
 
@@ -165,17 +156,14 @@ def _is_whole(levels: set[str], every: set[str]) -> bool:
 def _some(names: Sequence[str], what: str) -> str:
     """Return the first names, and how many more there are."""
     more = len(names) - _NAMED
-    if more < 2:
-        return "; ".join(names)
-    return f"{'; '.join(names[:_NAMED])} and {more} more {what}"
+    return "; ".join(names) if more < 2 else f"{'; '.join(names[:_NAMED])} and {more} more {what}"
 
 
 @dataclass(frozen=True)
 class Gap:
-    """What an unfinished run lacks under a condition, or a group of them such as all severities of a corruption.
+    """What an unfinished run lacks under a condition or group: shards over all checkpoints, and samples with a record.
 
-    called: what people call the condition. missing, units: shards of samples, over all checkpoints. fewest, most:
-    samples that have a record, of the checkpoint and condition with the fewest and of that with the most.
+    fewest, most: samples, of the checkpoint and condition with the fewest and of that with the most.
     """
 
     called: str
@@ -186,7 +174,6 @@ class Gap:
 
     @property
     def samples(self) -> str:
-        """The number of samples that have a record, such as `64` or `0 to 64`."""
         return str(self.most) if self.fewest == self.most else f"{self.fewest} to {self.most}"
 
 
@@ -210,24 +197,19 @@ def gaps_of(run: RunFolder) -> list[Gap]:
 
 
 def unfinished_line(run: RunFolder, checkpoint: str | None = None) -> str:
-    """Return a line that says what a run lacks, and the command that completes it; empty for a finished one.
-
-    checkpoint: only what this one lacks.
-    """
+    """Return what a run, or one checkpoint, lacks, and the command that completes it; empty for a finished one."""
     missing, every = missing_units(run, checkpoint)
+    if not missing:
+        return ""
     what = "ends when its rules are decided" if run.manifest.is_sequential else "unfinished"
-    return f"{what}: {missing} of {every} units are missing; {_completing(run)}" if missing else ""
-
-
-def _completing(run: RunFolder) -> str:
     repeat = repeat_of(run.manifest.command)
-    if repeat.why_not:
-        return f"the same command completes it, which is not repeated here: {repeat.why_not}"
-    return f"this completes it: {repeat.command}"
+    without = f"the same command completes it, which is not repeated here: {repeat.why_not}"
+    how = without if repeat.why_not else f"this completes it: {repeat.command}"
+    return f"{what}: {missing} of {every} units are missing; {how}"
 
 
 def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, int]:
-    """Return how many units of work have no record, and how many there are. checkpoint: only those of this one."""
+    """Return how many units of work have no record, and how many there are; of one checkpoint where it is given."""
     manifest = run.manifest
     wanted = manifest.names if checkpoint is None else [checkpoint]
     missing = sum(run.missing_units(name, condition) for name in wanted for condition in manifest.conditions)
@@ -235,10 +217,14 @@ def missing_units(run: RunFolder, checkpoint: str | None = None) -> tuple[int, i
 
 
 def left_out_lines(run: RunFolder, checkpoint: str | None = None) -> list[str]:
-    """Return lines on images with unprintable names, on what could not be evaluated, and on conditions without any
-    record.
-    """
-    return [*not_evaluated(run), *_without_records(run, checkpoint)]
+    """Return lines on unprintable names, on what could not be evaluated, and on conditions without any record."""
+    manifest, done, lines = run.manifest, set(run.units()), not_evaluated(run)
+    for entry in manifest.checkpoints:
+        gone = [condition for condition in manifest.conditions if (entry.name, condition) not in done]
+        if gone and checkpoint in (None, entry.name):
+            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+            lines.append(f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command continues")
+    return lines
 
 
 def not_evaluated(run: RunFolder) -> list[str]:
@@ -249,17 +235,8 @@ def not_evaluated(run: RunFolder) -> list[str]:
     return [*unnamed, *(f"left out: {line}; means that need it are not given" for line in lines)]
 
 
-def _without_records(run: RunFolder, checkpoint: str | None) -> Iterator[str]:
-    manifest, done = run.manifest, set(run.units())
-    for entry in manifest.checkpoints:
-        gone = [condition for condition in manifest.conditions if (entry.name, condition) not in done]
-        if gone and checkpoint in (None, entry.name):
-            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
-            yield f"{entry.name} has no records under {', '.join(gone[:3])}{more}; the same command continues"
-
-
 class Chief(NamedTuple):
-    """A figure that sums up a run. why: in a few words."""
+    """A figure that sums up a run, and why, in a few words."""
 
     condition: str
     metric: str
@@ -267,17 +244,14 @@ class Chief(NamedTuple):
 
 
 def chief_figures(checkpoints: Iterable[Cells], metric: str) -> list[Chief]:
-    """Return the same few figures for all checkpoints of a run, families in the order of the results.
+    """Return the same few figures for all checkpoints, whose results are given; metric: the task's headline.
 
-    Where one of several conditions is taken, such as the strongest attack, it is the one for the mean over checkpoints.
-
-    checkpoints: the results of each. metric: the task's headline.
+    Of several conditions, such as the strongest attack, it is the one for the mean over checkpoints.
     """
     values: dict[tuple[str, str], list[float]] = {}
-    for cells in checkpoints:
-        for key, row in cells.items():
-            if is_finite(row["value"]):
-                values.setdefault(key, []).append(row["value"])
+    for key, row in (item for cells in checkpoints for item in cells.items()):
+        if is_finite(row["value"]):
+            values.setdefault(key, []).append(row["value"])
     means = {key: sum(some) / len(some) for key, some in values.items()}
     chosen, order = list[Chief](), list(dict.fromkeys(condition for condition, _ in means))
     for words, texts in sorted(by_words(order), key=lambda group: order.index(group[1][0])):

@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from ..runs.manifest import CheckpointEntry
 
-_MOST_LAYERS, _MOST_HEADS, _LONGEST = 4096, 1 << 16, 200
-
 
 @dataclass(frozen=True)
 class Layer:
@@ -47,9 +46,7 @@ class Layer:
 
 
 def head_name(layers: Sequence[Layer], place: int) -> str:
-    """Return `blocks.3.attn head 0` of the head at a place among those of all layers; heads are counted from 0, as
-    layers are.
-    """
+    """Return `blocks.3.attn head 0` of the head at a place among those of all layers; both are counted from 0."""
     for layer in layers:
         if place < layer.heads:
             return f"{layer.name} head {place}"
@@ -58,7 +55,6 @@ def head_name(layers: Sequence[Layer], place: int) -> str:
 
 
 def encode_layers(layers: Sequence[Layer]) -> bytes:
-    """Encode the layers for the metadata of a record."""
     return json.dumps([[layer.name, layer.heads, layer.keys] for layer in layers]).encode()
 
 
@@ -67,15 +63,15 @@ def decode_layers(metadata: Mapping[bytes, bytes] | None, where: Path) -> tuple[
         layers = tuple(Layer(*entry) for entry in json.loads((metadata or {})[b"attention"]))
     except (KeyError, TypeError, ValueError, RecursionError):
         layers = ()
-    fine = 0 < len(layers) <= _MOST_LAYERS and all(map(_is_layer, layers))
-    if not fine or sum(layer.heads for layer in layers) > _MOST_HEADS:
+    fine = 0 < len(layers) <= 4096 and all(map(_is_layer, layers))
+    if not fine or sum(layer.heads for layer in layers) > 1 << 16:
         raise DamagedRecord(f"{where}: a record does not say which layers it is of; delete it and run again")
     return layers
 
 
 def _is_layer(layer: Layer) -> bool:
     counts = all(type(count) is int and 0 < count < 1 << 31 for count in (layer.heads, layer.keys))
-    return counts and isinstance(layer.name, str) and len(layer.name) <= _LONGEST and layer.name.isprintable()
+    return counts and isinstance(layer.name, str) and len(layer.name) <= 200 and layer.name.isprintable()
 
 
 @dataclass(frozen=True)
@@ -110,10 +106,7 @@ PerSample = tuple["pa.Array", Floats]
 
 @dataclass(frozen=True)
 class CheckpointRecords:
-    """A checkpoint of a run. What was read from its records is kept, so that each is read once.
-
-    memo: what a task keeps besides.
-    """
+    """A checkpoint of a run. What was read from its records is kept; memo: what a task keeps as well."""
 
     run: RunFolder
     checkpoint: str
@@ -124,12 +117,10 @@ class CheckpointRecords:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Its run's run.json."""
         return self.run.manifest
 
     @cached_property
     def described(self) -> CheckpointEntry:
-        """The checkpoint as run.json has it."""
         return self.manifest.checkpoint(self.checkpoint)
 
     @cached_property
@@ -138,7 +129,6 @@ class CheckpointRecords:
         return tuple(condition for name, condition in self.run.units() if name == self.checkpoint)
 
     def forget(self) -> None:
-        """Drop what was read."""
         for kept in (self._samples, self._absent, self._order, self.memo):
             kept.clear()
 
@@ -147,11 +137,7 @@ class CheckpointRecords:
         return self.run.table(self.checkpoint, condition, columns)
 
     def samples(self, condition: str, columns: Sequence[str]) -> Samples:
-        """Return at least these columns under a condition.
-
-        Raises:
-            RunError: there are no records, or they lack a column.
-        """
+        """Return at least these columns under a condition. Raises RunError where records or a column are missing."""
         kept, absent = self._samples.get(condition), self._absent.setdefault(condition, set())
         wanted = dict.fromkeys(columns)
         missing = [name for name in wanted if name not in absent and (kept is None or name not in kept.columns)]
@@ -198,7 +184,6 @@ def common_ids(ids: Sequence[pa.Array]) -> pa.Array:
 
 
 def nothing_common(first: CheckpointRecords, second: CheckpointRecords, condition: str) -> RunError:
-    """Return the error for two checkpoints whose records share no sample."""
     return RunError(
         f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no sample in common under {condition}; "
         "audit both again"
@@ -236,14 +221,11 @@ def aligned_outcomes(rights: Sequence[Outcomes]) -> list[Bools]:
 
 
 def sign_test(more: int, fewer: int) -> float:
-    """Return the probability that a fair coin gives at least `more` heads in `more + fewer` throws: McNemar's exact
-    test, one-sided.
-    """
+    """Return the chance of at least `more` heads in `more + fewer` throws of a fair coin: McNemar's exact."""
     return float(betainc(more, fewer + 1, 0.5)) if more else 1.0  # the tail of the binomial distribution
 
 
-ENOUGH = 4
-"""Shards for each process from which the conditions of a shard stay together."""
+ENOUGH = 4  # shards for each process from which the conditions of a shard stay together
 
 
 @dataclass(frozen=True)
@@ -289,11 +271,10 @@ def part_of(checkpoint: str, condition: str, shard: int, shards: int, parts: int
 def missing_by_part(run: RunFolder, parts: int) -> dict[int, list[str]]:
     """Return the units of a run that have no record, in words, by the part that they are of."""
     missing: dict[int, list[str]] = {}
-    for checkpoint in run.manifest.names:
-        for condition in run.manifest.conditions:
-            for shard in run.missing_shards(checkpoint, condition):
-                number = part_of(checkpoint, condition, shard, run.shard_count, parts)
-                missing.setdefault(number, []).append(f"{checkpoint} under {condition}, shard {shard}")
+    for checkpoint, condition in product(run.manifest.names, run.manifest.conditions):
+        for shard in run.missing_shards(checkpoint, condition):
+            number = part_of(checkpoint, condition, shard, run.shard_count, parts)
+            missing.setdefault(number, []).append(f"{checkpoint} under {condition}, shard {shard}")
     return dict(sorted(missing.items()))
 
 
@@ -301,20 +282,16 @@ def _number(*parts: str) -> int:
     return int.from_bytes(hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).digest()[:8], "big")
 
 
-_READING = ("families", "corruptions", "explainers", "tasks")  # groups needed to read the texts of conditions
-
-
 def check_plugins(manifest: Manifest) -> None:
     """Raise PluginError where a plug-in that reads the records of a run is missing, has other code, or took no part."""
     for entry in manifest.used_plugins:
         here = [plugin for plugin in declared(entry.group) if plugin.name == entry.name]
-        if entry.group not in _READING:
-            continue
+        if entry.group not in ("families", "corruptions", "explainers", "tasks"):
+            continue  # not needed to read the texts of conditions
         what = f"{entry.name} ({GROUPS[entry.group]}, {f'{entry.distribution} {entry.version}'.rstrip()})"
         if not here:
-            raise PluginError(
-                f"the run needs plug-in {what}, which is not here: install it, or give its file with --plugin"
-            )
+            why = "which is not here: install it, or give its file with --plugin"
+            raise PluginError(f"the run needs plug-in {what}, {why}")
         if all(plugin.source != entry.source for plugin in here):
             raise PluginError(
                 f"the run was made with plug-in {what} of source {entry.source[:12]}…, here it is of source "

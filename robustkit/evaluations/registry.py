@@ -40,8 +40,6 @@ OWN_KINDS = (*FOLDERS, *built_in("families"), "")
 ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in FOLDERS)
 """Each is a kind of condition of the folder `attacks`."""
 _ATTACKS = "attacks"
-_OF_RECORDS = ("corruptions", "maps")
-"""Folders of families with results that are over the records of conditions with another text."""
 
 
 def _with_words(value: Any) -> Any:
@@ -74,7 +72,7 @@ def module_of(kind: str, name: str) -> Any:
 
 
 def kind_of(text: str) -> str:
-    """Return the kind of a condition by its text: the first word."""
+    """Return the first word of a condition's text."""
     return text.partition("(")[0]
 
 
@@ -87,22 +85,17 @@ def vocabulary_of(kind: str) -> Vocabulary:
 
 def vocabularies() -> list[Vocabulary]:
     """Return the vocabulary of robustkit's families and of those of plug-ins that were loaded, once each."""
-    loaded = (family.words for family in EVERY_FAMILY.loaded)
-    return list(dict.fromkeys((*map(vocabulary_of, OWN_KINDS), *loaded)))
+    return list(dict.fromkeys((*map(vocabulary_of, OWN_KINDS), *(family.words for family in EVERY_FAMILY.loaded))))
 
 
 def words_of(text: str) -> Vocabulary:
-    """Return the vocabulary of a condition's family."""
     return vocabulary_of(kind_of(text))
 
 
 def name_of(text: str, place: Place, manifest: Named) -> str:
-    """Return what people call a condition of a run, in a place of its own or as the part of a sentence that says where
-    something was measured: `under fog`.
-    """
+    """Return what people call a condition of a run in a place, in a sentence as `under fog`."""
     words = words_of(text)
-    name = words.label(text, place, manifest)
-    return words.in_sentence.format(name) if place == "sentence" else name
+    return (words.in_sentence if place == "sentence" else "{}").format(words.label(text, place, manifest))
 
 
 def shows(text: str) -> bool:
@@ -119,9 +112,8 @@ def metric_in(words: Vocabulary, name: str) -> Metric | None:
 def shares_of(text: str) -> dict[str, float]:
     """Return the conditions whose records a result is a mean over, and the share of each."""
     kind = kind_of(text)
-    if FOLDERS.get(kind) not in _OF_RECORDS:
-        return {text: 1.0}
-    shares: dict[str, float] = module_of(kind, "condition").shares_of(text)
+    own = FOLDERS.get(kind) in ("corruptions", "maps")  # their results may be over the records of other conditions
+    shares: dict[str, float] = module_of(kind, "condition").shares_of(text) if own else {text: 1.0}
     return shares
 
 
@@ -179,11 +171,7 @@ def is_exactly(pattern: ConditionPattern, condition: str) -> bool:
 
 
 def check_condition(text: str) -> ConditionPattern:
-    """Check a condition of a rule and its names, and return it.
-
-    Raises:
-        ProtocolError: no such condition, parameter or value.
-    """
+    """Check a condition of a rule and return it. Raises ProtocolError where it, a parameter or value is unknown."""
     pattern = pattern_of(text)
     vocabulary_of(pattern.name).check(pattern, text, check_condition)
     return pattern

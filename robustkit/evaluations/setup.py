@@ -41,12 +41,9 @@ from .subject import Batch, EvaluatedModel, SampleSource
 STATED, MOST, SCENES = 64, 1024, 32
 """Images that are looked at, at most and at even distances: for a part that is stated and for a crop, for attention and
 normalisation that are assumed, and of a segmenter."""
-LOOKS = (32, 64, 128, 256, 512)
-"""Images after which an assumed part may be decided."""
-FIRST = 16
-"""Images on which every candidate is tried."""
-FORMULAS = 5
-"""Formulas of attention, about, that the tensors of a standard ViT allow besides its own."""
+LOOKS = (32, 64, 128, 256, 512)  # images after which an assumed part may be decided
+FIRST = 16  # images on which every candidate is tried
+FORMULAS = 5  # formulas of attention, about, that the tensors of a standard ViT allow besides its own
 COST = Cost(len(NORMALISATIONS) + 1 + FORMULAS)
 """Of one of these images: each normalisation, the other order of the channels, each formula."""
 CHECK = "set-up check"
@@ -58,9 +55,7 @@ _BATCH = 16
 
 
 def unsuited_reason(dataset: Dataset, scenes: bool) -> str:
-    """Return why the set-up cannot be checked on these images; empty where it can. scenes: they are labelled by masks,
-    not by samples.
-    """
+    """Return why these images cannot check a set-up; empty where they can. scenes: they are labelled by masks."""
     if len(dataset.samples) < FEWEST:
         return f"{len(dataset.samples)} images, and fewer than {FEWEST} tell nothing"
     return "some images have no label" if not scenes and any(s.label < 0 for s in dataset.samples) else ""
@@ -102,8 +97,7 @@ class _Images:
 
     def read(self, place: int, preprocessing: Preprocessing) -> Tensor:
         own = self.preprocessing
-        shown = preprocessing.crop_pct, preprocessing.interpolation
-        if shown == (own.crop_pct, own.interpolation):
+        if (preprocessing.crop_pct, preprocessing.interpolation) == (own.crop_pct, own.interpolation):
             return self._pixels[place]
         sample = self.samples[place]
         return to_pixels(self.supply.dataset.image(sample), preprocessing, sample.id)
@@ -122,23 +116,21 @@ def check_setup(
 ) -> str:
     """Write which candidates of each part of the set-up are better than the one in use, as evidence on clean.
 
-    Of a part that is stated, a candidate that is not ahead on 16 images is dropped. decoded: reads the samples that can
-    be read. Return why nothing was written: too few images could be read, or the network failed, which its records will
-    say more about; empty where it was.
+    decoded: reads the samples that can be read. Return why nothing was written: too few images could be read, or the
+    network failed, as its records will say; empty where it was.
     """
     name = subject.classifier.identity.name
     scenes = "correct" not in subject.schema.names
     assumed = run.manifest.checkpoint(name).assumed
     most = SCENES if scenes else MOST if set(assumed) & set(DECISIVE) else STATED
     images = _Images(supply, preprocessing, most, decoded)
-    progress.start(name, CHECK, min(FIRST, images.count))
-    readable = images.reach(min(FIRST, images.count))
-    if readable < FIRST:
-        readable = images.reach(images.count)
+    first = min(FIRST, images.count)
+    progress.start(name, CHECK, first)
+    readable = images.reach(first)
+    readable = images.reach(images.count) if readable < FIRST else readable
     failed = f"{readable} of {images.count} images could be read, and fewer than {FEWEST} tell nothing"
-    if readable >= FEWEST:
-        failed = _checked(run, subject, images, assumed, scenes)
-    progress.advance(min(FIRST, images.count))
+    failed = _checked(run, subject, images, assumed, scenes) if readable >= FEWEST else failed
+    progress.advance(first)
     return failed
 
 
@@ -152,21 +144,13 @@ def _checked(run: RunFolder, subject: EvaluatedModel, images: _Images, assumed: 
             logits = logits[:, list(subject.valid)]
         return _losses(subject.score(logits.to(subject.settings.device), images.batch(logits, places)))
 
-    network = subject.classifier.network
-    formulas = _formulas(network)
+    network, device = subject.classifier.network, subject.settings.device
+    known = _formulas(network)
+    size, reach = 1 if scenes else min(_BATCH, subject.settings.batch_size), images.reach
     bench = Bench(
-        network,
-        images.read,
-        images.count,
-        score,
-        1 if scenes else min(_BATCH, subject.settings.batch_size),
-        subject.settings.device,
-        _ANY,
-        reach=images.reach,
-        formulas=formulas,
-        numbered=False,
+        network, images.read, images.count, score, size, device, _ANY, reach=reach, formulas=known, numbered=False
     )
-    start = Setup(images.preprocessing, attention=formulas.current if formulas else "")
+    start = Setup(images.preprocessing, attention=known.current if known else "")
     rng = subject.rng(images.samples, CLEAN)
     try:
         found = subject.steadily("set-up", rng, lambda: _fits(bench, start, assumed, scenes, guessing))
@@ -174,16 +158,13 @@ def _checked(run: RunFolder, subject: EvaluatedModel, images: _Images, assumed: 
         raise
     except Exception as fault:  # a network may raise anything
         return f"the network failed ({type(fault).__name__})"
-    ids = [sample.id for sample in images.samples]
-    parts = [_figures(fit, guessing) for fit in found]
+    ids, parts = [sample.id for sample in images.samples], [_figures(fit, guessing) for fit in found]
     run.write_evidence(name, CLEAN.text, {"sample_ids": ids, "setup": parts, "forwards": bench.forwards})
     return ""
 
 
 def _fits(bench: Bench, start: Setup, assumed: Sequence[str], scenes: bool, guessing: float) -> list[PartFit]:
-    """Return what fits, part by part. Where another fits better, it is taken for the other parts, and all are looked at
-    once more.
-    """
+    """Return what fits, part by part; a better candidate is taken for the other parts, and all are looked at again."""
     parts = [*(["attention"] if bench.formulas else []), "normalisation", "channels"]
     parts += ["crop"] if "crop" in assumed and not scenes else []
     now, found = start, dict[str, PartFit]()
@@ -234,9 +215,7 @@ def _figures(fit: PartFit, guessing: float) -> dict[str, Any]:
         "in_use": used.name,
         "best": best.name,
         "n": used.n,
-        "difference": used.difference,
-        "ci_low": used.ci_low,
-        "ci_high": used.ci_high,
+        **{name: getattr(used, name) for name in ("difference", "ci_low", "ci_high")},
         "remedy": best.setup.option(fit.part),
         "alike": [[row.name, row.setup.option(fit.part)] for row in alike],
         "same": used.does_the_same,

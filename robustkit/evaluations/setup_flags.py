@@ -26,17 +26,13 @@ Evidence = Mapping[str, Any]
 DECISIVE = ("attention", "normalisation")
 """The parts that change what a model is. A crop or an interpolation changes figures by little, so an assumed one is
 stated, and flagged only where another fits better."""
-FEWEST = 10
-"""Images below which nothing can be decided."""
+FEWEST = 10  # images below which nothing can be decided
 _BETTER, _UNKNOWN, _FITS = "another-fits-better", "cannot-tell", "fits"
-_LOOK = "robustkit inspect CHECKPOINT --data-dir DIR says what fits"
 
 
 @dataclass(frozen=True)
 class SetupPart:
-    """A part of the set-up of a checkpoint. source: who said so, in words. status: `stated`, `confirmed`, `assumed` or
-    `contradicted`. n: images that the check looked at, 0 without one.
-    """
+    """A part of a set-up: who said so, its status (stated, confirmed, assumed, contradicted), and n images checked."""
 
     name: str
     value: str
@@ -46,32 +42,25 @@ class SetupPart:
 
     @property
     def why(self) -> str:
-        """The source with the status: `assumed, our default; confirmed on 64 images`."""
+        """`assumed, our default; confirmed on 64 images`."""
         checked = {"confirmed": f"; confirmed on {self.n} images", "contradicted": "; another fits better"}
         return self.source + checked.get(self.status, "; not confirmed" if self.status == "assumed" else "")
 
 
 def setup_parts(entry: CheckpointEntry, evidence: Evidence | None) -> list[SetupPart]:
-    """Return the parts of a set-up that have a source. evidence: what the check wrote on this checkpoint."""
+    """Return the parts of a set-up that have a source. evidence: of `check_setup`."""
     found, parts = {part["part"]: part for part in _parts(evidence)}, []
     for name, source in entry.sources.items():
         checked = found.get(name, {})
-        verdict = checked.get("verdict")
-        status = "assumed" if source in UNPROVEN else "stated"
-        if verdict == _BETTER:
-            status = "contradicted"
-        elif verdict == _FITS:
-            status = "confirmed"
-        n = int(checked.get("n", 0))
-        parts.append(SetupPart(name, _value(entry, name), _source(entry, source), status, n))
+        unchecked = "assumed" if source in UNPROVEN else "stated"
+        status = {_BETTER: "contradicted", _FITS: "confirmed"}.get(str(checked.get("verdict")), unchecked)
+        said = said_by(source, entry.arch) or source
+        parts.append(SetupPart(name, _value(entry, name), said, status, int(checked.get("n", 0))))
     return parts
 
 
 def setup_text(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> str:
-    """Return the whole set-up of a checkpoint in a line: each part with its value, its source and what data say.
-
-    Parts that have the same source and status share a bracket.
-    """
+    """Return the set-up of a checkpoint in a line; parts with the same source and status share a bracket."""
     entry = manifest.checkpoint(checkpoint)
     together: dict[str, list[str]] = {}
     for part in setup_parts(entry, evidence):
@@ -94,10 +83,10 @@ def setups_of(run: RunFolder) -> list[tuple[str, str]]:
 
 
 def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) -> list[str]:
-    """Return a flag for each part of the set-up that another candidate beats beyond chance, one for the decisive parts
-    that are assumed and not confirmed, and one where the check that the run asked for has left no evidence.
+    """Return a flag for each part that a candidate beats, one for decisive parts not confirmed, one for a missing
+    check.
 
-    evidence: what `check_setup` wrote; it may come from someone else, so what has another shape says nothing.
+    evidence: of `check_setup`; it may come from someone else, so what has another shape says nothing.
     """
     entry = manifest.checkpoint(checkpoint)
     parts = list(_parts(evidence))
@@ -112,25 +101,21 @@ def setup_flags(manifest: Manifest, checkpoint: str, evidence: Evidence | None) 
         options = " ".join(_option(entry, part.name) for part in open_parts)
         n = max(part.n for part in open_parts)
         found = [part for part in parts if part["part"] in {each.name for each in open_parts}]
-        ahead = [
-            f"{part['best']} is ahead" for part in found if part["best"] != part["in_use"] and not part.get("same")
-        ]
-        leading = f" ({', '.join(ahead)})" if ahead else ""
+        ahead = [part["best"] for part in found if part["best"] != part["in_use"] and not part.get("same")]
+        leading = f" ({', '.join(f'{best} is ahead' for best in ahead)})" if ahead else ""
         seen = f"not confirmed on {n} images{leading}" if parts else f"not checked, {missing or 'it has no evidence'}"
-        were = "were" if len(open_parts) > 1 else "was"
-        look = f"; {_LOOK}" if "setup_check" in manifest.arguments else ""  # inspect is for images
+        were, for_images = "were" if len(open_parts) > 1 else "was", "setup_check" in manifest.arguments
+        look = "; robustkit inspect CHECKPOINT --data-dir DIR says what fits" if for_images else ""
         flags.append(f"{named} {were} assumed: {seen}; give {options} if that is right{look}")
     elif missing and missing != _TOO_FEW:
         flags.append(f"the set-up was not checked: {missing}")
     return flags
 
 
-_OF_SETUP = ("assumed", "fits better", "guessing", "set-up was not checked", "in another order")
-
-
 def is_of_setup(flag: str) -> bool:
     """Whether a flag says that the set-up was guessed, not checked, or may be wrong: no draft allows that by itself."""
-    return any(words in flag for words in _OF_SETUP)
+    said = ("assumed", "fits better", "guessing", "set-up was not checked", "in another order")
+    return any(words in flag for words in said)
 
 
 _TOO_FEW = f"fewer than {FEWEST} labelled images"
@@ -150,10 +135,7 @@ def _why_unchecked(manifest: Manifest) -> str:
 
 
 def setup_notes(evidence: Evidence | None) -> list[str]:
-    """Return a line for each part in which another candidate is ahead of the one in use, but not beyond chance.
-
-    evidence: as of `setup_flags`.
-    """
+    """Return a line for each part whose better candidate may be chance. evidence: as of `setup_flags`."""
     open_parts = (part for part in _parts(evidence) if part.get("verdict") == _UNKNOWN and part.get("same") is False)
     return [
         "{part}: cannot tell {in_use} (in use) from {best}, which is ahead: NLL lower by {difference:.3f} "
@@ -165,10 +147,7 @@ def setup_notes(evidence: Evidence | None) -> list[str]:
 
 
 def guessing_flags(read: pa.Table, classes: int) -> list[str]:
-    """Return flags of clean records whose model is no better than one that knows nothing.
-
-    read: the rows of samples that could be read. classes: how many compete.
-    """
+    """Return flags of readable clean rows whose model is no better than one that knows nothing of its classes."""
     if not len(read) or classes < 2 or "nll" not in read.column_names:
         return []
     table = read.filter(read["nll"].is_valid())
@@ -188,16 +167,12 @@ def guessing_flags(read: pa.Table, classes: int) -> list[str]:
                 f"pixels are right, that class has {labelled.max() / labelled.sum():.1%}; {look}"
             )
     if {"label", "prediction"} <= set(table.column_names):
-        order = other_order(table["label"].to_numpy(), table["prediction"].to_numpy())
-        flags += [order] if order else []
-    return flags
+        flags.append(other_order(table["label"].to_numpy(), table["prediction"].to_numpy()))
+    return [flag for flag in flags if flag]
 
 
 def other_order(labels: NDArray[np.int64], predictions: NDArray[np.int64]) -> str:
-    """Return in words that the images of a class are predicted as one other class, each as its own; empty where not.
-
-    labels, predictions: (n,). A prediction counts as consistent where it is what most other images of its class get.
-    """
+    """Return in words that images of a class, each aside, are mostly predicted as one other class; empty where not."""
     if not len(labels) or labels.min() < 0 or predictions.min() < 0:
         return ""
     classes, rows = np.unique(labels, return_inverse=True)
@@ -244,10 +219,6 @@ def _option(entry: CheckpointEntry, part: str) -> str:
     }[part]
 
 
-def _source(entry: CheckpointEntry, source: str) -> str:
-    return said_by(source, entry.arch) or source
-
-
 def _is_guessing(part: Evidence) -> bool:
     """Whether the best candidate's loss is no lower than that of a model that knows nothing."""
     nll, guessing = part.get("nll"), part.get("guessing")
@@ -259,11 +230,8 @@ def _parts(evidence: Evidence | None) -> Iterator[Evidence]:
     texts, numbers = ("part", "in_use", "best", "remedy"), ("difference", "ci_low", "ci_high", "n")
     parts = (evidence or {}).get("setup")
     for part in parts if isinstance(parts, list) else ():
-        if (
-            isinstance(part, dict)
-            and all(isinstance(part.get(name), str) for name in texts)
-            and all(isinstance(part.get(name), int | float) for name in numbers)
-        ):
+        fine = isinstance(part, dict) and all(isinstance(part.get(name), str) for name in texts)
+        if fine and all(isinstance(part.get(name), int | float) for name in numbers):
             yield part
 
 
@@ -279,7 +247,6 @@ def _alike(part: Evidence) -> str:
     """Return the other candidates that may be meant as well, each with its remedy."""
     listed = part.get("alike")
     pairs = [pair for pair in listed if isinstance(pair, list)] if isinstance(listed, list) else []
-    named = [
-        f"{pair[0]} ({pair[1]})" for pair in pairs if len(pair) == 2 and all(isinstance(text, str) for text in pair)
-    ]
+    fine = (pair for pair in pairs if len(pair) == 2 and all(isinstance(text, str) for text in pair))
+    named = [f"{name} ({remedy})" for name, remedy in fine]
     return f"; as good, as far as these images tell: {', '.join(named)}" if named else ""

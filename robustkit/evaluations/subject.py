@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -19,8 +19,7 @@ from attacks import AttackResult
 from attacks.attack import Tell
 
 from ..attention.surrogates import can_be_seen, key_loss, surrogates
-from ..common.determinism import float32, lacks_order, ordered, seeded
-from ..common.randomness import SampleRng, upload
+from ..common.determinism import SampleRng, float32, lacks_order, ordered, seeded, upload
 from ..data.dataset import Dataset, Sample
 from ..data.images import to_unit_range
 from ..models.device import free_memory
@@ -41,31 +40,22 @@ class SampleSource(Protocol):
     def dataset(self) -> Dataset:
         """The samples, in the order of their shards."""
 
-    def reader(self, condition: Condition) -> Reader:
-        """Return the reader of samples for this condition."""
+    def reader(self, condition: Condition) -> Reader: ...
 
     def locate(self, sample: Sample, inputs: Tensor) -> Any:
-        """Return the truth of a sample in the frame of its input; None where it is not known.
-
-        Raises:
-            BadImageError: its mask cannot be read.
-        """
+        """Return the truth of a sample in the frame of its input, None if unknown. Raises BadImageError."""
 
 
 class ScoringModel(nn.Module):
     """A classifier as an attack under some card sees it: tensors of the card's space in, float32 logits out.
 
-    network: the bare network; pixels are normalised before it. dtype: of the pass. valid: the classes that compete,
-    (K,) on the device.
+    dtype: of the pass. valid: the classes that compete, (K,) on the device.
     """
 
     def __init__(self, classifier: Classifier, card: Card, dtype: torch.dtype, valid: Tensor | None) -> None:
         super().__init__()
-        self.classifier = classifier
+        self.classifier, self.from_pixels, self.dtype, self.valid = classifier, card.space == "pixels", dtype, valid
         self.network: Callable[[Tensor], Tensor] = low_precision(classifier.network, dtype)
-        self.from_pixels = card.space == "pixels"
-        self.dtype = dtype
-        self.valid = valid
         self.eval()
 
     @property
@@ -75,30 +65,20 @@ class ScoringModel(nn.Module):
         return surrogates(network, self) if isinstance(network, nn.Module) and can_be_seen(network) else {}
 
     def key_loss(self, images: Tensor, boxes: Tensor, of_class: bool) -> tuple[Tensor, Tensor]:
-        """Return the logits (B, K), and how far queries are drawn to the keys of boxes (B, 3).
-
-        Raises ModelError where attention is not understood.
-        """
+        """Return logits (B, K) and how far queries are drawn to the keys of boxes (B, 3). Raises ModelError."""
         network = self.network if isinstance(self.network, nn.Module) else self.classifier.network
         return key_loss(network, self, images, boxes, of_class)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.from_pixels:
-            images = self.classifier.normalize(images)
-        if self.dtype is torch.float32:
+        images = self.classifier.normalize(images) if self.from_pixels else images
+        low = self.dtype is not torch.float32
+        with torch.autocast(images.device.type, self.dtype) if low else nullcontext():
             logits = self.network(images).float()
-        else:
-            with torch.autocast(images.device.type, self.dtype):
-                logits = self.network(images).float()
         return logits if self.valid is None else logits[:, self.valid]
 
 
 def low_precision(network: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return a copy for autocast to `dtype` whose large weights are already cast; for float32 the network itself.
-
-    Autocast casts weights that take no gradient again in each pass, which costs more than a small batch. The results
-    are the same to the bit.
-    """
+    """Return a copy for autocast whose large weights are cast once, not in each pass; the same results to the bit."""
     if dtype is torch.float32:
         return network
     copied = copy.deepcopy(network)
@@ -150,9 +130,8 @@ class Batch:
         """Split into batches of at most `size`, each with its place."""
         for start in range(0, len(self), size):
             part = slice(start, start + size)
-            samples, truths = self.samples[part], self.truths[part]
-            given = None if self.given is None else self.given[part]
-            yield part, Batch(self.inputs[part], samples, truths, self.keep, self.tell, given, self.choice)
+            samples, given = self.samples[part], None if self.given is None else self.given[part]
+            yield part, replace(self, inputs=self.inputs[part], samples=samples, truths=self.truths[part], given=given)
 
 
 @dataclass(frozen=True)
@@ -207,30 +186,23 @@ class EvaluatedModel:
         reused: Container[str] = (),
     ) -> None:
         self.classifier = self._placed(classifier).to(settings.device)
-        self.card = card
-        self.settings = settings
-        self.valid = valid
-        self.reused = reused
+        self.card, self.settings, self.valid, self.reused = card, settings, valid, reused
         self.unordered: dict[str, set[str]] = {}
-        self.asked_alone = False
-        self._strict = True
+        self.asked_alone, self._strict = False, True
         self._positions = {label: index for index, label in enumerate(valid or ())}
         self._kept: tuple[str, dict[tuple[str, ...], Tensor]] = ("", {})
         self._answered: dict[Hashable, Any] = {}
         competing = None if valid is None else torch.tensor(valid, device=settings.device)
         self.exact = ScoringModel(self.classifier, card, torch.float32, competing)
-        self.fast = (
-            ScoringModel(self.classifier, card, settings.dtype, competing)
-            if settings.dtype != torch.float32
-            else self.exact
-        )
+        whole = settings.dtype == torch.float32
+        self.fast = self.exact if whole else ScoringModel(self.classifier, card, settings.dtype, competing)
         if settings.compile:
             self.fast.network = torch.compile(classifier.network)
         autocast = card.score_autocast and settings.device.type == "cuda"
         self.scorer = ScoringModel(self.classifier, card, torch.float16, competing) if autocast else self.exact
 
     def _placed(self, classifier: Classifier) -> Classifier:
-        """Return the classifier laid out in memory as its inputs are; before it moves to its device."""
+        """Return the classifier laid out in memory as its inputs are."""
         return classifier
 
     def steadily(self, what: str, rng: SampleRng, compute: Callable[[], T]) -> T:
@@ -290,9 +262,7 @@ class EvaluatedModel:
         return upload(torch.tensor([self._position(sample.label) for sample in samples]), self.settings.device)
 
     def accepted(self, samples: Sequence[Sample]) -> Tensor:
-        """Return the labels that count as right, as indices of the logits that compete: (B,), or (B, L) where a sample
-        has several. Smaller sets repeat one of theirs. On the host.
-        """
+        """Return the labels that count as right as indices of the competing logits, on the host: (B,), or (B, L)."""
         sets = [list(dict.fromkeys(map(self._position, sample.valid or (sample.label,)))) for sample in samples]
         width = max(map(len, sets), default=1)
         filled = torch.tensor([labels + labels[:1] * (width - len(labels)) for labels in sets])
@@ -314,7 +284,6 @@ class EvaluatedModel:
         return self.score((self.scorer if self.card.score_autocast else self.fast)(shown), batch)
 
     def _position(self, label: int) -> int:
-        """Return a class as an index of the logits that compete."""
         return label if self.valid is None else self._positions[label]
 
     def keep(self, condition: Condition, samples: Sequence[Sample], inputs: Tensor) -> None:
@@ -330,9 +299,7 @@ class EvaluatedModel:
         return kept[key]
 
     def answered(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the model's answers that a key names, made where they are not kept; all conditions of the current
-        shard share them.
-        """
+        """Return the answers that a key names, made where they are not kept; all conditions of a shard share them."""
         if key not in self._answered:
             self._answered[key] = make()
         answers: T = self._answered[key]
@@ -363,7 +330,6 @@ class EvaluatedModel:
         raise NotImplementedError
 
     def needs_truth(self, condition: Condition) -> bool:
-        """Whether the condition's rows need what is true of a sample beyond its label."""
         return condition.needs_truth
 
     def attack(self, condition: Condition, inputs: Tensor, batch: Batch, rng: SampleRng) -> AttackResult:
@@ -383,8 +349,7 @@ class EvaluatedModel:
         return {}
 
 
-SIDE = 224
-"""The longest side of a kept image; larger ones are shrunk."""
+SIDE = 224  # the longest side of a kept image; larger ones are shrunk
 MAP_SIDE = 64
 
 
@@ -409,7 +374,7 @@ class ImageSubject(EvaluatedModel):
         return to_unit_range(shown.float() - raw.to(shown.device).float())
 
     def pictures(self, batch: Batch, **parts: Tensor) -> dict[str, Picture]:
-        """Return pictures of the samples to keep, by id. parts: as `encode_picture` takes them, batched."""
+        """Return kept pictures by id. parts: as `encode_picture` takes them, batched."""
         return {
             sample.id: encode_picture(**{name: values[index] for name, values in parts.items()})
             for index, sample in enumerate(batch.samples)
@@ -418,34 +383,24 @@ class ImageSubject(EvaluatedModel):
 
 
 def encode_picture(image: Tensor | None = None, delta: Tensor | None = None, heat: Tensor | None = None) -> Picture:
-    """Return the picture of an image, (3, H, W) uint8 or floats in [0, 1]; of a change, (3, H, W) floats in pixels;
-    and of a map, (H, W) floats in [0, 1].
-    """
+    """Return pictures of (3, H, W) uint8 or [0, 1], of a change in pixels, and of a map (H, W) in [0, 1]."""
     return Picture(
         None if image is None else _webp(as_bytes(image), quality=80),
-        None if delta is None else _webp(as_bytes(_stretched(delta)), quality=60),
+        None if delta is None else _webp(as_bytes(delta / (2 * float(delta.abs().max()) or 1) + 0.5), quality=60),
         None if heat is None else _small_map(as_bytes(heat)),
     )
-
-
-def _stretched(delta: Tensor) -> Tensor:
-    largest = float(delta.abs().max())
-    return delta / (2 * largest or 1) + 0.5
 
 
 def as_bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Return values as (H, W, 3) or (H, W) uint8."""
     values = values.detach().cpu()
-    if values.is_floating_point():
-        values = values.nan_to_num().clamp(0, 1).mul(255).round().byte()
+    values = values.nan_to_num().clamp(0, 1).mul(255).round().byte() if values.is_floating_point() else values
     array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = values.numpy()
     return array.transpose(1, 2, 0) if array.ndim == 3 else array
 
 
 def _webp(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], quality: int) -> bytes:
-    """Encode an image as WebP; a small one keeps every pixel, with little effort: more saves 7 % of the bytes for seven
-    times the time.
-    """
+    """Encode as WebP; a small image keeps every pixel, with little effort: more saves 7 % for seven times the time."""
     image, buffer = Image.fromarray(pixels), io.BytesIO()
     small = max(image.size) <= MAP_SIDE
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
@@ -469,17 +424,10 @@ def show_pixels(subject: EvaluatedModel, batch: Batch, shown: Tensor, known: boo
 
 def show_attacked(subject: EvaluatedModel, inputs: Tensor, result: AttackResult) -> Shown:
     """Return what an attack made of inputs (B, ...) in the card's space, with its change in the units of records."""
-    adversarials, classifier = result.adversarials, subject.classifier
-    as_it_is = subject.card.space != "normalised"
+    found, classifier, as_it_is = result.adversarials, subject.classifier, subject.card.space != "normalised"
     with torch.inference_mode():
-        change = (adversarials - inputs).float()
-        change = change if as_it_is else change * classifier.std
-    return Shown(
-        adversarials,
-        lambda: adversarials if as_it_is else adversarials * classifier.std + classifier.mean,
-        change,
-        result,
-    )
+        change = (found - inputs).float() * (1 if as_it_is else classifier.std)
+    return Shown(found, lambda: found if as_it_is else found * classifier.std + classifier.mean, change, result)
 
 
 def score_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:

@@ -58,13 +58,8 @@ TAIL = """
 
 @plugin_session()
 def draft(run: RunFolder, every: bool = False) -> str:
-    """Return the text of a policy: the dozen rules that matter; with `every` one on each figure of each checkpoint.
-
-    A run passes it at once, unless it is unfinished: that no records are missing is never left out of the rules.
-
-    Raises:
-        NothingEvaluated: the run has no results. RunError: its records cannot be read.
-    """
+    """Return a policy's text: the dozen rules that matter, or with `every` one on each figure of each checkpoint. A run
+    passes it at once, unless it is unfinished. Raises NothingEvaluated, RunError."""
     subject = MeasuredRun(run)
     scope = "" if every else SHORT + SEVERAL * (len(subject.cells) > 1)
     if gap := unfinished_line(run):
@@ -80,7 +75,6 @@ def draft(run: RunFolder, every: bool = False) -> str:
 
 
 def _of_each(subject: MeasuredRun) -> Iterator[str]:
-    """Yield rules on every figure of each checkpoint that a policy can have a rule on."""
     for name, cells in subject.cells.items():
         if not cells:
             continue
@@ -93,7 +87,6 @@ def _of_each(subject: MeasuredRun) -> Iterator[str]:
 
 
 def _of_all(subject: MeasuredRun) -> Iterator[str]:
-    """Yield the rules that matter, one for all checkpoints where possible."""
     names = [name for name, cells in subject.cells.items() if cells]
     whole = len(names) == len(subject.checkpoints)  # a rule for all cannot judge one without results
     formulas: dict[tuple[str, ...], list[str]] = {}

@@ -45,15 +45,12 @@ _FLAGS = "look at each flag in the report; name those that you accept after exce
 
 
 def _many(verdict: Verdict, n: int) -> str:
-    """Return how n samples are asked for, also of a condition that takes some of all."""
     return f"on={n}, with as many in the data" if part_of(verdict.condition) else f"--limit {n}"
 
 
 def advice(verdict: Verdict, below: bool = False) -> str:
-    """Return in one sentence what to do; empty where it passes, or where the reason says it.
-
-    below: commands stand below the sentence, and are not repeated in it.
-    """
+    """Return in one sentence what to do; empty where it passes, or the reason says it. below: commands stand below
+    it."""
     statement, figure = verdict.rule.statement, verdict.figure
     if verdict.state == PASS:
         return ""
@@ -122,9 +119,8 @@ def sentence(verdict: Verdict) -> str:
 
 
 def table(verdicts: Sequence[Verdict]) -> TextTable:
-    """Return verdicts as a table for a terminal, in their order; under each row why, and what to do: once for those in
-    a row that share it.
-    """
+    """Return verdicts as a table for a terminal; under each row why, and what to do, once for those in a row that share
+    it."""
     rows, below = list[tuple[str, ...]](), list[tuple[int, str]]()
     remedies = [*(advice(verdict, below=True) for verdict in verdicts), ""]
     for place, verdict in enumerate(verdicts):
@@ -158,7 +154,6 @@ def _counts(statement: Statement) -> bool:
 
 
 def _missed(verdict: Verdict) -> str:
-    """Return by how much a figure misses its bound; empty where it does not."""
     statement, figure = verdict.rule.statement, verdict.figure
     if verdict.state != FAIL or figure is None or not isinstance(statement, Value | Change):
         return ""
@@ -186,10 +181,8 @@ def count_verdicts(outcome: Outcome) -> str:
 
 
 def junit(outcome: Outcome, run: str) -> bytes:
-    """Return a JUnit XML file: a test case per verdict, classname the checkpoint, name the rule.
-
-    What stops the gate is a failure; a warning, or what is undecided and let pass, is skipped with the reason.
-    """
+    """Return a JUnit XML file: a test case per verdict, classname the checkpoint, name the rule. What stops the gate is
+    a failure; a warning, or what is undecided and let pass, is skipped."""
     stopping = [verdict for verdict in outcome.verdicts if outcome.stops(verdict)]
     skipped = [v for v in outcome.verdicts if v.state != PASS and not outcome.stops(v)]
     totals = {"tests": str(len(outcome.verdicts)), "failures": str(len(stopping)), "errors": "0"}
@@ -268,7 +261,6 @@ def _cell(text: str) -> str:
 
 
 def as_json(outcome: Outcome, run: str, baseline: str | None) -> bytes:
-    """Return all verdicts with their figures; what is not finite is null."""
     contents = {
         "run": run,
         "policy": outcome.policy.path,
@@ -308,7 +300,6 @@ def _as_dict(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return a value as JSON has it: None where it is not finite."""
     return value if math.isfinite(value) else None
 
 
@@ -328,13 +319,8 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 def as_statement(outcome: Outcome, run: Manifest, baseline: Manifest | None, predicate: str) -> bytes:
-    """Return a statement about the checkpoints that rules are about. The same records and policy give the same bytes.
-
-    predicate: a key of `PREDICATES`.
-
-    Raises:
-        ProtocolError: no rule is about a checkpoint. RunError: the weights of one came from no file.
-    """
+    """Return a statement about the checkpoints that rules are about, the same for the same records and policy. Raises
+    ProtocolError where no rule is about a checkpoint, RunError where the weights of one came from no file."""
     judged = {verdict.checkpoint for verdict in outcome.verdicts}
     entries = [entry for entry in run.checkpoints if entry.name in judged]
     if not entries:
@@ -393,15 +379,11 @@ def _figure(row: SummaryRow) -> dict[str, Any]:
 
 
 def _subject(entry: CheckpointEntry) -> dict[str, Any]:
-    """Return a checkpoint by its digest. What it is besides its file is said next to it: formula and part of the file
-    decide figures, too.
-    """
+    """Return a checkpoint by its digest; formula and part of the file decide figures, too, and are said next to it."""
     kind = _kind(entry)
     if kind == TENSORS or not _HEX.fullmatch(entry.sha256 or ""):
-        raise RunError(
-            f"{entry.name} ({entry.spec}) came from no file whose SHA-256 could be attested; save its weights to a "
-            "file, audit that, and attest the new run"
-        )
+        remedy = "save its weights to a file, audit that, and attest the new run"
+        raise RunError(f"{entry.name} ({entry.spec}) came from no file whose SHA-256 could be attested; {remedy}")
     said = {key: plain_line(getattr(entry, key)) for key in ("arch", "attention", "weights")}
     return _descriptor(entry.name, entry.sha256, kind) | {"annotations": said}
 
@@ -430,25 +412,20 @@ def _descriptor(name: str, digest: str | None, kind: str = FILE) -> dict[str, An
     return {"name": plain_line(name), "digest": {kind: digest or ""}}
 
 
-Descriptors = tuple[tuple[str, dict[str, str]], ...]
-"""Names, each with its digests by kind."""
+Descriptors = tuple[tuple[str, dict[str, str]], ...]  # Names, each with its digests by kind
 _MOST = 16 << 20  # bytes of a statement
 
 
 @dataclass(frozen=True)
 class Attested:
-    """What a statement says."""
-
     subjects: Descriptors
     configuration: Descriptors
     result: str
 
     def names_of(self, digests: Mapping[str, str]) -> list[str]:
-        """Return the subjects that have one of these digests."""
         return [name for name, said in self.subjects if digests.items() & said.items()]
 
     def configured(self, digest: str) -> bool:
-        """Whether the configuration has this SHA-256."""
         return any(said.get(FILE) == digest for _, said in self.configuration)
 
 

@@ -21,8 +21,7 @@ from ..protocol.card import parse_number
 from ..protocol.condition import ConditionPattern
 from ..tasks.registry import find_metric, metrics
 
-OF_RUN = ("protocol", "data digest", "settings")
-"""What all checkpoints of a run share."""
+OF_RUN = ("protocol", "data digest", "settings")  # what all checkpoints of a run share
 SUBJECTS = ("attention", "arch", "preprocessing", "heads", *OF_RUN, "checkpoint sha256")
 
 
@@ -39,11 +38,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Change:
-    """How much a figure may drop or rise against the baseline's.
-
-    metric: empty for top1, or miou of segmenters. condition: None for all of the baseline. excepted: parts of the lines
-    on how the set-ups of both may differ.
-    """
+    """How much a figure may drop or rise against the baseline's. metric: empty for the task's. condition: None for all
+    of the baseline. excepted: parts of the lines on how the set-ups of both may differ."""
 
     falls: bool
     metric: str
@@ -71,12 +67,10 @@ class Identity:
 
 
 Statement = Value | Change | NoFlags | Identity
-SLACK = 1e-12
-"""The tolerance within which a figure equals a bound: sums of floats in another order differ."""
+SLACK = 1e-12  # the tolerance within which a figure equals a bound: sums of floats in another order differ
 
 
 def quote(text: str) -> str:
-    """Return a text as rules quote it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -87,7 +81,6 @@ def always_meets(compare: str, bound: float, ends: tuple[float, float]) -> bool:
 
 
 def meets_bound(compare: str, bound: float, value: float) -> bool:
-    """Whether a value is on the right side of a bound."""
     gap = value - bound if compare.startswith(">") else bound - value
     return gap > SLACK if compare in (">", "<") else gap >= -SLACK
 
@@ -100,15 +93,12 @@ OF_EVERY_SETUP = (
     *("as good, as far as these images tell: ", "the order of classes was assumed: "),
 )
 """What flags of a set-up have in common (`evaluations.setup_flags`): as exceptions these would excuse each of them."""
-FEWEST = 6
-"""Letters and digits of what is excepted: fewer are part of nearly every line."""
+FEWEST = 6  # Letters and digits of what is excepted: fewer are part of nearly every line
 _SUGGESTED = 5  # metrics that a message names
 
 
 def parse_statement(text: str, at: Callable[[int], str] = lambda offset: f"column {offset + 1}") -> Statement:
-    """Return what a rule requires. at: the place of a character of the text, for messages. Raises ProtocolError where
-    it is not understood.
-    """
+    """Return what a rule requires. at: names the place of a character. Raises ProtocolError."""
     try:
         return _Reader(text).statement()
     except _Misread as fault:
@@ -222,10 +212,8 @@ class _Reader:
     def _bound(
         self, metric: Metric | None, ends: tuple[float, float], of: str = "", sure: bool = True
     ) -> tuple[str, float, bool]:
-        """Return a comparison, its bound, and whether confidence is asked for.
-
-        metric: None for n. ends: what no figure is below or above. of: what the figure is, if not the metric itself.
-        """
+        """Return comparison, bound, and whether confidence is asked for. metric: None for n. ends: what no figure
+        exceeds."""
         if self.token not in (">=", "<=", ">", "<"):
             self._expected("one of >=, <=, >, <")
         compare, start = self.token, self.end
@@ -345,10 +333,7 @@ class _Reader:
 
 
 def _unknown_metric(name: str, instead: Iterable[str]) -> str:
-    """Return a message with the metrics nearest to an unknown one: by what people call them, else by spelling.
-
-    instead: what may stand in place of a metric.
-    """
+    """Return a message with the metrics nearest to an unknown one: by what people call them, else by spelling."""
     asked, every = _plain(name), metrics()
     called = {key: set(map(_plain, _names(metric))) for key, metric in every.items()}
     same = [key for key, words in called.items() if asked in words]
@@ -361,7 +346,6 @@ def _unknown_metric(name: str, instead: Iterable[str]) -> str:
 
 
 def _names(metric: Metric) -> Iterator[str]:
-    """Yield what people may call a metric."""
     yield from (metric.name, metric.word, metric.noun, *(metric.hub or ()), *metric.also)
 
 
@@ -385,9 +369,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of a file. undecided: `fail` or `pass`, for rules that have too few samples to tell. digest: the file's
-    SHA-256 (hex).
-    """
+    """The rules of a file. undecided: `fail` or `pass`, for rules with too few samples. digest: the file's SHA-256
+    (hex)."""
 
     path: str
     rules: tuple[Rule, ...]
@@ -396,15 +379,12 @@ class Policy:
 
 
 def read_policy(path: Path) -> Policy:
-    """Return the rules of a TOML file. Raises ProtocolError where there is no such file, or something in it is not
-    understood; with line and column.
-    """
+    """Return the rules of a TOML file. Raises ProtocolError, with line and column, where it is not understood."""
     try:
         content = bytes_of(path, TEXT)
     except OSError as fault:
-        raise ProtocolError(
-            f"policy {path}: {reason_of(fault)}; write one from a run with robustkit check RUN --init --policy {path}"
-        ) from None
+        remedy = f"write one from a run with robustkit check RUN --init --policy {path}"
+        raise ProtocolError(f"policy {path}: {reason_of(fault)}; {remedy}") from None
     policy = parse_policy(content.decode("utf-8-sig", errors="replace"), str(path))
     return replace(policy, digest=hashlib.sha256(content).hexdigest())
 

@@ -46,32 +46,24 @@ SHARES = 2.0 ** (-_STEPS / 6) / (2.0 ** (-_STEPS / 6)).sum()
 
 
 class Capital:
-    """The capital of those who bet that a mean is above a bound in (0, 1).
-
-    It needs no variance and tunes nothing: the best of the bets soon holds nearly all of it.
-    """
+    """The capital of those who bet that a mean is above a bound in (0, 1); the best of the bets soon holds nearly
+    all."""
 
     def __init__(self, bound: float) -> None:
         self._logs, self._bets, self._bound = np.log(SHARES), BETS / bound, bound
 
     def take(self, values: Floats) -> Floats:
         """Bet on further values, (n,) in [0, 1]; return the logarithm of the capital after each of them, (n,)."""
-        growth = np.log1p(np.outer(values - self._bound, self._bets)).cumsum(axis=0)
-        every = self._logs + growth
+        every = self._logs + np.log1p(np.outer(values - self._bound, self._bets)).cumsum(axis=0)
         if len(values):
             self._logs = every[-1]
         return np.asarray(np.logaddexp.reduce(every, axis=1))
 
 
 class SequentialTest:
-    """A test of whether the mean of a stream of values is above or below a bound, looked at after every value.
-
-    bound: in (0, 1). error: the most that the probability may be of saying `above` where the mean is at most the bound,
-    and of saying `below` where it is at least the bound. The bettors of the two sides do not know of each other.
-
-    said: 1 for above, -1 for below, 0 while nothing is decided. taken: values until then; later ones are not looked at.
-    total: their sum.
-    """
+    """A test of whether the mean of a stream is above or below a bound in (0, 1), looked at after every value. error:
+    the most that the probability of saying `above` or `below` wrongly may be. said: 1 for above, -1 for below, 0 while
+    undecided. taken: values until then, total: their sum; later ones are not looked at."""
 
     def __init__(self, bound: float, error: float) -> None:
         self.bound, self.error = bound, error
@@ -95,14 +87,11 @@ class SequentialTest:
 
     @property
     def mean(self) -> float:
-        """The mean of the values that were taken; nan without any."""
         return self.total / self.taken if self.taken else math.nan
 
 
 @dataclass(frozen=True)
 class _OfShard(CheckpointRecords):
-    """A checkpoint's records of one shard."""
-
     shard: int = 0
 
     def table(self, condition: str, columns: Sequence[str]) -> pa.Table:
@@ -111,12 +100,9 @@ class _OfShard(CheckpointRecords):
 
 @dataclass(frozen=True)
 class Question:
-    """A rule about one checkpoint, which samples decide.
-
-    condition: in full. metric: a mean over samples. needs: the conditions whose records it takes. before: the figure of
-    each sample of the baseline; None for a rule about a value. test: of the figure, or of a change, of which -1 to 1
-    become 0 to 1.
-    """
+    """A rule about one checkpoint, which samples decide. metric: a mean over samples. needs: the conditions whose
+    records it takes. before: figures of the baseline, by sample; None for a value. test: of the figure, or of a change,
+    of which -1 to 1 become 0 to 1."""
 
     rule: Rule
     checkpoint: str
@@ -128,20 +114,16 @@ class Question:
 
     @property
     def state(self) -> str:
-        """What the samples so far say about the rule."""
         if not self.test.said:
             return UNDECIDED
         return PASS if self.test.said == (1 if bound_statement(self.rule).compare.startswith(">") else -1) else FAIL
 
     @property
     def value(self) -> float:
-        """The figure of the samples that were taken."""
         return self.test.mean if self.before is None else 2 * self.test.mean - 1
 
     def take(self, run: RunFolder, task: Task, shard: int, ids: Sequence[str]) -> None:
-        """Take samples of a shard, by their ids in the order in which they come; those that could not be read are left
-        out. Raises RunError where a record cannot be read, or a figure is not between 0 and 1.
-        """
+        """Take samples of a shard, by id, as they come; unreadable ones are left out. Raises RunError."""
         read, figures = task.per_sample(_OfShard(run, self.checkpoint, shard), self.condition, self.metric)
         after = dict(zip(read.to_pylist(), figures.tolist(), strict=True))
         there = [name for name in ids if name in after and (self.before is None or name in self.before)]
@@ -168,7 +150,6 @@ class Trial:
     questions: tuple[Question, ...]
 
     def open(self, checkpoint: str) -> list[Question]:
-        """Return what is still undecided about a checkpoint."""
         return [each for each in self.questions if each.checkpoint == checkpoint and each.state == UNDECIDED]
 
     def outcome(self, run: RunFolder, baseline: RunFolder | None = None) -> Outcome:
@@ -185,7 +166,6 @@ class Trial:
 
 
 def bound_statement(rule: Rule) -> Value | Change:
-    """Return the statement of a rule about a figure."""
     assert isinstance(rule.statement, Value | Change)
     return rule.statement
 
@@ -206,8 +186,7 @@ def _verdict(question: Question, subject: MeasuredRun, baseline: RunFolder | Non
     return Verdict(rule, name, question.state, reason, figure, question.condition, of=every)
 
 
-ERROR = 0.05
-"""The most that the probability may be of a wrong verdict, of all rules together."""
+ERROR = 0.05  # the most that the probability may be of a wrong verdict, of all rules together
 
 _APART = "\n"  # between conditions, whose texts hold commas
 
@@ -222,9 +201,8 @@ _DEFINITIONS = ("--constants", "--variant")
 
 
 def options_asked(policy: Policy) -> dict[str, str]:
-    """Return the options of an audit that evaluates what the rules of a policy are about, each with its value. Raises
-    ProtocolError where a rule cannot be decided while samples come, or none needs samples.
-    """
+    """Return the options of an audit that evaluates what a policy is about. Raises ProtocolError where a rule cannot be
+    decided while samples come, or none needs samples."""
     asked = dict.fromkeys(_OPTIONS, "")
     wanted = False
     for rule in policy.rules:
@@ -246,10 +224,8 @@ def options_asked(policy: Policy) -> dict[str, str]:
             parts = {} if option in _DEFINITIONS else dict.fromkeys(filter(None, before.split(_APART)))
             asked[option] = _APART.join({**parts, value: None} if value != "none" else parts)
     if not wanted:
-        raise ProtocolError(
-            f"{policy.path}: no rule needs samples, so nothing is to be decided; expected one such as "
-            "'top1 under clean >= 0.7'"
-        )
+        remedy = "expected one such as 'top1 under clean >= 0.7'"
+        raise ProtocolError(f"{policy.path}: no rule needs samples, so nothing is to be decided; {remedy}")
     asked["--attacks"] = asked["--attacks"] or "none"
     return {option: value.replace(_APART, ",") for option, value in asked.items() if value}
 
@@ -279,13 +255,8 @@ def _why_not(statement: Statement) -> str:
 def trial_of(
     policy: Policy, names: Sequence[str], conditions: Sequence[Condition], task: Task, baseline: Figures | None
 ) -> Trial:
-    """Return what samples are to decide. The error is shared among the rules, once for each checkpoint.
-
-    names, conditions: of the run.
-
-    Raises:
-        ProtocolError: a rule fits no checkpoint, several conditions, or a condition that needs all samples.
-    """
+    """Return what samples decide; the error is shared among rules and checkpoints. names, conditions: of the run.
+    Raises ProtocolError where a rule fits no checkpoint, several conditions, or one that needs all samples."""
     found = list[tuple[Rule, str, str, tuple[str, ...], str]]()
     for rule in policy.rules:
         chosen = verdicts.matching(rule.checkpoint, names)
@@ -302,8 +273,7 @@ def trial_of(
         bound, before = bound_statement(rule).bound, None
         if isinstance(rule.statement, Change) and baseline is not None:
             bound, before = (bound + 1) / 2, baseline(name, text, metric, rule.statement.excepted)
-            mean = sum(before.values()) / max(len(before), 1)
-            if why := verdicts.out_of_reach(rule.statement, mean, metric):
+            if why := verdicts.out_of_reach(rule.statement, sum(before.values()) / max(len(before), 1), metric):
                 raise _refused(policy, rule, why)
         questions.append(Question(rule, name, text, metric, needs, before, SequentialTest(bound, error)))
     return Trial(policy, tuple(questions))
@@ -337,19 +307,14 @@ def _figure(
 
 
 def baseline_of(run: RunFolder, planned: Manifest) -> Figures:
-    """Return the figures of a baseline. planned: the run that is compared with it.
-
-    What is returned raises RunError where the two cannot be paired, are of one checkpoint, or records are missing.
-    """
+    """Return the figures of a baseline for a planned run; they raise RunError where the two cannot be paired."""
     manifest, takes = run.manifest, planned.corrupted.digests
 
     def figures(name: str, condition: str, metric: str, excepted: Sequence[str] = ()) -> Mapping[str, float]:
         other = name if name in manifest.names else manifest.names[0]
         if other != name and len(manifest.names) > 1:
-            raise RunError(
-                f"{run.path}: the baseline has no {name}; it has {', '.join(manifest.names)}; name the rule's "
-                "checkpoint as one of them, or give a baseline of one checkpoint"
-            )
+            remedy = "name the rule's checkpoint as one of them, or give a baseline of one checkpoint"
+            raise RunError(f"{run.path}: the baseline has no {name}; it has {', '.join(manifest.names)}; {remedy}")
         side, subject = Side(run, other), planned.checkpoint(name)
         needs = words_of(condition).needs(condition, metric, manifest.conditions)
         try:

@@ -62,9 +62,8 @@ def missing_command(manifest: Manifest, name: str, wanted: ConditionPattern, out
 
 @dataclass(frozen=True)
 class Measured:
-    """A number with its 95 % interval (nan where there is none), of n samples. before: of a change, the baseline's
-    figure; same: both are of one checkpoint, and equal.
-    """
+    """A number of n samples with its 95 % interval (nan without). before, same: of a change, the baseline's; one
+    checkpoint?"""
 
     value: float
     n: int
@@ -95,17 +94,12 @@ class MeasuredRun:
             raise NothingEvaluated(f"{run.path}: there are no results to check; run the audit again to its end")
 
     def without_records(self, name: str) -> list[str]:
-        """Return the conditions that run.json names and a checkpoint has no records of."""
         done = {condition for checkpoint, condition in self.run.units() if checkpoint == name}
         return [condition for condition in self.manifest.conditions if condition not in done]
 
 
 class CannotTell(Exception):  # noqa: N818 - an outcome rather than a fault
-    """There is no figure.
-
-    command: evaluates a condition that nobody asked for; completes: runs the same audit again, which makes records that
-    are missing. Empty where that is not why.
-    """
+    """There is no figure. command: evaluates what nobody asked for; completes: makes the records that are missing."""
 
     def __init__(self, reason: str, command: str = "", completes: str = "") -> None:
         super().__init__(reason)
@@ -117,17 +111,13 @@ class Ambiguous(Exception):  # noqa: N818
 
 
 def not_evaluated(subject: MeasuredRun, name: str, wanted: ConditionPattern) -> CannotTell:
-    """Return the error for a condition that was not evaluated, with the command that evaluates it."""
     command = missing_command(subject.manifest, name, wanted, subject.run.path)
     return CannotTell(f"{wanted.text} was not evaluated", command)
 
 
 def find(subject: MeasuredRun, name: str, metric: str, wanted: ConditionPattern) -> str:
-    """Return the condition of the run that a rule means.
-
-    Raises:
-        CannotTell: it was not evaluated, or has no such metric. Ambiguous: several fit.
-    """
+    """Return the condition of the run that a rule means. Raises CannotTell where there is none, Ambiguous for
+    several."""
     cells = subject.cells[name]
     fitting = [text for text in dict.fromkeys(text for text, _ in cells) if matches(wanted, text)]
     having = [text for text in fitting if metric == "n" or (text, metric) in cells]
@@ -157,18 +147,12 @@ def figure_of(row: SummaryRow) -> Measured:
     return replace(figure, low=figure.value - reach, high=figure.value + reach)
 
 
-Described = tuple[Manifest, CheckpointEntry]
-"""A checkpoint of a run, as run.json describes both."""
+Described = tuple[Manifest, CheckpointEntry]  # a checkpoint of a run, as run.json describes both
 
 
 def baseline_flags(baseline: Described, run: Described, excepted: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return flags of what was computed otherwise in a baseline, though the two can be paired.
-
-    excepted: parts of the lines on differences that a rule accepts.
-
-    Raises:
-        CannotTell: they differ in what decides figures besides the weights, as `robustkit compare` says it.
-    """
+    """Return flags of what was computed otherwise in a baseline. excepted: parts of lines that a rule accepts. Raises
+    CannotTell where they differ in what decides figures besides the weights."""
     (before, first), (after, second) = baseline, run
     check_card(before, after)
     there, here = before.deciding.to_plain(), after.deciding.to_plain()
@@ -192,26 +176,21 @@ def baseline_flags(baseline: Described, run: Described, excepted: Sequence[str] 
     if strange:
         parts = ", ".join(map(quote, strange[:_SHOWN]))
         more = f"; and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
-        raise CannotTell(
-            f"the baseline has another set-up: {'; '.join(strange[:_SHOWN])}{more}; audit both alike, or accept this "
-            f"in the rule: except {parts}"
-        )
+        remedy = f"audit both alike, or accept this in the rule: except {parts}"
+        raise CannotTell(f"the baseline has another set-up: {'; '.join(strange[:_SHOWN])}{more}; {remedy}")
     accepted = [f"set-up: {line}, which the rule accepts" for line in lines if line not in reported]
     return (*(f"baseline: {line}" for line in reported), *accepted)
 
 
 def check_card(before: Manifest, after: Manifest, *conditions: str) -> None:
-    """Raise CannotTell where one of some conditions uses another part of the card in a baseline, or where a run of
-    format 1 has another card.
-    """
+    """Raise CannotTell where a condition uses another part of the card in a baseline, or a run of format 1 another
+    card."""
     if other := card_difference(before, after, conditions):
         raise CannotTell(f"the runs cannot be paired: {list_differences(*other, 'in the baseline')}; audit both alike")
 
 
 def change_of(first: Side, second: Side, condition: str, metric: str, falls: bool) -> Measured:
-    """Return how much the second is below the first, or above it where not `falls`; paired by sample. Raises CannotTell
-    where the two cannot be paired, or records of one are missing.
-    """
+    """Return how much the second is below the first (`falls`) or above it, paired by sample. Raises CannotTell."""
     for side, which in ((first, "the baseline"), (second, "the run")):
         if gone := missing_records(side, condition, metric):
             raise CannotTell(f"{which} is {gone}", completes=side.run.manifest.command)
@@ -293,14 +272,10 @@ SAME = "the baseline is this very checkpoint, so that nothing could differ; give
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a rule for one checkpoint; checkpoint is empty where the rule is about the whole run.
-
-    reason: one line that says more than the figure; empty where the figure says it all. needed: samples that would
-    decide it. condition: that of the run, in full. whole: nothing that the rule is about was missing. command:
-    evaluates a condition that nobody asked for. completes: the same audit again, which makes records that are missing.
-    Both may be text of run.json, and are shown through `repeat_of`. of: where it was decided while samples came, how
-    many there are; the figure's n is how many it took.
-    """
+    """The verdict on a rule for one checkpoint; none where the rule is about the whole run. reason: says more than the
+    figure, or nothing. needed: samples that would decide it. whole: nothing was missing. command, completes: as of
+    CannotTell; text of run.json, shown through `repeat_of`. of: how many samples there are, where it was decided while
+    they came."""
 
     rule: Rule
     checkpoint: str
@@ -338,7 +313,6 @@ class Outcome:
     rows: Sequence[SummaryRow] = field(default=(), repr=False)
 
     def stops(self, verdict: Verdict) -> bool:
-        """Whether the verdict alone makes the gate fail."""
         if verdict.state == PASS or verdict.rule.severity == "warning":
             return False
         return not (verdict.short_of_samples and self.policy.undecided == "pass")
@@ -350,12 +324,8 @@ class Outcome:
 
 @plugin_session()
 def judge(policy: Policy, run: RunFolder, baseline: RunFolder | None = None) -> Outcome:
-    """Return the verdicts of all rules, in their order, for each checkpoint that a rule is about.
-
-    Raises:
-        ProtocolError: a rule's condition fits several of the run's.
-        NothingEvaluated: a run has no results. RunError: its records cannot be read.
-    """
+    """Return the verdicts of all rules, in their order, for each checkpoint that a rule is about. Raises ProtocolError
+    where a condition fits several, NothingEvaluated, RunError."""
     subject, before = MeasuredRun(run), None if baseline is None else MeasuredRun(baseline)
     verdicts: list[Verdict] = []
     for rule in policy.rules:
@@ -403,11 +373,9 @@ def _verdict(policy: Policy, rule: Rule, name: str, subject: MeasuredRun, before
 
 
 def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[str, str, int | None]:
-    """Return state, reason, and the number of samples that would decide it.
-
-    A point is compared with the bound. With 95 % confidence the whole interval must be on one side, and the point, too:
-    what passes with confidence passes without it, and no form of a rule passes together with one of its negation.
-    """
+    """Return state, reason, and the number of samples that would decide it. With confidence the whole interval must be
+    on one side, and the point, too: what passes with confidence passes without it, and no rule passes with its
+    negation."""
     if not math.isfinite(figure.value):
         return FAIL, f"{figure.value} is not a number to compare", None
     fine = [meets_bound(statement.compare, statement.bound, end) for end in (figure.low, figure.value, figure.high)]
@@ -440,7 +408,6 @@ def decide(statement: Value | Change, figure: Measured, metric: str) -> tuple[st
 
 
 def of_identity(rule: Rule, name: str, statement: Identity, subject: MeasuredRun) -> Verdict:
-    """Return whether a run, or a checkpoint of it, is what a rule says."""
     same, reason = compare_identity(statement, subject.manifest, subject.checkpoints.get(name))
     return Verdict(rule, name, PASS if same else FAIL, reason)
 

@@ -26,9 +26,7 @@ from .specs import REMEDY, WEIGHT_FILES, hub_address, is_reachable
 
 
 def held_weights(arch: str) -> dict[str, Any] | None:
-    """Return what `timm.create_model` takes as `pretrained_cfg_overlay` to build a network with published weights: None
-    where they may be fetched, else the file of the cache. Raises ModelError where there is neither.
-    """
+    """Return timm's `pretrained_cfg_overlay`: None where weights may be fetched, else the cached file. Or raise."""
     config = timm.get_pretrained_cfg(arch)  # type: ignore[attr-defined, unused-ignore]
     source = getattr(config, "hf_hub_id", None) or ""
     address = hub_address() if source else getattr(config, "url", None) or ""
@@ -62,10 +60,7 @@ def is_factory(arch: str) -> bool:
 
 
 def build(arch: str, *, kwargs: Mapping[str, Any], img_size: int | tuple[int, int] | None) -> nn.Module:
-    """Build the network with random weights. kwargs go to timm, or to those parameters of a factory that have the name.
-
-    Raises ModelError for an unknown name or a factory that cannot be found, raises, or returns something else.
-    """
+    """Build the network with random weights; a factory takes those kwargs that it names. Raises ModelError."""
     if is_factory(arch):
         return _call(arch, dict(kwargs) if img_size is None else {**kwargs, "img_size": img_size})
     return create(arch, kwargs=kwargs, img_size=img_size)
@@ -179,7 +174,6 @@ def _check_methods(network: nn.Module, arch: str) -> None:
 
 
 def in_short(error: Exception) -> str:
-    """Return the kind of an error, and the first line that it says."""
     kind, text = type(error).__name__, first_line(error)
     return kind if text == kind else f"{kind}: {text}"
 
@@ -199,10 +193,7 @@ def classes_of(network: nn.Module, size: tuple[int, int]) -> int:
 
 
 def probed_size(network: nn.Module) -> tuple[int, int]:
-    """Return the image size that a network of unknown size takes: the only one of a few usual ones that does not fail.
-
-    Raises ModelError when none or more than one works; then the user has to say.
-    """
+    """Return the only one of a few usual sizes that a network takes. ModelError where none or several work."""
     fits = []
     for side in PROBED:
         try:
@@ -218,7 +209,6 @@ def probed_size(network: nn.Module) -> tuple[int, int]:
 
 
 def zeros_through(network: nn.Module, size: tuple[int, int]) -> Any:
-    """Return what a network makes of one image of zeros."""
     with torch.no_grad():
         return network.eval()(torch.zeros(1, 3, *size))
 
@@ -226,12 +216,10 @@ def zeros_through(network: nn.Module, size: tuple[int, int]) -> Any:
 def resample_positions(
     tensors: dict[str, Tensor], network: nn.Module, trained: tuple[int, int] | None = None, sure: bool = False
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Resample `pos_embed` (bicubic, as timm does) where the network has another grid of patches than in training;
-    return the tensors and notes.
-
-    trained: (height, width) of the images of training, where it is known. Otherwise the grid is taken to be the
-    network's own if it has as many patches, else square; the number alone does not distinguish 4 x 4 from 2 x 8. sure:
-    `trained` must be right; where it contradicts the tensor, nothing is resampled, so that loading fails.
+    """Resample `pos_embed` (bicubic, as timm does) to another grid of patches; return the tensors and notes. trained:
+    (height, width) of the images of training, where known; else the grid is taken to be the network's own if it has as
+    many patches, or square. sure: `trained` must be right; where it contradicts the tensor, nothing is resampled, so
+    that loading fails.
     """
     expected, stored = getattr(network, "pos_embed", None), tensors.get("pos_embed")
     embed: Any = getattr(network, "patch_embed", None)

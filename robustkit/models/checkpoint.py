@@ -42,9 +42,7 @@ _RUNS = ("posix.", "nt.", "os.", "subprocess.", "sys.", "shutil.", "socket.", "i
 
 
 def load_pickle(path: Path) -> Any:
-    """Load what a .pth, .pt, .bin, .ckpt or .tar file of torch holds: tensors in plain containers. Raises
-    CheckpointError when it holds any other kind of object (named), is a TorchScript archive, or is damaged.
-    """
+    """Load tensors in plain containers from a file of torch.save. CheckpointError for others (named) and damage."""
     _refuse_bomb(path)
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
@@ -55,7 +53,6 @@ def load_pickle(path: Path) -> Any:
 
 
 def _refuse_bomb(path: Path) -> None:
-    """Refuse a zip that inflates to more than the memory holds; torch writes zips without compression."""
     members = _members(path)
     size, claimed = path.stat().st_size, sum(member.file_size for member in members)
     program = max((member.file_size for member in members if member.filename.endswith(".pkl")), default=0)
@@ -65,7 +62,6 @@ def _refuse_bomb(path: Path) -> None:
 
 
 def _members(path: Path) -> list[zipfile.ZipInfo]:
-    """Return the members of a zip file; an empty list if it is not one or is damaged (torch then reports the error)."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.infolist()
@@ -149,17 +145,11 @@ _ROOM = 1 << 30  # bytes that weights may take beyond what their file holds
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The weights of one file.
-
-    tensors: by name, wrappers and prefixes removed, floating-point ones in at least float32.
-    metadata: what the file says about itself, by the names of our own checkpoints (arch, attention, num_classes, mean,
-        std, input_size, ...), from the safetensors header or from the arguments next to the weights of a torch file.
-        JSON types. It comes from the file, so it is a claim, and never run.
-    weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
-    notes: lines for the user: what was stripped, mapped, chosen.
-    metadata_source: of its entries, `metadata` where it is left out: `trainer`, see `claims`, or `weights` for the
-        mean and std of a normalisation next to the network.
-    held: all tensors of the file, until it is known which network they are for (`select_network`); None from then on.
+    """The weights of one file. tensors: by name, without wrappers and prefixes, floats of at least 32 bits. metadata:
+    what the file says about itself, by the names of our own checkpoints, in JSON types; a claim, and never run.
+    metadata_source: of its entries, `metadata` where left out: `trainer` (see `claims`), or `weights` for a
+    normalisation next to the network. weights: which part was taken: 'bare', 'state_dict', 'model', 'model_ema', ...
+    notes: lines for the user. held: all tensors of the file, until `select_network`; None from then on.
     """
 
     path: Path
@@ -173,13 +163,12 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the file calls its model, if anything, and the file's own name: hints at what is not recorded."""
+        """Hints at what is not recorded: what the file calls its model, and the file's own name."""
         claimed = self.metadata.get("arch")
         return (*([claimed] if isinstance(claimed, str) else []), self.path.name)
 
     @property
     def hints(self) -> dict[str, Any]:
-        """What `give_attention` takes of a file besides its metadata: names, and the source of the formula in it."""
         return {"names": self.names, "said_by": self.metadata_source.get("attention", "metadata")}
 
 
@@ -214,15 +203,10 @@ def read(path: str | Path, *, use_ema: bool = False, prefixes: bool = True) -> C
 
 
 def select_network(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tensor]) -> Checkpoint:
-    """Return a checkpoint with the tensors of one network, under its names, and the mean and std of pixels where
-    tensors next to it hold them.
-
-    expected: the network's state_dict, or names with their shapes, None where these are not known.
-
-    The network is looked for in all mappings of the file, under every prefix, without the words that torch's wrappers
-    put into names. Notes say what was taken and what was left aside. Where the file has too little of the network, or
-    the network was found before, it is returned as it is. Raises CheckpointError where two sets of weights fit equally
-    and no rule decides, the file holds an adapter, or what was found is not sound.
+    """Return the tensors of one network, under its names, with the mean and std that tensors next to it hold. expected:
+    its state_dict, or names with shapes, None where not known. It is looked for in all mappings, under every prefix,
+    without the words of torch's wrappers; where the file has too little of it, the file is returned as it is.
+    CheckpointError where two sets of weights fit equally, for an adapter, and for unsound tensors.
     """
     held, path = checkpoint.held, checkpoint.path
     if held is None:
@@ -243,7 +227,6 @@ def select_network(checkpoint: Checkpoint, expected: Shapes | Mapping[str, Tenso
 
 
 def sha256(path: Path) -> str:
-    """Return the hex digest of a file, read in pieces."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -323,7 +306,6 @@ def _refuse_constant(name: str) -> None:
 
 
 def _sound(checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint with floats of at least 32 bits. CheckpointError for what cannot be weights."""
     path, tensors, notes = checkpoint.path, checkpoint.tensors, list(checkpoint.notes)
     if not tensors:
         raise CheckpointError(f"{path}: no tensors in it; expected the weights of a model")
@@ -396,7 +378,6 @@ _SCALE = re.compile(r".*\.(qk_scale|q_scale|k_scale|temperature|alpha|([qk]_norm
 
 
 def _remedy(kinds: Mapping[str, list[str]], tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    """Return what to do, if all faults have one of a few known causes; else ''."""
     missing, unexpected, wrong = kinds.values()
     last = list(expected)[-1].rpartition(".")[0]  # the layer that gives the classes, whatever its name
     same = [name for name in wrong if tensors[name].ndim and tensors[name].shape[1:] == expected[name].shape[1:]]

@@ -58,9 +58,7 @@ _BUILT = frozenset(_WORDS.split())
 def check_arguments(
     kwargs: object, where: Path | str, *, any_name: bool = False, name: str = "arch_kwargs"
 ) -> dict[str, Any]:
-    """Return arguments by name. Raises CheckpointError for anything else, and ModelError for an argument that is
-    unknown, too large, or not a plain value. any_name: they go to the user's own function, which may have any.
-    """
+    """Return arguments by name; CheckpointError or ModelError for what none can be. any_name: of a user's function."""
     if not isinstance(kwargs, dict):
         raise CheckpointError(f"{where}: metadata {name} is {kwargs!r}; expected a JSON object")
     for key, value in kwargs.items():
@@ -74,7 +72,6 @@ def check_arguments(
 
 
 def check_classes(claimed: object, where: Path | str) -> int:
-    """Return the number of classes that a file or a user claims. Raises CheckpointError where it cannot be one."""
     if not isinstance(claimed, int) or not 0 <= claimed <= MOST_CLASSES:
         shown, most = repr(claimed)[:80], MOST_CLASSES
         raise CheckpointError(f"{where}: metadata num_classes is {shown}; expected a whole number of at most {most}")
@@ -82,7 +79,6 @@ def check_classes(claimed: object, where: Path | str) -> int:
 
 
 def _is_shape(value: object, depth: int = 2) -> bool:
-    """Whether it is a plain value, a list of them, or such lists in a list, as CrossViT has for its branches."""
     if isinstance(value, list):
         return depth > 0 and len(value) <= _LIST and all(_is_shape(each, depth - 1) for each in value)
     if isinstance(value, str):
@@ -91,11 +87,7 @@ def _is_shape(value: object, depth: int = 2) -> bool:
 
 
 class Allowance(TorchDispatchMode):
-    """While it is entered, the network that is built may be a few times as large as what the file holds.
-
-    tensors: of the file. where: its path. Raises CheckpointError before a tensor is made that would be too much, or as
-    soon as what was made from others, by stacking or adding them, is.
-    """
+    """While entered, a network may be a few times as large as the file's tensors; CheckpointError before more."""
 
     def __init__(self, tensors: Mapping[str, Tensor], where: Path) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
@@ -152,10 +144,9 @@ def rename_layer_scale(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor]
 
 
 def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless: bool = False) -> Guess:
-    """Return the architecture of a ViT/DeiT state_dict (timm names). CheckpointError with the reason for any other
-    network, and for one without a classifier unless it may be `headless`.
-
-    names: of the model and of its file; one that mentions DeiT decides between timm's configs of ViT and DeiT.
+    """Return the timm architecture of a ViT/DeiT state_dict. CheckpointError for other networks and, unless `headless`,
+    without a classifier. names: of the model and its file; one that mentions DeiT decides between timm's configs of ViT
+    and DeiT.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     _check_family(shapes, headless)
@@ -273,9 +264,7 @@ _NAMED = {name: name for name, formula in FORMULAS.items() if not formula.initia
 
 @dataclass
 class Claims:
-    """What a file says about its model. metadata: JSON types, by the names of our own checkpoints. sources: of each
-    entry, `metadata`, `trainer` or `name`. notes: lines for the user.
-    """
+    """What a file says about its model, by our names; sources: `metadata`, `trainer` or `name`, of each."""
 
     metadata: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -287,10 +276,7 @@ class Claims:
 
 
 def claims_of(content: Mapping[str, Any]) -> Claims:
-    """Return what a training script saved next to the weights. content: what torch.load returned; no value of it runs.
-
-    A value stands in the file's top level or in the arguments next to the weights; the first found counts.
-    """
+    """Return what a script saved next to the weights, from torch.load's mapping: at the top, or in its arguments."""
     claims = Claims()
     held = (content.get(name) for name in _HOLDERS)
     arguments = (vars(each) if isinstance(each, argparse.Namespace) else each for each in held)
@@ -316,9 +302,7 @@ def claims_of(content: Mapping[str, Any]) -> Claims:
 
 
 def formula_in(name: str) -> str | None:
-    """Return the attention formula that a name of a model or file mentions: `deit_tiny_patch16_224_quest` -> `quest`.
-    None where it mentions none, or several that are no formula together.
-    """
+    """Return the attention formula that a name of a model or file mentions; None for none, or several."""
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
     words |= {word.lower() for word in re.split(r"[^A-Za-z0-9]+", name)}
     found = {_NAMED[word] for word in words if word in _NAMED}
@@ -328,7 +312,6 @@ def formula_in(name: str) -> str | None:
 
 
 def _plain(value: object) -> Any:
-    """Return a text, a number that a message can show, or a short list of them; None for anything else."""
     if isinstance(value, list | tuple):
         values = [_plain(item) for item in value]
         return values if 0 < len(values) < 10 and None not in values else None
@@ -357,7 +340,6 @@ def _check_attention(claims: Claims, holders: list[Mapping[str, Any]]) -> None:
 
 
 def _check_size(claims: Claims) -> None:
-    """Keep an image size as [height, width]; timm's option has the channels first."""
     size = claims.metadata.get("input_size")
     sides = size[-2:] if isinstance(size, list) else [size]
     if all(type(side) is int for side in sides):
@@ -368,7 +350,6 @@ def _check_size(claims: Claims) -> None:
 
 
 def _check_pixels(claims: Claims) -> None:
-    """Keep a mean and std of three channels, in units of pixels in [0, 1], and an interpolation that is known."""
     for name in ("mean", "std"):
         if name in claims.metadata:
             values = claims.metadata[name] = _three(claims.metadata[name])
@@ -402,7 +383,6 @@ def _drop(claims: Claims, name: str, expected: str) -> None:
 
 
 def _fixed_by(arguments: Mapping[str, Any], size: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a script whose arguments these are, with the values of the set-up that its code fixes."""
     side = max(size) if isinstance(size, list) else 224
     # What MAE, BEiT and ConvNeXt do: a crop of 224 from 256, and no crop of larger images.
     usual = {"crop_pct": 224 / 256 if side <= 224 else 1.0, "interpolation": "bicubic"}

@@ -147,11 +147,8 @@ def _from_file(
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     if wanted.img_size is not None:
-        trained = (
-            height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE)
-            if "input_size" in metadata
-            else None
-        )
+        said = "input_size" in metadata
+        trained = height_and_width(metadata["input_size"], checkpoint.path, LARGEST_SIDE) if said else None
         tensors, more = resample_positions(tensors, network, trained)
         notes += more
     if features and not is_factory(arch):
@@ -182,7 +179,6 @@ def _from_file(
 
 
 def _check_head(classes: int, spec: str) -> None:
-    """Raise ModelError for a network of timm that gives features."""
     if not classes:
         said = "what it returns are features; evaluate them with robustkit features"
         raise ModelError(f"{spec} has no classifier (num_classes 0): {said}")
@@ -191,7 +187,7 @@ def _check_head(classes: int, spec: str) -> None:
 def _architecture(
     checkpoint: Checkpoint, wanted: InputOptions, headless: bool
 ) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-    """Return (arch, arguments, notes): of the option, else of metadata, else a guess; a file never names code."""
+    """Return (arch, arguments, notes) of the option, else metadata, else a guess; a file never names code."""
     claimed = checkpoint.metadata.get("arch")
     kwargs = checkpoint.metadata.get("arch_kwargs", {})
     if not isinstance(kwargs, dict):
@@ -226,7 +222,6 @@ def _timm_name_in(name: str) -> str:
 
 
 def _base(arch: object) -> str:
-    """Return the architecture in a timm name, without the weights that it names after the point."""
     return str(arch) if is_factory(str(arch)) else str(arch).partition(".")[0]
 
 

@@ -7,6 +7,7 @@ slide where a network takes images of one size: it sees those of any size, and i
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,14 +35,11 @@ RESIZES = {"ade20k": (512, 2048)}
 
 @dataclass(frozen=True)
 class Windows:
-    """How images are shown to a network.
-
-    size: (height, width) of a window. stride: rows and columns from one to the next, at most `size`; the last one ends
-        where the image does. short_side: images are resized (bilinearly) to it first; None for their own size. Either
-        way they are enlarged, never shrunk, to a window, as `inference` of the public code does (Strudel et al. 2021).
-    batch: most windows in one pass.
-    resize: one of RESIZES, to resize images as the public data pipeline does before that inference, except for its
-        rounding to 8 bits.
+    """How images are shown to a network, in windows of `size` (height, width), each `stride` (rows, columns) from the
+    last. short_side: images are resized (bilinearly) to it first; None for their own size. Either way they are
+    enlarged, never shrunk, to a window, as the public `inference` does (Strudel et al. 2021). batch: most windows in
+    one pass. resize: one of RESIZES, as the public data pipeline resizes before that, except for its rounding to 8
+    bits.
     """
 
     size: tuple[int, int]
@@ -73,7 +71,6 @@ class Windows:
         return [*taken, self._covering(*taken[-1])]
 
     def _covering(self, height: int, width: int) -> tuple[int, int]:
-        """Return the size with the short side as asked, each side at least a window, rounded down as in public."""
         sides, wanted = (height, width), list(self.size)
         if self.short_side is not None:
             shorter = int(width < height)
@@ -86,23 +83,17 @@ class Windows:
         return wanted[0], wanted[1]
 
     def edges(self, height: int, width: int) -> tuple[list[int], list[int]]:
-        """Return the top rows and left columns of the windows on an image shown at that size."""
         axes = zip((height, width), self.stride, self.size, strict=True)
         rows, columns = ([*range(0, side - window, step), side - window] for side, step, window in axes)
         return rows, columns
 
     def __call__(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        """Return the logits (B, K, H, W) of normalised images (B, 3, H, W); differentiable.
-
-        network: windows to logits of their size, or of a coarser grid, which is enlarged bilinearly.
-        """
-        height, width = images.shape[-2:]
-        shown = images
+        """Return logits (B, K, H, W) of normalised images. network: windows to logits, maybe on a coarser grid."""
+        (height, width), shown = images.shape[-2:], images
         for frame in self.sizes(height, width):
             if shown.shape[-2:] != frame:
                 shown = functional.interpolate(shown, frame, mode="bilinear")
-        tops, lefts = self.edges(*frame)
-        high, wide = self.size
+        (tops, lefts), (high, wide) = self.edges(*frame), self.size
         cut = torch.cat([shown[..., top : top + high, left : left + wide] for top in tops for left in lefts])
         parts = [network(part) for part in torch.split(cut, self.batch)]
         together = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -132,12 +123,7 @@ def _averaged(parts: Sequence[Tensor], starts: Sequence[int], dim: int) -> Tenso
 def _enlarged(
     seen: Tensor, edges: tuple[Sequence[int], Sequence[int]], window: tuple[int, int], frame: tuple[int, int]
 ) -> Tensor:
-    """Return the windows enlarged and averaged, (B, K, *frame), in two products of matrices: to enlarge a window
-    bilinearly, to put it in its place, and to divide by the number of windows there, is linear in its rows, and in its
-    columns.
-
-    seen: (rows of windows, columns of windows, B, K, h, w).
-    """
+    """Return the windows (rows, columns, B, K, h, w) enlarged and averaged: (B, K, *frame), in two matrix products."""
     with torch.autocast(seen.device.type, enabled=False):
         seen = seen.to(torch.promote_types(seen.dtype, torch.float32))
         axes = zip(seen.shape[-2:], edges, window, frame, strict=True)
@@ -150,8 +136,7 @@ def _placed(side: int, starts: Sequence[int], length: int, whole: int, like: Ten
     """Return (windows * side, whole): the share of each of a window's `side` values in each place of the whole."""
     places = torch.eye(side, dtype=like.dtype, device=like.device)[None]
     weights = functional.interpolate(places, length, mode="linear")[0]
-    placed = weights.new_zeros(len(starts), side, whole)
-    count = weights.new_zeros(whole)
+    placed, count = weights.new_zeros(len(starts), side, whole), weights.new_zeros(whole)
     for part, start in zip(placed, starts, strict=True):
         part[:, start : start + length] = weights
         count[start : start + length] += 1
@@ -180,7 +165,6 @@ def sides(value: object, option: str) -> tuple[int, int]:
 
 
 def asked_windows(options: WindowOptions) -> tuple[Windows | None, tuple[str, ...]]:
-    """Return the windows that the user asks for, and notes; None for whole images."""
     if options.window is not None:
         return resolve_windows(sides(options.window, "--window"), options, {}, True, None)
     if options.stride or options.short_side or options.resize:
@@ -221,24 +205,20 @@ _EXPECTED = "logits (batch, classes, height, width), or a dict that holds them a
 
 
 class Dense(nn.Module):
-    """A network whose logits are given the size of its normalised images: (B, 3, H, W) to (B, K, H, W).
-
-    windows: how the network sees images; None where it takes any size. Its output may be a dict with `out`, as
-    torchvision's, and may be smaller than the image: it is enlarged bilinearly.
+    """Normalised images (B, 3, H, W) to logits of their size. windows: None where the network takes any size. Its
+    output may be a dict with `out`, and smaller than the image: it is enlarged bilinearly.
     """
 
     def __init__(self, network: nn.Module, windows: Windows | None) -> None:
         super().__init__()
-        self.network = network
-        self.windows = windows
+        self.network, self.windows = network, windows
         if windows is not None and isinstance(network, SegmenterNetwork):
             network.enlarge = False  # windows are enlarged and averaged in one
 
     def forward(self, images: Tensor) -> Tensor:
         if self.windows is not None:
             return self.windows(self._output, images)
-        logits = self._output(images)
-        size = images.shape[-2:]
+        logits, size = self._output(images), images.shape[-2:]
         return logits if logits.shape[-2:] == size else functional.interpolate(logits, size, mode="bilinear")
 
     def _output(self, images: Tensor) -> Tensor:
@@ -279,26 +259,13 @@ def count_classes(dense: Dense, size: tuple[int, int]) -> int:
 
 
 DECODERS = ("mask_transformer", "linear")
-PUBLIC_EPS = 1e-5
-"""eps of the LayerNorms in the public code, in both halves; timm's ViTs have 1e-6."""
+PUBLIC_EPS = 1e-5  # eps of the LayerNorms in the public code, in both halves; timm's ViTs have 1e-6
 _VITS = ("vision_transformer", "vision_transformer_hybrid", "deit")  # modules of timm
 
 
-class LinearDecoder(nn.Module):
-    """A linear layer of each patch token. (B, N, D) to (B, N, K)."""
-
-    def __init__(self, width: int, classes: int) -> None:
-        super().__init__()
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, patches: Tensor) -> Tensor:
-        return self.head(patches)  # type: ignore[no-any-return]
-
-
 class MaskTransformer(nn.Module):
-    """Patch tokens and one token per class go through blocks; a mask is the cosine of a patch and a class, normalised
-    over the classes. (B, N, D) to (B, N, K). dropout, drop_path: while training; the second block has all of drop_path
-    and the first none, as published.
+    """Patch and class tokens go through blocks; masks are cosines of both, normalised over classes: (B, N, K). Of
+    drop_path the second block has all, the first none, as published.
     """
 
     def __init__(
@@ -312,23 +279,12 @@ class MaskTransformer(nn.Module):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        heads = heads or max(1, width // 64)
-        norm = partial(nn.LayerNorm, eps=PUBLIC_EPS)
-        self.classes = classes
+        heads, norm, self.classes = heads or max(1, width // 64), partial(nn.LayerNorm, eps=PUBLIC_EPS), classes
         self.proj_dec = nn.Linear(width, width)
         self.cls_emb = nn.Parameter(torch.empty(1, classes, width))
-        self.blocks = nn.ModuleList(
-            Block(
-                width,
-                heads,
-                qkv_bias=True,
-                proj_drop=dropout,
-                attn_drop=dropout,
-                drop_path=drop_path * index / max(1, depth - 1),
-                norm_layer=norm,  # type: ignore[arg-type, unused-ignore]
-            )
-            for index in range(depth)
-        )
+        options: dict[str, Any] = {"qkv_bias": True, "proj_drop": dropout, "attn_drop": dropout, "norm_layer": norm}
+        rates = [drop_path * index / max(1, depth - 1) for index in range(depth)]
+        self.blocks = nn.ModuleList(Block(width, heads, drop_path=rate, **options) for rate in rates)
         self.decoder_norm = norm(width)
         self.proj_patch = nn.Parameter(torch.empty(width, width))
         self.proj_classes = nn.Parameter(torch.empty(width, width))
@@ -352,27 +308,20 @@ class MaskTransformer(nn.Module):
 
 
 class SegmenterNetwork(nn.Module):
-    """Normalised images (B, 3, H, W) of the size that the encoder was built for, to logits (B, K, H, W).
-
-    encoder: a ViT of timm without a head. window: (H, W). enlarge: whether logits are enlarged to the size of the
-    images, or stay one per patch.
-    """
+    """Normalised images (B, 3, H, W) of the encoder's size to logits (B, K, H, W), or per patch without `enlarge`."""
 
     enlarge = True
 
     def __init__(self, encoder: VisionTransformer, decoder: nn.Module, classes: int) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
-        self.num_classes = classes
+        self.encoder, self.decoder, self.num_classes = encoder, decoder, classes
         embed: Any = encoder.patch_embed
         self.window: tuple[int, int] = tuple(embed.img_size)
         self.grid: tuple[int, int] = tuple(embed.grid_size)
 
     def forward(self, images: Tensor) -> Tensor:
         tokens = self.encoder.forward_features(images)
-        masks = self.decoder(tokens[:, self.encoder.num_prefix_tokens :])
-        masks = masks.mT.unflatten(2, self.grid)
+        masks = self.decoder(tokens[:, self.encoder.num_prefix_tokens :]).mT.unflatten(2, self.grid)
         return functional.interpolate(masks, self.window, mode="bilinear") if self.enlarge else masks
 
 
@@ -386,12 +335,10 @@ def build_segmenter(
     decoder_kwargs: Mapping[str, Any] | None = None,
     norm_eps: float | None = None,
 ) -> SegmenterNetwork:
-    """Build a Segmenter with random weights.
-
-    arch: a ViT of timm. window: side or (height, width) of the images, multiples of the patch; the architecture's own
-        if left out. decoder_kwargs: depth, heads, dropout, drop_path of a mask transformer.
-    norm_eps: of the encoder's LayerNorms; None for the architecture's own. Raises ModelError for an unknown decoder, an
-        encoder that is not a ViT of timm, and values that do not fit.
+    """Build a Segmenter with random weights. window: side or (height, width), multiples of the patch. decoder_kwargs:
+    depth, heads, dropout, drop_path of a mask transformer. norm_eps: of the encoder's LayerNorms; None for the
+    architecture's own. Raises ModelError for an unknown decoder, an encoder that is not a ViT of timm, and values that
+    do not fit.
     """
     if decoder not in DECODERS:
         raise ModelError(unknown("decoder", decoder, DECODERS))
@@ -412,7 +359,7 @@ def build_segmenter(
     width = int(encoder.embed_dim)
     try:
         if decoder == "linear":
-            return SegmenterNetwork(encoder, LinearDecoder(width, classes), classes)
+            return SegmenterNetwork(encoder, nn.Sequential(OrderedDict(head=nn.Linear(width, classes))), classes)
         return SegmenterNetwork(encoder, MaskTransformer(width, classes, **(decoder_kwargs or {})), classes)
     except (TypeError, ValueError, AssertionError) as fault:
         raise ModelError(f"decoder {decoder} cannot be built with {dict(decoder_kwargs or {})} ({fault})") from None

@@ -22,11 +22,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # float16 gradi
 
 
 def pick_device(name: str) -> torch.device:
-    """Return a device by its name, as torch gives it; `auto` is the accelerator that torch reports, else the CPU.
-
-    Of the processes that torchrun started on this machine, each takes its own device. Raises ModelError where there is
-    no such device, or it is one and there are several processes.
-    """
+    """Return a device by name; `auto` is torch's accelerator, else the CPU; each process of torchrun takes its own."""
     strange = ModelError(unknown("device", name, ("auto", "cpu", "cuda", "cuda:N", "mps", "xpu")))
     if name == "auto":
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -49,7 +45,6 @@ def pick_device(name: str) -> torch.device:
 
 
 def _own(device: torch.device, name: str) -> torch.device:
-    """Return the device of this process, by its rank among those on this machine."""
     processes, rank = count_in("LOCAL_WORLD_SIZE", 1), count_in("LOCAL_RANK", 0)
     if device.index is not None and name != "auto":
         if processes > 1:
@@ -74,14 +69,12 @@ def has_float64(device: torch.device) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """Return what a device calls itself, as records state it."""
     if device.type in ("cuda", "xpu"):
         return str(torch.get_device_module(device).get_device_name(device))
     return f"{device.type} ({platform.machine()})"
 
 
 def devices() -> list[torch.device]:
-    """Return the CPU, and the accelerator that torch reports."""
     found = [torch.accelerator.current_accelerator()] if torch.accelerator.is_available() else []
     return [torch.device("cpu"), *(torch.device(device.type) for device in found if device is not None)]
 
@@ -99,10 +92,7 @@ def out_of_memory(fault: BaseException | None) -> bool:
 
 
 def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype = torch.float32) -> int:
-    """Return the batch size at which forward and backward are fastest per image, of those that fit; a power of two.
-
-    It is measured on noise. A smaller batch size that is as fast is preferred to the largest that fits.
-    """
+    """Return the power of two at which forward and backward are fastest per image, measured on noise."""
     side, largest = classifier.identity.preprocessing.input_size, 64 if device.type == "cpu" else 2048
     best, rate, size = 1, 0.0, 1
     with seeded(device, 0):
@@ -124,14 +114,11 @@ def best_batch(classifier: Classifier, device: torch.device, dtype: torch.dtype 
 
 
 def free_memory(device: torch.device) -> None:
-    """Give cached memory back to the device."""
     if device.type != "cpu":
         torch.get_device_module(device).empty_cache()
 
 
 def _rate(classifier: Classifier, images: Tensor, dtype: torch.dtype) -> float:
-    """Return images per second through a forward and a backward to the pixels."""
-
     def both() -> None:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=dtype is not torch.float32):
             total = classifier(images.requires_grad_()).float().square().sum()

@@ -56,9 +56,8 @@ def files_of(folder: Path) -> list[Path]:
         return [folder / name for name in sorted({str(name) for name in _places(folder / INDEX).values()})]
     file = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if file is None:
-        raise CheckpointError(
-            f"{folder}: no weights next to config.json; expected {' or '.join((*WEIGHT_FILES, INDEX))}"
-        )
+        expected = " or ".join((*WEIGHT_FILES, INDEX))
+        raise CheckpointError(f"{folder}: no weights next to config.json; expected {expected}")
     return [file]
 
 
@@ -77,7 +76,6 @@ def _places(index: Path) -> Mapping[str, str]:
 
 
 def read_weights(folder: Path) -> Checkpoint:
-    """Read the weights of a folder: one file, or those that an index names."""
     files, index = files_of(folder), folder / INDEX
     parts = [read(file, prefixes=False) for file in files]
     if not is_sharded(folder):
@@ -100,7 +98,7 @@ def digest_of_shards(digests: Iterable[tuple[str, str]]) -> str:
 
 
 def give_added(model: nn.Module, added: Mapping[str, Tensor], formula: str, file: Path) -> None:
-    """Copy what a formula learned into the layers, in their order: the library translates only its own names."""
+    """Copy what a formula learned into the layers, in order: the library translates only its own names."""
     places: dict[str, dict[str, Tensor]] = {}
     for name, tensor in added.items():
         if match := _PLACED.fullmatch(name):
@@ -122,14 +120,12 @@ def _listed(tensors: Mapping[str, Tensor], names: Iterable[str] | None = None) -
     return ", ".join(f"{name} {list(tensors[name].shape)}" for name in sorted(tensors if names is None else names))
 
 
-_HEADS = {
+_HEADS = {  # The library's class of models by what they do, and the command that evaluates them
     "image classification": ("AutoModelForImageClassification", "audit"),
     "semantic segmentation": ("AutoModelForSemanticSegmentation", "segment"),
     "causal language modelling": ("AutoModelForCausalLM", "text"),
 }
-"""The library's class of models by what they do, and the command that evaluates them."""
-_BACKBONE = "features"
-"""What a model without a head does; the library has one of every kind."""
+_BACKBONE = "features"  # What a model without a head does; the library has one of every kind
 
 
 @dataclass(frozen=True)
@@ -143,7 +139,6 @@ class Loaded:
     notes: tuple[str, ...]
 
     def identity(self, name: str, spec: str, classes: int, **more: Any) -> ModelIdentity:
-        """Return what the model is. more: preprocessing, who said it, notes."""
         names, digest = self.folder.class_names, self.folder.digest
         metadata = {"model_type": self.folder.config["model_type"], "config_sha256": digest}
         return identity_of(
@@ -157,7 +152,6 @@ class Loaded:
 
 
 def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Loaded:
-    """Build the model that config.json asks for, and give it all weights and its formula."""
     transformers = import_transformers(spec)
     folder = read_folder(source.path)
     checkpoint = read_weights(folder.path)
@@ -203,7 +197,6 @@ def build(source: ModelFile, spec: str, wanted: InputOptions, task: str) -> Load
 
 
 def _key(entry: Any) -> str:
-    """Return a tensor's name, and what a mismatched one has and should have."""
     if isinstance(entry, str):
         return printable(entry)
     name, found, wanted = entry
@@ -211,7 +204,6 @@ def _key(entry: Any) -> str:
 
 
 def import_transformers(spec: str) -> Any:
-    """Return the library. ModelError where it is not installed."""
     try:
         import transformers
     except ImportError as error:
@@ -239,10 +231,7 @@ def made_up_images(size: tuple[int, int]) -> list[Image.Image]:
 def check_pixels(
     processor: Any, show: Callable[[Image.Image], Tensor], size: tuple[int, int], said: Mapping[str, Any], where: Path
 ) -> None:
-    """Raise CheckpointError unless `show` gives the normalised pixels (1, 3, H, W) of the processor.
-
-    size: (height, width) around which images are tried. said: by the processor; its std gives the message's unit.
-    """
+    """Raise CheckpointError unless `show` gives the processor's pixels (1, 3, H, W), for images around `size`."""
     scale = torch.tensor(said["std"])[:, None, None] * 255
     for image in made_up_images(size):
         with quiet(f"{where}: its processor"):
@@ -260,10 +249,8 @@ def check_pixels(
 
 
 class Logits(nn.Module):
-    """A model of the library that takes normalised images and returns its logits alone, (B, K) or (B, K, h, w).
-
-    size, mode: what images are resized to before, as its processor does, and how; size None for images as they
-    come. Logits of a segmenter keep their own size. low, high: black and white once normalised, which no resize leaves.
+    """The library's model from normalised images to logits alone, (B, K) or (B, K, h, w). size, mode: images are
+    resized so first; None for as they come. low, high: black and white once normalised, which no resize leaves.
     """
 
     low: Tensor
@@ -278,8 +265,7 @@ class Logits(nn.Module):
         std: Sequence[float] = (1.0,),
     ) -> None:
         super().__init__()
-        self.model = model
-        self.size, self.mode = size, mode
+        self.model, self.size, self.mode = model, size, mode
         for name, level in (("low", 0.0), ("high", 1.0)):
             edge = (level - torch.tensor(mean, dtype=torch.float32)) / torch.tensor(std, dtype=torch.float32)
             self.register_buffer(name, edge.view(1, -1, 1, 1), persistent=False)
@@ -309,18 +295,15 @@ class Pooled(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         found = self.model(pixel_values=images)
         pooled = getattr(found, "pooler_output", None)
-        features: Tensor = found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
-        return features
+        return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)  # type: ignore[no-any-return]
 
 
 def segments(source: ModelFile) -> bool:
-    """Whether the model that a folder asks for segments images."""
     named = read_folder(source.path).config.get("architectures")
     return isinstance(named, list) and any("Segmentation" in str(name) for name in named)
 
 
 def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Classifier:
-    """Load a classifier of the library; see `robustkit.load`."""
     if segments(source):
         raise CheckpointError(f"{spec} is a segmenter; evaluate it with robustkit segment, or load_segmenter")
     _only(wanted, spec)
@@ -339,11 +322,11 @@ def load_classifier(source: ModelFile, spec: str, wanted: InputOptions) -> Class
     with quiet(f"{spec}: an image of {height}x{width}"), torch.no_grad():
         logits = classifier(torch.full((1, 3, height, width), 0.5))
     if logits.shape != (1, classes):
-        said = f"{spec} returned {tuple(logits.shape)} for one image; expected (1, {classes})"
-        raise ModelError(f"{said}: check id2label of config.json")
+        said = f"{tuple(logits.shape)} for one image; expected (1, {classes}): check id2label of config.json"
+        raise ModelError(f"{spec} returned {said}")
     if not logits.isfinite().all():
-        said = f"{spec} returned logits that are not finite for a grey image"
-        raise ModelError(f"{said}; check config.json and the weights")
+        said = "logits that are not finite for a grey image; check config.json and the weights"
+        raise ModelError(f"{spec} returned {said}")
     return classifier
 
 
@@ -367,10 +350,10 @@ def _with_processor(
         why = "its processor leaves images as large as they are (do_resize false), which is not expressed here"
         raise CheckpointError(f"{source.path}: {why} for classifiers; give it do_resize and a size")
     if processor is not None:
-        shown: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
-        own = Preprocessing(**shown)
-        where = source.path
-        check_pixels(processor, lambda image: _normalised(to_pixels(image, own), said), own.input_size, said, where)
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
+        own = Preprocessing(**values)
+        show = lambda image: _normalised(to_pixels(image, own), said)  # noqa: E731
+        check_pixels(processor, show, own.input_size, said, source.path)
     else:
         trained = getattr(loaded.model.config, "image_size", None)
         said["input_size"] = [trained, trained] if isinstance(trained, int) else list(trained or (224, 224))
@@ -380,7 +363,6 @@ def _with_processor(
 
 
 def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: WindowOptions) -> Segmenter:
-    """Load a segmenter of the library; see `robustkit.models.segmenter.load_segmenter`."""
     _only(wanted, spec)
     loaded = build(source, spec, wanted, "semantic segmentation")
     processor = _processor(loaded.folder, wanted, "torchvision")  # theirs by torch
@@ -412,19 +394,13 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
         notes += (f"images are resized to {squashed[0]}x{squashed[1]} inside the model, as its processor does",)
     if getattr(processor, "do_reduce_labels", False):
         notes += ("its processor counts labels of masks from 1 (do_reduce_labels): class 0 is label 1, 0 is no class",)
-    identity = loaded.identity(
-        source.name,
-        spec,
-        classes,
-        preprocessing=replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation=mode),
-        preprocessing_source={name: resolved.sources[name] for name in ("mean", "std")},
-        notes=notes,
-    )
+    pixels = replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation=mode)
+    by = {name: resolved.sources[name] for name in ("mean", "std")}
+    identity = loaded.identity(source.name, spec, classes, preprocessing=pixels, preprocessing_source=by, notes=notes)
     return Segmenter(dense, identity)
 
 
 def _normalised(levels: Tensor, said: Mapping[str, Any]) -> Tensor:
-    """Return (1, 3, H, W) of grey levels (3, H, W)."""
     mean, std = (torch.tensor(said[name])[:, None, None] for name in ("mean", "std"))
     return ((to_unit_range(levels) - mean) / std)[None]
 
@@ -438,7 +414,7 @@ def _only(wanted: InputOptions, spec: str) -> None:
 
 
 def _processor(folder: Folder, wanted: InputOptions, backend: str) -> Any:
-    """Return the processor of a folder; None where it has none, and the user says how images are normalised."""
+    """Return a folder's processor; None where it has none, and the user says how images are normalised."""
     if folder.processor is None:
         if wanted.mean is None or wanted.std is None:
             why = "no preprocessor_config.json, so nothing says how images are normalised"
@@ -450,6 +426,5 @@ def _processor(folder: Folder, wanted: InputOptions, backend: str) -> Any:
 
 
 def _said(processor: Any, folder: Folder) -> dict[str, Any]:
-    """Return what a processor says, with the defaults of its class, by the names of our metadata."""
     said = processor.to_dict()
     return {**normalisation(said, folder.path), **resizing(said, type(processor).__name__, folder.path)}

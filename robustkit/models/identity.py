@@ -73,8 +73,7 @@ class Classifier(nn.Module):
 
     def __init__(self, network: nn.Module, identity: ModelIdentity) -> None:
         super().__init__()
-        self.network = network
-        self.identity = identity
+        self.network, self.identity = network, identity
         for name in ("mean", "std"):
             values = torch.tensor(getattr(identity.preprocessing, name), dtype=torch.float32)
             self.register_buffer(name, values.view(self.of_channels), persistent=False)
@@ -91,9 +90,7 @@ class Classifier(nn.Module):
 def identity_of(
     file: Checkpoint, name: str, spec: str, arch: str, attention: tuple[str, str], partial: object = (), **more: Any
 ) -> ModelIdentity:
-    """Return what a model from a checkpoint is. attention: the formula, and who said it. partial: not empty where not
-    all tensors fitted. more: the fields that a checkpoint does not say.
-    """
+    """Return what a checkpoint's model is. attention: the formula, and who said it. partial: what did not fit."""
     return ModelIdentity(
         **{"metadata": file.metadata, **more},
         name=display_name(name),
@@ -162,7 +159,6 @@ _FORM = {("qk_scale", 1): "qknorm-hs", ("q_scale", 1): "qknorm-ds", ("q_scale", 
 
 
 def attention_notes(kind: str, source: str, option: str | None, metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes for the user on where the formula comes from."""
     said = metadata.get("attention")
     if source == "option" and said not in (None, option):
         return (f"attention {option} from --attention; the file's metadata says {said}",)
@@ -190,7 +186,6 @@ def warn_of_assumptions(identity: ModelIdentity) -> None:
 
 
 def display_name(name: str) -> str:
-    """Return a name that a folder can have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "model"
 
 
@@ -216,9 +211,7 @@ def without_head(network: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str,
 
 
 def as_features(classifier: Classifier) -> Classifier:
-    """Return a classifier without its head, whose identity says what is taken. Raises ModelError where it gives no row
-    of at least two numbers for an image.
-    """
+    """Return a classifier without its head, whose identity says what is taken. ModelError where it gives no (1, D)."""
     network, identity = classifier.network, classifier.identity
     grey = torch.full((1, 3, *identity.preprocessing.input_size), 0.5)
     if hasattr(network, "reset_classifier"):
@@ -241,7 +234,7 @@ def as_features(classifier: Classifier) -> Classifier:
 
 
 def _last_linear(classifier: Classifier, grey: Tensor) -> str:
-    """Return the name of the linear layer whose output is the network's; empty where there is none."""
+    """Return the linear layer whose output is the network's; empty where there is none."""
     made: dict[str, Tensor] = {}
     hooks = [
         part.register_forward_hook(lambda _, __, output, name=name: made.update({name: output}))

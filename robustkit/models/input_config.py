@@ -54,15 +54,10 @@ def resolve_preprocessing(
     said_by: Mapping[str, str] = MappingProxyType({}),
     config_of: str = "architecture",
 ) -> Resolved:
-    """Take each value from the option, else metadata, else the architecture's config, else our default; a note names
-    the values that none of them has.
-
-    said_by: the source of metadata where it is not the file's own statement (`Checkpoint.metadata_source`). config_of:
-    the source that the architecture's config is: `published` with weights that it belongs to, `code` of the user's own
-    network, `architecture` where the weights may have been trained with another.
-
-    Images of at most `SMALL` pixels are not cropped by default: they are shown as they are, also where the
-    architecture's config is one for larger images.
+    """Take each value from the option, else metadata, else the architecture's config, else our default; notes say so.
+    said_by: the source of metadata that is not the file's own (`Checkpoint.metadata_source`). config_of: the config is
+    `published` with these weights, `code` of the user's own, or `architecture`. Images of at most `SMALL` pixels are
+    not cropped by default.
     """
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
     if config_of == "code" and isinstance(config, Mapping) and config.get("architecture"):
@@ -125,7 +120,6 @@ def _input_size(
     notes: list[str],
     config_of: str,
 ) -> tuple[tuple[int, int], str]:
-    """Return (height, width), and who said so."""
     if wanted.img_size is not None:
         return height_and_width(wanted.img_size, where), "option"
     built = getattr(getattr(network, "patch_embed", None), "img_size", None)

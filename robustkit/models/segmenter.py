@@ -53,7 +53,7 @@ def is_segmenter(spec: str | Path) -> bool:
 
 
 def _as_segmenter(checkpoint: Checkpoint) -> Checkpoint | None:
-    """Return a checkpoint with the tensors of a Segmenter alone; None where the file has none."""
+    """Return a checkpoint with a Segmenter's tensors alone; None where it has none."""
     held = checkpoint.tensors if checkpoint.held is None else checkpoint.held.tensors
     if not any(f".{part}." in f".{name}" for part in ("encoder.patch_embed", "decoder") for name in held):
         return None
@@ -145,15 +145,10 @@ def _segmenter(
         notes += ("heads of the decoder by convention, 64 numbers each: tensors do not show how many there are",)
     with seeded(torch.device("cpu"), 0):  # what --allow-partial leaves at random is the same at every load
         with Allowance(tensors, checkpoint.path):
-            network = build_segmenter(
-                arch,
-                classes,
-                window=size,
-                decoder="linear" if linear else "mask_transformer",
-                arch_kwargs=kwargs,
-                decoder_kwargs={} if linear else {**said, "depth": depth},
-                norm_eps=None if ours else PUBLIC_EPS,
-            )
+            eps, decoder = None if ours else PUBLIC_EPS, "linear" if linear else "mask_transformer"
+            of_decoder = {} if linear else {**said, "depth": depth}
+            built: dict[str, Any] = {"arch_kwargs": kwargs, "decoder_kwargs": of_decoder, "norm_eps": eps}
+            network = build_segmenter(arch, classes, window=size, decoder=decoder, **built)
         kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     encoder, more = resample_positions(_part(tensors, "encoder."), network.encoder, trained, sure=True)
@@ -202,7 +197,6 @@ def _factory(
 
 
 def _said(checkpoint: Checkpoint, classes: int, resolved: Resolved) -> dict[str, Any]:
-    """Return classes and pixels, as the identity of a segmenter has them."""
     said = checkpoint.metadata.get("class_names")
     names = tuple(printable(str(name)) for name in said) if isinstance(said, list) else ()
     return {
@@ -229,7 +223,6 @@ def _classes(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> int:
 def _encoder(
     checkpoint: Checkpoint, tensors: Mapping[str, Tensor], wanted: InputOptions
 ) -> tuple[str, dict[str, Any], tuple[int, int], tuple[str, ...]]:
-    """Return (arch, its arguments, the image size of its training, notes): from metadata, else a guess."""
     metadata = checkpoint.metadata
     claimed, kwargs, size = metadata.get("arch"), metadata.get("arch_kwargs", {}), metadata.get("input_size")
     if isinstance(claimed, str) and timm.is_model(claimed) and size is not None and wanted.arch in (None, claimed):

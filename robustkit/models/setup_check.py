@@ -8,7 +8,7 @@ another candidate is better beyond chance it is taken for the parts that follow,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from ..data.images import to_unit_range
 AS_GIVEN = "as given"
 PARTS = ("attention", "normalisation", "crop", "interpolation", "channels", "labels")
 _CIFAR = (0.4914, 0.4822, 0.4465)
-NORMALISATIONS = {
+NORMALISATIONS = {  # Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe
     "ImageNet": IMAGENET,
     "0.5 / 0.5": INCEPTION,
     "none, 0 to 1": ((0.0,) * 3, (1.0,) * 3),
@@ -35,29 +35,21 @@ NORMALISATIONS = {
     "CIFAR-10, std 0.2": (_CIFAR, (0.2023, 0.1994, 0.2010)),
     "127 / 128 of 255": ((127 / 255,) * 3, (128 / 255,) * 3),
 }
-"""Means and stds of [0, 1] by name; the last are those of EfficientNet-Lite, `to 255` those of Caffe."""
 CROPS = (0.875, 0.9, 0.95, 1.0)
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest")
 _SAME = 5e-4  # means and stds that differ by less are the same, written with fewer digits
 T = TypeVar("T")
-HOPELESS = 64
-"""Images after which nothing more is looked at where no candidate is better than guessing."""
-LAST = 0.8
-"""The share of the level that the last of several looks has: there most runs are decided."""
+HOPELESS = 64  # Images after which nothing more is looked at where no candidate is better than guessing
+LAST = 0.8  # The share of the level that the last of several looks has: there most runs are decided
 FITS, BETTER, UNKNOWN = "fits", "another-fits-better", "cannot-tell"
-ALIKE = 0.02
-"""Nats by which losses may differ and still count as the same: 2 % of a likelihood."""
+ALIKE = 0.02  # Nats by which losses may differ and still count as the same: 2 % of a likelihood
 Score = Callable[[Tensor, Sequence[int], str], Tensor]
 """From logits (B, K), the places of their samples and a numbering of labels to (B, 2): NLL, and 1 where right."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a model computes, what it is shown, and how labels are numbered.
-
-    attention: the name of its formula; empty where it takes none. bgr: whether it is shown channels in reverse order,
-    each normalised as the colour that it is. labels: the name of a numbering, see `label_numberings`.
-    """
+    """What a model computes (attention) and is shown (bgr: channels reversed, normalised as such), and its labels."""
 
     preprocessing: Preprocessing
     bgr: bool = False
@@ -65,15 +57,12 @@ class Setup:
     attention: str = ""
 
     def with_part(self, part: str, other: Setup) -> Setup:
-        """Return it with one part of another."""
-        p, theirs = self.preprocessing, other.preprocessing
         if part in ("attention", "channels", "labels"):
             name = "bgr" if part == "channels" else part
             return replace(self, **{name: getattr(other, name)})
-        if part == "normalisation":
-            return replace(self, preprocessing=replace(p, mean=theirs.mean, std=theirs.std))
-        name = "crop_pct" if part == "crop" else part
-        return replace(self, preprocessing=replace(p, **{name: getattr(theirs, name)}))
+        names = {"normalisation": ("mean", "std"), "crop": ("crop_pct",)}.get(part, (part,))
+        taken = {name: getattr(other.preprocessing, name) for name in names}
+        return replace(self, preprocessing=replace(self.preprocessing, **taken))
 
     def name(self, part: str) -> str:
         p = self.preprocessing
@@ -84,7 +73,6 @@ class Setup:
         return {**names, "labels": self.labels, "attention": self.attention}[part]
 
     def option(self, part: str) -> str:
-        """Return how a command asks for one part of it, or what is to be done where none can."""
         p = self.preprocessing
         if part == "normalisation":
             few = [values if len(set(values)) > 1 else values[:1] for values in (p.mean, p.std)]
@@ -106,44 +94,28 @@ def _is_same(p: Preprocessing, values: tuple[Sequence[float], Sequence[float]]) 
 def alternatives(
     part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], formulas: Sequence[str] = ()
 ) -> dict[str, Setup]:
-    """Return a setup, first, and those that differ from it in one part, by the names of that part. formulas: of
-    attention, that the model's tensors allow.
-    """
-    others = _others(part, setup, numbered, formulas)
-    return {setup.name(part): setup} | {other.name(part): other for other in others}
-
-
-def _others(part: str, setup: Setup, numbered: Mapping[str, Sequence[int]], formulas: Sequence[str]) -> Iterator[Setup]:
+    """Return a setup, first, and those that differ from it in one part, by the names of that part."""
     p = setup.preprocessing
-    if part == "attention":
-        yield from (replace(setup, attention=name) for name in formulas if name != setup.attention)
-    elif part == "normalisation":
-        for values in NORMALISATIONS.values():
-            if not _is_same(p, values):
-                yield replace(setup, preprocessing=replace(p, mean=values[0], std=values[1]))
-    elif part == "crop":
-        yield from (replace(setup, preprocessing=replace(p, crop_pct=c)) for c in CROPS if c != p.crop_pct)
-    elif part == "interpolation":
-        others = (name for name in INTERPOLATIONS if name != p.interpolation)
-        yield from (replace(setup, preprocessing=replace(p, interpolation=name)) for name in others)
-    elif part == "channels":
-        yield replace(setup, bgr=not setup.bgr)
-    else:
-        yield from (replace(setup, labels=name) for name in numbered if name != setup.labels)
+    others = {
+        "attention": [replace(setup, attention=name) for name in formulas],
+        "normalisation": [
+            replace(setup, preprocessing=replace(p, mean=values[0], std=values[1]))
+            for values in NORMALISATIONS.values()
+            if not _is_same(p, values)
+        ],
+        "crop": [replace(setup, preprocessing=replace(p, crop_pct=share)) for share in CROPS],
+        "interpolation": [replace(setup, preprocessing=replace(p, interpolation=name)) for name in INTERPOLATIONS],
+        "channels": [replace(setup, bgr=not setup.bgr)],
+        "labels": [replace(setup, labels=name) for name in numbered],
+    }
+    return {setup.name(part): setup} | {other.name(part): other for other in others[part]}
 
 
 def label_numberings(names: Sequence[str], outputs: int) -> dict[str, list[int]]:
-    """Return numberings of labels: by name, from a label of the data to an output of the model.
-
-    names: of the data's classes, in the order of their labels. outputs: how many the model has.
-    """
+    """Return numberings by name, from labels of the data (classes `names`) to outputs of the model."""
     count = min(len(names), outputs)
-    as_given = list(range(count))
-    found = {
-        AS_GIVEN: as_given,
-        "label + 1": [(label + 1) % outputs for label in as_given],
-        "label - 1": [(label - 1) % outputs for label in as_given],
-    }
+    steps = {AS_GIVEN: 0, "label + 1": 1, "label - 1": -1}
+    found = {name: [(label + step) % outputs for label in range(count)] for name, step in steps.items()}
     readable, plain = class_names(tuple(names[:count]), count), list(names[:count])
     alphabetical = _places([name.casefold() for name in readable])
     ranked = {"names in alphabetical order": alphabetical, "names, capitals first": _places(plain)}
@@ -164,10 +136,8 @@ def _places(keys: Sequence[str] | Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class SetupFit:
-    """One candidate of a part. top1 is a fraction, nll the mean in nats, both over the first n samples.
-
-    difference: its NLL minus that of the best candidate on these, with a 95 % interval. p_value: of no difference from
-    the one in use, corrected for the number of candidates; nan for that one.
+    """One candidate of a part. nll: the mean in nats; difference: to the best one's, with a 95 % interval. p_value: of
+    no difference from the one in use, corrected for the number of candidates; nan for that one.
     """
 
     name: str
@@ -188,15 +158,10 @@ class SetupFit:
 
 @dataclass(frozen=True)
 class PartFit:
-    """The candidates of a part, best first.
-
-    verdict: 'fits' where the one in use is the best, or does the same, and those that do not are worse than it beyond
-    chance, 'another-fits-better' where another is better beyond chance, 'cannot-tell' otherwise.
-
-    That another is better is a claim about one of many, chosen because it is ahead: Holm's correction over all
-    candidates holds it to the level. That the one in use fits is a claim about all others at once. It is wrong only if
-    one of them is not worse, and that one passes its own test with the probability of the level at most, so no
-    correction is needed (an intersection-union test: Berger, Technometrics 1982).
+    """The candidates of a part, best first, and a verdict. FITS: the one in use is the best, or does the same, and the
+    others are worse beyond chance. That is a claim about all others at once, so it needs no correction (an
+    intersection-union test: Berger, Technometrics 1982). BETTER, that another is better beyond chance, is about one of
+    many: Holm's correction holds it to the level. Else UNKNOWN.
     """
 
     part: str
@@ -237,25 +202,20 @@ class PartFit:
 
     @property
     def makes_no_difference(self) -> bool:
-        """Whether all candidates give the same losses, as interpolation does where images are not resized."""
         return all(row.ci_low == row.ci_high == 0 for row in self.rows)
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The candidates that are not worse than the best beyond chance."""
         return tuple(row.name for row in self.rows[1:] if not row.ci_low > 0)
 
 
 def measured(row: SetupFit) -> str:
-    """Return a candidate with how far it is behind the best."""
     return f"{row.name} (NLL {row.difference:+.3f}, 95 % interval {row.ci_low:+.3f} to {row.ci_high:+.3f})"
 
 
 @dataclass(frozen=True)
 class Screen:
-    """When a candidate is dropped: after some samples, some standard errors behind the best, or (behind_used) the one
-    in use.
-    """
+    """When a candidate is dropped: after `samples`, `errors` standard errors behind the best, or the one in use."""
 
     samples: int = 32
     errors: float = 4.0
@@ -263,11 +223,9 @@ class Screen:
 
 
 class Bench:
-    """A model and some labelled images, which it is shown under one set-up after another.
-
-    read: from a place and a preprocessing to pixels (3, H, W) uint8. count: how many places there are; with `reach`,
-    which returns how many of the first places can be read, at most. formulas: the model's own network under others.
-    Losses are kept, so none are computed twice; logits too, where `numbered`: labels are then numbered in other ways.
+    """A model and some labelled images, which it is shown under one set-up after another. read: from a place and a
+    preprocessing to pixels (3, H, W) uint8. count, reach: how many places there are, and can be read of the first.
+    formulas: the network under others. Losses are kept; logits too, where `numbered`, for other numberings.
     """
 
     def __init__(
@@ -305,7 +263,6 @@ class Bench:
         return [self._losses[setup][:end] for setup in setups]
 
     def logits(self, setup: Setup) -> Tensor:
-        """Return the logits of all places, (count, K)."""
         self.losses([setup], self.count)
         return self._logits[replace(setup, labels=AS_GIVEN)]
 
@@ -322,7 +279,6 @@ class Bench:
         self._losses[setup] = scored if before is None else torch.cat([before, scored])
 
     def _answer(self, setup: Setup, places: range, pixels: dict[Preprocessing, Tensor]) -> Tensor:
-        """Return logits (B, K, …). pixels: of these places, by what they depend on."""
         p = setup.preprocessing
         bare = replace(p, mean=(), std=())
         if bare not in pixels:
@@ -348,13 +304,9 @@ def fit_part(
     most: int | None = None,
     least: float = 0.0,
 ) -> PartFit:
-    """Compare the candidates of one part of a set-up.
-
-    guessing: the NLL of a model that knows nothing, above which no candidate is believed. level: of the test that
-    another is better. screen: instead of the bench's. looks: numbers of images after which it ends where it is decided;
-    between them candidates leave that are settled. Both levels are shared among the looks, most of them for the last,
-    so that looking again does not add false verdicts (Bonferroni). most: images that are looked at; all by default.
-    least: nats below which another is not called better.
+    """Compare the candidates of one part of a set-up. guessing: the NLL of a model that knows nothing, above which no
+    candidate is believed. looks: numbers of images after which it ends where decided, or drops candidates; the level is
+    shared among them, mostly for the last (Bonferroni). most: images. least: nats below which none is better.
     """
     candidates = alternatives(part, setup, numbered, bench.formulas.names if bench.formulas else ())
     screen, used, names = screen or bench.screen, next(iter(candidates)), list(candidates)
@@ -376,13 +328,11 @@ def fit_part(
 
 
 def _is_settled(losses: Tensor, used: Tensor, level: float) -> bool:
-    """Whether a candidate is worse than the one in use, or does the same."""
     _, low, high = paired_interval(losses[:, 0] - used[: len(losses), 0], level)
     return low > 0 or max(abs(low), abs(high)) <= ALIKE
 
 
 def _behind(losses: Tensor, best: Tensor) -> float:
-    """Return by how many standard errors the losses are larger."""
     differences = losses[:, 0] - best[:, 0]
     error = float(differences.std()) / math.sqrt(len(differences))
     return float(differences.mean()) / error if error > 0 else 0.0
@@ -437,11 +387,7 @@ def spread_first(items: Sequence[T], count: int) -> list[T]:
 
 
 def fit_setup(bench: Bench, setup: Setup, numbered: Mapping[str, Sequence[int]], guessing: float) -> list[PartFit]:
-    """Return what fits, part by part, in the order of `PARTS`.
-
-    Where a part has a better candidate, the parts after it are looked at under that one, and then all of them again,
-    each against what is in use of it.
-    """
+    """Return what fits, part by part in the order of `PARTS`; once one has a better candidate, all again under it."""
     now, found = setup, dict[str, PartFit]()
     parts = PARTS if bench.formulas else PARTS[1:]
     for _ in range(2):

@@ -58,9 +58,7 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 @dataclass(frozen=True)
 class ModelFile:
-    """path: the weights, or the folder of a checkpoint of transformers. name: for display. metadata: what timm's
-    config.json next to the weights says. transformers: whether it is a folder in that library's layout.
-    """
+    """The weights, or the folder of a transformers checkpoint. metadata: timm's config.json next to the weights."""
 
     path: Path
     name: str
@@ -69,7 +67,6 @@ class ModelFile:
 
 
 def find(spec: str) -> ModelFile:
-    """Find what is behind `zoo:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`, `local-dir:PATH` or a path."""
     kind, _, rest = spec.partition(":")
     if kind == "zoo":
         return ModelFile(embedded_file(rest), rest)
@@ -94,9 +91,7 @@ def embedded(task: str | None = "classification") -> tuple[str, ...]:
 
 
 def embedded_file(name: str) -> Path:
-    """Return the file of a shipped checkpoint. ModelError for an unknown name; CheckpointError where the file is
-    missing or is not the one that was shipped, by its digest in checkpoints.json.
-    """
+    """Return the file of a shipped checkpoint, checked against the digest in checkpoints.json."""
     shipped = _shipped()
     if name not in shipped:
         raise ModelError(unknown("zoo model", name, shipped))
@@ -170,7 +165,6 @@ def _from_hub(name: str) -> ModelFile:
         folder = snapshot_download(repository, **options)
     except Exception as error:  # network, name and rights each raise another class
         why = f"{address} gives no answer" if silent else first_line(error)
-        raise ModelError(
-            f"hf-hub:{name} could not be fetched ({why}); check the name and the network; {REMEDY.format(arch='NAME')}"
-        ) from error
+        remedy = f"check the name and the network; {REMEDY.format(arch='NAME')}"
+        raise ModelError(f"hf-hub:{name} could not be fetched ({why}); {remedy}") from error
     return _folder(Path(folder), repository.rsplit("/", 1)[-1])

@@ -19,13 +19,11 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 
-Shapes = Mapping[str, "torch.Size | None"]
-"""Names of the tensors of a network, with their shapes where they are known."""
+Shapes = Mapping[str, "torch.Size | None"]  # Names of the tensors of a network, with their shapes where they are known
 
-VIT: Shapes = dict.fromkeys(
+VIT: Shapes = dict.fromkeys(  # Tensors that every ViT and DeiT of timm has
     ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
 )
-"""Tensors that every ViT and DeiT of timm has."""
 WEIGHTS = ("state_dict", "model", "model_state_dict", "net", "module", "weights", "params")
 PREFIXES = ("module.", "_orig_mod.", "model.")
 # What wrappers of torch and Lightning put anywhere into a name:
@@ -48,9 +46,8 @@ _DEEPEST, _MOST_PARTS, _LONGEST = 6, 32, 400  # mappings in mappings; parts and 
 
 @dataclass(frozen=True)
 class Held:
-    """All tensors of a file by dotted names. places: the mappings that hold them, '' for the file itself. unnamed:
-    places of lists of tensors, which have no names. use_ema: whether the user asked for averaged weights. notes: on
-    what the file says about its model.
+    """All tensors of a file by dotted names. places: mappings that hold them; unnamed: places of lists of tensors.
+    notes: on what the file says about its model.
     """
 
     tensors: dict[str, Tensor] = field(repr=False)
@@ -65,9 +62,8 @@ class Held:
 
 @dataclass(frozen=True)
 class Part:
-    """The weights of a network in a file. tensors: under the network's own names. weights: the mapping that holds them,
-    or 'bare'. aside: names of all other tensors of the file, except for other sets of the same weights, which the notes
-    name. statistics: mean and std of pixels in [0, 1], where tensors next to the network hold them.
+    """A network's weights under its own names. weights: the mapping that holds them, or 'bare'. statistics: mean and
+    std that tensors next to it hold. aside: names of all other tensors, except for sets that notes name.
     """
 
     tensors: dict[str, Tensor] = field(repr=False)
@@ -100,9 +96,7 @@ def held_in(path: Path, content: Mapping[Any, Any], use_ema: bool) -> Held:
 
 
 def usual_part(path: Path, held: Held) -> Part:
-    """Return the weights by the names of mappings alone, without the prefix that all of their names have; all tensors
-    where these do not tell. CheckpointError where averaged weights are asked for and there are none.
-    """
+    """Return the weights by names of mappings alone, without their common prefix; else all tensors."""
     named = [place for place in held.places if place]
     averaged = [place for place in named if _AVERAGED.search(place)]
     own = [place for place in named if place.rpartition(".")[2] in WEIGHTS and place not in averaged]
@@ -131,10 +125,9 @@ def usual_part(path: Path, held: Held) -> Part:
 
 
 def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
-    """Return the weights of the network whose tensors are `expected`; None where the file has too little of them.
-
-    Of student and teacher of the same shapes the teacher is taken, which is the student's average; otherwise averaged
-    weights only if asked for, or if there are no others. CheckpointError where two fit equally and no rule decides.
+    """Return the network's weights, by `expected`; None where the file has too little of them. Of student and teacher
+    it is the teacher, the student's average; else averages only if asked for, or alone. CheckpointError where two fit
+    equally.
     """
     short = _short(held.tensors)
     wanted = dict(zip(_short(expected).values(), expected.items(), strict=True))
@@ -170,9 +163,7 @@ def part_for(path: Path, held: Held, expected: Shapes) -> Part | None:
 
 @dataclass
 class _Found:
-    """A prefix under which tensors of a network stand. prefix: without the words of wrappers; shown: as the file has
-    it. names: of the file, by the network's short ones. score: one for each name, one more where its shape fits, too.
-    """
+    """A prefix of a network's tensors, without wrappers' words. names: the file's, by its own. score: 2 with shape."""
 
     prefix: str
     shown: str
@@ -181,7 +172,6 @@ class _Found:
 
     @property
     def label(self) -> str:
-        """The prefix for a message, without the words of wrappers at its end."""
         parts = self.shown.rstrip(".").split(".")
         while len(parts) > 1 and parts[-1] in _WRAPPERS:
             parts.pop()
@@ -285,7 +275,6 @@ def _same(first: _Found, second: _Found, tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _is_pair(teacher: _Found, student: _Found, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether these are a teacher and its student, of the same shapes throughout."""
     if re.sub("(?i)teacher", "student", teacher.prefix) != student.prefix or teacher.prefix == student.prefix:
         return False
     ours, theirs = (
@@ -319,9 +308,7 @@ def adapters(names: Sequence[str] | Mapping[str, Any]) -> list[str]:
 def normalisation(
     tensors: Mapping[str, Tensor], names: Sequence[str]
 ) -> tuple[dict[str, list[float]], tuple[str, ...], str]:
-    """Return the mean and std of pixels in [0, 1] that tensors of a pipeline hold, the names of these tensors, and a
-    note. names: of the tensors that may be them. Where two disagree, neither is taken, and the note says so.
-    """
+    """Return the mean and std of pixels in [0, 1] that tensors hold, their names, and a note; none where two differ."""
     found = dict[tuple[str, str], dict[str, list[float]]]()
     for name in names:
         match = _MEAN.fullmatch(name)
@@ -345,5 +332,5 @@ def normalisation(
 
 
 def _three(tensor: Tensor) -> list[float]:
-    """Return a number for each channel, with as few digits as tell it apart in float32."""
+    """Return a number per channel, with as few digits as float32 needs."""
     return [float(str(np.float32(value))) for value in tensor.flatten().tolist() * (3 // tensor.numel())]

@@ -56,7 +56,6 @@ class Folder:
 
     @property
     def digest(self) -> str:
-        """The hex digest of the files that say how the network is built and shown images."""
         digest = hashlib.sha256()
         for name in (CONFIG, *PROCESSORS):
             if (self.path / name).is_file():
@@ -65,7 +64,7 @@ class Folder:
 
     @property
     def class_names(self) -> list[str] | None:
-        """The names of the classes in their order; None where they are missing or are only LABEL_0 and so on."""
+        """The classes in order; None where they are missing or are only LABEL_0 and so on."""
         said = self.config.get("id2label")
         if not isinstance(said, Mapping):
             return None
@@ -77,12 +76,10 @@ class Folder:
 
 
 def is_theirs(config: object) -> bool:
-    """Whether a config.json is of the transformers library; timm's names an `architecture`."""
     return isinstance(config, Mapping) and isinstance(config.get("model_type"), str) and "architecture" not in config
 
 
 def read_folder(path: Path) -> Folder:
-    """Read and check the JSON files of a folder. CheckpointError, one line, for what is not believed."""
     config = _checked(path / CONFIG)
     if not is_theirs(config):
         raise CheckpointError(f"{path / CONFIG}: names no model_type; expected a config.json of transformers")
@@ -116,7 +113,6 @@ def _checked(file: Path) -> dict[str, Any]:
 
 
 def _entries(value: Any, where: str, depth: int, file: Path) -> Iterator[tuple[str, str, Any]]:
-    """Yield (path, key, value) of all that is in a JSON value."""
     if depth > _DEEPEST:
         raise CheckpointError(f"{file}: nested more than {_DEEPEST} deep; expected a file of transformers")
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -173,9 +169,7 @@ def _three(value: Any, name: str, where: Path) -> list[float]:
 
 
 def resizing(said: Mapping[str, Any], kind: str, where: Path) -> dict[str, Any]:
-    """Return size, interpolation and crop of a processor of the class `kind`, by the names of our metadata; empty for
-    images as they come. CheckpointError for what `Preprocessing` cannot express.
-    """
+    """Return a processor's size, interpolation and crop; empty for images as they come. CheckpointError for others."""
     cut = _pair(said.get("crop_size"), where) if said.get("do_center_crop") else None
     if said.get("do_resize") is False:
         if cut is not None:
@@ -232,7 +226,6 @@ def _side(size: Any, name: str, where: Path) -> int | None:
 
 
 def _pair(size: Any, where: Path) -> tuple[int, int] | None:
-    """Return (height, width) of a size; of one number a square."""
     if not isinstance(size, Mapping | None):
         side = _side(size, "", where)
         return None if side is None else (side, side)
@@ -245,7 +238,6 @@ def _square(size: tuple[int, int] | None) -> int | None:
 
 
 def _share(crop: int, size: int, where: Path) -> float:
-    """Return the crop_pct by which an image is resized to `size` and cut to `crop`."""
     if crop > size:
         raise CheckpointError(f"{where}: crop_size {crop} is larger than size {size}; expected a crop inside the image")
     share = crop / size

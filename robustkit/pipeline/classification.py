@@ -17,7 +17,6 @@ from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.attention.logit_decomposition.condition import ledger_condition
-from ..evaluations.corruptions.plan import plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.counterfactuals.condition import CHANGES, counterfactual_conditions
@@ -36,19 +35,17 @@ from ..report.refresh import refresh
 from ..results.summary import Run
 from ..runs.binding import OF_CHECKPOINT
 from ..runs.manifest import CheckpointEntry, digest_of
-from ..tasks.classification.subject import ClassifierSubject, Images
-from .inputs import labelled_data, plan_attacked
+from ..tasks.labelled.subject import ClassifierSubject, Images
+from .inputs import labelled_data
 from .manifest import describe
-from .plan import Plan, PlannedCheckpoint
+from .plan import Plan, PlannedCheckpoint, plan_corrupted
 from .request import ClassificationRequest
 
 
 def _of_clean_images(
     request: ClassificationRequest, only_corrupted: bool
 ) -> tuple[tuple[MapSpec, ...], tuple[Condition, ...], list[MapSpec], tuple[Condition, ...]]:
-    """Return the maps that are scored, controls included; the regions that noise drowns, and the maps these are of; and
-    the conditions of plug-ins. Raises ProtocolError for an unknown map, and where there are no clean images.
-    """
+    """Return maps to score, controls included; regions that noise drowns, with their maps; plug-ins' conditions."""
     maps = () if request.cams is None else parse_cams(request.cams, request.faithfulness)
     regions = () if request.region_noise is None else parse_regions(request.region_noise)
     evaluations = request.evaluation_conditions()
@@ -105,9 +102,7 @@ _IN_WORDS = {"crop_pct": "crop share", "std": "standard deviation"}
 
 
 def handed_on(request: ClassificationRequest, attacked: Sequence[Condition]) -> frozenset[str]:
-    """Return the texts of the attacks whose adversarial images are passed on or kept. ProtocolError where there is
-    none.
-    """
+    """Return the texts of the attacks whose adversarial images are passed on or kept. ProtocolError for none."""
     if not (request.transfer or request.keep_adversarials):
         return frozenset()
     texts = frozenset(condition.text for condition in attacked if condition.eps is not None)
@@ -120,10 +115,7 @@ def handed_on(request: ClassificationRequest, attacked: Sequence[Condition]) -> 
 def plan_transfer(
     request: ClassificationRequest, attacked: Sequence[Condition], entries: Sequence[CheckpointEntry]
 ) -> tuple[tuple[Condition, ...], dict[str, str]]:
-    """Return a condition for each attack and each checkpoint that its images are found for; and what each takes, as a
-    digest of that checkpoint. Raises ProtocolError where there is nothing to pass on, nobody to pass it to, or the
-    checkpoints take other pixels.
-    """
+    """Return a condition for each attack and checkpoint that images are found for; and that checkpoint's digest."""
     if not request.transfer:
         return (), {}
     if len(entries) < 2:
@@ -143,7 +135,6 @@ def plan_transfer(
 
 
 def _check_pixels(request: ClassificationRequest, entries: Sequence[CheckpointEntry]) -> None:
-    """Raise ProtocolError where two checkpoints see other pixels of the same image."""
     first, names = entries[0], _PIXELS if request.card.space == "pixels" else (*_PIXELS, "mean", "std")
     for other in entries[1:]:
         for name in names:
@@ -162,8 +153,6 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """One classifier with its samples, and the preprocessing of the card."""
-
     classifier: Classifier
     dataset: Dataset
     preprocessing: Preprocessing
@@ -183,22 +172,14 @@ def plan(request: ClassificationRequest) -> Plan:
     candidates, lines = _open(request, place, unlabelled=_is_of_maps_alone(request, attacked, maps))
     dataset = _shared_dataset(candidates)
     check_labels(dataset, attacked, card)
-    made = partial(
-        plan_corruptions,
-        dataset=dataset,
-        input_sizes=[candidate.preprocessing.input_size for candidate in candidates],
-        constants=request.constants,
-        variant=request.variant,
-        frost_dir=request.frost,
-    )
-    corruptions, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
-    attacked = beneath.conditions
+    sizes = [candidate.preprocessing.input_size for candidate in candidates]
+    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants, tree)
     _check_networks(request, candidates, attacked, (*maps, *of_regions))
     truth = open_truth(dataset, request.boxes, request.masks)
     check_located(regions, truth)
     dataset = replace(dataset, notes=(*dataset.notes, *truth.notes))  # the page says what was read, too
     showing = [condition for condition in evaluations if shows(condition.text)]
-    shown = (*(() if only_corrupted else attacked), *corruptions.conditions, *showing)
+    shown = (*(() if only_corrupted else attacked), *corruptions, *showing)
     if any(sample.label < 0 for sample in dataset.samples):
         shown = ()  # without labels nothing is right or wrong, but predictions have maps
     scored = tuple(map(map_condition, maps))
@@ -208,9 +189,8 @@ def plan(request: ClassificationRequest) -> Plan:
     explained = (*scored, *of_the_data(dataset, maps), *regions, *next_to(request, shown, maps))
     conditions = (*_watched(request, shown), *others, *explained, *passed)
     reused = frozenset(each.text for each in shown if each != CLEAN and shows(each.text) and request.watch_attention)
-    digests = corruptions.inputs.digests | beneath.inputs.digests
     located = (condition.text for condition in explained if condition.needs_truth)
-    digests |= sources | dict.fromkeys(located, truth.digest or "none")
+    digests = inputs.digests | sources | dict.fromkeys(located, truth.digest or "none")
     run = Run(request.folder(candidates[0].name))
     browsed = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
     return Plan(
@@ -221,8 +201,8 @@ def plan(request: ClassificationRequest) -> Plan:
         dataset=dataset,
         digest=dataset.digest,
         finish=partial(refresh, run),
-        inputs=replace(corruptions.inputs, digests=digests),
-        lines=tuple(dict.fromkeys((*lines, *dataset.notes, *corruptions.lines, *beneath.lines))),
+        inputs=replace(inputs, digests=digests),
+        lines=tuple(dict.fromkeys((*lines, *dataset.notes, *more))),
         keep_misclassified=request.keep_misclassified,
         pictures=tuple(sample.id for sample in browsed.samples[: request.browse]),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),

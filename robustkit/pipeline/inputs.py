@@ -31,9 +31,7 @@ _USUAL = "apgd-ce"
 
 
 def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition]:
-    """Yield the conditions of an attack that asks for a second phase; nothing for another. Raises ProtocolError where
-    the attack has no stages, or none of them are left for one of the phases.
-    """
+    """Yield the conditions of an attack that asks for a second phase; nothing for another. Raises ProtocolError."""
     name, arguments = split_condition(item)
     parts = (arguments or "").split(",")
     stated = [(match[1], match[2].strip()) for part in parts if (match := _OWN.fullmatch(part))]
@@ -72,9 +70,7 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
 
 
 def plugin_condition(text: str) -> Condition:
-    """Return a condition of a family that a plug-in brings. Raises ProtocolError where it is of another family, or of
-    none, and PluginError where the plug-in makes something else of it.
-    """
+    """Return a condition of a plug-in's family. Raises ProtocolError for another, PluginError for what is none."""
     kind, _ = split_condition(text)
     if EVERY_FAMILY.plugin(kind) is None:
         if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
@@ -99,10 +95,7 @@ def labelled_data(
     seed: int,
     unlabelled: bool = False,
 ) -> Dataset:
-    """Return the samples to evaluate a model on, with labels in its order of classes; unlabelled: or without any.
-    Raises DataError where the data set is unusable, has no labels, or its labels do not fit the model, and
-    NothingEvaluated where no sample is left.
-    """
+    """Return samples for a model, labels in its order of classes, or none. Raises DataError, NothingEvaluated."""
     if not str(data_dir):
         raise DataError("--data-dir is empty; give a folder, a zip, or embedded:shapes")
     classes = {"num_classes": identity.num_classes, "class_names": identity.class_names}
@@ -119,11 +112,8 @@ def labelled_data(
 
 
 def plan_attacked(attacked: Sequence[Condition], plan: Callable[[str], Plan], frost_dir: str | None) -> Plan:
-    """Return attacks, those on corrupted images with the definition that the corruption alone has in this run.
-
-    What the text of an attack says itself stays. plan: of corruptions, as `plan_corruptions`, from a list of them.
-    frost_dir: of frost's photographs. Raises ProtocolError or DataError as `plan` does, or where the corruption has no
-    such definition.
+    """Return attacks, those on corrupted images with the definition that the corruption alone has in this run; what
+    their own text says stays. plan: of a list of corruptions. Raises ProtocolError or DataError as `plan` does.
     """
     conditions, digests, lines = list[Condition](), dict[str, str](), dict[str, None]()
     for condition in attacked:

@@ -50,7 +50,6 @@ from .request import Preset, spelled_out
 
 
 def registries() -> dict[str, Registry[Any]]:
-    """Return the registry of each group of plug-ins."""
     return {
         "attacks": EVERY_ATTACK,
         "corruptions": EVERY_CORRUPTION,
@@ -89,7 +88,7 @@ _QUEUED = 512
 
 
 def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any) -> CheckpointEntry:
-    """Return a checkpoint as run.json and every record describe it. more: further fields, in JSON types."""
+    """Return a checkpoint as run.json and records describe it. more: further fields, in JSON types."""
     before, after = asdict(identity.preprocessing), asdict(preprocessing)
     sources = identity.preprocessing_source | {name: "card" for name in after if after[name] != before[name]}
     described = identity.to_dict() | {"preprocessing": after, "preprocessing_source": sources} | more
@@ -97,21 +96,16 @@ def describe(identity: ModelIdentity, preprocessing: Preprocessing, **more: Any)
 
 
 def preprocessing_of(entry: CheckpointEntry) -> Preprocessing:
-    """Return the preprocessing of a checkpoint that is described."""
     p = entry.preprocessing
     return Preprocessing(p.input_size, tuple(p.mean), tuple(p.std), p.interpolation, p.crop_pct, p.crop_mode)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in JSON types; anything else as text."""
     return json.loads(json.dumps(value, default=str))
 
 
 def prepare(plan: Plan, digest: str) -> list[str]:
-    """Write run.json, or extend the one that an earlier command left; return lines for the user.
-
-    digest: of the data set. Raises RunError where the folder holds records that this plan would not make.
-    """
+    """Write run.json, or extend an earlier one; return lines for the user. RunError where records differ in plan."""
     run = plan.run
     old = run.read_manifest()
     if old is None and next((run.path / "records").rglob("*.parquet"), None):
@@ -207,7 +201,6 @@ def _data(plan: Plan, digest: str, size: int) -> DataEntry:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes, by name."""
     names = ("torch", "timm", "numpy", "pillow", "pyarrow")
     ours = {"robustkit": metadata.version("robustkit-audit")}
     # Several distributions provide OpenCV.
@@ -216,9 +209,7 @@ def versions() -> dict[str, str]:
 
 
 def _command(plan: Plan) -> str:
-    """Return the command of the whole run: the plan's, or the words that started this process, without the program's
-    folders and --part, and a preset spelled out.
-    """
+    """Return the plan's command, or the words that started this process, without --part, and a preset spelled out."""
     if plan.command:
         return shlex.join(plan.command)
     preset = plan.request.preset

@@ -26,7 +26,7 @@ from .progress import PLAN, Estimate, Reporter, jobs_of, work_lines
 
 @dataclass(frozen=True)
 class UnitsOfShard:
-    """A shard, by its number, and conditions that use the same files of it, which are decoded once."""
+    """A shard's number, and conditions that use the same files of it, which are decoded once."""
 
     shard: int
     conditions: tuple[Condition, ...]
@@ -40,10 +40,8 @@ def pending_units(
     needed: Callable[[str, int], bool] = lambda text, shard: False,
     part: Part | None = None,
 ) -> list[UnitsOfShard]:
-    """Return what lacks records, by shard: all conditions on clean inputs together, and each released corruption.
-
-    needed: whether adversarial images are, of a condition on a shard: where they are not there, they are found again.
-    part: the units that count; all of them without one.
+    """Return what lacks records, by shard: conditions on clean inputs together, each released corruption alone. needed:
+    whether the adversarial images of a condition on a shard are. part: the units that count; None: all.
     """
     units = []
     for shard in range(shards):
@@ -150,9 +148,7 @@ def _why_unchecked(plan: Plan, contender: PlannedCheckpoint) -> str | None:
 
 
 def computable(plan: Plan, name: str, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
-    """Return the conditions that can be computed: a part leaves those out that draw from the records of another one
-    until all parts have made these. Who computes all of a run makes these first.
-    """
+    """Return the conditions that can be computed: a part waits for records of all parts that a condition draws from."""
     missing, alone = plan.run.missing_units, plan.request.share is None
     return tuple(c for c in conditions if alone or c.after is None or not missing(name, c.after.text))
 
@@ -165,7 +161,6 @@ def units_of(plan: Plan, name: str, conditions: Sequence[Condition]) -> dict[str
 
 
 def shards_of(plan: Plan) -> int:
-    """Return how many shards the samples of a run have."""
     return -(-len(plan.dataset.samples) // plan.run.manifest.shard_size)
 
 
@@ -180,9 +175,8 @@ def announce(
     every: Sequence[PendingWork],
     at_most: int | None = None,
 ) -> Reporter:
-    """Say what was found, what is there, and what is to be done; return what tells how far it is.
-
-    every: what each of `checkpoint_groups` lacks. at_most: the first samples, where no others are asked for.
+    """Say what was found, is there, and is to be done; return what tells how far it is. every: what each of
+    `checkpoint_groups` lacks. at_most: the first samples, where no others are asked for.
     """
     device = plan.request.settings.device
     if ranks.leads:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
-from ..evaluations.corruptions.plan import CorruptedInputs
+from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
+from ..evaluations.corruptions.tree import CorruptedTree
 from ..evaluations.subject import EvaluatedModel, SampleSource, Settings
 from ..moved import keep_old_names
 from ..protocol.card import TASKS
@@ -16,15 +18,14 @@ from ..protocol.condition import Condition
 from ..results.summary import Run
 from ..runs.manifest import CheckpointEntry
 from ..tasks.registry import EVERY_TASK
+from .inputs import plan_attacked
 from .request import Request
 
 
 @dataclass(frozen=True)
 class PlannedCheckpoint:
-    """One checkpoint with the conditions that it is evaluated under.
-
-    entry: as run.json describes it. subject: makes it ready to compute. preprocessing: for the evidence on its attacks;
-    None where none is measured. best_batch: measures which batch size suits it best; None where that is not done.
+    """One checkpoint of a run. entry: as run.json describes it. subject: makes it ready to compute. preprocessing: for
+    evidence on its attacks, None where none is measured. best_batch: measures the best batch size, None where not.
     """
 
     entry: CheckpointEntry
@@ -71,9 +72,7 @@ class Plan:
     sequential: bool = False
 
     def settings(self, chosen: int | None) -> Settings:
-        """Return how to compute. chosen: the batch size that an earlier command chose; without one, `auto` measures the
-        best.
-        """
+        """Return how to compute. chosen: the batch size of an earlier command; without, `auto` measures the best."""
         settings = self.request.settings
         measures = [contender.best_batch for contender in self.contenders if contender.best_batch]
         if self.request.batch_size != "auto" or not measures:
@@ -81,10 +80,30 @@ class Plan:
         return replace(settings, batch_size=chosen or min(measure() for measure in measures))
 
 
+def plan_corrupted(
+    request: Request,
+    attacked: Sequence[Condition],
+    dataset: Dataset,
+    input_sizes: Sequence[tuple[int, int]] = (),
+    constants: str = "imagenet",
+    tree: CorruptedTree | None = None,
+) -> tuple[tuple[Condition, ...], tuple[Condition, ...], CorruptedInputs, tuple[str, ...]]:
+    """Return the attacks as `plan_attacked`, the corruptions, what both need, and lines; as `plan_corruptions`."""
+    made = partial(
+        plan_corruptions,
+        dataset=dataset,
+        input_sizes=input_sizes,
+        constants=constants,
+        variant=request.variant,
+        frost_dir=request.frost,
+    )
+    own, beneath = made(request.corruptions, tree=tree), plan_attacked(attacked, made, request.frost)
+    inputs = replace(own.inputs, digests=own.inputs.digests | beneath.inputs.digests)
+    return beneath.conditions, own.conditions, inputs, (*own.lines, *beneath.lines)
+
+
 def plan_of(request: Request) -> Plan:
-    """Return all that a run needs: what `plan` of the module of its task in this room makes, or of a slice's or a
-    plug-in's task. Raises RobustkitError for anything that is wrong with the request.
-    """
+    """Return what `plan` of the task's module here makes, or of a slice's or plug-in's task. Raises RobustkitError."""
     maker = import_module(f"{__package__}.{request.task}") if request.task in TASKS else EVERY_TASK[request.task]
     planned: Plan = maker.plan(request)
     return planned

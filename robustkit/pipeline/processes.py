@@ -29,10 +29,7 @@ _PATIENCE = 12  # times the silence that the others wait while the first one has
 
 @dataclass
 class Ranks:
-    """One of `size` processes; the first, `rank` 0, leads: it writes run.json and, at the end, the summary.
-
-    store: a c10d store that all of them share; None for a single process.
-    """
+    """One of `size` processes; the first leads: it writes run.json and the summary. store: of c10d; None for one."""
 
     rank: int = 0
     size: int = 1
@@ -43,11 +40,7 @@ class Ranks:
 
     @classmethod
     def of_environment(cls) -> Ranks:
-        """Return the processes that torchrun's variables name; a single one where there are none.
-
-        Raises:
-            RunError: the store that they name cannot be reached, or ROBUSTKIT_RANK_TIMEOUT is not a number of seconds.
-        """
+        """Return what torchrun's variables name, or one process. RunError where store or time-out is unusable."""
         if count_in("WORLD_SIZE", 1) < 2:
             return cls()
         from torch.distributed.distributed_c10d import PrefixStore
@@ -75,11 +68,7 @@ class Ranks:
         return self.rank == 0
 
     def share(self, name: str, make: Callable[[], T]) -> T:
-        """Return in every process what the leader makes, in JSON types.
-
-        Raises:
-            RunError: in the other processes, if the leader failed at it or gave no sign of life.
-        """
+        """Return in all processes what the leader makes, in JSON types. Others raise RunError if it failed or hangs."""
         if self.store is None:
             return make()
         if self.leads:
@@ -110,28 +99,19 @@ class Ranks:
             yield items[place]
 
     def beat(self) -> None:
-        """Give a sign of life, at most one per second."""
         if self.store is not None and time.monotonic() - self._beaten > 1:
             self._beaten, self._beats = time.monotonic(), self._beats + 1
             self.store.set(f"beat {self.rank}", str(self._beats))
 
     def meet(self, name: str) -> None:
-        """Wait until all processes have come to the same place.
-
-        Raises:
-            RunError: as `finish`.
-        """
+        """Wait until all processes have come to the same place. Raises RunError as `finish`."""
         if self.store is None:
             return
         self.store.set(f"{name} {self.rank}", "")
         self._await(name)
 
     def finish(self) -> None:
-        """Say that this process is done; the leader waits for the others.
-
-        Raises:
-            RunError: one of them gave no sign of life for `silence` seconds. What it had drawn is not done.
-        """
+        """Say that this process is done; the leader waits for all. RunError where one is silent for `silence` s."""
         if self.store is None:
             return
         self.store.set(f"done {self.rank}", "")
@@ -139,7 +119,6 @@ class Ranks:
             self._await("done")
 
     def _await(self, name: str) -> None:
-        """Wait until all others have said so. Raises RunError as `finish`."""
         heard = {rank: ("", time.monotonic()) for rank in range(self.size) if rank != self.rank}
         while heard:
             self.beat()
@@ -159,7 +138,6 @@ class Ranks:
 
 
 def is_follower() -> bool:
-    """Whether another process leads and prints the messages."""
     try:
         return count_in("WORLD_SIZE", 1) > 1 and count_in("RANK", 0) > 0
     except RunError:  # said where the number is needed, and not where errors are printed

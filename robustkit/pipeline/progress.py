@@ -1,8 +1,4 @@
-"""Say what a run will cost, how long it takes, and how far it is.
-
-`robustkit.plan` says what is to be done and how long it takes, `robustkit.progress` what is done. Both are below the
-logger `robustkit`.
-"""
+"""Say what a run will cost, how long it takes (logger `robustkit.plan`), and how far it is (`robustkit.progress`)."""
 
 from __future__ import annotations
 
@@ -32,8 +28,7 @@ from ..tasks.task import task_of
 from .processes import Ranks
 
 _EVIDENCE = "evidence"
-_BEFORE = (_EVIDENCE, CHECK)
-"""Kinds of what is measured before the conditions."""
+_BEFORE = (_EVIDENCE, CHECK)  # kinds of what is measured before the conditions
 _NOTABLE = 0.3  # share of the whole from which a kind of condition is named
 
 
@@ -46,10 +41,8 @@ def jobs_of(
     every: int,
     checked: bool = False,
 ) -> list[Job]:
-    """Return what is to be done for a checkpoint. lacking: conditions, each with its samples without a record.
-
-    doubted: texts of the attacks on which evidence is taken. classes: of the model. every: samples of the run.
-    checked: whether its set-up is to be checked.
+    """Return what is to be done for a checkpoint of `classes`. lacking: conditions, each with its samples without a
+    record. doubted: attacks that evidence is taken on. every: samples of the run. checked: whether its set-up is.
     """
     jobs = [
         Job(
@@ -83,9 +76,8 @@ def work_lines(
     checked: int = 0,
     unchecked: Iterable[str] = (),
 ) -> list[str]:
-    """Return lines on what is to be done. units: of work; there: how many of them have a record already. doubted: on
-    how many attacks evidence is to be taken, for all checkpoints. checked: of how many checkpoints the set-up is
-    checked; unchecked: why it is not of others.
+    """Return lines on what is to be done. there: units that have a record. doubted: how often evidence is taken.
+    checked: of how many checkpoints the set-up is; unchecked: why it is not of others.
     """
     what = (
         f"to do: {_count(checkpoints, 'checkpoint')}, {_count(len(conditions), 'condition')}, "
@@ -150,18 +142,13 @@ def _count(number: int, noun: str) -> str:
 
 
 PLAN, PROGRESS = logging.getLogger("robustkit.plan"), logging.getLogger("robustkit.progress")
-_QUIET = 60.0
-"""Seconds after which a line says how far the current condition is."""
-_OFTEN = 1.0
-"""Seconds for which what is said about the whole run is kept."""
+_QUIET = 60.0  # seconds after which a line says how far the current condition is
+_OFTEN = 1.0  # seconds for which what is said about the whole run is kept
 
 
 @dataclass
 class _Entry:
-    """What is reported in one line when it is done: a condition of a checkpoint, or a group of them.
-
-    waiting: the files of its records, in their order; those that are there leave. had: whether all were there before.
-    """
+    """What one line reports: a checkpoint's condition, or a group of them. waiting: records not seen yet."""
 
     checkpoint: str
     title: str
@@ -170,25 +157,20 @@ class _Entry:
 
     @property
     def over(self) -> bool:
-        """Whether all records are there."""
         while self.waiting and self.waiting[0].is_file():
             self.waiting.popleft()
         return not self.waiting
 
 
 class Silent:
-    """A progress listener that ignores everything."""
-
     def start(self, checkpoint: str, condition: str, samples: int) -> None: ...
     def advance(self, samples: int) -> None: ...
     def stage(self, name: str, standing: int, share: float) -> None: ...
 
 
 class Reporter:
-    """A `Progress` that also gives signs of life to the other processes, and reports a run to the loggers.
-
-    conditions: of each checkpoint. own: the shards that this command is about, by checkpoint and text of a condition.
-    where: the device. The first process alone tells.
+    """A `Progress` that also gives signs of life to the other processes, and reports a run to the loggers. own: shards
+    of this command, by checkpoint and condition. where: the device. The first process alone tells.
     """
 
     def __init__(
@@ -228,20 +210,15 @@ class Reporter:
     # A listener
 
     def begin(self, checkpoint: str, condition: Condition, samples: int) -> None:
-        """Begin a unit of work."""
-        self._begin(checkpoint, condition.text, self._title(condition), samples)
+        self.start(checkpoint, condition.text, samples, self._title(condition))
 
-    def start(self, checkpoint: str, condition: str, samples: int) -> None:
-        """Begin what is measured besides conditions, by its name."""
-        self._begin(checkpoint, condition, condition, samples)
-
-    def _begin(self, checkpoint: str, name: str, title: str, samples: int) -> None:
+    def start(self, checkpoint: str, condition: str, samples: int, title: str = "") -> None:
         self.ranks.beat()
         with self._lock:
             self._announce()
-            self.estimate.start(checkpoint, name)
-            self._current, self._stage = f"{checkpoint} {name}", ""
-        self.inner.start(checkpoint, title, samples)
+            self.estimate.start(checkpoint, condition)
+            self._current, self._stage = f"{checkpoint} {condition}", ""
+        self.inner.start(checkpoint, title or condition, samples)
 
     def advance(self, samples: int) -> None:
         self.ranks.beat()
@@ -258,10 +235,7 @@ class Reporter:
         self.inner.stage(name, standing, share)
 
     def elsewhere(self, checkpoint: str, name: str, condition: Condition | None, samples: int, seconds: float) -> None:
-        """Report what was computed in another process. name: of the condition, or of what is measured before them.
-
-        seconds: that it took, over how many work at once.
-        """
+        """Report what another process computed. seconds: that it took, over how many work at once."""
         with self._lock:
             self.estimate.add(checkpoint, name, samples, seconds)
             self._apart = True
@@ -275,10 +249,7 @@ class Reporter:
     # Lines
 
     def overall(self) -> str:
-        """Return how far the run is and how long it still takes; computed once a second at most.
-
-        A thread that draws holds locks for which another waits that prints a line of ours: it must not wait for us.
-        """
+        """Return how far the run is; computed once a second at most, and never by waiting: who draws holds locks."""
         line, asked = self._overall
         if self._clock() - asked < _OFTEN or not self._lock.acquire(blocking=False):
             return line
@@ -299,7 +270,6 @@ class Reporter:
                 self._tell(entry)
 
     def finish(self) -> None:
-        """Report what other processes finished last."""
         if self.ranks.leads:
             with self._lock:
                 for entry in list(self._open):
@@ -330,7 +300,6 @@ class Reporter:
         )
 
     def _title(self, condition: Condition) -> str:
-        """Return what a condition is reported under: its group, where others of the run are of it."""
         return condition.group if condition.group in self._several else condition.text
 
     def _figure(self, entry: _Entry) -> str:
@@ -361,7 +330,6 @@ class Reporter:
             self._line(f"{self._current}: {samples} so far{self._stage}; {self._times()}")
 
     def _announce(self) -> None:
-        """Say how long all takes, once enough was measured."""
         if self._announced or not self.ranks.leads:
             return
         if line := estimate_line(self.estimate, self.where):
@@ -375,11 +343,7 @@ class Reporter:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done for one checkpoint under one condition.
-
-    name: of the condition, or what is measured before them. kind, group: conditions of which cost alike, the second
-    more so. samples: that lack a record.
-    """
+    """What is to be done for a checkpoint. kind, group: of which cost alike, the second more so."""
 
     checkpoint: str
     name: str
@@ -394,74 +358,67 @@ class Job:
 
 
 class Estimate:
-    """The seconds of a run that are over, and those that are left.
-
-    Seconds per sample are those measured for the same job; else those of the same condition with another checkpoint,
-    times how much faster or slower this one is; else those per expected pass in the same group, of the same kind, of
-    the same checkpoint, or of any. What happens between units (reading, loading) is spread over all of them.
-
-    processes: that share the work, of which this one is seen. reserve: seconds expected after the last unit.
+    """The seconds of a run that are over, and those that are left. Seconds per sample are the job's own; else those of
+    its condition with other checkpoints, at this one's pace; else per expected pass in the same group, kind,
+    checkpoint, or any. Time between units is spread over all. processes: that share the work.
     """
 
-    def __init__(
-        self,
-        jobs: Iterable[Job],
-        processes: int = 1,
-        reserve: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, jobs: Iterable[Job], processes: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self.jobs = {job.key: job for job in jobs}
-        self._processes, self._reserve, self._clock = processes, reserve, clock
+        self._processes, self._clock = processes, clock
         self._began = self._since = clock()
         self._seconds: dict[tuple[str, str], float] = {}
         self._done: dict[tuple[str, str], int] = {}
-        self._current: tuple[str, str] | None = None
+        self.current: tuple[str, str] | None = None  # checkpoint and name of the job that was begun last
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the beginning."""
         return self._clock() - self._began
 
     @property
-    def current(self) -> tuple[str, str] | None:
-        """The checkpoint and the name of the job that was begun last."""
-        return self._current
-
-    @property
     def measured(self) -> Sequence[Job]:
-        """The jobs of which some samples are done."""
         return [job for key, job in self.jobs.items() if self._done.get(key)]
 
     def seconds(self, checkpoint: str, name: str) -> float:
-        """Return the seconds that this process has spent on a job."""
         return self._seconds.get((checkpoint, name), 0.0)
 
     def done(self, checkpoint: str, name: str) -> int:
-        """Return the samples of a job that this process has done."""
         return self._done.get((checkpoint, name), 0)
 
     def start(self, checkpoint: str, name: str) -> None:
-        """Begin a unit of a job."""
-        self._current, self._since = (checkpoint, name), self._clock()
+        self.current, self._since = (checkpoint, name), self._clock()
 
     def advance(self, samples: int) -> None:
         """Count samples of the current unit, and the seconds since the last ones."""
-        assert self._current is not None
+        assert self.current is not None
         now = self._clock()
-        self._seconds[self._current] = self._seconds.get(self._current, 0.0) + now - self._since
-        self._done[self._current] = self._done.get(self._current, 0) + samples
+        self._seconds[self.current] = self._seconds.get(self.current, 0.0) + now - self._since
+        self._done[self.current] = self._done.get(self.current, 0) + samples
         self._since = now
 
     def add(self, checkpoint: str, name: str, samples: int, seconds: float) -> None:
         """Count samples that were computed elsewhere, and their seconds."""
-        key = self._current = checkpoint, name
+        key = self.current = checkpoint, name
         self._seconds[key] = self._seconds.get(key, 0.0) + seconds
         self._done[key] = self._done.get(key, 0) + samples
         self._since = self._clock()
 
     def left(self) -> float | None:
         """Return the seconds left; None before anything was measured."""
-        return None if (left := self._left()) is None else left + self._reserve
+        left = 0.0
+        for key, job in self.jobs.items():
+            remaining = job.samples / self._processes - self._done.get(key, 0)
+            if remaining <= 0:
+                continue
+            rate = self._rate(job)
+            if rate is None:
+                return None
+            expected = remaining * rate
+            if key == self.current and not self._done.get(key):  # a unit that tells nothing before its end
+                spent = self._clock() - self._since
+                expected = max(expected - spent, spent / 4)
+            left += expected
+        return left * self._around()
 
     def total(self) -> float | None:
         """Return the seconds of the whole run; None before anything was measured."""
@@ -480,26 +437,9 @@ class Estimate:
             spent += seconds if job.kind == kind else 0.0
         return spent if kind else total + more
 
-    def _left(self) -> float | None:
-        left = 0.0
-        for key, job in self.jobs.items():
-            remaining = job.samples / self._processes - self._done.get(key, 0)
-            if remaining <= 0:
-                continue
-            rate = self._rate(job)
-            if rate is None:
-                return None
-            expected = remaining * rate
-            if key == self._current and not self._done.get(key):  # a unit that tells nothing before its end
-                spent = self._clock() - self._since
-                expected = max(expected - spent, spent / 4)
-            left += expected
-        return left * self._around()
-
     def _around(self) -> float:
-        """Return by how much a run takes longer than its units."""
         units = sum(self._seconds.values())
-        if self._current is not None:
+        if self.current is not None:
             units += self._clock() - self._since
         return min(2.0, self.elapsed / units) if units > 0 else 1.0
 

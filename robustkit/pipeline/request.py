@@ -54,7 +54,6 @@ class Preset:
     options: Mapping[str, str | int]
 
     def only(self, names: Iterable[str]) -> Preset:
-        """Return the part of it that these options say."""
         return Preset(self.name, {name: self.options[name] for name in names if name in self.options})
 
     def words(self) -> Iterator[str]:
@@ -285,7 +284,6 @@ class Request:
         return parse_conditions(attacks, self.card, eps=radii, norm=self.norm, engine=engine, several=in_two_phases)
 
     def evaluation_conditions(self) -> tuple[Condition, ...]:
-        """Return the conditions of plug-ins' families. Raises ProtocolError for what is not understood."""
         from ..protocol.condition import split_list
         from .inputs import plugin_condition
 
@@ -301,10 +299,10 @@ class Request:
         try:
             yield
         except Exception as fault:
-            from ..runs.files import RunFiles
+            from ..runs.folder import RunFolder
 
             if not is_follower() and (folder := self._known_folder) is not None:
-                RunFiles(folder).note_refusal(f"{type(fault).__name__}: {fault}")
+                RunFolder(folder).note_refusal(f"{type(fault).__name__}: {fault}")
             raise
 
     @property

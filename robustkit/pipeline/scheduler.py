@@ -28,7 +28,7 @@ from ..evaluations.aggregate import Results
 from ..evaluations.presenting import flag_lines
 from ..protocol.condition import CLEAN, Condition
 from ..results.summary import Run
-from ..runs.files import refuse_links
+from ..runs.folder import refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.progress import Progress
 from .manifest import prepare
@@ -66,10 +66,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class _Order:
-    """What all tasks of a run share. manifest: run.json. folder: where the command was started. plugins: files of them.
-
-    cpus: of a task. device: its kind. key: of this order.
-    """
+    """What all tasks of a run share. folder: where the command began. plugins: files. cpus: of a task."""
 
     request: Request
     manifest: dict[str, Any]
@@ -81,12 +78,7 @@ class _Order:
 
 
 def compute_on_cluster(plan: Plan, progress: Progress, say: Callable[[str], None]) -> Reporter:
-    """Write the records that are missing, as `compute` does, on the cluster that the request names.
-
-    Raises:
-        RobustkitError: what a worker raised; what was done before it is kept.
-        RunError: Ray is not there, has nothing to compute on, or gave a task up.
-    """
+    """Write the missing records on a Ray cluster, as `compute`. RunError where Ray is not there or gives up."""
     request, kind = plan.request, plan.request.settings.device.type
     if kind not in ("cpu", "cuda"):
         raise ProtocolError(f"--ray with device {kind}: Ray lends CPUs and CUDA devices; use --device cpu or cuda")
@@ -149,9 +141,7 @@ def _line(fault: BaseException) -> str:
 
 
 def _rounds(plan: Plan, every: Sequence[PendingWork]) -> Iterator[list[Task]]:
-    """Yield what is to be done, first what is measured, so that a doubt is known early; then what needs what others
-    found.
-    """
+    """Yield what is to be done, measurements first, so that a doubt is known early; then what needs others' results."""
     for later in (False, True):
         first, units, last = list[Task](), list[Task](), list[Task]()
         for (contender, some), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
@@ -206,7 +196,6 @@ class _Ears:
     def stage(self, name: str, standing: int, share: float) -> None: ...
 
     def taken(self) -> list[tuple[str, int, float]]:
-        """Return the name, samples and seconds of each, and forget them."""
         ends = [*(began for _, _, began in self.heard), time.monotonic()][1:]
         found = [(name, n, end - began) for (name, n, began), end in zip(self.heard, ends, strict=True)]
         self.heard.clear()
@@ -215,8 +204,6 @@ class _Ears:
 
 @dataclass
 class _Kept:
-    """What the process of a worker keeps for its next task: of which order, on which device."""
-
     key: tuple[str, str]
     worker: Worker
     ears: _Ears
@@ -227,30 +214,23 @@ _kept: list[_Kept] = []
 
 
 def carry_out_task(order: _Order, task: Task) -> tuple[list[str], list[tuple[str, int, float]]]:
-    """Compute a task; return lines for the user, and the name, samples and seconds of what was done.
-
-    Raises:
-        RobustkitError: as `Worker`; or this node does not see what the command saw.
-    """
+    """Compute a task; return lines for the user, and the name, samples and seconds of what was done."""
     device = _lent(order.device)
     if not _kept or _kept[0].key != (order.key, device):
         _kept[:] = [_prepared(order, device)]
     kept = _kept[0]
     if task.kind == "set-up":
         kept.worker.check_setup(task.checkpoint)
-    elif task.kind == "evidence":
-        kept.worker.take_evidence(task.checkpoint, *task.texts)
-    elif task.kind == "evidence again":
-        kept.worker.confirm_evidence(task.checkpoint, *task.texts)
-    else:
+    elif task.kind == "units":
         kept.worker.compute(task.checkpoint, [(task.shard, task.texts)])
+    else:
+        kept.worker.take_evidence(task.checkpoint, task.texts[0], again=task.kind == "evidence again")
     lines, heard = list(kept.lines), kept.ears.taken()
     kept.lines.clear()
     return lines, heard
 
 
 def _prepared(order: _Order, device: str) -> _Kept:
-    """Return what computes for an order, with everything loaded."""
     try:
         os.chdir(order.folder)
     except OSError:
@@ -284,16 +264,10 @@ Compute = Callable[[Plan, Progress, Callable[[str], None]], Reporter]
 
 
 def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instead: Compute | None = None) -> None:
-    """Carry out a whole run, in this process, together with others that torchrun started, or on a Ray cluster.
-
-    instead: computes the records in place of all these, in this process.
-
-    run.json, summary and report are made by the first process only, which holds the folder's lock meanwhile. A part of
-    a run holds it together with others, and makes neither summary nor report.
-
-    Raises:
-        RunError: another command is at work in the folder.
-        ProtocolError: a Ray cluster is asked for by several processes.
+    """Carry out a whole run: in this process, with others of torchrun, on a Ray cluster, or by `instead` in this
+    process. The first process makes run.json, summary and report, and holds the folder's lock; a part of a run shares
+    it and makes neither summary nor report. Raises RunError where another command is at work, ProtocolError for Ray in
+    several.
     """
     ranks, run, part = Ranks.of_environment(), plan.run, plan.request.share
     if ranks.size > 1 and plan.request.ray is not None:
@@ -335,12 +309,7 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instea
 
 
 def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> Reporter:
-    """Write the records that are missing and, before them, the evidence on attacks; return what reports them.
-
-    Raises:
-        ModelError: a network fails on some batch; what was done before it is kept.
-        RunError: a record cannot be written, or another process no longer gives a sign of life.
-    """
+    """Write the missing records, evidence first. ModelError where a network fails, RunError where a process is lost."""
     every: list[PendingWork] = ranks.share("work", lambda: pending_work(plan, ranks.size))
     reporter = announce(plan, ranks, progress, say, every)
     worker, met = Worker(plan, reporter, say), False
@@ -359,13 +328,12 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
             worker.take_evidence(name, text)
         worker.compute(name, ranks.draw(f"units of {name}{', later' if later else ''}", lacking))
         for text in ranks.draw(f"evidence on {name}, again", doubted):
-            worker.confirm_evidence(name, text)
+            worker.take_evidence(name, text, again=True)
     worker.rest()
     return reporter
 
 
 def _check_complete(plan: Plan) -> None:
-    """Raise RunError where records are missing although every process has said that it is done."""
     run, shards = plan.run, shards_of(plan)
     lacking = sum(
         len(piece.conditions)

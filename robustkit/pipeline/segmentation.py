@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from ..data.scenes import LabelledScenes
 from ..errors import NothingEvaluated
-from ..evaluations.corruptions.plan import plan_corruptions
-from ..evaluations.subject import Settings
 from ..models.dense import Segmenter
 from ..models.identity import distinct_names
 from ..models.segmenter import load_segmenter
@@ -18,9 +15,8 @@ from ..report.refresh import rebuild_summary, write_page
 from ..results.summary import Run
 from ..tasks.segmentation.pictures import FILE, draw_examples
 from ..tasks.segmentation.subject import SceneImages, SegmenterSubject, scenes_for
-from .inputs import plan_attacked
 from .manifest import describe
-from .plan import Plan, PlannedCheckpoint
+from .plan import Plan, PlannedCheckpoint, plan_corrupted
 from .request import SegmentationRequest
 
 
@@ -36,16 +32,8 @@ def plan(request: SegmentationRequest) -> Plan:
     scenes = scenes.select(request.limit, None if request.ids is None else Path(request.ids), request.seed)
     if not len(scenes):
         raise NothingEvaluated(f"{request.data_dir}: no sample is left to evaluate; loosen --limit or --ids")
-    made = partial(
-        plan_corruptions,
-        dataset=scenes.dataset,
-        input_sizes=[],
-        constants="imagenet",
-        variant=request.variant,
-        frost_dir=request.frost,
-    )
-    corruptions, beneath = made(request.corruptions), plan_attacked(attacked, made, request.frost)
-    conditions = (*beneath.conditions, *corruptions.conditions, *request.evaluation_conditions())
+    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, scenes.dataset)
+    conditions = (*attacked, *corruptions, *request.evaluation_conditions())
     run = Run(request.folder(identities[0].name))
     notes = (f"{identity.name}: {note}" for identity in identities for note in identity.notes)
 
@@ -69,16 +57,16 @@ def plan(request: SegmentationRequest) -> Plan:
         dataset=replace(scenes.dataset, class_names=scenes.class_names),
         digest=scenes.digest,
         finish=finish,
-        inputs=replace(corruptions.inputs, digests=corruptions.inputs.digests | beneath.inputs.digests),
-        lines=tuple(dict.fromkeys((*notes, *scenes.notes, *corruptions.lines, *beneath.lines))),
+        inputs=inputs,
+        lines=tuple(dict.fromkeys((*notes, *scenes.notes, *more))),
         unjudged=tuple(scenes.unjudged),
         checks_setup=request.setup_check,
     )
 
 
 def _contender(model: Segmenter, card: Card, scenes: LabelledScenes) -> PlannedCheckpoint:
-    def subject(settings: Settings) -> SegmenterSubject:
-        return SegmenterSubject(model, card, settings, scenes.unjudged)
-
-    entry = describe(model.identity, model.identity.preprocessing, windows=model.windows)
-    return PlannedCheckpoint(entry, subject, SceneImages(scenes, model.network.windows))
+    return PlannedCheckpoint(
+        describe(model.identity, model.identity.preprocessing, windows=model.windows),
+        lambda settings: SegmenterSubject(model, card, settings, scenes.unjudged),
+        SceneImages(scenes, model.network.windows),
+    )

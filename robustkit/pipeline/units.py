@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..common.randomness import draw_samples, stack_on, upload
+from ..common.determinism import draw_samples, stack_on, upload
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
 from ..evaluations.attacks.evidence import confirm_evidence, gather_evidence
@@ -33,7 +33,7 @@ from ..evaluations.attacks.two_phase.evaluate import Choice, choose
 from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
 from ..evaluations.setup_flags import setup_flags, setup_notes
-from ..evaluations.subject import Batch, EvaluatedModel, Evaluation, Reader, SampleSource
+from ..evaluations.subject import Batch, EvaluatedModel, Evaluation, Reader
 from ..models.device import device_name, out_of_memory
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN, Condition
@@ -49,21 +49,16 @@ from ..runs.kept_images import (
     write_adversarials,
     write_pictures,
 )
-from ..runs.progress import Progress, Watch
+from ..runs.progress import Watch
 from .manifest import preprocessing_of, versions
-from .pending import UnitsOfShard
 from .plan import Plan, PlannedCheckpoint
 
 _AHEAD = 4
 
 
 class Writer:
-    """A thread that writes, one thing after the other; a context, which is left when all is written.
-
-    What comes after a failure is not written. The failure is raised by the next `check` or `submit`, or on leaving.
-    Where the context is left by another exception, what was submitted before is still written, since it is whole.
-
-    ahead: what may wait; with more, `submit` waits.
+    """A thread that writes, `ahead` things at most waiting; a context, left when all is written, also before another
+    fault. After a failed write nothing is written; the next `check` or `submit`, or leaving, raises it.
     """
 
     def __init__(self, ahead: int = _AHEAD) -> None:
@@ -73,7 +68,6 @@ class Writer:
         self._failed = False
 
     def check(self) -> None:
-        """Raise what a write has raised, if one has."""
         while self._pending and self._pending[0].done():
             self._pending.popleft().result()
 
@@ -109,10 +103,7 @@ _LARGE = 1 << 30  # bytes
 
 
 class Shard:
-    """The samples of a shard, each with its input or the reason why it has none.
-
-    decoding: samples with the futures of their inputs, or of the reasons. device: where inputs are wanted.
-    """
+    """The samples of a shard, each with its input or why it has none, as futures. device: where inputs are wanted."""
 
     def __init__(self, decoding: Sequence[tuple[Sample, Future[Tensor | str]]], device: torch.device) -> None:
         self._decoding = decoding
@@ -124,7 +115,6 @@ class Shard:
         return len(self._decoding)
 
     def places(self, ids: Container[str] | None = None) -> Sequence[int]:
-        """Return the places of these samples; of all where none are named."""
         every = range(len(self))
         return every if ids is None else [place for place in every if self._decoding[place][0].id in ids]
 
@@ -137,10 +127,8 @@ class Shard:
         return self._read[place]
 
     def inputs(self, places: Sequence[int]) -> Tensor:
-        """Return the inputs of samples of one shape, (n, ...), on the device; the caller may write to them.
-
-        On an accelerator those of the whole shard are uploaded together when the first is asked for, and stay, unless
-        they are large.
+        """Return inputs of one shape, (n, ...), on the device; the caller may write to them. An accelerator gets those
+        of the whole shard at once, unless they are large.
         """
         shape = self.read(places[0])[2]
         if shape not in self._alike:
@@ -156,7 +144,6 @@ class Shard:
         return inputs[upload(torch.tensor([known.index(place) for place in places]), self._device)]
 
     def _of_shape(self, shape: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
-        """Yield the places of the inputs of a shape, with the inputs."""
         for place in range(len(self)):
             _, read, own = self.read(place)
             if own == shape and isinstance(read, Tensor):
@@ -172,11 +159,8 @@ def decoded(read: Reader, samples: Sequence[Sample], workers: int, device: torch
 
 
 class Decoder:
-    """A reader of the inputs of the next shards, in threads.
-
-    device: where inputs are wanted. On an accelerator the next shard is decoded while one is computed, so that it need
-    not wait; two shards are held. On a CPU, which both would share, a shard is decoded first: threads that decode while
-    others multiply make all of them wait for each other.
+    """A reader of shards, in threads. device: where inputs are wanted. For an accelerator the next shard is decoded
+    while one is computed, so two are held; on a CPU first, since threads that decode slow those that multiply.
     """
 
     def __init__(self, workers: int, device: torch.device) -> None:
@@ -191,7 +175,6 @@ class Decoder:
             return str(fault)
 
     def shards(self, shards: Iterable[tuple[T, Reader, Sequence[Sample]]]) -> Iterator[tuple[T, Shard]]:
-        """Yield each shard by its key."""
         ahead: tuple[T, Shard] | None = None
         try:
             for key, read, samples in shards:
@@ -210,59 +193,6 @@ class Decoder:
                 yield ahead
         finally:
             self.pool.shutdown(cancel_futures=True)
-
-
-def run_units(
-    run: RunFolder,
-    subject: EvaluatedModel,
-    supply: SampleSource,
-    work: Iterable[UnitsOfShard],
-    shard_size: int,
-    provenance: Callable[[str], Mapping[str, Any]],
-    progress: Watch,
-    wanted: PicturePlan = PicturePlan(),  # noqa: B008 - frozen
-    say: Callable[[str], None] = lambda line: None,
-    handed: Container[str] = (),
-) -> None:
-    """Compute the units of `work` and write each as it is done.
-
-    provenance: of the rows under a condition, by its text. wanted: the samples whose pictures are kept. handed: texts
-    of the attacks whose adversarial images are kept.
-    """
-    name, asked = subject.classifier.identity.name, subject.settings.batch_size
-    every = supply.dataset.samples
-    cuts = (
-        (piece, supply.reader(piece.conditions[0]), every[piece.shard * shard_size : (piece.shard + 1) * shard_size])
-        for piece in work
-    )
-    choices: dict[str, Choice] = {}
-    taken: dict[int, frozenset[str]] = {}
-    decoder = Decoder(subject.settings.workers, subject.settings.device)
-    with Writer() as writer:
-        for piece, shard in decoder.shards(cuts):
-            subject.forget()
-            for condition in piece.conditions:
-                writer.check()
-                if (count := condition.on) and count not in taken:
-                    ids = (sample.id for sample in every)
-                    taken[count] = draw_samples(ids, count, seed=subject.settings.seed, purpose="part")
-                places = shard.places(taken.get(count))
-                progress.begin(name, condition, len(places))
-                began, before = time.monotonic(), subject.settings.batch_size
-                if condition.after is not None and condition.text not in choices:
-                    choices[condition.text] = choose(run, name, condition)
-                images = _Images.of(run, condition, piece.shard, wanted.under(condition), condition.text in handed)
-                images = replace(images, choice=choices.get(condition.text))
-                computed = _unit(subject, supply, shard, places, condition, progress, images)
-                if (size := subject.settings.batch_size) != asked:
-                    computed.metadata[b"batch_size"] = str(size).encode()
-                    if size != before:
-                        say(f"{name}: out of memory with batches of {before}; continuing with {size}")
-                timing = {"seconds": time.monotonic() - began, "stages": computed.seconds}
-                stated = provenance_metadata(provenance(condition.text), piece.shard)
-                unit = name, condition, piece.shard
-                writer.submit(partial(_write, run, unit, computed, subject.schema, stated, timing))
-                writer.submit(partial(progress.written, name, condition))
 
 
 def _write(
@@ -286,10 +216,8 @@ def _write(
 
 @dataclass(frozen=True)
 class _Images:
-    """What is kept of the images of a unit, and what it takes besides those of the data set.
-
-    keep: ids of the samples whose pictures are kept. hands: whether adversarial images are. passed: those that were
-    found for another checkpoint, and their digest. choice: which samples the condition takes; None for all.
+    """What is kept of the images of a unit: `keep`, ids of pictures; `hands`, whether adversarial images are. What it
+    takes: `passed`, those found for another checkpoint, and their digest; `choice`, of samples, None for all.
     """
 
     keep: Container[str] = ()
@@ -298,15 +226,16 @@ class _Images:
     choice: Any = None
 
     @classmethod
-    def of(cls, run: RunFolder, condition: Condition, shard: int, keep: Container[str], hands: bool) -> _Images:
+    def of(
+        cls, run: RunFolder, condition: Condition, shard: int, keep: Container[str], hands: bool, choice: Any
+    ) -> _Images:
         """Raises RunError where adversarial images are not there, or are not what was written."""
         if not condition.source:
-            return cls(keep, hands)
+            return cls(keep, hands, choice=choice)
         assert condition.under is not None
-        return cls(keep, hands, read_adversarials(run, condition.source, condition.under.text, shard))
+        return cls(keep, hands, read_adversarials(run, condition.source, condition.under.text, shard), choice)
 
     def given(self, samples: Sequence[Sample], condition: Condition) -> torch.Tensor | None:
-        """Return what is passed on to a batch, (B, ...), on the host; None where nothing is."""
         if self.passed is None:
             return None
         differences, _ = self.passed
@@ -317,10 +246,8 @@ class _Images:
 
 @dataclass
 class _Computed:
-    """What was computed for a shard under one condition, or for a part of it.
-
-    columns: of each batch, by name. notes: in order, as keys. metadata: for the record, besides what every record has.
-    differences: of adversarial images; None where they are not kept.
+    """What was computed for (part of) a shard under a condition: columns by batch, notes as ordered keys, metadata for
+    its record, differences of adversarial images, None where these are not kept.
     """
 
     columns: list[dict[str, list[Any]]] = field(default_factory=list)
@@ -340,9 +267,7 @@ class _Computed:
             self.differences = {**(self.differences or {}), **more.differences}
 
     def table(self, schema: pa.Schema, metadata: dict[bytes, bytes], added: Mapping[str, pa.DataType]) -> pa.Table:
-        """Return the rows in the order of their samples, with the columns that the condition adds. A part of a column,
-        `predicted js`, is of its type.
-        """
+        """Return rows in the order of samples, with the condition's columns; parts, `predicted js`, have its type."""
         ids = [str(sample_id) for batch in self.columns for sample_id in batch["sample_id"]]
         order = sorted(range(len(ids)), key=ids.__getitem__)
         batches = sorted((batch for batch in self.columns if batch["sample_id"]), key=lambda b: min(b["sample_id"]))
@@ -356,111 +281,9 @@ class _Computed:
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
 
 
-def _unit(
-    subject: EvaluatedModel,
-    supply: SampleSource,
-    shard: Shard,
-    places: Sequence[int],
-    condition: Condition,
-    progress: Progress,
-    images: _Images,
-) -> _Computed:
-    """Compute some samples of a shard under one condition, in batches that are halved where memory is short; for the
-    others there are rows that say so. places: of those samples in the shard.
-    """
-    computed, start = _Computed(differences={} if images.hands else None), 0
-    if images.passed is not None:
-        computed.metadata[DIGEST] = images.passed[1].encode()
-    family = family_of(condition.name)
-    whole = any(
-        family_of(each.name).evaluator.takes_shards(each, subject.card) for each in (condition, condition.under) if each
-    )
-    while start < len(places):
-        part = places[start : start + (len(places) if whole else subject.settings.batch_size)]
-        more = None
-        try:
-            more = _batch(subject, supply, shard, part, condition, family, progress, images)
-        except ModelError as fault:
-            if not out_of_memory(fault.__cause__) or subject.settings.batch_size == 1:
-                raise
-        if more is None:  # now that the error no longer holds what the failed pass had
-            subject.halve()
-            continue
-        computed.add(more)
-        start += len(part)
-        progress.advance(len(part))
-    if condition.on:
-        computed.columns = [columns | {TAKEN: [True] * len(columns["sample_id"])} for columns in computed.columns]
-        others = (shard.read(place)[0] for place in sorted({*range(len(shard))}.difference(places)))
-        rows = (subject.unread(sample) | {TAKEN: False} for sample in others)
-        computed.columns += [{name: [value] for name, value in row.items()} for row in rows]
-    return computed
-
-
-def _batch(
-    subject: EvaluatedModel,
-    supply: SampleSource,
-    shard: Shard,
-    part: Sequence[int],
-    condition: Condition,
-    family: AnyFamily,
-    progress: Progress,
-    images: _Images,
-) -> _Computed:
-    """Compute some samples under one condition, unreadable ones included.
-
-    Raises:
-        ModelError: the network fails.
-    """
-    computed, judged = _Computed(), subject.needs_truth(condition)
-    readable: dict[tuple[int, ...], list[tuple[int, Sample, Any]]] = {}  # by shape: a batch has one
-    for place in part:
-        sample, read, shape = shard.read(place)
-        if not isinstance(read, str):
-            try:
-                truth = supply.locate(sample, read) if judged else None
-            except BadImageError as fault:  # its mask
-                read = str(fault)
-        if isinstance(read, str):
-            row = subject.unread(sample) | {"error": read}
-            computed.columns.append({name: [value] for name, value in row.items()})
-        else:
-            readable.setdefault(shape, []).append((place, sample, truth))
-    for alike in readable.values():
-        places, samples, truths = zip(*alike, strict=True)
-        try:
-            given = images.given(samples, condition)
-            batch = Batch(shard.inputs(places), samples, truths, images.keep, progress.stage, given, images.choice)
-            done = evaluate(family, subject, batch, condition)
-            columns = {name: list(values) for name, values in done.columns.items()}
-            if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:
-                raise ValueError(
-                    f"column {wrong[0]!r} has {len(columns[wrong[0]])} values; expected one for each sample"
-                )
-        except RobustkitError:
-            raise
-        except Exception as fault:  # a network, or a plug-in, may raise anything
-            name, first = subject.classifier.identity.name, (str(fault).splitlines() or [""])[0]
-            raise ModelError(
-                f"{name} fails under {condition.text} on {len(samples)} {samples_of(subject.card.task).many}: "
-                f"{type(fault).__name__}: {first}; --debug shows where"
-            ) from fault
-        computed.add(_Computed([columns], done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
-        if images.hands and done.change is not None:
-            halves = done.change.half().cpu().numpy()
-            rows = {sample.id: row for sample, row in zip(samples, halves, strict=True)}
-            computed.add(_Computed(differences=rows))
-    return computed
-
-
 def evaluate(family: AnyFamily, subject: EvaluatedModel, batch: Batch, condition: Condition) -> Evaluation:
-    """Return the columns of a batch under a condition of a family.
-
-    Attacks run in the settings' dtype; what they return is scored in float32 (or as the card says), so that a break
-    found in low precision counts only when float32 confirms it.
-
-    Where the device has no deterministic algorithm for an operation, the operation goes on without, and the record
-    names it.
+    """Return the columns of a batch. What low precision breaks is scored in float32 (or as the card says); operations
+    for which the device has no deterministic algorithm are named in the record.
     """
     rng = subject.rng(batch.samples, condition)
     done = subject.steadily(condition.text, rng, lambda: family.evaluator.evaluate(subject, batch, condition, rng))
@@ -470,10 +293,7 @@ def evaluate(family: AnyFamily, subject: EvaluatedModel, batch: Batch, condition
 
 
 class Worker:
-    """What computes in this process. The network that was asked for last stays on the device.
-
-    watch: listens to units and samples. say: takes a line for the user.
-    """
+    """What computes in this process. The network asked for last stays on the device. say: takes a line for the user."""
 
     def __init__(self, plan: Plan, watch: Watch, say: Callable[[str], None]) -> None:
         self.plan, self.run, self.watch, self.say = plan, plan.run, watch, say
@@ -500,50 +320,136 @@ class Worker:
         for note in setup_notes(evidence):
             self.say(f"{name}: {note}")
 
-    def take_evidence(self, name: str, text: str) -> None:
-        """Measure whether an attack's result can be trusted, and report what speaks against it."""
+    def take_evidence(self, name: str, text: str, again: bool = False) -> None:
+        """Measure whether an attack's result can be trusted, and report what speaks against it. again: look once it has
+        ended whether the model is still as it was before.
+        """
         contender, subject = self._on_device(name)
         assert contender.preprocessing is not None
-        condition = self._by_text[text]
-        gather_evidence(self.run, subject, contender.supply.dataset, contender.preprocessing, condition, self.watch)
+        given = self.run, subject, contender.supply.dataset, contender.preprocessing, self._by_text[text]
+        if again:
+            confirm_evidence(*given)
+        else:
+            gather_evidence(*given, self.watch)
         for finding in findings(self.run.evidence(name, text) or {}):
-            if finding.flag and finding.check != AFTERWARDS:
-                self.say(f"⚑ {name}, {text}: {finding.flag}")
-
-    def confirm_evidence(self, name: str, text: str) -> None:
-        """Look after an attack whether the model is still as it was before, and report where it is not."""
-        contender, subject = self._on_device(name)
-        assert contender.preprocessing is not None
-        confirm_evidence(self.run, subject, contender.supply.dataset, contender.preprocessing, self._by_text[text])
-        for finding in findings(self.run.evidence(name, text) or {}):
-            if finding.flag and finding.check == AFTERWARDS:
+            if finding.flag and (finding.check == AFTERWARDS) is again:
                 self.say(f"⚑ {name}, {text}: {finding.flag}")
 
     def compute(self, name: str, work: Iterable[tuple[int, Sequence[str]]]) -> None:
-        """Write the records of shards, each under the conditions whose texts come with it.
-
-        Raises:
-            ModelError: the network fails on some batch; what was done before it is kept.
-            RunError: a record cannot be written.
+        """Write the records of shards, each under the conditions whose texts come with it. Raises ModelError where the
+        network fails on some batch; what was done before it is kept.
         """
-        pieces = (UnitsOfShard(shard, tuple(self._by_text[text] for text in texts)) for shard, texts in work)
+        pieces = ((shard, [self._by_text[text] for text in texts]) for shard, texts in work)
         for first in pieces:  # nothing is placed where there is nothing to do
             contender, subject = self._on_device(name)
-            run_units(
-                self.run,
-                subject,
-                contender.supply,
-                chain([first], pieces),
-                self.run.manifest.shard_size,
-                partial(self._provenance, contender),
-                self.watch,
-                self._wanted,
-                self.say,
-                self.plan.handed,
+            supply, every, size = contender.supply, contender.supply.dataset.samples, self.run.manifest.shard_size
+            cuts = (
+                (piece, supply.reader(piece[1][0]), every[piece[0] * size : (piece[0] + 1) * size])
+                for piece in chain([first], pieces)
             )
+            choices, taken = dict[str, Choice](), dict[int, frozenset[str]]()
+            decoder = Decoder(subject.settings.workers, subject.settings.device)
+            with Writer() as writer:
+                for (number, conditions), shard in decoder.shards(cuts):
+                    subject.forget()
+                    for condition in conditions:
+                        writer.check()
+                        text = condition.text
+                        if (count := condition.on) and count not in taken:
+                            ids = (sample.id for sample in every)
+                            taken[count] = draw_samples(ids, count, seed=subject.settings.seed, purpose="part")
+                        places = shard.places(taken.get(count))
+                        self.watch.begin(name, condition, len(places))
+                        began, before = time.monotonic(), subject.settings.batch_size
+                        if condition.after is not None and text not in choices:
+                            choices[text] = choose(self.run, name, condition)
+                        keep, hands = self._wanted.under(condition), text in self.plan.handed
+                        images = _Images.of(self.run, condition, number, keep, hands, choices.get(text))
+                        computed = self._unit(name, shard, places, condition, images)
+                        if (now := subject.settings.batch_size) != self.settings.batch_size:
+                            computed.metadata[b"batch_size"] = str(now).encode()
+                            if now != before:
+                                self.say(f"{name}: out of memory with batches of {before}; continuing with {now}")
+                        timing = {"seconds": time.monotonic() - began, "stages": computed.seconds}
+                        stated = provenance_of(self.run.manifest, contender.entry, text) | self._here
+                        metadata = provenance_metadata(stated, number)
+                        unit = name, condition, number
+                        writer.submit(partial(_write, self.run, unit, computed, subject.schema, metadata, timing))
+                        writer.submit(partial(self.watch.written, name, condition))
+
+    def _unit(self, name: str, shard: Shard, places: Sequence[int], condition: Condition, images: _Images) -> _Computed:
+        """Compute samples of a shard, at `places`, in batches, halved where memory is short; mark the others."""
+        _, subject = self._on_device(name)
+        computed, start = _Computed(differences={} if images.hands else None), 0
+        if images.passed is not None:
+            computed.metadata[DIGEST] = images.passed[1].encode()
+        every = filter(None, (condition, condition.under))
+        whole = any(family_of(each.name).evaluator.takes_shards(each, subject.card) for each in every)
+        while start < len(places):
+            part = places[start : start + (len(places) if whole else subject.settings.batch_size)]
+            more = None
+            try:
+                more = self._batch(name, shard, part, condition, images)
+            except ModelError as fault:
+                if not out_of_memory(fault.__cause__) or subject.settings.batch_size == 1:
+                    raise
+            if more is None:  # now that the error no longer holds what the failed pass had
+                subject.halve()
+                continue
+            computed.add(more)
+            start += len(part)
+            self.watch.advance(len(part))
+        if condition.on:
+            computed.columns = [columns | {TAKEN: [True] * len(columns["sample_id"])} for columns in computed.columns]
+            others = (shard.read(place)[0] for place in sorted({*range(len(shard))}.difference(places)))
+            rows = (subject.unread(sample) | {TAKEN: False} for sample in others)
+            computed.columns += [{name: [value] for name, value in row.items()} for row in rows]
+        return computed
+
+    def _batch(self, name: str, shard: Shard, part: Sequence[int], condition: Condition, images: _Images) -> _Computed:
+        """Compute some samples, unreadable ones included. Raises ModelError where the network fails."""
+        contender, subject = self._on_device(name)
+        computed, judged = _Computed(), subject.needs_truth(condition)
+        readable: dict[tuple[int, ...], list[tuple[int, Sample, Any]]] = {}  # by shape: a batch has one
+        for place in part:
+            sample, read, shape = shard.read(place)
+            if not isinstance(read, str):
+                try:
+                    truth = contender.supply.locate(sample, read) if judged else None
+                except BadImageError as fault:  # its mask
+                    read = str(fault)
+            if isinstance(read, str):
+                row = subject.unread(sample) | {"error": read}
+                computed.columns.append({name: [value] for name, value in row.items()})
+            else:
+                readable.setdefault(shape, []).append((place, sample, truth))
+        for alike in readable.values():
+            places, samples, truths = zip(*alike, strict=True)
+            try:
+                given = images.given(samples, condition)
+                inputs, tell = shard.inputs(places), self.watch.stage
+                batch = Batch(inputs, samples, truths, images.keep, tell, given, images.choice)
+                done = evaluate(family_of(condition.name), subject, batch, condition)
+                columns = {name: list(values) for name, values in done.columns.items()}
+                if wrong := [name for name, values in columns.items() if len(values) != len(samples)]:
+                    count = len(columns[wrong[0]])
+                    raise ValueError(f"column {wrong[0]!r} has {count} values; expected one for each sample")
+            except RobustkitError:
+                raise
+            except Exception as fault:  # a network, or a plug-in, may raise anything
+                first = (str(fault).splitlines() or [""])[0]
+                raise ModelError(
+                    f"{name} fails under {condition.text} on {len(samples)} {samples_of(subject.card.task).many}: "
+                    f"{type(fault).__name__}: {first}; --debug shows where"
+                ) from fault
+            computed.add(_Computed([columns], done.pictures, done.seconds, dict.fromkeys(done.notes), done.metadata))
+            if images.hands and done.change is not None:
+                halves = done.change.half().cpu().numpy()
+                rows = {sample.id: row for sample, row in zip(samples, halves, strict=True)}
+                computed.add(_Computed(differences=rows))
+        return computed
 
     def rest(self) -> None:
-        """Free the device."""
         if self._placed is not None:
             self._placed[1].classifier.to("cpu")
             self._placed = None
@@ -554,7 +460,3 @@ class Worker:
             self.rest()
             self._placed = name, contender.subject(self.settings)
         return contender, self._placed[1]
-
-    def _provenance(self, contender: PlannedCheckpoint, condition: str) -> dict[str, Any]:
-        """Return where the rows of a checkpoint under a condition come from, for the metadata of their files."""
-        return {**provenance_of(self.run.manifest, contender.entry, condition), **self._here}

@@ -26,8 +26,7 @@ from .request import ClassificationRequest
 from .scheduler import carry_out
 from .units import Worker
 
-LOOK = 32
-"""Samples in a unit of work, unless given or a batch is larger: how many are computed between two looks."""
+LOOK = 32  # samples in a unit of work, unless given or a batch is larger: how many are computed between two looks
 
 
 def until_decided(
@@ -39,13 +38,9 @@ def until_decided(
     progress: Progress,
     say: Callable[[str], None],
 ) -> tuple[Run, Outcome]:
-    """Compute the records of a shuffled run that undecided rules need, shard by shard; return the run, with summary and
-    report, and the verdicts.
-
-    request: what to evaluate follows from the policy. command: the words of its audit, which lack that, too. at_most:
-    samples that may be looked at; all of them if left out. A run that was stopped is gone on with: verdicts are
-    functions of the records in their order, whatever was there already. Raises ProtocolError where a rule cannot be
-    decided while samples come, and RobustkitError as `run`, both before a file is written.
+    """Compute the records of a shuffled run that undecided rules need, by shards; return the run and the verdicts.
+    request: without what the policy says, and so is command. at_most: samples looked at. A stopped run goes on. Raises
+    ProtocolError where a rule cannot be decided so, and RobustkitError as `run`, both before a file is written.
     """
     if count_in("WORLD_SIZE", 1) > 1:
         raise ProtocolError("--until-decided in several processes: samples come one by one; leave torchrun out")
@@ -98,13 +93,12 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
                     said = f"{question.rule.name}: {question.state}"
                     say(f"{name}: {said} after {question.test.taken} of {len(ids)} samples")
         for text in doubted:
-            worker.confirm_evidence(name, text)
+            worker.take_evidence(name, text, again=True)
     worker.rest()
     return reporter
 
 
 def _wanted(trial: Trial, name: str, shards: int, lacking: PendingWork) -> PendingWork:
-    """Return of what a checkpoint lacks that which rules may need."""
     pieces, doubted, done, lines, unchecked = lacking
     needs = {text for question in trial.open(name) for text in question.needs}
     some = [(shard, [text for text in texts if text in needs]) for shard, texts in pieces if shard < shards]

@@ -32,11 +32,7 @@ class Samples(NamedTuple):
     many: str
 
 
-TASKS = {
-    "classification": Samples("image", "images"),
-    "segmentation": Samples("image", "images"),
-}
-"""The tasks of the core, and what their samples are called."""
+TASKS = dict.fromkeys(("classification", "segmentation"), Samples("image", "images"))  # the tasks of the core
 _TOP = {"name", "version", "task", "summary", "source", "caveats", "threat", "scoring", "preprocessing", "attacks"}
 _DECIMAL = re.compile(r"[+-]?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([eE][+-]?\d{1,2})?")
 _PREPROCESSING = {"input_size", "interpolation", "crop_pct", "crop_mode"}
@@ -46,9 +42,7 @@ _THREAT = {"space", "labels", "norm", "eps", "bounds"}
 def parse_number(
     text: object, what: str = "number", expected: str = "a number such as 1/255, 0.5/255 or 0.004"
 ) -> Fraction:
-    """Parse a finite number as people write it: `1/255`, `0.5/255`, `0.004`, `2e-3`. what, expected: for the message.
-    Raises ProtocolError where it is not such a number.
-    """
+    """Parse a finite number: `1/255`, `0.004`, `2e-3`. what, expected: for the message of the ProtocolError."""
     try:
         top, *bottom = map(str.strip, str(text).split("/"))
         if isinstance(text, bool) or len(bottom) > 1 or not all(map(_DECIMAL.fullmatch, (top, *bottom))):
@@ -99,12 +93,10 @@ class Card:
 
     @property
     def tag(self) -> str:
-        """The tag next to every number: `standard@1:1f0c2a9b`."""
         return f"{self.name}@{self.version}:{self.digest[:8]}"
 
     @property
     def score_autocast(self) -> bool:
-        """Whether scores are taken under autocast on CUDA."""
         return bool(self.scoring.get("autocast", False))
 
     @property
@@ -165,14 +157,11 @@ def digest_of_part(card: Parameters, condition: str, whole: bool = False) -> str
 
 
 def card_names() -> list[str]:
-    """Return the cards that travel with the package."""
     return sorted(shipped_files("robustkit.protocol", "cards"))
 
 
 def load_card(spec: str) -> Card:
-    """Load a card by its name, or from the user's own TOML file. Raises ProtocolError where there is no such card, or a
-    field is missing, unknown or of the wrong type.
-    """
+    """Load a card by name, or from the user's own TOML file. Raises ProtocolError where it is missing or malformed."""
     if (file := shipped_files("robustkit.protocol", "cards").get(spec)) is not None:
         return _card(file.read_text(encoding="utf-8"), spec)
     path = Path(spec)

@@ -19,9 +19,7 @@ _FORM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
 def split_condition(text: str) -> tuple[str, str | None]:
-    """Return a condition's name, in lower case, and what stands in its brackets; None without brackets. Raises
-    ProtocolError for anything but a name or name(key=value,...).
-    """
+    """Return a condition's name, in lower case, and what its brackets hold; None without. Or ProtocolError."""
     form = _FORM.fullmatch(text)
     if not form:
         expected = "a name or name(key=value,...), such as pgd(eps=1/255,steps=20)"
@@ -44,9 +42,7 @@ def split_list(text: str | Iterable[str]) -> list[str]:
 
 
 def split_arguments(name: str, text: str | None, known: Mapping[str, Value]) -> dict[str, str]:
-    """Return what stands in the brackets of a condition by key. ProtocolError where it is not key=value, or comes
-    twice.
-    """
+    """Return the key=value pairs in a condition's brackets. ProtocolError for other forms, and a key given twice."""
     given: dict[str, str] = {}
     for item in filter(None, map(str.strip, (text or "").split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
@@ -59,9 +55,7 @@ def split_arguments(name: str, text: str | None, known: Mapping[str, Value]) -> 
 
 
 def parse_value(name: str, key: str, text: str, known: Mapping[str, Value]) -> Value:
-    """Return a text as a value of the type that parameter `key` has in `known`. Raises ProtocolError where there is no
-    such parameter, or the value is of another type.
-    """
+    """Return a text as a value of the type of `known[key]`. ProtocolError for no such key or another type."""
     if key not in known:
         raise ProtocolError(unknown(f"parameter of {name}", key, known))
     usual, what = known[key], f"{name}: {key}"
@@ -82,16 +76,13 @@ def parse_value(name: str, key: str, text: str, known: Mapping[str, Value]) -> V
 
 
 def parse_parameters(text: str, known: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:
-    """Return a condition's name, and all its parameters in the order of `known`, which has the usual values. Raises
-    ProtocolError where the text is malformed, or has an unknown parameter, or a value of the wrong type.
-    """
+    """Return a condition's name and all parameters, in the order of `known`, which has defaults. Or ProtocolError."""
     name, inside = split_condition(text)
     given = split_arguments(name, inside, known)
     return name, {**known, **{key: parse_value(name, key, value, known) for key, value in given.items()}}
 
 
 def format_value(value: Value) -> str:
-    """Return a value as a condition's text has it."""
     if isinstance(value, Fraction):
         return format_number(value)
     return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
@@ -112,20 +103,16 @@ class ConditionPattern:
 
     @property
     def pairs(self) -> list[str]:
-        """The parameters as texts, `severity=3`."""
         return [f"{key}={value}" for key, value in self.parameters]
 
 
-ON = "on"
-"""The parameter that says on how many samples a condition is evaluated, drawn at random."""
+ON = "on"  # The parameter that says on how many samples a condition is evaluated, drawn at random
 _ON = re.compile(rf"[(,]{ON}=(\d+)[,)]")
 Value = bool | int | float | str | Fraction
 
 
 def part_of(text: str) -> int:
-    """Return on how many samples a condition is evaluated, by its text; 0 for all. What is made of the images of such a
-    condition, and names it, is evaluated on the same samples.
-    """
+    """Return on how many samples a condition, and what names it, is evaluated, by its text; 0 for all."""
     found = _ON.search(text.partition(",from=")[0] + ")")
     return int(found[1]) if found else 0
 
@@ -159,7 +146,6 @@ class Condition:
 
     @property
     def waits(self) -> bool:
-        """Whether it needs what other conditions found, so that they are computed before it."""
         return bool(self.source) or self.after is not None
 
     @property
@@ -170,7 +156,6 @@ class Condition:
 
     @property
     def on(self) -> int:
-        """How many samples it is evaluated on, drawn at random; 0 for all."""
         return part_of(self.text)
 
     @property
@@ -189,9 +174,7 @@ class Condition:
     @property
     def claim(self) -> dict[str, Any]:
         """The claim that the records of an attack are checked against, as in run.json; empty for other conditions."""
-        if self.eps is None:
-            return {}
-        return {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop}
+        return {} if self.eps is None else {"norm": self.norm, "eps": self.eps, "early_stop": self.early_stop}
 
 
 CLEAN = Condition("clean", "clean")

@@ -33,8 +33,7 @@ from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.registry import metrics
 from ..tasks.task import task_named, task_of
 
-MADE_BY = "robustkit card"
-"""The mark of each file of a card, so that only files with it are ever overwritten."""
+MADE_BY = "robustkit card"  # the mark of each file of a card, so that only files with it are ever overwritten
 LABEL, VALUE, INK = "#3b3f46", "#2b5c8a", "#ffffff"
 """The backgrounds of both halves, whatever the value: a figure is shown, not judged."""
 SIZE, HEIGHT, PADDING = 11, 20, 7
@@ -42,11 +41,8 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]") 
 
 
 def headline(manifest: Manifest, rows: Sequence[Mapping[str, Any]], gap: str = "") -> tuple[str, str, str]:
-    """Return label, value and description for the strongest attack on clean images, or for these alone where there is
-    none. What was estimated of an attack counts where the whole of it was not carried out.
-
-    rows: of one checkpoint, as in summary.json. gap: what its run lacks, since a stronger attack may be missing.
-    """
+    """Return label, value and description for the strongest attack on clean images (measured, or estimated where it was
+    not carried out), or for these alone. rows: of one checkpoint, as in summary.json. gap: what its run lacks."""
     claims, task = manifest.claims, task_of(manifest)
     known = [row for row in rows if row["value"] is not None]
     measured = [row for row in known if row["metric"] == task.headline]
@@ -103,15 +99,8 @@ def _text(x: int, length: int, text: str) -> str:
 
 
 def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = None) -> list[Path]:
-    """Write card.md, metadata.yml, results.json and badge.svg of one checkpoint, from its records; return their paths.
-
-    out: their folder; `card` in the run if left out.
-
-    Raises:
-        NothingEvaluated: the checkpoint has no result.
-        RunError: no such run or checkpoint, several to choose from, or a file that another program wrote would be
-        overwritten.
-    """
+    """Write card.md, metadata.yml, results.json and badge.svg of one checkpoint; return their paths. out: `card` in the
+    run if left out. Raises NothingEvaluated without results, RunError for an unclear checkpoint or a foreign file."""
     source = RunFolder.existing(run)
     manifest, folder = source.manifest, run / "card" if out is None else out
     if out is None and folder.is_symlink():  # in an untrusted run folder it may point anywhere
@@ -248,7 +237,6 @@ def _metrics(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str:
-    """Return the section of a model card, with all texts escaped."""
     from jinja2 import Environment, StrictUndefined
 
     source = (resources.files("robustkit.report") / "templates" / "card.md.j2").read_text(encoding="utf-8")

@@ -99,8 +99,7 @@ def _point(results: Results, name: str, entry: Asked) -> Point:
     return point.complement if _is_error(entry.metric) else point
 
 
-WIDE = 4
-"""The number of checkpoints up to which a narrow screen shows the table as cards."""
+WIDE = 4  # the number of checkpoints up to which a narrow screen shows the table as cards
 
 
 @dataclass(frozen=True)
@@ -114,9 +113,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure with its interval. mark: best or worst of all, better or worse than the first; empty where chance may
-    explain it.
-    """
+    """A figure with its interval. mark: best or worst of all, or than the first; empty where chance may explain it."""
 
     value: str
     interval: str = ""
@@ -125,10 +122,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the table. unit: what is measured, with `lower` where less is better. n: samples, where not all.
-
-    verdict: what the tests say: a difference beyond chance, `cannot tell`, `not tested`. detail: its size.
-    """
+    """A row of the table. unit: with `lower` where less is better. n: samples, where not all. verdict: a difference
+    beyond chance, `cannot tell` or `not tested`; detail: its size."""
 
     title: str
     unit: str
@@ -141,9 +136,8 @@ class Line:
 
 @dataclass(frozen=True)
 class FrontPage:
-    """What the template shows. groups: the lines of each family of conditions. setups: checkpoints, and their set-up in
-    words. stops: what the samples are called of a run that looks at them until rules are decided; None of others.
-    """
+    """What the template shows. setups: checkpoints, and their set-up in words. stops: what the samples are called of a
+    run that looks at them until rules are decided; None of others."""
 
     findings: Sequence[Finding]
     columns: Sequence[Column]
@@ -158,12 +152,10 @@ class FrontPage:
 
     @property
     def missing(self) -> int:
-        """The number of units that are missing."""
         return sum(gap.missing for gap in self.gaps)
 
 
 def front_of(results: Results, looks: Mapping[str, Style]) -> FrontPage:
-    """Return the first screen of a run. looks: how each checkpoint is drawn."""
     manifest, rows = results.manifest, asked_results(results)
     tests = pair_tests(results)
     short = labels(manifest.names, 28)
@@ -215,10 +207,8 @@ def _cell(row: SummaryRow | None, scale: float, mark: str) -> Cell:
 
 
 def _marks(names: Sequence[str], tested: Sequence[ComparisonRow], all_pairs: bool) -> dict[str, str]:
-    """Return who is best, which means that no other is better beyond chance and some are worse; and who is worst.
-
-    Where each was tested against the first alone, who is better or worse than that one.
-    """
+    """Return who is best (no other is better beyond chance, some are worse) and who is worst; where each was tested
+    against the first alone, who is better or worse than that one."""
     above: dict[str, set[str]] = {name: set() for name in names}  # whom each is better than
     below: dict[str, set[str]] = {name: set() for name in names}
     for row in tested:
@@ -255,7 +245,6 @@ def _verdict(tested: Sequence[ComparisonRow], scale: float, count: int) -> tuple
 
 
 def _note(rows: Sequence[Asked], tests: Tested, count: int, called: Samples) -> str:
-    """Say what the table means."""
     note = "In brackets 95 % intervals; ↓: lower is better."
     if count < 2:
         return note

@@ -25,11 +25,8 @@ _LONGEST = 250  # characters of a name
 
 
 class Logger(Protocol):
-    """One logging library. Names come as (checkpoint, condition, metric), and are made legal here.
-
-    start: begin an entry of this name, or continue it; folder: of the run, for files kept next to it. finish: called
-    last, also after a failure.
-    """
+    """One logging library. Names come as (checkpoint, condition, metric), and are made legal here. start: begin or
+    continue an entry; folder: of the run. finish: called last, also after a failure."""
 
     @property
     def spec(self) -> str: ...
@@ -41,11 +38,8 @@ class Logger(Protocol):
 
 
 def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
-    """Return the loggers of `tensorboard:DIR`, `mlflow:URI`, `wandb:PROJECT`; the part after the colon is optional.
-
-    Raises:
-        ProtocolError: an unknown name, or a library that is not installed.
-    """
+    """Return the loggers of `tensorboard:DIR`, `mlflow:URI`, `wandb:PROJECT`, where the part after the colon may lack.
+    Raises ProtocolError for an unknown name, or a library that is not installed."""
     loggers: dict[str, Logger] = {}
     for spec in specs:
         name, _, where = spec.strip().partition(":")
@@ -86,7 +80,6 @@ def entry_name(run: RunFolder) -> str:
 
 
 def scalars(results: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], float]:
-    """Return the finite figures of the summary's rows and of their intervals."""
     figures = {}
     for row in results:
         for key, suffix in (("value", ""), ("ci_low", "_ci_low"), ("ci_high", "_ci_high")):
@@ -104,11 +97,7 @@ def parameters(run: RunFolder) -> dict[str, str]:
 
 
 def legal_names(names: Sequence[tuple[str, ...]], allowed: str) -> list[str]:
-    """Join parts by slashes, with other characters replaced; add a digest where two names would be equal, or one too
-    long.
-
-    allowed: a regular expression's set of characters, without the slash.
-    """
+    """Join parts by slashes, other characters than `allowed` replaced; a digest keeps names short and distinct."""
     legal: dict[str, tuple[str, ...]] = {}
     for parts in names:
         short = "/".join(re.sub(f"[^{allowed}]+", "_", part, flags=re.ASCII).strip("_. ") or "_" for part in parts)

@@ -44,7 +44,6 @@ class Terms:
 
     @property
     def used(self) -> list[tuple[str, Term]]:
-        """The anchors and terms that were linked so far, by name."""
         return sorted(((term_id(term), term) for term in self._used.values()), key=lambda pair: pair[1].name.lower())
 
     def linked(self, text: str) -> Markup:
@@ -70,7 +69,6 @@ class Terms:
 
 
 def term_id(term: Term) -> str:
-    """Return the id of a term on a page."""
     return "term-" + "".join(sign if sign.isalnum() else "-" for sign in term.name.lower())
 
 
@@ -84,7 +82,6 @@ SECTIONS = (
 
 
 def looks_of(run: RunFolder) -> dict[str, Style]:
-    """Return the style of each checkpoint, the same in all figures."""
     return {checkpoint.name: style(place) for place, checkpoint in enumerate(run.manifest.checkpoints)}
 
 
@@ -97,13 +94,11 @@ def sections_of(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Section]:
 
 
 def in_order(sections: Iterable[Section]) -> list[Section]:
-    """Return sections in the order of a page."""
     places = {name: float(place) for place, name in enumerate(SECTIONS)}
     return sorted(sections, key=lambda section: places.get(section.name, places["logits"] + 0.5))
 
 
-WIDE = 0.2
-"""The width of a 95 % interval above which a sentence says that samples are too few."""
+WIDE = 0.2  # the width of a 95 % interval above which a sentence says that samples are too few
 
 
 @dataclass(frozen=True)
@@ -116,7 +111,6 @@ class Headline:
 
 
 def verdicts(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Headline]:
-    """Return the headlines of the run's checkpoints, in its order. rows: of its summary."""
     results = Results.of(run, rows)
     manifest = results.manifest
     task, headlines = task_of(manifest), []
@@ -153,8 +147,7 @@ def _parts(task: Task, cells: Cells, manifest: Manifest) -> Iterator[str]:
         yield f"intervals are wider than {100 * WIDE:.0f} points: too few samples to tell more"
 
 
-LARGEST = 7_900_000
-"""The limit in bytes of the page; it decides how many samples are shown."""
+LARGEST = 7_900_000  # the limit in bytes of the page; it decides how many samples are shown
 _STYLES, _SCRIPTS = ("style.css", "front.css"), (ENLARGE, "tables.js", "figures.js", "page.js", "browser.js")
 
 
@@ -216,5 +209,4 @@ def _page(common: dict[str, Any], sections: Sequence[Section], browser: Browser,
 
 
 def slug(title: str) -> str:
-    """Return a title as the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].strip("-") or "table"

@@ -37,9 +37,7 @@ _COMPILED = _Compiled()
 
 
 def environment(**filters: Callable[..., Any]) -> Environment:
-    """Return the environment of the templates: all text is escaped, and no cell begins a formula. filters: besides
-    `allow_breaks` and `trusted`.
-    """
+    """Return the templates' environment: all text is escaped, no cell begins a formula. filters: further ones."""
     templates = Environment(
         loader=PackageLoader("robustkit.report", "templates"),
         autoescape=True,
@@ -56,10 +54,7 @@ def environment(**filters: Callable[..., Any]) -> Environment:
 def render_page(
     templates: Environment, template: str, styles: Sequence[str], scripts: Sequence[str], **values: Any
 ) -> str:
-    """Return a self-contained page, which fetches nothing and runs its own script alone, without control characters.
-
-    styles, scripts: names of files among the templates' parts, and `ENLARGE`; the look of all pages comes first.
-    """
+    """Return a page that fetches nothing and runs its own script alone. styles, scripts: among the templates' parts."""
     script = "\n".join(map(_part, scripts))
     text = templates.get_template(template).render(
         **values, style=Markup("\n".join(map(_part, (LOOK, *styles)))), script=Markup(script), policy=policy(script)
@@ -74,9 +69,7 @@ def _part(name: str) -> str:
 
 
 def allow_breaks(text: str) -> Markup:
-    """Return a text as markup that may break after commas, colons, slashes and the brackets of a condition, and
-    nowhere in a fraction such as `1/255`.
-    """
+    """Return a text as markup that may break after commas, colons, slashes and brackets, never in a fraction."""
     return break_part(no_formula(text))
 
 

@@ -17,8 +17,7 @@ from ..evaluations.aggregate import Results
 from ..evaluations.records import missing_by_part
 from ..results.summary import Run, survey, write_summary
 from ..runs.description import repeat_of, without_option
-from ..runs.files import refuse_links
-from ..runs.folder import RunFolder
+from ..runs.folder import RunFolder, refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.manifest import BadImage
 from ..runs.merging import gather_parts, refuse_damaged
@@ -45,7 +44,7 @@ def rebuild_summary(run: RunFolder) -> Results:
 
 
 def write_page(run: RunFolder, results: Results) -> None:
-    """Write report.html. results: from `rebuild_summary`. Raises NothingEvaluated as `refresh` does."""
+    """Write report.html. results: from `rebuild_summary`. Raises NothingEvaluated where there is no row."""
     from .page import write_report
 
     write_report(run, results)

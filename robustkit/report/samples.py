@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from ..data.class_names import class_names
-from ..data.picture_files import Refused, open_picture
+from ..data.images import Refused, open_picture
 from ..display.text import pixels
 from ..errors import RunError
 from ..evaluations.maps.gallery import overlay
@@ -52,7 +52,6 @@ def held_pictures(
 
 
 def uri_of(image: bytes) -> str:
-    """Return a WebP as a data URI."""
     return f"data:image/webp;base64,{base64.b64encode(image).decode()}"
 
 
@@ -79,7 +78,6 @@ def _webp(image: Image.Image, side: int) -> bytes:
 
 
 def uri_of_map(image: bytes, heat: bytes) -> str:
-    """Return a map over its image as a URI."""
     with _opened(image) as opened, _opened(heat) as levels:
         drawn = overlay(np.array(opened.convert("RGB")), np.array(levels.convert("L"), np.float32) / np.float32(255))
     return uri_of(_webp(Image.fromarray(drawn), 160))
@@ -87,9 +85,8 @@ def uri_of_map(image: bytes, heat: bytes) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """A prediction. right: None where that is unknown. said: class and confidence. level: of the condition. place: the
-    index of the condition in `Browser.conditions`, -1 for clean.
-    """
+    """A prediction. right: None if unknown. said: class and confidence. place: in `Browser.conditions`, -1 for
+    clean."""
 
     right: bool | None
     said: str
@@ -98,9 +95,8 @@ class Answer:
 
 
 class Tile(NamedTuple):
-    """A picture. said: what it shows, in words. place: of the condition that it is of, as of an answer. changed:
-    whether it is what an attack changed.
-    """
+    """A picture. said: what it shows. place: of its condition, as of an answer. changed: is it what an attack
+    changed?"""
 
     uri: str
     said: str
@@ -120,8 +116,7 @@ class Cell:
 @dataclass(frozen=True)
 class Line:
     """Conditions that share a line. picture: where all checkpoints were shown the same. places: as of an answer; of a
-    map, of the condition that it is over. role: `shown`, or `map`.
-    """
+    map, of the condition that it is over. role: `shown`, or `map`."""
 
     heading: str
     cells: tuple[Cell, ...]
@@ -132,10 +127,9 @@ class Line:
 
 @dataclass(frozen=True)
 class SampleView:
-    """One sample. label: its class. before: for each checkpoint 1 where it is right when clean, 0 where wrong, - where
-    unknown. after: the same for each checkpoint, a sign for each of `Browser.conditions`. changed: indices of those
-    under which a checkpoint's prediction differs from clean. words: lower case, to search in.
-    """
+    """One sample. before: for each checkpoint 1 where it is right when clean, 0 where wrong, - where unknown; after:
+    the same, a sign for each of `Browser.conditions`. changed: indices of those where a prediction changes. words: to
+    search in."""
 
     sample_id: str
     label: str
@@ -149,14 +143,12 @@ class SampleView:
 
     @property
     def weight(self) -> int:
-        """The number of characters of its pictures."""
         tiles = [tile for line in self.lines for cell in line.cells for tile in cell.pictures]
         tiles += [line.picture for line in self.lines if line.picture]
         return len(self.thumbnail) + sum(len(tile.uri) for tile in tiles)
 
 
-PICTURES = 6_400_000
-"""The number of characters of the page that its pictures may take."""
+PICTURES = 6_400_000  # the number of characters of the page that its pictures may take
 _SIDES = (224, 192, 160, 128)  # longest side of a picture: the first with which all fit, or else the last
 _BLOCK = 16  # samples whose records are read together
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "confidence", "linf", "error")
@@ -165,11 +157,8 @@ Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 class Browser:
-    """The samples of a run that have pictures, in the order of the manifest; empty for segmenters.
-
-    checkpoints: names. conditions: texts of those under which a prediction can change. called: what people call each
-    text, as in the tables. room: bytes that a page has for the pictures.
-    """
+    """The samples of a run that have pictures, in its order. conditions: texts of those under which a prediction can
+    change. called: what people call each text. room: bytes that a page has for the pictures."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run, manifest = run, run.manifest
@@ -321,7 +310,6 @@ class Browser:
 
 
 def _changes(clean: Mapping[str, Mapping[str, Any]], rows: Rows, text: str) -> bool:
-    """Whether a checkpoint's prediction under a condition differs from that on the clean image."""
     pairs = ((row, rows.get((checkpoint, text))) for checkpoint, row in clean.items())
     return any(under and under["prediction"] not in (None, row["prediction"]) for row, under in pairs)
 

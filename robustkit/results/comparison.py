@@ -54,11 +54,8 @@ _FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[SummaryRow], Tested]] = Weak
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """A difference of a pair. p_value: Holm's, over the family of tests.
-
-    published: the published figure of `second` less that of `first`, or, where both have the same attention, that
-    figure itself; None where there is none. Not paired, and of other models and images.
-    """
+    """A difference of a pair. p_value: Holm's, over the family of tests. published: the figure of `second` less that of
+    `first`, or, where both have the same attention, that figure itself; of other models and images."""
 
     first: Side
     second: Side
@@ -70,7 +67,6 @@ class ComparisonRow:
 
     @property
     def significant(self) -> bool:
-        """Whether the p-value after Holm is below 0.05; False where there is none."""
         return self.p_value < _LEVEL
 
     @property
@@ -84,11 +80,8 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Pair:
-    """The differences of one checkpoint, `second`, from another, `first`.
-
-    changed: how they differ by intent, such as in their attention. flags: what raises a doubt about the comparison.
-    own: the results of both that are compared, with their own flags. left_out: lines on conditions that are in no row.
-    """
+    """The differences of `second` from `first`. changed: how they differ by intent. flags: doubts about the comparison.
+    own: the results that are compared, with their flags. left_out: lines on conditions that are in no row."""
 
     first: Side
     second: Side
@@ -100,16 +93,12 @@ class Pair:
 
     @property
     def names(self) -> tuple[str, str]:
-        """The names of first and second, with their runs where these differ."""
         return names_of(self.first, self.second)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All pairs, and the published figures to compare with, if any.
-
-    others: tests of the run's page that count in Holm's correction, and that no table of the comparison shows.
-    """
+    """All pairs, and the published figures. others: tests of the run's page that count in Holm's correction, too."""
 
     pairs: tuple[Pair, ...]
     reference: Published | None = None
@@ -117,12 +106,10 @@ class Comparison:
 
     @property
     def rows(self) -> tuple[ComparisonRow, ...]:
-        """Of all pairs."""
         return tuple(row for pair in self.pairs for row in pair.rows)
 
     @property
     def sample(self) -> str:
-        """What one of the samples is called by which figures are paired."""
         return next((pair.second.run.manifest.protocol.samples.one for pair in self.pairs), "sample")
 
 
@@ -136,29 +123,23 @@ class Asked:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Condition and metric, as rows of the summary have them."""
         return self.condition, self.metric
 
     @property
     def family(self) -> str:
-        """The name of the condition's family."""
         return family_of(kind_of(self.condition)).name
 
 
 @dataclass(frozen=True)
 class Tested:
-    """The tests of a run. comparison: of each checkpoint with the first.
-
-    rows: of all pairs, the earlier checkpoint first, those of the comparison before the others. p-values are Holm's
-    over all of them, in the comparison, too. all_pairs: whether every checkpoint was tested against every other.
-    """
+    """The tests of a run. comparison: of each checkpoint with the first. rows: of all pairs, those first; p-values are
+    Holm's over all of them, in the comparison, too. all_pairs: was every checkpoint tested against every other?"""
 
     comparison: Comparison
     rows: tuple[ComparisonRow, ...]
     all_pairs: bool
 
     def of(self, key: tuple[str, str]) -> tuple[ComparisonRow, ...]:
-        """Return the tests under a condition by a metric."""
         return tuple(row for row in self.rows if (row.condition, row.metric) == key)
 
 
@@ -172,9 +153,8 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
 
 @plugin_session()
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
-    """Return all differences of these pairs; reference: published figures to compare with. Raises RunError where a pair
-    has other tasks, classes or labels, or no condition or sample in common.
-    """
+    """Return all differences of these pairs. Raises RunError where a pair has other tasks, classes or labels, or
+    nothing in common."""
     resolved = None if reference is None else reference.resolved()
     family, compared = _family(pairs), list[Pair]()
     ready = {(pair.first.checkpoint, pair.second.checkpoint): pair for pair in (family.pairs if family else ())}
@@ -203,7 +183,6 @@ def _family(pairs: Sequence[tuple[Side, Side]]) -> Comparison | None:
 
 
 def _as_asked(pair: Pair, first: Side, second: Side, reference: Published | None) -> Pair:
-    """Return a pair of the page with these sides, and with published figures."""
     published = [_published(reference, first, second, row.condition, row.metric) for row in pair.rows]
     rows = [
         replace(row, first=first, second=second, published=its) for row, its in zip(pair.rows, published, strict=True)
@@ -212,9 +191,7 @@ def _as_asked(pair: Pair, first: Side, second: Side, reference: Published | None
 
 
 def _corrected_within(compared: Sequence[Pair], reference: Published | None, family: Comparison) -> Comparison:
-    """Return pairs of a run with the p-values that its page has; of what it does not test, with those of a family of
-    that and the page's.
-    """
+    """Return pairs of a run with its page's p-values; what the page does not test counts in a family with it."""
     known = {_test(row): row for row in (*family.rows, *family.others)}
     added = [row for pair in compared for row in pair.rows if _test(row) not in known]
     adjusted = holm([row.difference.p_value for row in (*known.values(), *added)])
@@ -281,7 +258,6 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
 
 
 def _with_flags(pair: Pair, reference: Published | None) -> Pair:
-    """Return a pair with what raises a doubt about it, and the flags of what is compared."""
     first, second, rows = pair.first, pair.second, pair.rows
     common = [condition for condition in first.conditions if condition in second.conditions]
     flags = [*comparison_doubts(first, second, common), *same_file(first, second)]
@@ -346,17 +322,14 @@ def asked_results(results: Results) -> list[Asked]:
     keys = list(dict.fromkeys((row["condition"], row["metric"]) for row in results))
     found = []
     for family, conditions in by_family(dict.fromkeys(condition for condition, _ in keys)):
-        own = [key for key in keys if key[0] in set(conditions)]
-        front = family.presenter.front(own, headline)
+        front = family.presenter.front([key for key in keys if key[0] in set(conditions)], headline)
         found += [Asked(*key, name_of(key[0], "table", manifest)) for key in front]
     return found
 
 
 def pair_tests(results: Results) -> Tested:
-    """Return the paired tests of a run's checkpoints, computed once for the same results of a run.
-
-    They are kept as long as the run is held, since records lie behind them.
-    """
+    """Return the paired tests of a run's checkpoints, computed once for the same results, and kept as long as the
+    run."""
     rows = list(results.rows)
     known = _FOUND.get(results.run)
     if known is None or known[0] != rows:
@@ -396,5 +369,4 @@ def _others(results: Results, names: Sequence[str], keys: Sequence[tuple[str, st
 
 
 def is_in_points(metric: str) -> bool:
-    """Whether differences by a metric are in points of percent."""
     return metric_of(metric).scale == 100

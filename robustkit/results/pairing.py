@@ -28,12 +28,9 @@ _ROUNDED = ("compile", "version of")
 
 
 class RunSetup(msgspec.Struct, frozen=True):
-    """What a run decides for all its checkpoints.
-
-    values: card, seed, precision, engine, versions and sources of plug-ins, as texts by name. files: of each condition
-    the digest of the files that it reads; empty where it reads none. cards: of each condition the digest of what it
-    uses of the card. whole: whether the records name the whole card instead.
-    """
+    """What a run decides for all its checkpoints. values: texts by name. files, cards: by condition, digests of the
+    files that it reads (empty for none) and of what it uses of the card. whole: do records name the whole card
+    instead?"""
 
     values: dict[str, str]
     files: dict[str, str]
@@ -42,7 +39,6 @@ class RunSetup(msgspec.Struct, frozen=True):
 
 
 def run_setup(manifest: Manifest) -> RunSetup:
-    """Return what a run decides for all its checkpoints."""
     deciding, digests = manifest.deciding, manifest.corrupted.digests
     values = {name: str(getattr(deciding, name)) for name in ("protocol", "seed", "dtype", "compile")}
     values["engine"] = str(manifest.arguments.get("engine") or "robustkit")
@@ -88,16 +84,12 @@ def checkpoint_changes(before: Mapping[str, str], after: Mapping[str, str]) -> l
 
 
 def is_of_rounding(line: str) -> bool:
-    """Whether a line of `run_changes` is about what changes figures by rounding only."""
     return line.startswith(_ROUNDED)
 
 
 def run_changes(before: RunSetup, after: RunSetup, conditions: Collection[str] | None = None) -> list[str]:
-    """Return `seed differs: 0 and 3` for each value that both runs have in two ways, and lines on conditions that use
-    other parts of the card, or read files that differ.
-
-    conditions: those whose cards and files count; by default all that both have.
-    """
+    """Return `seed differs: 0 and 3` for each value that both have in two ways, and lines on other parts of the card,
+    or other files, of some conditions; by default of all that both have."""
     both = [(name, text, after.values[name]) for name, text in before.values.items() if name in after.values]
     if not (before.whole or after.whole):
         both = [each for each in both if each[0] != "protocol"]
@@ -133,19 +125,9 @@ class Side(CheckpointRecords):
 
 
 def paired_difference(first: Side, second: Side, condition: str, metric: str = "top1") -> Difference:
-    """Return how `second` differs from `first` under a condition that both runs name alike.
-
-    Whether the two runs may be compared (same protocol, seed, labels) is for the caller to say.
-
-    metric: of the task, such as top1 or miou, or of the condition's family: mean_error under a mean over corruptions
-    such as `in-c(preset=cifar)`; a score of maps that is a mean over samples, over those whose clean images both
-    predict right. Infinite losses (from logits that are not finite) make the difference of losses nan.
-
-    One checkpoint differs from itself by 0, of which the interval is 0, too.
-
-    Raises:
-        RunError: the records of one of them are missing, they have no sample in common, or there is no such metric.
-    """
+    """Return how `second` differs from `first`, whose runs the caller found comparable, under a condition. metric: of
+    the task or the condition's family. Infinite losses make the difference nan; one checkpoint differs from itself by 0
+    exactly. Raises RunError where records are missing, no sample is common, or there is no such metric."""
     difference = task_of(first.manifest).difference(first, second, condition, metric)
     if difference.value == 0 and same_identity(first.described, second.described):
         return replace(difference, ci_low=0.0, ci_high=0.0)
@@ -171,15 +153,9 @@ def same_identity(first: CheckpointEntry, second: CheckpointEntry) -> bool:
 def checkpoint_pairs(
     runs: Sequence[RunFolder], checkpoints: Collection[str] = (), against: str | None = None
 ) -> list[tuple[Side, Side]]:
-    """Return which checkpoints are compared, each as (first, second); the difference is second minus first.
-
-    For one run, its checkpoints against the first of them; for several, those of the later runs against those of the
-    first run of the same name, or all against the first where a run shares no name. checkpoints: only these as second.
-    against: the checkpoint of the first run that all are compared with.
-
-    Raises:
-        RunError: a name is unknown, or there is nothing to pair. PluginError: a run needs a plug-in that is not here.
-    """
+    """Return which checkpoints are compared, as (first, second): of one run the others against its first, of several
+    those of a name that the first run has, or all against its first. checkpoints: only these as second. against: the
+    checkpoint of the first run to compare with. Raises RunError, PluginError."""
     for run in runs:
         check_plugins(run.manifest)
     names = [run.manifest.names for run in runs]
@@ -225,8 +201,7 @@ def unpaired_lines(
     first = runs[0].manifest.names
     lines = []
     for run in runs[1:] if against is None else ():
-        every = run.manifest.names
-        chosen = [name for name in every if not checkpoints or name in checkpoints]
+        chosen = [name for name in run.manifest.names if not checkpoints or name in checkpoints]
         alone = [name for name in chosen if name not in first]
         if 0 < len(alone) < len(chosen):
             names = ", ".join(alone)
@@ -242,7 +217,6 @@ def names_of(first: Side, second: Side) -> tuple[str, str]:
 
 
 def refuse_incomparable(first: Side, second: Side, common: Sequence[str]) -> None:
-    """Raise RunError where differences would mean nothing."""
     names, sides = names_of(first, second), (first, second)
     classes = [(side.manifest.data.classes, side.described.num_classes) for side in sides]
     for what, (before, after) in (
@@ -251,15 +225,11 @@ def refuse_incomparable(first: Side, second: Side, common: Sequence[str]) -> Non
         ("has outputs for", [f"{outputs} classes" for _, outputs in classes]),
     ):
         if before != after:
-            raise RunError(
-                f"{names[0]} {what} {before}, {names[1]} {what} {after}; expected the same of both: name others with "
-                "--checkpoint or --against"
-            )
+            remedy = "expected the same of both: name others with --checkpoint or --against"
+            raise RunError(f"{names[0]} {what} {before}, {names[1]} {what} {after}; {remedy}")
     if not common:
-        raise RunError(
-            f"{names[0]} and {names[1]} have records of no common condition; expected one such as clean: audit both "
-            "under it"
-        )
+        remedy = "expected one such as clean: audit both under it"
+        raise RunError(f"{names[0]} and {names[1]} have records of no common condition; {remedy}")
     n, wrong = task_of(first.manifest).other_truth(first, second, common[0])
     if not n:
         raise nothing_common(first, second, common[0])
@@ -268,7 +238,6 @@ def refuse_incomparable(first: Side, second: Side, common: Sequence[str]) -> Non
 
 
 def intended_differences(first: CheckpointEntry, second: CheckpointEntry) -> list[str]:
-    """Return how two checkpoints differ by intent: what is compared."""
     return checkpoint_changes(checkpoint_setup(first), checkpoint_setup(second))
 
 
@@ -285,7 +254,6 @@ def comparison_doubts(first: Side, second: Side, common: Sequence[str]) -> Itera
 
 
 def same_file(first: Side, second: Side) -> Iterator[str]:
-    """Yield that both checkpoints are one file, if so."""
     digest = first.described.sha256
     if digest and digest == second.described.sha256:
         yield f"both are the same file (sha256 {digest[:12]})"

@@ -41,9 +41,8 @@ Figures = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Published:
-    """Published figures by attention, condition as the file names it, and metric. protocol: the name of a card.
-    spreads: standard deviations over trainings, of the figures that have one.
-    """
+    """Published figures by attention, condition as the file names it, and metric. spreads: standard deviations over
+    trainings."""
 
     name: str
     summary: str
@@ -54,9 +53,8 @@ class Published:
     spreads: Mapping[str, Figures] = field(default_factory=dict)
 
     def resolved(self) -> Published:
-        """Return the same with the texts of conditions as runs have them, as far as the card determines them. Raises
-        RunError where the card is not known here and an attack is not named in full, or an attack is not understood.
-        """
+        """Return the same with texts of conditions as runs have them. Raises RunError where the card does not determine
+        one."""
 
         def with_texts(by_attention: Mapping[str, Figures]) -> dict[str, Figures]:
             tables = by_attention.items()
@@ -87,7 +85,6 @@ class Published:
         return _of(self.figures, attention, condition, metric)
 
     def spread(self, attention: str, condition: str, metric: str) -> float | None:
-        """Return its standard deviation over trainings, or None. Only after `resolved`."""
         return _of(self.spreads, attention, condition, metric)
 
 
@@ -97,14 +94,11 @@ def _of(by_attention: Mapping[str, Figures], attention: str, condition: str, met
 
 
 def reference_names() -> list[str]:
-    """Return the names of the figures that come with the package."""
     return sorted(shipped_files("robustkit.results", "references"))
 
 
 def read_published(spec: str) -> Published:
-    """Return figures that come with the package, by their name, or those of a file. Raises RunError where there is no
-    such file, or it holds what is not understood.
-    """
+    """Return figures of the package, by name, or of a file. Raises RunError where they are not there or understood."""
     if file := shipped_files("robustkit.results", "references").get(spec):
         return _parsed(file.read_text("utf-8"), spec)
     path = Path(spec)

@@ -29,10 +29,7 @@ def summarise(run: RunFolder) -> list[SummaryRow]:
 
 @plugin_session()
 def survey(run: RunFolder, for_page: bool = False) -> Results:
-    """Return the results of a run; each record is read once, and the samples of one checkpoint at a time are held.
-
-    for_page: also gather from the records what sections of the page show.
-    """
+    """Return the results of a run; each record is read once. for_page: also gather what sections of the page show."""
     manifest = run.manifest
     check_plugins(manifest)
     task = task_of(manifest)
@@ -70,10 +67,7 @@ def doubts_of(rows: Iterable[SummaryRow]) -> dict[str, list[str]]:
 
 
 def write_summary(run: RunFolder, results: Results | None = None) -> Results:
-    """Write summary.json and summary.csv; return the results with rows as `Run.summary` reads them.
-
-    results: from `survey`, where the records have been read already.
-    """
+    """Write summary.json and summary.csv; return the results as `Run.summary` reads them. results: from `survey`."""
     finite = (survey(run) if results is None else results).changed(
         lambda row: {name: _json_value(value) for name, value in row.items()}
     )

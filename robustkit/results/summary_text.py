@@ -29,7 +29,6 @@ _LONGEST = 48  # characters of a checkpoint's name in a sentence
 
 
 def sentences_of_one(results: Results) -> Iterator[str]:
-    """Yield the sentences."""
     manifest, task = results.manifest, task_of(results.manifest)
     name = manifest.names[0]
     cells = {key: row for key, row in results.cells[name].items() if is_finite(row["value"])}
@@ -57,23 +56,17 @@ def _doubt(results: Results, name: str) -> str:
     return f"{count} doubt about these numbers{'' if len(flags) == 1 else ', the first'} ({condition}): {first}."
 
 
-MOST = 3
-"""The number of sentences."""
-POWER = 0.8
-"""How often samples of this number show a difference that a sentence names as one they can show."""
+MOST = 3  # the number of sentences
+POWER = 0.8  # how often samples of this number show a difference that a sentence names as one they can show
 _ALPHA = 0.05
 _SMALL = 0.25  # share of a difference that one on clean images may have at most, to say that more is lost
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence, and what it is about.
-
-    text: plain text with names of others in it, to be escaped where it is shown. checkpoints: their names in full, the
-    one that the sentence is about first. group: the name of the family of conditions, such as attacks; empty for a
-    sentence about the whole run. difference: in the unit of the metric, a fraction for accuracies, the first checkpoint
-    minus the second; interval: its 95 %. p_value: after Holm. n: samples. condition, metric: of the test.
-    """
+    """A sentence, and what it is about. text: to be escaped. checkpoints: the one that it is about first. group: the
+    family of conditions; empty for the whole run. difference: the first checkpoint minus the second. interval: its 95
+    %. p_value: Holm's."""
 
     text: str
     checkpoints: tuple[str, ...] = ()
@@ -87,12 +80,10 @@ class Finding:
 
     @property
     def significant(self) -> bool:
-        """Whether it is a difference beyond chance."""
         return self.p_value < _ALPHA
 
 
 def summary_sentences(results: Results) -> list[str]:
-    """Return what a run found, in at most three sentences."""
     return [finding.text for finding in findings(results)]
 
 
@@ -114,11 +105,8 @@ def findings(results: Results) -> list[Finding]:
 
 
 def _ranked(results: Results, tests: Tested) -> list[ComparisonRow]:
-    """Return the significant differences worth a sentence, the largest first.
-
-    One for each family, with the one that contradicts it, if any: the same two checkpoints the other way round.
-    Differences in points that the first page shows come first, then its others, then the rest of the comparison.
-    """
+    """Return the significant differences worth a sentence, the largest first, those of the first page before others:
+    one for each family, and its contrary, if any: the same two checkpoints the other way round."""
     front = {entry.key for entry in asked_results(results)}
 
     def rank(row: ComparisonRow) -> tuple[bool, bool, bool, float]:
@@ -159,12 +147,8 @@ def _of(row: ComparisonRow, text: str) -> Finding:
 
 
 def _said(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, str]) -> tuple[str, bool]:
-    """Return `quest loses more to noise than standard`, or `quest has a higher ABPC in its maps (AG-CAM) than
-    standard`; and whether the metric is still to be named.
-
-    That something loses more is said only where the two do about the same on clean images: what is tested is the
-    difference under the condition, not that of two drops.
-    """
+    """Return `quest loses more to noise than standard` (only where both do about the same on clean images, since no
+    drop is tested), or `quest has a higher ABPC … than standard`; and whether the metric is still to be named."""
     first, second = names[row.first.checkpoint], names[row.second.checkpoint]
     where = name_of(row.condition, "sentence", results.manifest)
     if where.startswith("under ") and is_in_points(row.metric) and _alike_when_clean(row, results, tests):
@@ -174,9 +158,7 @@ def _said(row: ComparisonRow, results: Results, tests: Tested, names: dict[str, 
 
 
 def _alike_when_clean(row: ComparisonRow, results: Results, tests: Tested) -> bool:
-    """Whether on clean images the two do not differ beyond chance, and by less than a quarter of what they do here;
-    also where there are no clean ones.
-    """
+    """Whether the two differ not beyond chance, and by less than a quarter, on clean images, if there are any."""
     pair = row.first.checkpoint, row.second.checkpoint
     when_clean = tests.of((CLEAN.text, _headline(results)))
     clean = next((test for test in when_clean if (test.first.checkpoint, test.second.checkpoint) == pair), None)
@@ -254,12 +236,8 @@ def _without(results: Results, tests: Tested, names: dict[str, str], some: bool)
 
 
 def detectable_difference(difference: Difference, tests: int, binary: bool) -> float:
-    """Return the difference that samples as these show with a probability of `POWER`, at 0.05 over some tests.
-
-    By the normal approximation, with the interval that was seen as 1.96 standard errors to each side; of samples that
-    are right or wrong at least what McNemar's exact test can show, if all that change do so in one direction. nan
-    without an interval.
-    """
+    """Return the difference that samples as these show with a probability of `POWER`, at 0.05 over some tests: by the
+    normal approximation, and of binary samples at least what McNemar's exact test can show. nan without an interval."""
     error = (difference.ci_high - difference.ci_low) / (2 * Z)
     level = _ALPHA / max(tests, 1)
     reach = (NormalDist().inv_cdf(1 - level / 2) + NormalDist().inv_cdf(POWER)) * error

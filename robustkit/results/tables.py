@@ -23,9 +23,7 @@ LEGEND = "[low, high]: 95 % interval. –: not evaluated."
 
 
 def short_tables(results: Results) -> list[TextTable]:
-    """Return what a terminal shows of a run: the short table; of a single checkpoint all numbers of its task's table
-    first.
-    """
+    """Return what a terminal shows of a run: the short table; of one checkpoint, first all of its task's table."""
     manifest = results.manifest
     rows = list(_rows(results))
     if len(manifest.checkpoints) > 1:
@@ -75,15 +73,12 @@ def _cell(cells: Mapping[tuple[str, str], SummaryRow], condition: str, metric: M
     return f"{value} [{', '.join(ends)}]" if "nan" not in ends else value
 
 
-SMALL = 0.1
-"""Where all figures of a row are below, three decimals would not tell them apart."""
+SMALL = 0.1  # where all figures of a row are below, three decimals would not tell them apart
 
 
 @dataclass(frozen=True)
 class Among:
-    """A figure of a checkpoint, and the published levels by attention. spreads: standard deviations over trainings, of
-    the levels that have one.
-    """
+    """A figure of a checkpoint, and the published levels by attention, with standard deviations over trainings."""
 
     row: SummaryRow
     levels: dict[str, float]
@@ -95,10 +90,8 @@ class Among:
 
     @property
     def places(self) -> tuple[int, int] | None:
-        """The best and the worst place among them all that the checkpoint's interval allows, from 1 for the best; None
-        where neither more nor less is better, or the figure is not a number. Levels with a spread are those of another
-        training, within two standard deviations; others are taken as exact.
-        """
+        """The best and the worst place that the interval allows, from 1 for the best, if one is better. Levels with a
+        spread are those of another training, within two standard deviations; others are taken as exact."""
         better, own = self.metric.better, self.row["value"]
         if not better or not is_finite(own):
             return None
@@ -124,13 +117,11 @@ def found_among(side: Side, reference: Published) -> list[Among]:
 
 
 def sides_of(runs: Sequence[RunFolder], checkpoints: Collection[str] = ()) -> list[Side]:
-    """Return the checkpoints of all runs, or those named."""
     kept = ((run, name) for run in runs for name in run.manifest.names)
     return [Side(run, name) for run, name in kept if not checkpoints or name in checkpoints]
 
 
 def among_tables(sides: Sequence[Side], reference: Published) -> list[TextTable]:
-    """Return a table for each checkpoint that has figures of the reference."""
     note = (
         f"{reference.name}: {reference.summary}, on {reference.data} ({reference.source}). Place: 1 is the best; "
         "it is what the interval allows, and says little on other images."
@@ -196,7 +187,6 @@ def tables(comparison: Comparison) -> list[TextTable]:
 
 
 def _note(comparison: Comparison) -> str:
-    """Say what the columns mean."""
     rows = comparison.rows
     notes = ["The difference is value minus baseline, in points where they are in %."]
     words: dict[str, dict[str, None]] = {}
@@ -235,15 +225,12 @@ def _cells(row: ComparisonRow, with_published: bool) -> tuple[str, ...]:
 
 
 def p_text(value: float) -> str:
-    """Return a p-value as text."""
     return "nan" if not math.isfinite(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def comparison_grids(tables: Sequence[TextTable], baseline: str) -> list[Grid]:
-    """Return all differences from the baseline side by side: those that are significant, then, folded, the others.
-
-    tables: one per checkpoint compared, from `report_tables`. baseline: the name of what they are compared with.
-    """
+    """Return all differences from the baseline (its name) side by side: those beyond chance, then, folded, the
+    others."""
     if not tables:
         return []
     flags = tuple(dict.fromkeys(flag for table in tables for flag in table.flags))

@@ -62,7 +62,6 @@ def _deciding(manifest: Manifest) -> dict[str, Any]:
 
 
 def provenance_of(manifest: Manifest, checkpoint: CheckpointEntry, condition: str) -> dict[str, Any]:
-    """Return the provenance that a file of one checkpoint under one condition states."""
     plain = checkpoint.to_plain()
     described = {"name": checkpoint.name, **{key: plain.get(key) for key in OF_CHECKPOINT}}
     takes = manifest.corrupted.digests.get(condition)
@@ -101,7 +100,6 @@ def _short(value: Any) -> str:
 
 
 def provenance_metadata(provenance: Mapping[str, Any], shard: int) -> dict[bytes, bytes]:
-    """Return the provenance of a Parquet file as its metadata."""
     return {PROVENANCE: json.dumps({**provenance, "shard": shard}, sort_keys=True).encode()}
 
 
@@ -126,11 +124,8 @@ class Unit:
         return cls(provenance_of(manifest, manifest.checkpoint(checkpoint), condition), shards)
 
     def fault(self, name: str, metadata: Mapping[bytes, bytes] | None, data: bytes, whole: bool = True) -> str:
-        """Return why a Parquet file does not belong to this unit; empty where it does.
-
-        name: of the file, without its suffix. metadata: of the file. data: all its bytes. whole: whether it has a row
-        for each sample of its shard.
-        """
+        """Return why a Parquet file does not belong to this unit; empty where it does. name: without suffix. data: all
+        its bytes. whole: whether it has a row for each sample of its shard."""
         number = shard_number(name)
         if number is None or number >= len(self.shards):
             return f"it is not a shard of this run, which has {len(self.shards)} of each condition"
@@ -143,8 +138,7 @@ class Unit:
             stated = json.loads(metadata[PROVENANCE])
         except (ValueError, RecursionError):
             stated = None
-        expected = {**self.provenance, "shard": number}
-        if reason := binding_fault(stated, expected):
+        if reason := binding_fault(stated, {**self.provenance, "shard": number}):
             return reason
         if whole and metadata.get(SAMPLES, b"").decode("ascii", "replace") != self.shards[number]:
             return f"its samples are not those of shard {number}"

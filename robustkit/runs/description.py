@@ -12,11 +12,8 @@ from .manifest import CheckpointEntry, Manifest
 
 
 def shown_as(entry: CheckpointEntry) -> dict[str, str]:
-    """Return what decides the pixels, by its field: `224x224 pixels`, `bicubic`, `crop 0.9`, `center`, `mean 0.5`, …
-
-    Of a segmenter, whose images are not cropped, its windows stand first; of a language model there is nothing else.
-    Numbers are exact.
-    """
+    """Return what decides the pixels, by its field: `224x224 pixels`, `bicubic`, `crop 0.9`, `mean 0.5`, … Of a
+    segmenter its windows stand first and nothing is cropped; of a language model there is nothing else."""
     texts = texts_of(entry.preprocessing.to_plain(), exact_numbers)
     if not isinstance(entry.windows, dict | None):
         return texts
@@ -46,7 +43,6 @@ def _sides(value: object) -> str:
 
 
 def making_commands() -> tuple[str, ...]:
-    """Return the commands that make runs."""
     return ("audit", "attack", "segment", *built_in("commands"), "cam", "demo")
 
 
@@ -59,11 +55,8 @@ class Repeat:
 
 
 def repeat_of(command: str) -> Repeat:
-    """Return the command in run.json, and why a reader should not simply type it again.
-
-    It is offered if it is one of robustkit's, printable, quoted so that a shell sees nothing but words, and names no
-    code to run.
-    """
+    """Return the command in run.json: offered if it is one of robustkit's, printable, quoted so that a shell sees
+    nothing but words, and names no code to run."""
     return Repeat(command, _why_not(command))
 
 

@@ -18,29 +18,86 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..common.files import json_in
+from ..common.files import bytes_of, json_in, text_of, write_whole
 from ..errors import DamagedRecord, RunError
 from .binding import PROVENANCE, Unit, binding_fault, digest_of_run, parquet_bytes, shard_number
-from .files import RunFiles, folder_name, refuse_link
-from .manifest import digest_of, made_with
+from .manifest import Manifest, digest_of, encode_manifest, made_with, manifest_of
 from .untrusted import metadata_of, read_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TAKEN = "taken"
-"""The column that says whether a sample was drawn for a condition that is evaluated on a part of them."""
+OWN = (
+    *("run.json", "summary.json", "summary.csv", "report.html", "refused.json"),
+    *("records", "timings", "evidence", "pictures", "adversarials", "features"),
+)
+OWN_PICTURES = ("cams", "scenes")
+"""The files and folders that commands write and read in a run folder; everything else there is left alone."""
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise RunError for the first link among a run folder's own files. The folder itself may be one."""
+    for name in (*OWN, *OWN_PICTURES):
+        for link in _links(folder / name):
+            raise _refusal(link)
+
+
+def refuse_link(path: Path, folder: Path) -> None:
+    """Raise RunError where a path in the folder, or a folder on the way to it, is a link."""
+    inside = path.relative_to(folder)
+    for part in (*reversed(inside.parents[:-1]), inside):
+        if (folder / part).is_symlink():
+            raise _refusal(folder / part)
+
+
+def _links(path: Path) -> Iterator[Path]:
+    if path.is_symlink():
+        yield path
+        return
+    waiting = [path] if path.is_dir() else []
+    while waiting:
+        with contextlib.suppress(PermissionError), os.scandir(waiting.pop()) as entries:  # reading will say so
+            for entry in entries:
+                if entry.is_symlink():
+                    yield Path(entry.path)
+                elif entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+
+
+def _refusal(link: Path) -> RunError:
+    try:
+        there = str(link.readlink())
+    except OSError:
+        there = "somewhere else"
+    return RunError(
+        f"{link} is a link to {there}; expected a file or folder of the run's own: put it in the place of the link, or "
+        "delete the link"
+    )
+
+
+_LONGEST = 1000  # characters of why an audit was refused
+Folder = TypeVar("Folder", bound="RunFolder")
+
+
+def folder_name(text: str) -> str:
+    """Return a file name for a condition or checkpoint: itself where it can be, else one made unique by a digest."""
+    plain = text.replace("/", "_")
+    safe = re.sub(r"[^\w(),=.+-]", "-", plain, flags=re.ASCII).lstrip(".")[:120]
+    return safe if safe == plain else f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+TAKEN = "taken"  # the column that says whether a sample was drawn for a condition that is evaluated on a part of them
 Columns = Collection[str] | Callable[[str], bool] | None
 
 
 def with_taken(columns: Columns) -> Columns:
-    """Return a choice of columns that has the one which `only_taken` needs, too."""
     if columns is None or callable(columns):
         return columns and (lambda name: name == TAKEN or columns(name))
     return {*columns, TAKEN}
@@ -55,16 +112,122 @@ _REMEDY = "the same command of the audit computes it again"
 SUMMARY_COLUMNS = ("checkpoint", "condition", "metric", "value", "n", "ci_low", "ci_high", "protocol", "flags")
 
 
-class RunFolder(RunFiles):
+class RunFolder:
     """A run folder: its files, each read with a check that it is what was written for this run. No model is needed."""
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__(path)
+        self.path = Path(path)
+        self._read: tuple[tuple[int, int, int], Manifest] | None = None
         self.made_with: set[tuple[str, str]] = set()
         """The versions of robustkit, torch and timm that the records which were read name, each with its number."""
 
+    @classmethod
+    def existing(cls: type[Folder], path: str | Path) -> Folder:
+        """Return the run in this folder. Raises RunError where there is none, or something of it is a link."""
+        run = cls(path)
+        refuse_links(run.path)
+        if not run.manifest_path.is_file():
+            raise run._none()
+        return run
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def manifest(self) -> Manifest:
+        """What run.json holds. It is read and checked once, and again after it was written. Raises RunError where there
+        is none, or it is not as an audit wrote it.
+        """
+        if (manifest := self.read_manifest()) is None:
+            raise self._none()
+        return manifest
+
+    def _none(self) -> RunError:
+        said = f"{self.path} is not a run folder (no run.json)"
+        if inside := sorted(found.parent.name for found in self.path.glob("*/run.json")):
+            names = f"{', '.join(inside[:3])}{f' and {len(inside) - 3} more' if len(inside) > 3 else ''}"
+            return RunError(f"{said} but holds some: {names}; give one, such as {self.path / inside[0]}")
+        return RunError(f"{said}; make one with robustkit audit --out {self.path}")
+
+    def read_manifest(self) -> Manifest | None:
+        """Return what run.json holds; None before the first unit. Raises RunError where no audit wrote it so. Another
+        process may replace it at any time: with the same inode, time and size it is not read again."""
+        try:
+            refuse_link(self.manifest_path, self.path)
+            status = self.manifest_path.stat()
+            version = status.st_ino, status.st_mtime_ns, status.st_size
+            if self._read is None or self._read[0] != version:
+                self._read = version, manifest_of(json_in(self.read_text(self.manifest_path)), self.manifest_path)
+            return self._read[1]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, RecursionError) as fault:
+            raise RunError(f"{self.manifest_path}: cannot be read ({fault}); restore it or use another --out") from None
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        self.write(self.manifest_path, encode_manifest(manifest.to_plain()))
+        self._read = None
+
+    @property
+    def refusal_path(self) -> Path:
+        return self.path / "refused.json"
+
+    def note_refusal(self, said: str) -> None:
+        """Leave a mark that an audit into this run was refused, if the folder is a run and can be written."""
+        with contextlib.suppress(RunError, OSError):
+            if self.manifest_path.is_file():
+                text = json.dumps({"refused": " ".join(said.split())[:_LONGEST]}, ensure_ascii=True)
+                self.write(self.refusal_path, (text + "\n").encode())
+
+    def refusal(self) -> str:
+        """Return why the last audit into this folder was refused; empty where it was not."""
+        try:
+            content = json_in(self.read_text(self.refusal_path))
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except (OSError, ValueError, RecursionError):
+            content = None
+        said = content.get("refused") if isinstance(content, dict) else None
+        return said[:_LONGEST] if isinstance(said, str) and said else "it does not say why"
+
+    def forget_refusal(self) -> None:
+        """Remove the mark: an audit has come to its end. Raises RunError where a link is on its way."""
+        refuse_link(self.refusal_path, self.path)
+        self.refusal_path.unlink(missing_ok=True)
+
+    def write(self, path: Path, data: bytes, durable: bool = True) -> None:
+        """Write a file of this folder as `write_whole` does. Raises RunError where a link is on its way."""
+        refuse_link(path, self.path)
+        write_whole(path, data, durable)
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Return the bytes of a file of this folder. Raises RunError for a link on its way, OSError as `bytes_of`."""
+        refuse_link(path, self.path)
+        return bytes_of(path)
+
+    def read_text(self, path: Path) -> str:
+        """Return the text of a file of this folder. Raises as `read_bytes`, and UnicodeDecodeError."""
+        refuse_link(path, self.path)
+        return text_of(path)
+
+    def unit(self, checkpoint: str, condition: str) -> Unit:
+        """Return the provenance of the files of a checkpoint under a condition. Raises RunError as `Unit.of`."""
+        try:
+            return Unit.of(self.manifest, checkpoint, condition)
+        except RunError as fault:
+            raise RunError(f"{self.path}: {fault}") from None
+
+    def sweep(self) -> None:
+        """Remove files that a killed process left half-written. Raises RunError where part of the run is a link."""
+        refuse_links(self.path)
+        ours = [f".{name}" for name in OWN if "." in name]
+        ours += [f"{folder}/*/*/.*.parquet" for folder in ("records", "pictures", "adversarials")]
+        ours += ["timings/*/*/.*.json", "evidence/*/.*.json", "features/*/.heads.safetensors"]
+        for leftover in (path for name in ours for path in self.path.glob(f"{name}.*.tmp")):
+            leftover.unlink(missing_ok=True)
+
     def shard_path(self, checkpoint: str, condition: str, shard: int) -> Path:
-        """Return where the record of a unit lies."""
         return self.path / "records" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
 
     def record_paths(self, checkpoint: str, condition: str) -> list[Path]:
@@ -78,33 +241,27 @@ class RunFolder(RunFiles):
         return n - sum(min(size, n - shard * size) for shard in self._shards(checkpoint, condition))
 
     def missing_units(self, checkpoint: str, condition: str) -> int:
-        """Return how many shards have no record under a condition. Only names of files are read."""
         return self.shard_count - len(self._shards(checkpoint, condition))
 
     def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
-        """Return the shards that have no record under a condition. Only names of files are read. Raises RunError where
-        run.json claims other shards than it describes: it may be someone else's, and claim any number.
-        """
+        """Return the shards without a record. Raises RunError where run.json, which may be someone else's, claims other
+        shards than it describes."""
         self.unit(checkpoint, condition)
         there = self._shards(checkpoint, condition)
         return [shard for shard in range(self.shard_count) if shard not in there]
 
     @property
     def shard_count(self) -> int:
-        """The number of shards that the samples are divided into."""
         return -(-self.manifest.data.n // self.manifest.shard_size)
 
     def records_stamp(self) -> str:
-        """Return a digest that changes when a record comes, goes or is written again. No file is looked at: each of
-        these changes the time of the folder that the record lies in.
-        """
+        """Return a digest that changes with each record: each changes the time of its folder, so no file is read."""
         seen = hashlib.sha256()
         for name, status in _folders(self.path / "records", 2):
             seen.update(os.fsencode(name) + f"\0{status.st_ino} {status.st_mtime_ns}\0".encode())
         return seen.hexdigest()
 
     def _shards(self, checkpoint: str, condition: str) -> set[int]:
-        """Return the shards that have a record under a condition."""
         numbers = (shard_number(name.removesuffix(".parquet")) for name in self._records(checkpoint, condition))
         return {number for number in numbers if number is not None and number < self.shard_count}
 
@@ -121,11 +278,8 @@ class RunFolder(RunFiles):
             raise RunError(f"{folder}: cannot be read ({fault.strerror}); make it readable for you") from None
 
     def write_shard(self, path: Path, table: pa.Table, timing: Mapping[str, Any] | None = None) -> None:
-        """Write one unit's rows at their `shard_path`, and next to them its timings and the SHA-256 of the rows' file.
-
-        The latter come first, so that records never lack them. table: with the metadata of
-        `binding.provenance_metadata`.
-        """
+        """Write one unit's rows (table: with `binding.provenance_metadata`) at their `shard_path`; before them, so that
+        they never lack these, its timings and the SHA-256 of the rows' file."""
         data = parquet_bytes(table)
         timings = json.dumps({**(timing or {}), "sha256": hashlib.sha256(data).hexdigest()})
         self.write(self._timing_path(path), (timings + "\n").encode(), durable=False)
@@ -135,9 +289,8 @@ class RunFolder(RunFiles):
         return self.path / "timings" / record.relative_to(self.path / "records").with_suffix(".json")
 
     def damaged(self, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
-        """Return the records of a checkpoint under some conditions that are not what was written for this run, and why.
-        Raises RunError where one of them cannot be read at the moment, or is a link.
-        """
+        """Return the records that are not what was written for this run, and why. Raises RunError where one cannot be
+        read at the moment, or is a link."""
         damaged = []
         for condition in conditions:
             paths = self.record_paths(checkpoint, condition)
@@ -177,7 +330,6 @@ class RunFolder(RunFiles):
         return total
 
     def evidence_path(self, checkpoint: str, condition: str) -> Path:
-        """Return where the evidence on an attack lies."""
         return self.path / "evidence" / folder_name(checkpoint) / f"{folder_name(condition)}.json"
 
     def write_evidence(self, checkpoint: str, condition: str, figures: Mapping[str, Any]) -> None:
@@ -187,11 +339,8 @@ class RunFolder(RunFiles):
         self.write(self.evidence_path(checkpoint, condition), (text + "\n").encode())
 
     def evidence(self, checkpoint: str, condition: str) -> dict[str, Any] | None:
-        """Return the figures of `evaluations.attacks.examining.examine`; None where none were measured.
-
-        Raises:
-            DamagedRecord: they are not what was written for this run. RunError: they cannot be read at the moment.
-        """
+        """Return the figures of `evaluations.attacks.examining.examine`; None where none were measured. Raises
+        DamagedRecord where they are not what was written, RunError where they cannot be read at the moment."""
         path = self.evidence_path(checkpoint, condition)
         figures, fault = self._evidence(checkpoint, condition)
         if fault:
@@ -219,14 +368,8 @@ class RunFolder(RunFiles):
         return figures, binding_fault(figures.pop("of", None), self.unit(checkpoint, condition).provenance)
 
     def shards(self, checkpoint: str, condition: str, columns: Columns = None) -> Iterator[pa.Table]:
-        """Yield the rows of one checkpoint under one condition, a table per shard, with the metadata of its record. Of
-        a condition on a part of the samples, those of that part.
-
-        columns: those to read, by name or by a test of names; those that a record lacks are left out.
-
-        Raises:
-            RunError: there are none, or a file is not readable.
-        """
+        """Yield the rows of one checkpoint under one condition, a table per shard; of a condition on a part of the
+        samples, those of that part. columns: by name or by a test of names; a record may lack some. Raises RunError."""
         if not (paths := self.record_paths(checkpoint, condition)):
             what = f"no records of {checkpoint} under {condition}"
             raise RunError(f"{self.path}: {what}; run the audit again to make them")
@@ -280,9 +423,7 @@ class RunFolder(RunFiles):
         self.write(self.path / "summary.json", (text + "\n").encode())
 
     def summary(self) -> list[dict[str, Any]]:
-        """Return the rows of summary.json as last written; values that are not finite are None. Raises RunError where
-        it cannot be read, or is not what was written for this run.
-        """
+        """Return the rows of summary.json as last written; None for what is not finite. Raises RunError."""
         path = self.path / "summary.json"
         try:
             plain = json_in(self.read_text(path))

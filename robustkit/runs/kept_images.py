@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import DamagedRecord, RunError
 from .binding import parquet_bytes, shard_number
-from .files import folder_name, refuse_link
-from .folder import RunFolder
+from .folder import RunFolder, folder_name, refuse_link
 from .untrusted import metadata_of, read_rows
 
 if TYPE_CHECKING:
@@ -41,12 +40,8 @@ _AGAIN = "the same command of the audit makes them again"
 
 @dataclass(frozen=True)
 class Picture:
-    """One sample under one condition.
-
-    image: what the model was shown, WebP. difference: that minus the clean image, grey where nothing changed, stretched
-    so that the largest change fills the range, WebP; for attacks. heat: the map of `cam(…)`, grey PNG of at most 64 x
-    64, from its own lowest to its own highest value.
-    """
+    """One sample under one condition. image: what the model was shown, WebP. difference: that minus the clean image,
+    stretched, grey where nothing changed, WebP; for attacks. heat: the map, stretched, grey PNG of at most 64 x 64."""
 
     image: bytes | None = None
     difference: bytes | None = None
@@ -76,7 +71,6 @@ class PicturePlan:
         return cls(frozenset(samples), frozenset(condition.text for condition in conditions if keeps(condition)))
 
     def under(self, condition: Condition) -> frozenset[str]:
-        """Return the samples whose pictures are kept under a condition."""
         return self.samples if condition.text in self.conditions else frozenset()
 
 
@@ -101,9 +95,7 @@ def write_pictures(
 
 
 def read_pictures(run: RunFolder, checkpoint: str, condition: str) -> dict[str, Picture]:
-    """Return the pictures of a checkpoint under a condition by sample id; empty where none were kept. Raises RunError
-    where a file of them is not readable, or belongs to something else.
-    """
+    """Return the pictures of a unit by sample id, if any were kept. Raises RunError where a file is not as written."""
     pictures: dict[str, Picture] = {}
     for path, data in _files(run, PICTURES, checkpoint, condition):
         fits = partial(run.unit(checkpoint, condition).fault, path.stem, whole=False)
@@ -152,17 +144,12 @@ def write_adversarials(
 
 
 def adversarials_path(run: RunFolder, checkpoint: str, condition: str, shard: int) -> Path:
-    """Return where the adversarial images of a unit lie."""
     return _path(run, ADVERSARIALS, checkpoint, condition, shard)
 
 
 def read_adversarials(run: RunFolder, checkpoint: str, condition: str, shard: int) -> tuple[Differences, str]:
-    """Return the differences of one unit, and their digest.
-
-    Raises:
-        DamagedRecord: they are not what was written, or not those that the record of the unit is about.
-        RunError: there are none, or they cannot be read at the moment.
-    """
+    """Return the differences of one unit, and their digest. Raises DamagedRecord where they are not what was written,
+    or not what the record is about; RunError where there are none, or they cannot be read at the moment."""
     path = adversarials_path(run, checkpoint, condition, shard)
     data, what = _bytes(run, ADVERSARIALS, path), _WHAT[ADVERSARIALS]
     fault = partial(run.unit(checkpoint, condition).fault, path.stem, whole=False)
@@ -181,7 +168,6 @@ def read_adversarials(run: RunFolder, checkpoint: str, condition: str, shard: in
 
 
 def remove_adversarials(run: RunFolder) -> None:
-    """Remove all adversarial images of a run."""
     refuse_link(run.path / ADVERSARIALS, run.path)
     shutil.rmtree(run.path / ADVERSARIALS, ignore_errors=True)
 
@@ -200,9 +186,7 @@ def _other(run: RunFolder, checkpoint: str, condition: str, shard: int, stated: 
 
 
 def strange_images(run: RunFolder, kind: str, checkpoint: str, conditions: Sequence[str]) -> list[tuple[Path, str]]:
-    """Return the files of a kind, `PICTURES` or `ADVERSARIALS`, that reading would refuse, and why; as far as can be
-    seen without decoding them.
-    """
+    """Return files of a kind that reading would refuse, and why, as far as can be seen without decoding them."""
     strange = []
     for condition in conditions:
         for path, data in _files(run, kind, checkpoint, condition):

@@ -125,10 +125,8 @@ class PreprocessingEntry(Part, frozen=True, kw_only=True):
 
 
 class CheckpointEntry(Part, frozen=True, kw_only=True):
-    """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only.
-    heads: how those were made that read its features, and from which training images; for features only.
-    preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`.
-    """
+    """What a checkpoint is; see `models.identity.ModelIdentity`. windows: for segmenters only. heads: for features
+    only. preprocessing_source: who said each value of the preprocessing, by `common.preprocessing.SAID_BY`."""
 
     name: Name
     spec: Text
@@ -155,9 +153,7 @@ class CheckpointEntry(Part, frozen=True, kw_only=True):
 
     @property
     def sources(self) -> dict[str, str]:
-        """The source of each part of the set-up, a key of `common.preprocessing.SAID_BY`; parts without one are left
-        out. Of a mean and a std with two sources, the one that proves less counts.
-        """
+        """The known source of each part of the set-up; of a mean and a std with two, the one that proves less."""
         named = {name: self.said.get(name, "") for name in ("mean", "std", "crop_pct", "interpolation")}
         statistics = sorted((named["mean"], named["std"]), key=UNPROVEN.__contains__)
         found = {"normalisation": statistics[-1], "crop": named["crop_pct"], "interpolation": named["interpolation"]}
@@ -188,7 +184,6 @@ class CardEntry(Part, frozen=True, kw_only=True):
 
     @property
     def samples(self) -> Samples:
-        """What the samples of its task are called."""
         return samples_of(self.task)
 
 
@@ -246,13 +241,11 @@ class PluginEntry(Part, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> dict[str, str]:
-        """The identity that each of these records states."""
         named = ("group", "name", "distribution", "version", "source")
         return {name: getattr(self, name) for name in named}
 
     @property
     def words(self) -> str:
-        """Its name in messages."""
         return f"{self.name} of {self.distribution} {self.version}".rstrip() + f" (source {self.source[:12]}…)"
 
 
@@ -264,14 +257,10 @@ class BadImage(Part, frozen=True, kw_only=True):
 
 
 class Manifest(Part, frozen=True, kw_only=True):
-    """The contents of run.json: what was asked, on which data, with which versions, of the last command; records name
-    their own.
-
-    arguments: what the user asked for. claims: by the text of an attack's condition. evidence: conditions whose results
-    need evidence to be trusted. pictures: ids of the samples whose images are kept. parts: how many the last command
-    divided the units into (`--part`); absent where all is one. sequential: true where the samples were looked at while
-    they came (`--until-decided`), so that their number depends on what they show; else absent.
-    """
+    """The contents of run.json, of the last command; records name their own. claims: by the text of an attack's
+    condition. evidence: conditions whose results need it to be trusted. pictures: ids of the samples whose images are
+    kept. parts: how many the units were divided into (`--part`), if they were. sequential: true where the samples were
+    looked at while they came (`--until-decided`), so that their number depends on what they show; else absent."""
 
     format: Annotated[Format, Meta(description="the number of a format")]
     robustkit: Text
@@ -304,12 +293,10 @@ class Manifest(Part, frozen=True, kw_only=True):
 
     @property
     def names(self) -> list[str]:
-        """The checkpoints' names, in the order of the run."""
         return [checkpoint.name for checkpoint in self.checkpoints]
 
     @property
     def used_plugins(self) -> tuple[PluginEntry, ...]:
-        """The plug-ins that decide some of its records."""
         return () if self.plugins is UNSET else self.plugins
 
     @property
@@ -328,15 +315,13 @@ class Manifest(Part, frozen=True, kw_only=True):
         return self.arguments.get("keep_adversarials") is True
 
     def plugins_of(self, checkpoint: str, condition: str) -> list[PluginEntry]:
-        """Return the plug-ins that decide the records of a checkpoint under a condition."""
         return [
             plugin for plugin in self.used_plugins if condition in plugin.conditions or checkpoint in plugin.checkpoints
         ]
 
     def card_digest(self, condition: str, other: Manifest | None = None) -> str:
-        """Return the digest of what a condition uses of the card; of all parameters where it is of a plug-in that may
-        read any of them, here or in `other`.
-        """
+        """Return the digest of what a condition uses of the card; all of it where a plug-in, here or in `other`,
+        may."""
         plugins = (*self.used_plugins, *(other.used_plugins if other else ()))
         reading = (plugin for plugin in plugins if plugin.group in ("families", "tasks"))
         whole = any(condition in plugin.conditions or plugin.checkpoints for plugin in reading)
@@ -390,9 +375,8 @@ def encode_manifest(plain: Mapping[str, Any]) -> bytes:
 
 
 def manifest_of(data: Any, path: Path) -> Manifest:
-    """Return the contents of a run.json. data: its JSON, as read from `path`. Raises RunError where a part has another
-    type than an audit writes, or the file was altered after it was written.
-    """
+    """Return the contents of a run.json. data: its JSON. Raises RunError where no audit wrote it so, or it was
+    altered."""
     if not isinstance(data, dict):
         raise RunError(f"{path}: not a whole run.json; restore it or use another --out")
     if type(found := data.get("format")) is not int or found not in get_args(Format):

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from ..errors import DamagedRecord, RunError
 from .binding import OF_CHECKPOINT, digest_of_run
-from .files import folder_name
-from .folder import RunFolder
+from .folder import RunFolder, folder_name
 from .kept_images import ADVERSARIALS, PICTURES, strange_images
 from .manifest import CorruptedEntry, Manifest, PluginEntry, digest_of_pages
 
@@ -21,11 +20,8 @@ _MAP = "cam("  # how the text of a map that is scored begins
 
 
 def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | None = None) -> list[str]:
-    """Return in words what decides records and differs between two manifests; nothing where these may share a folder.
-
-    A checkpoint, condition or plug-in that only one of them has is no difference. conditions: those that must use the
-    same part of both cards; by default those of `there`.
-    """
+    """Return in words what decides records and differs between two manifests; what only one of them has is no
+    difference. conditions: those that must use the same part of both cards; by default those of `there`."""
     odd = [*plugin_differences(there, here)]
     pairs = _pairs(there, here, there.conditions if conditions is None else conditions)
     odd += (list_differences(name, *values) for name, *values in pairs if values[0] != values[1])
@@ -35,9 +31,8 @@ def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | N
 
 
 def join_manifests(there: Manifest, here: Manifest) -> Manifest:
-    """Return the manifest of all that two ask for, which agree; what decides no record is `here`'s, except for the
-    start of the run and the samples of which pictures are kept.
-    """
+    """Return the manifest of all that two ask for, which agree. What decides no record is `here`'s, but for the start
+    and the kept pictures."""
     names = {entry.name for entry in there.checkpoints}
     return replace(
         here,
@@ -57,7 +52,6 @@ def join_manifests(there: Manifest, here: Manifest) -> Manifest:
 
 
 def plugin_differences(there: Manifest, here: Manifest) -> Iterator[str]:
-    """Yield how the plug-ins that decide records differ."""
     ours = {(entry.group, entry.name): entry for entry in here.used_plugins}
     theirs = {(entry.group, entry.name): entry for entry in there.used_plugins}
     asked = {*here.conditions, *here.names}
@@ -96,9 +90,8 @@ def _pairs(there: Manifest, here: Manifest, conditions: Iterable[str]) -> Iterat
 
 
 def card_difference(there: Manifest, here: Manifest, conditions: Iterable[str]) -> tuple[str, str, str] | None:
-    """Return which of some conditions use other parts of two runs' cards, in words, and what each run has; None where
-    none does. Of a run of format 1, the whole card counts.
-    """
+    """Return in words which conditions use other parts of two cards, and what each run has; None where none does. Of a
+    run of format 1, the whole card counts."""
     tags = there.deciding.protocol, here.deciding.protocol
     if 1 in (there.format, here.format) and tags[0] != tags[1]:
         return ("protocol", *tags)
@@ -154,14 +147,9 @@ _FOLDERS = (PICTURES, ADVERSARIALS, _TIMINGS, "records")  # in the order in whic
 
 
 def gather_parts(into: RunFolder, parts: Sequence[RunFolder]) -> None:
-    """Write a run.json of all parts, and copy the files that `into` lacks. It may be one of the parts, or new.
-
-    A file that several have is copied once: its rows are the same in all of them.
-
-    Raises:
-        DamagedRecord: a file is not what was written for its run.
-        RunError: the parts are not of one run, or two of them have different rows under one name; nothing was copied.
-    """
+    """Write a run.json of all parts, and copy, once, the files that `into`, one of the parts or new, lacks. Raises
+    DamagedRecord where a file is not what was written for its run, RunError where the parts are not of one run, or two
+    have different rows under one name; then nothing was copied."""
     folders = {part.path.resolve(): part for part in (into, *parts) if part.read_manifest()}
     manifest = _of_all(list(folders.values()))
     for part in folders.values():
@@ -195,7 +183,6 @@ def refuse_damaged(run: RunFolder) -> None:
 
 
 def _of_all(parts: Sequence[RunFolder]) -> Manifest:
-    """Return the manifest of all parts. Raises RunError where they are not of one run."""
     first = parts[0]
     conditions = dict.fromkeys(text for part in parts for text in part.manifest.conditions)
     for part in parts[1:]:

@@ -33,15 +33,9 @@ def read_rows(
     fault: Callable[[Mapping[bytes, bytes] | None, bytes], str] = lambda metadata, data: "",
     most: int = DECODED,
 ) -> pa.Table:
-    """Return the rows of a Parquet file; `columns` are those read, by name or by a test of names.
-
-    fault: why a file with these metadata and bytes is not the one that was expected; empty where it is. most:
-    bytes of text or pictures.
-
-    Raises:
-        DamagedRecord: it is not a Parquet file, not of the types that an audit writes, exceeds the limits, or is
-        another file than the expected one.
-    """
+    """Return the rows of a Parquet file. columns: by name or by a test of names. fault: why a file with these metadata
+    and bytes is not the expected one. most: bytes of text or pictures. Raises DamagedRecord where it is another file,
+    none, not of the types that an audit writes, or exceeds the limits."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -67,8 +61,7 @@ def read_rows(
 
 
 def metadata_of(data: bytes, what: str = "a record") -> tuple[Mapping[bytes, bytes] | None, str]:
-    """Return the metadata of a Parquet file, and why `read_rows` would not read it; empty where it would, as far as can
-    be seen without reading the rows."""
+    """Return the metadata of a Parquet file, and why `read_rows` would not read it, as far as they show that."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

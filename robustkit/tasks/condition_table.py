@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ..runs.manifest import Manifest
     from .task import Task
 
-CHANGE = "largest |δ|"
-"""The last column: the size of the changes in the norm of the condition."""
+CHANGE = "largest |δ|"  # the last column: the size of the changes in the norm of the condition
 _OF_NORMS = {f"{norm}_max": norm for norm in ("linf", "l2")}
 
 
@@ -32,10 +31,7 @@ class ConditionTable:
 
     @classmethod
     def of(cls, task: Task, results: Iterable[SummaryRow], manifest: Manifest) -> ConditionTable:
-        """Return the table of the conditions that stand in it and have the task's headline figure.
-
-        A metric of the task is a column where it has a label and a figure; a parametric one is not.
-        """
+        """Return the table of conditions that have the headline figure, of metrics with a label and a figure."""
         every: dict[tuple[str, str], dict[str, SummaryRow]] = {}
         for row in results:
             if words_of(row["condition"]).in_results:
@@ -46,10 +42,7 @@ class ConditionTable:
         return cls(task, manifest, tuple(metric for metric in metrics if metric.name in there), figures)
 
     def cells(self, key: tuple[str, str], whole: bool = False) -> dict[str, str]:
-        """Return the texts of a row by heading. whole: with every interval, and a dash where no figure is finite.
-
-        A dash stands, too, where samples left an attack at their first wrong prediction: the figure would mean nothing.
-        """
+        """Return the texts of a row by heading. whole: every interval; a dash for what is not finite or left early."""
         figures, norm = self.figures[key], self.manifest.norm(key[1])
         if whole:
             figures = {name: row for name, row in figures.items() if is_finite(row["value"])}
@@ -65,15 +58,12 @@ class ConditionTable:
 
     @cached_property
     def rows(self) -> list[dict[str, str]]:
-        """The texts of all rows by heading, with checkpoint and attention."""
         words = {"none": "no", "other": "other"}  # shown in place of a formula where there is none
         attention = {entry.name: words.get(entry.attention, entry.attention) for entry in self.manifest.checkpoints}
         return [{"checkpoint": key[0], "attention": attention[key[0]], **self.cells(key)} for key in self.figures]
 
     def text_table(self, spare: tuple[str, ...] = (), mark: bool = False) -> TextTable:
-        """Return all rows. spare: metrics or headings to leave out where room is short, the first of them first. mark:
-        whether the last column says which rows have a flag, if any has.
-        """
+        """Return all rows. spare: headings to leave out where room is short. mark: show which rows have a flag."""
         rows = self.rows
         flags = [self.figures[key][self.task.headline]["flags"] for key in self.figures]
         if mark and any(flags):
@@ -85,7 +75,6 @@ class ConditionTable:
         return TextTable(title, headings, texts, spare=tuple(columns.get(name, name) for name in spare))
 
     def terminal(self, spare: tuple[str, ...], mark: bool = False) -> TextTable:
-        """Return `text_table` with each checkpoint above its conditions."""
         heads = [f"{row['checkpoint']}, {row['attention']} attention" for row in self.rows]
         return self.text_table(spare, mark).said_once("n").under_heads(heads, 2)
 

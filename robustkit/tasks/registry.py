@@ -53,12 +53,10 @@ def find_metric(name: str) -> Metric | None:
 
 
 def _of_plugins() -> list[Metric]:
-    """Return the metrics of the plug-ins' tasks that were loaded."""
     return [metric for task in EVERY_TASK.loaded for metric in task.metrics]
 
 
 def metric_of(name: str) -> Metric:
-    """Return the metric of this name, which must exist."""
     metric = find_metric(name)
     assert metric is not None
     return metric

@@ -206,10 +206,7 @@ def _statistics(samples: Samples) -> tuple[Term, ...]:
             f"The {many} are too few to say which checkpoint is better. It does not mean that they are equally good.",
             ("Cannot tell",),
         ),
-        Term(
-            "points",
-            "Differences of percentages: from 60 % to 50 % are 10 points.",
-        ),
+        Term("points", "Differences of percentages: from 60 % to 50 % are 10 points."),
         Term(
             "protocol card",
             "The file that fixes every parameter of the evaluation, with a version and a digest. Figures under "

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 import robustkit
 from attacks import AutoAttack, StagedResult, ThreatModel
 from attacks.model_access import Oracle
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels, to_unit_range
 from robustkit.evaluations.attacks.peers import peer

@@ -23,7 +23,7 @@ import cam
 from cam.explainer import Rng
 from cam.vit import Transformer
 from robustkit.attention import capture
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 
 from . import cam_peers as peers
 

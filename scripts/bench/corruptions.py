@@ -32,7 +32,7 @@ from torch import Tensor
 
 import corruptions
 from corruptions.registry import CORRUPTIONS
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.data.images import to_pixels, to_unit_range
 from robustkit.evaluations.corruptions.condition import TEST
 from robustkit.models.classifier import load as load_model

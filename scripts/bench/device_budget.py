@@ -32,7 +32,7 @@ from attacks import FGSM, PGD, Attack, AutoAttack, ThreatModel
 from cam import AGCAM
 from corruptions import CORRUPTIONS, corruption
 from robustkit.attention import set_attention
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from scripts.pages.writing import markdown
 
 SIZES = (4, 8)

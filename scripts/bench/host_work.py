@@ -66,7 +66,7 @@ def _measured(folder: Path, options: argparse.Namespace) -> str:
     from PIL import Image
 
     import robustkit
-    from robustkit.pipeline import scheduler
+    from robustkit.pipeline import units
 
     (folder / "net.py").write_text(NETWORK % (options.side, options.side))
     torch.save(
@@ -81,13 +81,13 @@ def _measured(folder: Path, options: argparse.Namespace) -> str:
     for label in range(1000):
         (folder / "images" / f"{label:04d}").mkdir(exist_ok=True)
     sampler = Sampler(Path(stand_in.__file__).parent)
-    run_units = scheduler.run_units
+    compute = units.Worker.compute
 
-    def watched(*arguments: Any, **named: Any) -> None:
+    def watched(*arguments: Any) -> None:
         with sampler:
-            run_units(*arguments, **named)
+            compute(*arguments)
 
-    scheduler.run_units = watched
+    units.Worker.compute = watched
     robustkit.audit(
         [folder / "net.pth"],
         data_dir=folder / "images",

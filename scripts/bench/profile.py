@@ -33,7 +33,7 @@ from robustkit.pipeline import scheduler as computing
 from robustkit.pipeline import units
 from robustkit.pipeline.units import Writer
 from robustkit.results.summary import Run
-from robustkit.tasks.classification.subject import ClassifierSubject
+from robustkit.tasks.labelled.subject import ClassifierSubject
 
 PARTS = {
     "model": "forward and backward",
@@ -85,13 +85,13 @@ class Clock:
         """Wrap what computes a unit: its condition names the kind."""
 
         @functools.wraps(function)
-        def timed(asked: Any, images: Any, decoding: Any, condition: Any, *more: Any) -> Any:
+        def timed(worker: Any, name: Any, shard: Any, places: Any, condition: Any, *more: Any) -> Any:
             self._turn()
             before, self.kind = self.kind, condition.name
             part = {"clean": "metrics", "corruption": "metrics", "cam": "maps"}.get(condition.name, "attack")
             try:
                 with self.part(part):
-                    return function(asked, images, decoding, condition, *more)
+                    return function(worker, name, shard, places, condition, *more)
             finally:
                 self._turn()
                 self.kind = before
@@ -123,7 +123,7 @@ def profiled(clock: Clock, checkpoint: str, options: argparse.Namespace, out: Pa
         (Corruptions, "show", clock.around(Corruptions.show, "corruption")),
         (ClassifierSubject, "score", clock.around(ClassifierSubject.score, "metrics")),
         (units, "wait", clock.around(units.wait, "decode")),
-        (units, "_unit", clock.units(units._unit)),
+        (units.Worker, "_unit", clock.units(units.Worker._unit)),
         (Writer, "submit", clock.around(Writer.submit, "records")),
         (Writer, "__exit__", clock.around(Writer.__exit__, "records")),
         (Dataset, "digest", clock.around(Dataset.digest, "digest")),

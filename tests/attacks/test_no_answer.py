@@ -21,7 +21,7 @@ from robustkit.evaluations.subject import Batch, Settings
 from robustkit.models.identity import Classifier
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
-from robustkit.tasks.classification.subject import ClassifierSubject
+from robustkit.tasks.labelled.subject import ClassifierSubject
 
 THREAT = ThreatModel("linf", 3.5 / 255)  # not a whole number of levels
 ATTACKS: list[Attack] = [

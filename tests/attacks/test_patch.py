@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks import PGD, Patch, PatchResult, ThreatModel
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 
 SIZE = 4
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import cam
 from robustkit.attention import set_attention
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

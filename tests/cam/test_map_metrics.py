@@ -29,7 +29,7 @@ from cam.sensitivity import (
     redrawn_head,
     sensitivity,
 )
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES, TARGETS = some_images(3), torch.tensor([1, 3, 2])

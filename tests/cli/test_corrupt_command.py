@@ -22,7 +22,7 @@ import corruptions
 from robustkit.cli import app as cli
 from robustkit.cli import corrupt_tree
 from robustkit.cli.corrupt import Layout
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 
 SMALL = ("--img-size", "32", "--device", "cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")

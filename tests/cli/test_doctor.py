@@ -32,7 +32,7 @@ from robustkit.attention.registry import FORMULAS
 from robustkit.cli import doctor, known_answers
 from robustkit.cli.app import cli
 from robustkit.cli.doctor import Caution, Check
-from robustkit.common import randomness
+from robustkit.common import determinism
 from robustkit.runs.folder import RunFolder
 
 Patch = pytest.MonkeyPatch
@@ -57,25 +57,25 @@ def test_nothing_is_wrong_here() -> None:
 
 
 def wrong_draws(monkeypatch: Patch) -> str:
-    monkeypatch.setattr(randomness, "_MIX_2", randomness._MIX_2 ^ 2)
+    monkeypatch.setattr(determinism, "_MIX_2", determinism._MIX_2 ^ 2)
     return "SplitMix64 gives"
 
 
 def wrong_stream(monkeypatch: Patch) -> str:
-    own = randomness.hash_values
-    monkeypatch.setattr(randomness, "hash_values", lambda *parts: own(*parts[::-1]))
+    own = determinism.hash_values
+    monkeypatch.setattr(determinism, "hash_values", lambda *parts: own(*parts[::-1]))
     return "the stream gives"
 
 
 def wrong_signs(monkeypatch: Patch) -> str:
-    own = randomness.SampleRng.signs
-    monkeypatch.setattr(randomness.SampleRng, "signs", lambda *arguments, **named: -own(*arguments, **named))
+    own = determinism.SampleRng.signs
+    monkeypatch.setattr(determinism.SampleRng, "signs", lambda *arguments, **named: -own(*arguments, **named))
     return "the stream gives"
 
 
 def wrong_normal(monkeypatch: Patch) -> str:
-    own = randomness.SampleRng.normal
-    monkeypatch.setattr(randomness.SampleRng, "normal", lambda *arguments: own(*arguments) * 1.001)
+    own = determinism.SampleRng.normal
+    monkeypatch.setattr(determinism.SampleRng, "normal", lambda *arguments: own(*arguments) * 1.001)
     return "the normal draw is"
 
 

@@ -13,7 +13,7 @@ from corruptions.blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, Z
 from corruptions.digital import ElasticTransform, pixels
 from corruptions.filters import smooth
 from corruptions.weather import Snow
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS: tuple[type[Corruption], ...] = (

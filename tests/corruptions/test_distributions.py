@@ -13,7 +13,7 @@ from corruption_goldens import OWN, channels_first
 from legacy_draws import write_frost_photographs
 
 from corruptions.registry import CORRUPTIONS, corruption
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Z_BOUND = 4.5  # the largest of 400 figures of equal laws is rarely above 3.5; seeds are fixed

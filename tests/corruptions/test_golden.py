@@ -14,7 +14,7 @@ from corruption_goldens import GOLDENS, OWN, RELEASED, channels_first, real_fros
 from legacy_draws import legacy_draws, write_frost_photographs
 
 from corruptions.registry import CORRUPTIONS, corruption
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from scripts.goldens import reference
 
 WITHIN_ONE_LEVEL: dict[str, set[str]] = {

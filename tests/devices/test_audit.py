@@ -106,11 +106,11 @@ def test_a_shard_is_uploaded_once_for_clean_and_all_corruptions(tmp_path: Path) 
     assert inputs == {4: 1, 2: 1}  # two shards
     lines = {line.partition(":")[0] for (_, line) in pictures}
     assert lines == {
-        "robustkit/common/randomness.py",
+        "robustkit/common/determinism.py",
         "corruptions/filters.py",
     }  # JPEG and pixelate are made on the host
     assert not any(
-        line.startswith("robustkit/common/randomness.py:") and len(shape) == 4 for shape, line in seen.staged
+        line.startswith("robustkit/common/determinism.py:") and len(shape) == 4 for shape, line in seen.staged
     )
     assert len(list((tmp_path / "run" / "records").rglob("*.parquet"))) == 2 * 30
 

@@ -13,7 +13,7 @@ import attacks
 from attacks import APGD, FAB, FGSM, PGD, SPSA, Attack, AutoAttack, Square, ThreatModel
 from corruptions import corruption
 from corruptions.base import Draws
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 
 pytestmark = pytest.mark.gpu
 BATCH = 24

@@ -16,7 +16,7 @@ from torch import nn
 
 import corruptions
 import robustkit
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.evaluate import parse_condition, parse_conditions
 from robustkit.evaluations.attacks.evidence import bearing_evidence

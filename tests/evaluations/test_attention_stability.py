@@ -53,7 +53,7 @@ from robustkit.report.refresh import refresh
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.results.summary import Run
 from robustkit.runs import untrusted as foreign
-from robustkit.tasks.classification.subject import ClassifierSubject
+from robustkit.tasks.labelled.subject import ClassifierSubject
 
 pytestmark = pytest.mark.usefixtures("one_thread", "whole_figures", "unexamined")
 NAME = "shapes-vit-quest"
@@ -432,6 +432,7 @@ def test_inspect_shows_the_layers_and_says_what_is_missing(place: Path) -> None:
     net = (str(place / "net.pth"), "--arch", f"{place / 'net.py'}:build", "--num-classes", "3")
     bare = reported("inspect", *net, "--data-dir", str(place / "images"), "--stability")
     assert "there is nothing for --stability to watch, it has no attention" in bare
+    assert bare.rstrip().endswith("leave --stability out, or audit it apart")
     bare = reported("inspect", *net, "--data-dir", str(place / "images"))
     assert "attention  no layers of attention\n" in bare  # all that can be said about the file is said
     assert re.search(r"attention formulas are not ranked: Sequential takes no attention formula: ", bare)

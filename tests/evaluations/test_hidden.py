@@ -13,7 +13,7 @@ import robustkit
 from attacks import ThreatModel
 from attacks.model_access import frozen
 from robustkit.attention.surrogates import surrogates
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.data import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.errors import ModelError

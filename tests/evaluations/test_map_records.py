@@ -27,7 +27,7 @@ from robustkit.evaluations.maps.truth import Located
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card
 from robustkit.results.summary import Run
-from robustkit.tasks.classification.subject import ClassifierSubject
+from robustkit.tasks.labelled.subject import ClassifierSubject
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 

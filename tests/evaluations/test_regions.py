@@ -13,8 +13,8 @@ from PIL import Image
 from small_audit import UNCHECKED, audit, files
 
 import robustkit
+from robustkit.common.determinism import SampleRng
 from robustkit.common.differences import of_outcomes
-from robustkit.common.randomness import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.data.shapes import cached_render
 from robustkit.errors import DataError, ProtocolError, RobustkitError

@@ -12,7 +12,7 @@ from gate_runs import make, right, verdict
 from small_audit import audit, furnish
 
 import robustkit
-from robustkit.common.randomness import draw_samples
+from robustkit.common.determinism import draw_samples
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.condition import supporting
 from robustkit.evaluations.attacks.evaluate import parse_condition

@@ -15,7 +15,7 @@ from PIL import Image, PngImagePlugin
 from small_audit import audit
 
 from robustkit.common.preprocessing import Preprocessing
-from robustkit.data import picture_files
+from robustkit.data import images
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import image_size, object_mask, read_image
 from robustkit.errors import BadImageError, DataError, RunError
@@ -277,7 +277,7 @@ def test_the_size_of_a_plain_png_is_had_without_its_pixels(monkeypatch: pytest.M
     plain, orientated = encoded(Image.new("RGB", (12, 20))), turned("PNG", 6)
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", None)
     assert image_size(plain) == (20, 12)
-    monkeypatch.setattr(picture_files, "MAX_PIXELS", 239)  # nor those of a picture too large to be read
+    monkeypatch.setattr(images, "MAX_PIXELS", 239)  # nor those of a picture too large to be read
     assert image_size(orientated) is None
     assert image_size(b"no image") is None
 

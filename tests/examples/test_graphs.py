@@ -206,7 +206,7 @@ def test_a_run_of_the_task(runs: Path) -> None:
 
 
 def test_edges_are_dropped_in_both_directions(example: dict[str, ModuleType]) -> None:
-    from robustkit.common.randomness import SampleRng
+    from robustkit.common.determinism import SampleRng
     from robustkit.evaluations.subject import Batch
 
     code = {name: module for name, module in sys.modules.items() if name == "communities"}

@@ -215,7 +215,7 @@ def test_low_precision_is_scored_in_float32(place: Path, tmp_path: Path) -> None
     from robustkit.evaluations.attacks.evaluate import parse_condition
     from robustkit.evaluations.subject import Batch, Settings
     from robustkit.protocol.card import load_card
-    from robustkit.tasks.classification.subject import ClassifierSubject
+    from robustkit.tasks.labelled.subject import ClassifierSubject
 
     card = load_card("standard")
     classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
@@ -364,7 +364,7 @@ def test_only_valid_classes_compete_and_any_valid_label_counts(place: Path) -> N
     from robustkit.evaluations.subject import Batch, Settings
     from robustkit.protocol.card import load_card
     from robustkit.protocol.condition import CLEAN
-    from robustkit.tasks.classification.subject import ClassifierSubject
+    from robustkit.tasks.labelled.subject import ClassifierSubject
 
     classifier = robustkit.load(place / "net.pth", arch=f"{place / 'net.py'}:build")
     card = load_card("standard")

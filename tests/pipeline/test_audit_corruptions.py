@@ -15,7 +15,7 @@ from small_audit import command, files
 
 import corruptions
 import robustkit
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.errors import DataError, ProtocolError, RunError
 from robustkit.evaluations.corruptions.plan import plan_corruptions

@@ -90,11 +90,11 @@ def test_what_was_measured_counts_most() -> None:
 
 def test_processes_share_what_is_left() -> None:
     now = [0.0]
-    estimate = Estimate([Job("a", "clean", "clean", "", 100, Cost(1))], processes=4, reserve=5.0, clock=lambda: now[0])
+    estimate = Estimate([Job("a", "clean", "clean", "", 100, Cost(1))], processes=4, clock=lambda: now[0])
     estimate.start("a", "clean")
     now[0] += 10
     estimate.advance(10)
-    assert estimate.left() == pytest.approx(15 + 5)
+    assert estimate.left() == pytest.approx(15)
 
 
 EXACT = "fgsm", "pgd(steps=3)", "pgd(steps=2,restarts=2)", "spsa(steps=2,directions=4)"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from manifests import whole
 from torch import Tensor, nn
@@ -17,11 +19,11 @@ from robustkit.data.layouts import Sample
 from robustkit.errors import BadImageError
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Settings
 from robustkit.models.identity import Classifier, ModelIdentity
-from robustkit.pipeline.pending import pending_units
-from robustkit.pipeline.units import run_units
+from robustkit.pipeline.plan import PlannedCheckpoint
+from robustkit.pipeline.units import Worker
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN, Condition
-from robustkit.runs.binding import Unit, provenance_of
+from robustkit.runs.binding import Unit
 from robustkit.runs.folder import RunFolder
 from robustkit.runs.manifest import digests_of_shards
 
@@ -100,16 +102,17 @@ def test_sequences_of_tokens_become_records(tmp_path: Path) -> None:
     )
     manifest = run.manifest
     card = load_card("quest-paper")  # whose space is the network's own
-    subject = TokenSubject(Classifier(Counts(), identity), card, Settings(batch_size=3), None)
-    work = pending_units(run, "counts", [CLEAN], 2)
-
-    def provenance(condition: str) -> dict[str, Any]:
-        return provenance_of(manifest, manifest.checkpoint("counts"), condition)
-
-    run_units(run, subject, Sentences(dataset), work, 4, provenance, Unwatched())
+    settings = Settings(batch_size=3)
+    subject = TokenSubject(Classifier(Counts(), identity), card, settings, None)
+    contender = PlannedCheckpoint(manifest.checkpoint("counts"), lambda settings: subject, Sentences(dataset))
+    request = SimpleNamespace(settings=settings)
+    plan = SimpleNamespace(run=run, request=request, conditions=[CLEAN], contenders=[contender], handed=())
+    Worker(plan, Unwatched(), str).compute("counts", [(0, ["clean"]), (1, ["clean"])])
     assert run.damaged("counts", ["clean"]) == [] and Unit.of(manifest, "counts", "clean").shards == tuple(shards)
     rows = run.table("counts", "clean").to_pylist()
     assert [row["prediction"] for row in rows] == [0, 1, 2, None, 1, 2, 0]
     assert [row["error"] for row in rows] == [None] * 3 + ["3: no sentence"] + [None] * 3
     assert [row["linf"] for row in rows] == [0, 0, 0, None, 0, 0, 0]
     assert run.lacking("counts", "clean") == 0
+    path = run.shard_path("counts", "clean", 1)
+    assert pq.read_schema(path).metadata[b"batch_size"] == b"3"  # of a network whose batches were halved before

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from robustkit.common.randomness import SampleRng, hash_values
+from robustkit.common.determinism import SampleRng, hash_values
 
 MASK = (1 << 64) - 1
 

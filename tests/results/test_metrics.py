@@ -15,7 +15,7 @@ from robustkit.common.intervals import bootstrap, calibration_error, calibration
 from robustkit.errors import RunError
 from robustkit.report.refresh import refresh
 from robustkit.results.summary import Run, summarise, write_summary
-from robustkit.runs.files import folder_name
+from robustkit.runs.folder import folder_name
 
 
 def test_an_infinite_loss_is_no_warning(tmp_path: Path) -> None:

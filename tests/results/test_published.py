@@ -63,7 +63,8 @@ def test_published_figures_by_hand(tmp_path: Path) -> None:
     back = compare(checkpoint_pairs([run], against="other"), paper)
     assert tables(back)[0].rows[0][-1] == "-0.83"
     other = run_of(tmp_path / "b", records)
-    assert compare(checkpoint_pairs([other]), paper).flags == ("published under quest-paper, here standard",)
+    (pair,) = compare(checkpoint_pairs([other]), paper).pairs
+    assert pair.flags == ("published under quest-paper, here standard",)
     assert not any(pair.flags for pair in compare(checkpoint_pairs([other]), None).pairs)
     alike = compare(checkpoint_pairs([run, other]), paper)
     assert tables(alike)[0].rows[0][-1] == "72.50" and tables(alike)[1].rows[1][-1] == "1.160"

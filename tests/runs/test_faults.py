@@ -69,7 +69,7 @@ def test_what_cannot_be_read_now_is_not_taken_for_damaged(
         raise OSError(116, "Stale file handle")
 
     records = sorted(run.path.rglob("records/**/*.parquet"))
-    monkeypatch.setattr("robustkit.runs.files.bytes_of", stale)  # of records; run.json is read as text
+    monkeypatch.setattr("robustkit.runs.folder.bytes_of", stale)  # of records; run.json is read as text
     with pytest.raises(RunError, match=r"cannot be read .*Stale file handle"):
         small_audit.audit(place, run.path, attacks="fgsm")
     assert sorted(run.path.rglob("records/**/*.parquet")) == records

@@ -17,7 +17,7 @@ from robustkit.errors import RunError
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge
 from robustkit.pipeline.manifest import versions
-from robustkit.runs import files as module
+from robustkit.runs import folder as module
 from robustkit.runs.folder import RunFolder
 from robustkit.runs.manifest import Manifest
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from robustkit.results.summary import Run
 from robustkit.runs.binding import PROVENANCE, parquet_bytes, provenance_metadata, provenance_of
-from robustkit.runs.files import folder_name
+from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import Manifest, digest_of_ids
 
 

@@ -12,7 +12,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from corruptions.base import Corruption, Draws
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 
 
 def photographs(batch: int, height: int, width: int, seed: int = 0) -> Tensor:

@@ -23,7 +23,7 @@ from robustkit.report.refresh import refresh
 from robustkit.results.summary import Run
 from robustkit.tasks import registry
 from robustkit.tasks.condition_table import ConditionTable
-from robustkit.tasks.labelled import measures, metrics
+from robustkit.tasks.labelled import metrics
 from robustkit.tasks.labelled.task import Labelled
 from robustkit.tasks.task import task_of
 
@@ -47,7 +47,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     _classification = metrics._classification
     monkeypatch.setattr(metrics, "_classification", with_toy)
-    monkeypatch.setattr(Labelled, "metrics", (*measures.METRICS, TOY))
+    monkeypatch.setattr(Labelled, "metrics", (*metrics.METRICS, TOY))
     registry._of_tasks.cache_clear()
     yield
     registry._of_tasks.cache_clear()

@@ -22,7 +22,7 @@ import robustkit
 from attacks import SEA, ThreatModel
 from robustkit.attention import set_attention
 from robustkit.cli.app import cli
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.data.layouts import Sample
 from robustkit.errors import (
     BadImageError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _OF_MAPS = (
     *("browse", "setup_check", "out", "batch_size", "shard_size", "workers", "device", "dtype", "compile", "seed"),
 )
 """The options that `cam` has from an audit."""
+_map_option = partial(option, section="Maps")
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -102,33 +104,22 @@ def demo(out: Path | None, device: str, full: bool, quiet: bool) -> None:
     "arguments", nargs=-1, required=True, metavar="CHECKPOINT... [IMAGE]...", shell_complete=known_checkpoints
 )
 @images_option("Folder, zip, or embedded:shapes; without it, IMAGEs are explained.", required=False)
-@option(
-    "--target",
-    "targets",
-    section="Maps",
+@_map_option(
+    *("--target", "targets"),
     multiple=True,
     help="Class to draw maps for, by name or number, or predicted; of a data set also label; may be repeated.",
 )
-@option(
-    "--cams",
-    section="Maps",
-    default="agcam,rollout,grad-cam",
-    help="Methods (robustkit list cams); controls come along.",
-)
+@_map_option("--cams", default="agcam,rollout,grad-cam", help="Methods (robustkit list cams); controls come along.")
 @option("--attacks", section="Attacks", default="none", help="Also attack, and draw these maps next to the clean ones.")
 @request_options(ClassificationRequest, "eps", "norm")
-@option("--gallery", section="Maps", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
-@option(
+@_map_option("--gallery", type=AT_LEAST_0, default=12, help="Samples to draw; 0 for none.")
+@_map_option(
     "--choose",
-    section="Maps",
     help="Which: disagreement, worst, best, random or class:NAME; default: disagreement; worst for one checkpoint.",
 )
-@option("--show", section="Maps", multiple=True, help="Id of a sample to draw; may be repeated.")
-@option(
-    "--save-maps",
-    section="Maps",
-    is_flag=True,
-    help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE.",
+@_map_option("--show", multiple=True, help="Id of a sample to draw; may be repeated.")
+@_map_option(
+    "--save-maps", is_flag=True, help="Keep the maps that are drawn: cams/maps.npz, or <stem>-cam.npz of an IMAGE."
 )
 @request_options(ClassificationRequest, *_OF_MAPS)
 @group([details_option, quiet_option, skip_bad_option, common])

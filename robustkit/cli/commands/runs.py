@@ -27,7 +27,7 @@ from ..options import (
     request_options,
     skip_bad_option,
 )
-from ..terminal import console, say_unfinished, show, usable
+from ..terminal import console, say_unfinished, show, usable, view_runs
 
 RUN = Place(file_okay=False)
 run_argument = click.argument("run", type=RUN)
@@ -209,7 +209,5 @@ def view(folder: Path, compared: int, serve: bool, port: int) -> None:
     robustkit view runs
     robustkit view runs --serve --port 8000
     """
-    from ..view import view_runs
-
     with usable(folder):
         view_runs(folder, compared, port if serve else None, console())

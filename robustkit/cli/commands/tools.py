@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ from ..options import (
 )
 from ..terminal import console
 
+_run_option, _model_option = partial(option, section="Run"), partial(option, section="Model")
 _SAMPLES = ("data", "limit", "ids")
 _SCENES = ("masks", "classes", "ignore")
+_FORMATS = click.Choice(["jpeg", "png"])
 MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "[red]FAIL[/red]"}
 
 
@@ -46,9 +49,9 @@ MARKS = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "FAIL": "
     is_flag=True,
     help="Show logits, norms and entropy of the attention on them, layer by layer.",
 )
-@option("--batch-size", section="Run", type=AT_LEAST_1, default=16, help="Samples in a batch.")
+@_run_option("--batch-size", type=AT_LEAST_1, default=16, help="Samples in a batch.")
 @request_options(ClassificationRequest, "device")
-@option("--seed", section="Run", type=int, default=0, help="Seed of --limit.")
+@_run_option("--seed", type=int, default=0, help="Seed of --limit.")
 @request_options(SegmentationRequest, *_SCENES)
 @request_options(ClassificationRequest, "model", *_SAMPLES)
 @common
@@ -85,41 +88,23 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 )
 @request_options(ClassificationRequest, "constants", "variant", "frost_dir")
 @click.option("--preset", hidden=True, expose_value=False, callback=constants_instead)
-@option(
-    "--format",
-    "image_format",
-    section="Output",
-    type=click.Choice(["jpeg", "png"]),
-    help="Files of --write; default: jpeg.",
-)
+@option("--format", "image_format", section="Output", type=_FORMATS, help="Files of --write; default: jpeg.")
 @option("--json", "json_file", section="Output", type=Place(writes=True), help="File for the figures of --drift.")
-@option(
-    "--img-size",
-    section="Model",
-    type=Whole(max=4096),
-    help="Side after the crop; default: 224, or 32 where the images are 32x32.",
+@_model_option(
+    "--img-size", type=Whole(max=4096), help="Side after the crop; default: 224, or 32 where the images are 32x32."
 )
-@option(
-    "--crop-pct",
-    section="Model",
-    type=float,
-    help="Size over resized size; default: 0.875, or 1 where the images are 32x32.",
+@_model_option(
+    "--crop-pct", type=float, help="Size over resized size; default: 0.875, or 1 where the images are 32x32."
 )
-@option(
+@_model_option(
     "--interpolation",
-    section="Model",
     default="bilinear",
     help="Resize: bilinear (the benchmark's), bicubic, nearest, lanczos, box, hamming.",
 )
-@option("--batch-size", section="Run", type=AT_LEAST_1, default=16, help="Images in a batch.")
-@option(
-    "--workers",
-    section="Run",
-    type=AT_LEAST_1,
-    help="Threads that decode and encode images; default: one for each core.",
-)
+@_run_option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
+@_run_option("--workers", type=AT_LEAST_1, help="Threads that decode and encode images; default: one for each core.")
 @request_options(ClassificationRequest, "device")
-@option("--seed", section="Run", type=int, default=0, help="Seed of every random draw.")
+@_run_option("--seed", type=int, default=0, help="Seed of every random draw.")
 @request_options(ClassificationRequest, *_SAMPLES)
 @common
 def corrupt(images: tuple[str, ...], **options: Any) -> None:

@@ -30,7 +30,6 @@ _TAKEN = (*EVERY_FAMILY.own, *ATTACK_NAMES)
 EVERY_ATTACK: Registry[type[attacks.Attack]] = Registry(
     "attacks", ATTACKS, subclass_of("attacks.attack:Attack"), _TAKEN, same_name=False
 )
-"""Of classifiers."""
 EVERY_DENSE_ATTACK: Registry[type[attacks.DenseAttack]] = Registry(
     "attacks", DENSE_ATTACKS, subclass_of("attacks.dense:DenseAttack"), _TAKEN, same_name=False
 )
@@ -83,17 +82,13 @@ TERMS = (
 
 
 UNDER, _KIND = "under", "corruption"
-_OF_IT = ("severity", "preset", "variant", "texture", "source")
-"""Parameters of the corruption, which are no attack's."""
+_OF_IT = ("severity", "preset", "variant", "texture", "source")  # parameters of the corruption, which are no attack's
 
 
 def parted(text: str, given: Mapping[str, str], own: Container[str]) -> tuple[dict[str, str], Condition | None]:
-    """Return the attack's own parameters, and the corruption that the others name; None where they name none.
+    """Return the attack's own parameters, whose names are `own`, and the corruption that the others name, if any.
 
-    text: of the whole condition. given: its parameters. own: the names of the attack's.
-
-    Raises:
-        ProtocolError: there is no such corruption or severity, or its images cannot be attacked.
+    Raises ProtocolError where there is no such corruption or severity, or its images cannot be attacked.
     """
     of_it = [f"{key}={given[key]}" for key in _OF_IT if key in given and key not in own]
     if UNDER not in given:
@@ -123,13 +118,13 @@ def starts_from(text: str) -> str:
 
 
 def attack_parts(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name of an attack and the parameters that its text names, without those of a corruption."""
+    """Return the name of an attack and its own parameters, as its text names them."""
     name, _, inside = text.partition(f",{UNDER}=")[0].partition("(")
     return name, dict(item.split("=", 1) for item in inside.rstrip(")").split(",") if "=" in item)
 
 
 def _parse(text: str, card: Card) -> Condition:
-    """Return the condition that a text names under a card, by `evaluate`, which loads torch."""
+    """Return the condition that a text names under a card; this loads torch."""
     condition: Condition = resolve_name(f"{__package__}.evaluate:parse_condition")(text, card)
     return condition
 
@@ -157,13 +152,10 @@ def beneath(text: str, manifest: Named) -> str:
 
 
 def text_under(name: str, card: Card) -> str:
-    """Return the text of the condition that the name of an attack means under a card. Raises ProtocolError."""
     return _parse(name, card).text
 
 
 class AttackWords(Vocabulary):
-    """Attacks, by their names in the registry."""
-
     name = "attacks"
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     telling = (UNDER, ON, "only")
@@ -178,14 +170,12 @@ class AttackWords(Vocabulary):
             return text
         claim, (name, given), space = manifest.claims.get(text), attack_parts(text), manifest.protocol.space
         called, version = _NAMES.get(name, name.upper()), given.get("version", "standard")
-        if (
-            place == "badge"
-        ):  # `PGD-20 1/255`, as people write it; with the norm unless linf, and the units unless pixels
+        if place == "badge":  # `PGD-20 1/255`, as people write it; with the norm unless linf, the units unless pixels
             claim = manifest.claims[text]
             budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
             # A text names what differs from the card's attack, apart from its radius and budget.
             modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
-            words = ["modified"] if modified else []
+            words = ["modified"] * bool(modified)
             words += [called + (f"-{budget}" if budget else ""), version if version != "standard" else ""]
             words += ["" if claim.norm == "linf" else claim.norm, amount(claim.eps, claim.norm, space)]
             words += ["normalised"] if space == "normalised" else []
@@ -205,9 +195,7 @@ class AttackWords(Vocabulary):
         return f"{called} ({rest})" if place == "sentence" else ", ".join(filter(None, (called, rest)))
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the strongest attack with results at each radius, on clean images and on those of each corruption; of
-        equally strong ones the last.
-        """
+        """Yield the strongest attack at each radius, clean and on each corruption; of equally strong ones the last."""
         radii: dict[str, list[str]] = {}
         for text in (text for text, name in values if name == metric):
             given = {**self.defaults, **pattern_of(text).given}
@@ -245,10 +233,10 @@ VOCABULARY = AttackWords()
 
 
 def supporting(text: str, conditions: Iterable[str]) -> str:
-    """Return which condition supports the figure of an attack on a part of the samples: the last of the run that is an
-    attack on all of them in the same norm, of the same radius and on the same images; else those images without one.
+    """Return what supports an attack on some samples: the last on all with its norm, radius and images, or those
+    images.
 
-    The rule looks at no figure: the shortest of several intervals would hold the truth less often than it says.
+    It looks at no figure: the shortest of several intervals would hold the truth less often than it says.
     """
 
     def kind(condition: str) -> tuple[str, str, str]:

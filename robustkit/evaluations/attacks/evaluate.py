@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ import attacks
 from attacks.pgd import STEP_SHARES
 from attacks.registry import FEATURE_ATTACKS
 
+from ...common.determinism import SampleRng
+from ...common.plugins import Plugin
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, format_number, parse_number
 from ...protocol.condition import (
@@ -44,10 +46,6 @@ from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_attacked
 from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
 from .peers import peer
 
-if TYPE_CHECKING:
-    from ...common.plugins import Plugin
-    from ...common.randomness import SampleRng
-
 _BUDGET = {"square": "queries", "autoattack": "version"}  # what the text always names, as eps; else the steps
 _PARTS = ("only", ON)
 _OF_CARD = {"labels", "bounds", "cut_images", "step_size_l2"}  # of a card's table, but no parameters
@@ -62,7 +60,6 @@ class Options(TypedDict):
 
 
 def attacks_of(card: Card) -> Mapping[str, type[Any]]:
-    """Return the attacks that a card can have, by name."""
     if card.task == "features":
         return FEATURE_ATTACKS
     return EVERY_DENSE_ATTACK if card.task == "segmentation" else EVERY_ATTACK
@@ -71,10 +68,9 @@ def attacks_of(card: Card) -> Mapping[str, type[Any]]:
 def parse_condition(
     text: str, card: Card, *, eps: Fraction | None = None, norm: str | None = None, engine: str | None = None
 ) -> Condition:
-    """Return the condition that `text` names under a card; `eps`, `norm` and `engine` count where the text has none.
+    """Return the condition that `text` names under a card; the options count where the text has none.
 
-    Raises:
-        ProtocolError: unknown attack or parameter, or a value of the wrong kind.
+    Raises ProtocolError for an unknown attack or parameter, or a value of the wrong kind.
     """
     name, arguments = split_condition(text)
     if name == "clean":
@@ -126,7 +122,7 @@ def parse_conditions(
 ) -> tuple[Condition, ...]:
     """Return the conditions of a comma-separated list, `clean` first, each once; several eps give one of each.
 
-    several: reads an item that stands for more than one condition, as `parse_condition` does; nothing of another item.
+    several: reads an item that stands for more than one condition; nothing of another item.
     """
     conditions = {CLEAN: None}
     for item in split_list(text):
@@ -148,31 +144,27 @@ def defaults_of(name: str, card: Card, norm: str | None = None) -> dict[str, Val
     stated = card.attacks.get(name, {})
     norm = norm or str(stated.get("norm", usual))
     share = 0.15 if card.task == "segmentation" else STEP_SHARES.get(norm, 0.15)
-    for field in fields(attack):
-        if field.init and field.name not in ("threat", "chunk"):
-            scaled = field.name == "step_size" and in_radius
-            defaults[field.name] = f"{share}*eps" if scaled else cast("Value", field.default)
-    for key, value in stated.items():
-        if key not in _OF_CARD:
-            defaults[key] = _value(name, key, str(value), defaults)
+    own = [field for field in fields(attack) if field.init and field.name not in ("threat", "chunk")]
+    defaults |= {field.name: cast("Value", field.default) for field in own}
+    if in_radius and "step_size" in defaults:
+        defaults["step_size"] = f"{share}*eps"
+    for key in (key for key in stated if key not in _OF_CARD):
+        defaults[key] = _value(name, key, str(stated[key]), defaults)
     if norm == "l2" and "step_size_l2" in stated:
         defaults["step_size"] = _value(name, "step_size", str(stated["step_size_l2"]), defaults)
     return defaults | {"engine": "robustkit", ON: 0}
 
 
 def _value(name: str, key: str, text: str, known: dict[str, Value]) -> Value:
-    """Return `text` as a value of the kind that parameter `key` takes."""
     if key == "step_size" and key in known:
         factor, times, _ = text.partition("*eps")
-        value = parse_number(
-            factor if times else text, f"{name}: {key}", f"a number, such as {key}={format_value(known[key])}"
-        )
+        expected = f"a number, such as {key}={format_value(known[key])}"
+        value = parse_number(factor if times else text, f"{name}: {key}", expected)
         return format_number(value) + times if times else float(value)
     return parse_value(name, key, text, known)
 
 
 def _norms(name: str, card: Card) -> tuple[str, ...]:
-    """Return the norms in which an attack measures."""
     return tuple(getattr(attacks_of(card)[name], "norms", ("linf", "l2")))
 
 
@@ -189,10 +181,8 @@ def _check_threat(name: str, resolved: dict[str, Any], card: Card) -> None:
     if eps < 0:
         raise ProtocolError(f"eps {format_number(eps)}: expected a radius of 0 or more")
     if norm == "linf" and card.space == "pixels" and eps > 1:
-        far = format_number(eps)
-        raise ProtocolError(
-            f"eps {far}: eps is in pixels of [0, 1], where 1 allows everything; did you mean {far}/255?"
-        )
+        far, said = format_number(eps), "eps is in pixels of [0, 1], where 1 allows everything"
+        raise ProtocolError(f"eps {far}: {said}; did you mean {far}/255?")
 
 
 def attacked_labels(condition: Condition, card: Card) -> str:
@@ -221,21 +211,16 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
         raise ProtocolError(f"condition {condition.text}: {fault}") from None
 
 
-EVIDENCE = Cost(70, 16)
-"""Passes of a sample for the evidence on an attack, before and after it, as counted on ViTs."""
-_IN_FULL = Cost(105, 42)
-"""The same for AutoAttack, whose evidence has a sweep of radii."""
+EVIDENCE = Cost(70, 16)  # passes of a sample for the evidence on an attack, before and after it, as counted on ViTs
+_IN_FULL = Cost(105, 42)  # the same for AutoAttack, whose evidence has a sweep of radii
 
 
 def evidence_cost(text: str) -> Cost:
-    """Return the passes of a sample for the evidence on an attack."""
     return _IN_FULL if text.startswith("autoattack(") else EVIDENCE
 
 
 def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:
-    """Return the passes of a sample that an attack makes, without that which scores its result; of another library's
-    attack those of ours. classes: of the model.
-    """
+    """Return the passes of a sample that an attack makes, without scoring; those of ours for another library's."""
     ours = {**dict(condition.parameters), "engine": "robustkit"}
     attack = build_attack(replace(condition, parameters=tuple(ours.items())), card)
     if attack is None or attack.threat.eps == 0:
@@ -313,12 +298,10 @@ def evaluate_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, 
 def _stage(rows: dict[str, list[Any]], result: attacks.StagedResult) -> dict[str, float]:
     """Add what the stages of an attack did to the rows; return the seconds of each.
 
-    The attack says what it broke: it asked in float32, and for a random model it averaged passes, which one more pass
-    cannot overrule unless it gives no number. A sample that it left standing, and that is wrong all the same, was wrong
-    from the start.
+    The attack asked in float32, or averaged passes of a random model, so one more pass overrules only with no number. A
+    sample that it left standing, and that is wrong all the same, was wrong from the start.
     """
-    random = result.stages[1:] == ("apgd-ce", "apgd-dlr")
-    broken_by = result.broken_by.tolist()
+    random, broken_by = result.stages[1:] == ("apgd-ce", "apgd-dlr"), result.broken_by.tolist()
     held = [right or (random and said >= 0) for right, said in zip(rows["correct"], rows["prediction"], strict=True)]
     rows["correct"] = [by < 0 and holds for by, holds in zip(broken_by, held, strict=True)]
     names = [result.stages[max(by, 0)] for by in broken_by]
@@ -329,19 +312,16 @@ def _stage(rows: dict[str, list[Any]], result: attacks.StagedResult) -> dict[str
 
 
 def plugins_under(condition: Condition) -> tuple[Plugin, ...]:
-    """Return the plug-ins that the condition needs on whose images another works."""
     under = condition.under
     return () if under is None else tuple(family_of(under.name).evaluator.plugins(under))
 
 
 class AttacksEvaluator(Evaluator):
-    """Images changed, within a ball around each, to mislead the model."""
-
     words: Vocabulary = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        plugged = EVERY_ATTACK.plugin(condition.name)
-        return (*(() if plugged is None else (plugged,)), *plugins_under(condition))
+        own = EVERY_ATTACK.plugin(condition.name)
+        return (*filter(None, [own]), *plugins_under(condition))
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         beneath = Cost(0) if condition.under is None else Cost(0, extra=0.2)

@@ -26,8 +26,7 @@ from .evaluate import build_attack
 from .examining import examine, examine_again, in_a_line
 from .gradient_masking import AFTERWARDS
 
-SAMPLES = 32
-"""The number of samples that the figures are measured on, spread evenly over the data set."""
+SAMPLES = 32  # the number of samples that the figures are measured on, spread evenly over the data set
 _STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
 _CLOSELY = 8  # samples in a pass of what is taken again
 _BATCH = 16  # with a graph in float32, next to an attack that may be in bfloat16
@@ -40,10 +39,7 @@ def needs_evidence(run: RunFolder, checkpoint: str, condition: Condition, card: 
 
 
 def wants_evidence(condition: Condition, card: Card) -> bool:
-    """Whether an attack's result claims something that evidence can speak of: those of our own engine.
-
-    It does not if eps is 0, nor if the card lets the attack leave its own ball.
-    """
+    """Whether evidence can speak of an attack's result: of our engine, with eps above 0, inside its own ball."""
     attack = build_attack(condition, card)
     if not isinstance(attack, Attack) or condition.engine != "robustkit":
         return False
@@ -51,8 +47,7 @@ def wants_evidence(condition: Condition, card: Card) -> bool:
 
 
 def bearing_evidence(conditions: Sequence[Condition], card: Card) -> list[Condition]:
-    """Return the attacks on which evidence is taken: each AutoAttack, and otherwise the strongest attack per norm and
-    eps, on clean images and on those of each corruption.
+    """Return the attacks with evidence: each AutoAttack, else the strongest per norm, eps and corruption.
 
     The figures are the model's, the same for all attacks of one radius; an AutoAttack of that radius already has them.
     """
@@ -126,7 +121,6 @@ def confirm_evidence(
 
 
 def _read(dataset: Dataset, preprocessing: Preprocessing) -> tuple[list[Tensor], list[Sample]]:
-    """Return the images and samples that the figures are measured on, of those that can be read."""
     samples, images = [], []
     every, count = dataset.samples, min(SAMPLES, len(dataset.samples))
     for place in range(count):

@@ -54,14 +54,13 @@ def examine(
 ) -> dict[str, Any]:
     """Measure a model's gradients and answers at some images, as figures of JSON types; about 32 images say enough.
 
-    model: (B, ...) images to (B, K) logits, in float32: a coarser dtype rounds as a defence would, and looks like one.
-    images: (B, ...) inside the bounds of `threat`, B > 0. labels: (B,) int64. threat: the attack's norm and eps > 0.
-    rng: passed to the attacks, and used for single points. batch_size: most images in a pass. attack: shortened and
-    watched; None: no attack. brief: without the sweep of radii and long PGD, which cost most.
-        surrogates: the same model with other gradients, by name; None: there are none.
+    model: (B, ...) images to (B, K) logits in float32, since a coarser dtype rounds as a defence would. images: (B,
+    ...) inside the bounds of `threat`, B > 0. labels: (B,) int64. threat: the attack's norm and eps > 0. rng: for the
+    attacks and single points. batch_size: most images in a pass. attack: shortened and watched, if any. brief: without
+    the sweep of radii and long PGD, which cost most. surrogates: the same model with other gradients, by name.
 
-    random_difference: largest difference of three passes relative to a row's length; random_predictions: samples
-        whose prediction changes. low, high, sum_error: range of the outputs, and distance of their sums from 1.
+    random_difference: largest of three passes relative to a row's length; random_predictions: samples that change.
+    low, high, sum_error: range of the outputs, and distance of their sums from 1.
     has_gradient: 1 if outputs lead back to the images; otherwise the figures about gradients are None.
     zero_margin, zero_ce, bad_margin, bad_ce: samples whose whole gradient is zero, or some of it not finite. Of the
         margin, not DLR, which is rightly flat where a wrong prediction ranks the label third.
@@ -70,23 +69,21 @@ def examine(
         of PGD. accuracy: share that short PGD leaves standing at `radii`. All of these of the `right` among the
         `samples`; None where there are none.
     half: the half precision in which the model computes, whose slopes are taken of the same operations in float32; "".
-    aside: of slopes in random directions, the largest median error over `aside_at`, relative to the slopes: at some
-        right images, inside the ball, at its edge, and where `attack` went, of its own loss and others;
-        aside_off: the largest share of samples where the error is above a half; aside_samples: of that place.
+    aside: of slopes in random directions, the largest median relative error over `aside_at`: right images, inside the
+        ball, at its edge, and where `attack` went, of its own loss and others; aside_off: the largest share of samples
+        where the error is above a half; aside_samples: of that place.
     fell: of each sample 1 if it was right and fell to the PGD that took these figures, 0 if it stands, -1 if it was
         wrong. rise_before: as `rise`, of the few samples of which `examine_again` takes it once more.
-    noise, graph, batch, thread, again, attacked: largest difference of two answers relative to their size: asked twice,
-        with a graph, in other batches, from another thread, at the end of all, and by `attack`. infinite: share of all
-        answers with a logit that is not finite. jump: median change by a twentieth of a grey level. path: median jump
-        on the way beyond the end of PGD and on to another image.
-    saved_same: of `saved_samples` ends of PGD, those as right or wrong once saved in 8 bits as they were; saved_lost:
-        those wrong before and right once saved; hidden: those right before, and right nearly where they are saved, but
-        wrong once saved, by a leap of the margin. rise, rise_shifted: median rise of the margin by five steps of PGD
-        at the images, and at the images shifted by some pixels.
+    noise, graph, batch, thread, again, attacked: largest relative difference of two answers: asked twice, with a graph,
+        in other batches, from another thread, at the end, and by `attack`. infinite: share of answers not finite.
+    jump: median change by a twentieth of a grey level. path: median jump beyond the end of PGD and to another image.
+    saved_same, saved_lost: of `saved_samples` ends of PGD, those as right or wrong once saved in 8 bits, and those
+        right only once saved; hidden: those right before and nearly where they are saved, but wrong once saved, by a
+        leap of the margin. rise, rise_shifted: median rise of the margin by five steps of PGD, at the images and at
+        shifted ones.
     stand_plain, stand_surrogates: right samples that stand under PGD, and then with the gradients of the surrogates;
         only_surrogates, only_restarts: those that fall to surrogates, or to restarts, alone.
-    unasked, unmeasured: why a probe does not apply, or failed, by the name of its check.
-    forwards, backwards: passes, mean over the samples.
+    unasked, unmeasured: why a check does not apply, or failed, by name. forwards, backwards: mean passes of a sample.
 
     Raises ValueError for no images, eps 0, batch_size 0, fewer than two classes, and as attacks do for odd arguments.
     """
@@ -132,10 +129,9 @@ def in_a_line(fault: Exception) -> str:
 def examine_again(
     model: Model, images: Tensor, labels: Tensor, threat: ThreatModel, *, rng: Rng, batch_size: int
 ) -> dict[str, Any]:
-    """Take a few figures of `examine` once more, at the same images, after the attack: a model may change meanwhile.
+    """Take a few figures of `examine` once more after the attack, at the same images: a model may change meanwhile.
 
-    rise_after: the median rise of the margin by five steps of PGD, to be compared with `rise_before`. aside_after: as
-    `aside`; 0 where it cannot be read.
+    rise_after: to be compared with `rise_before`. aside_after: as `aside`; 0 where it cannot be read.
     """
     with frozen(model), float32():
         images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
@@ -151,13 +147,11 @@ def examine_again(
         examiner.losses = _LOSSES[:1]  # PGD asks the other
         errors = examiner.aside(images, labels, ends, rng)
     rise = margin(after, labels) - margin(logits[rows], labels)
-    return probes.round_figures(
-        {"rise_after": float(rise.median()), "aside_after": _worst_aside(errors)["aside"] or 0.0}
-    )
+    aside = _worst_aside(errors)["aside"] or 0.0
+    return probes.round_figures({"rise_after": float(rise.median()), "aside_after": aside})
 
 
 def _worst_aside(columns: Columns) -> dict[str, Any]:
-    """Return the worst of the errors in random directions, over places and losses."""
     named = {name: column[column.isfinite()] for name, column in columns.items() if name.startswith(_ASIDE)}
     every = [(int((each > _AGREES).sum()), float(each.median()), name) for name, each in named.items() if len(each)]
     if not every:
@@ -185,7 +179,7 @@ class _Examiner:
             self.unasked["attention"] = "the model has no attention that is understood"
         self.unmeasured: dict[str, str] = {}
         self.loss_steps = _BRIEF_STEPS if brief else _LOSS_STEPS
-        threat = self.threat
+        threat = asker.threat
         low, high = threat.bounds or (float(images.min()), float(images.max()))
         # Half the range of pixels; in l2, a quarter of it for each value.
         widest = (high - low) * (0.5 if threat.norm == "linf" else 0.25 * math.sqrt(images[0].numel()))
@@ -301,20 +295,15 @@ class _Examiner:
             why = "outputs do not lead back to the input" if len(rows) else "no prediction is right"
             self.unasked |= dict.fromkeys(_OF_ENDS, why)
         else:
-            few = rows[:_CLOSELY]
+            few, others = rows[:_CLOSELY], _others(images, labels)[rows[:_CLOSELY]]
             if attack is None:
                 self.unasked["under attack"] = "no attack was given"
             else:
-                answers = partial(
-                    probes.under_attack, asker, attack, images[few], labels[few], rng.take(few), self.noise
-                )
+                watched = partial(probes.under_attack, asker, attack, images[few], labels[few], rng.take(few))
                 names = ("attacked", f"{_ASIDE}attack own")
-                checks.append(("under attack", lambda: dict(zip(names, answers(), strict=True))))
+                checks.append(("under attack", lambda: dict(zip(names, watched(self.noise), strict=True))))
             checks += [
-                (
-                    "path",
-                    lambda: {"path": probes.largest_jump(asker, images[few], moved[few], _others(images, labels)[few])},
-                ),
+                ("path", lambda: {"path": probes.largest_jump(asker, images[few], moved[few], others)}),
                 ("survives saving", lambda: self._saved(*(x[rows] for x in (images, moved, labels, clean, after)))),
                 ("known images", lambda: self._shifted(images[rows], rng.take(rows))),
             ]
@@ -383,9 +372,7 @@ class _Examiner:
         return near[near.isfinite()], ratios[2][ratios[2].isfinite()]
 
     def _sweep(self, images: Tensor, labels: Tensor, rng: Rng) -> Tensor:
-        """Return (B, 1 + R) whether a sample stands at radius 0 and the others: what fell in a smaller ball falls in
-        all larger ones.
-        """
+        """Return (B, 1 + R) whether a sample stands at radius 0 and the others: what fell stays fallen further out."""
         standing = (labels >= 0)[:, None].repeat(1, 1 + len(self.radii))
         for column, eps in enumerate(self.radii, start=1):
             rows = standing[:, column].nonzero().flatten()

@@ -31,8 +31,7 @@ FAMILIAR = 4.0  # times the rise of the margin at the images that shifted ones m
 LITTLE = 0.01  # of the margin: where PGD does less than that everywhere, no image is known better than others
 HIDES = 0.05  # chance of as many samples more, by gradients led around attention than by restarts, if both do alike
 BLACK_BOX = 0.002  # share of the samples that Square may break after gradient attacks: as in AutoAttack's own check
-AFTERWARDS = "afterwards"
-"""The check that can be made only after the attack."""
+AFTERWARDS = "afterwards"  # the check that can be made only after the attack
 AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")
 """Figures of attention, as `hidden` takes them."""
 
@@ -48,7 +47,7 @@ class Doubt:
 
 
 _Verdict = tuple[str, bool, str]  # the figure in words; whether it is bad; "what that means; what to run instead"
-_KNOWS = "the model knows who asks"
+_KNOWS, _ITS_IMAGES = "the model knows who asks", "the model knows these very images, or the grid of 8 bits"
 _AGAIN = "the same command again"
 _READ = "read its code, and attack the network inside without what is around it"
 _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a surrogate model (BPDA, transfer)"
@@ -57,11 +56,10 @@ _SURROGATE = "try loss margin or dlr, Square or SPSA with more queries, or a sur
 def findings(
     figures: Mapping[str, Any], stages: Mapping[str, int] | None = None, n: int | None = None, *, averaged: bool = False
 ) -> list[Doubt]:
-    """Return one finding for each check, always all of them and in the same order.
+    """Return one finding for each check, always all of them and in the same order; missing figures are "not measured".
 
-    figures: what `examine` returned; a check whose figures are missing or None is "not measured".
-    stages: samples still standing after each stage of AutoAttack, in order. n: samples; None: as the first stage says.
-    averaged: the attack averaged passes (EOT), as random outputs ask for.
+    figures: of `examine`. stages: samples standing after each stage of AutoAttack. n: samples; None: as the first stage
+    says. averaged: the attack averaged passes (EOT), as random outputs ask for.
     """
     samples = n if n is not None else next(iter((stages or {}).values()), None)
     available = {**figures, "averaged": averaged, "stages": stages, "n": samples}
@@ -96,9 +94,7 @@ NO_EVIDENCE = Doubt("evidence", "not there", "evidence is missing: the same audi
 
 
 def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:
-    """Return why a figure that a check needs could not be measured; empty where another finding says so, or the check
-    does not apply.
-    """
+    """Return why a figure that a check needs could not be measured; empty where another says so or none applies."""
     if "stages" in names or AROUND[0] in names or available.get("failed") or available.get("has_gradient") == 0:
         return ""
     for name in names:
@@ -195,8 +191,7 @@ def _accuracy(radii: list[float], accuracy: list[float], norm: str, right: int) 
 
 def _bent(share: float, loss: list[float]) -> _Verdict:
     figure = f"over a tenth of eps, outputs change {share:.3g} times as much as predicted"
-    # Where PGD wins, a large eps may just be far to go.
-    bad = share < BENT and loss[-1] < 0
+    bad = share < BENT and loss[-1] < 0  # where PGD wins, a large eps may just be far to go
     return figure, bad, f"gradients follow ripples that lead nowhere, and PGD fails; {_SURROGATE}"
 
 
@@ -206,10 +201,7 @@ def _finite(share: float) -> _Verdict:
 
 
 def _beyond_noise(figure: str, most: float, advice: str) -> Callable[[float, float], _Verdict]:
-    """Return a judge of how far answers are apart, next to how far they are when asked twice alike.
-
-    figure: with a place for each. most: by how much they may differ anyhow.
-    """
+    """Judge how far answers are apart, at most `most`, next to how far they are when asked twice alike."""
 
     def judge(apart: float, noise: float) -> _Verdict:
         return figure.format(apart, noise), apart > max(most, NOISE * noise), f"{advice}; {_READ}"
@@ -218,10 +210,8 @@ def _beyond_noise(figure: str, most: float, advice: str) -> Callable[[float, flo
 
 
 def _alike(how: str, advice: str) -> Callable[[float, float], _Verdict]:
-    """Return a judge of answers that were asked for in another way."""
-    return _beyond_noise(
-        f"answers {how} differ by {{:.2g}} of their size, asked twice alike by {{:.2g}}", ALIKE, advice
-    )
+    figure = f"answers {how} differ by {{:.2g}} of their size, asked twice alike by {{:.2g}}"
+    return _beyond_noise(figure, ALIKE, advice)
 
 
 _CONTINUITY = "a twentieth of a grey level changes the answer by {:.2g} of its size, noise by {:.2g}"
@@ -285,11 +275,7 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("called again", ("again", "noise"), _alike("at the end", "the model changes as it is asked")),
     ("caller", ("thread", "noise"), _alike("from another thread", _KNOWS)),
     ("under attack", ("attacked", "noise"), _alike("to a short attack and outside of it", _KNOWS)),
-    (
-        "continuity",
-        ("jump", "noise"),
-        _beyond_noise(_CONTINUITY, JUMP, "the model knows these very images, or the grid of 8 bits"),
-    ),
+    ("continuity", ("jump", "noise"), _beyond_noise(_CONTINUITY, JUMP, _ITS_IMAGES)),
     ("path", ("path", "noise"), _beyond_noise(_TEARS, TEAR, "around known images the model answers by another rule")),
     ("survives saving", ("saved_samples", "saved_same", "saved_lost", "hidden"), _saving),
     ("known images", ("rise", "rise_shifted", "loss"), _known_images),

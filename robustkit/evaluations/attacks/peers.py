@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from attacks import Attack, AttackResult, Rng, StagedResult
+from attacks import Attack, AttackResult, Rng, StagedResult, ThreatModel
 from attacks.attack import Tally, Tell
 from attacks.model_access import Oracle, is_missed
+from attacks.pgd import STEP_SHARES
 from attacks.registry import ATTACKS
 from attacks.threat import round_towards
 
@@ -30,28 +31,12 @@ from ...common.determinism import seeded
 from ...errors import ProtocolError, unknown
 from .condition import ENGINES
 
-if TYPE_CHECKING:
-    from attacks import ThreatModel
-
 Perturb = Callable[[Tensor, Tensor], Tensor]
 
-_MEMBERS = {
-    "pyautoattack": {
-        "apgd": "pyautoattack.autopgd_base.APGDAttack",
-        "apgd-t": "pyautoattack.autopgd_base.APGDAttack_targeted",
-        "fab": "pyautoattack.fab_pt.FABAttack_PT",
-        "square": "pyautoattack.square.SquareAttack",
-    },
-    "torchattacks": {
-        "fgsm": "torchattacks.FGSM",
-        "pgd": "torchattacks.PGD",
-        "pgd-l2": "torchattacks.PGDL2",
-        "apgd": "torchattacks.APGD",
-        "apgd-t": "torchattacks.APGDT",
-        "fab": "torchattacks.FAB",
-        "square": "torchattacks.Square",
-    },
-}
+_MEMBERS = {"pyautoattack": {"apgd": "autopgd_base.APGDAttack", "apgd-t": "autopgd_base.APGDAttack_targeted"}}
+_MEMBERS["pyautoattack"] |= {"fab": "fab_pt.FABAttack_PT", "square": "square.SquareAttack"}
+_MEMBERS["torchattacks"] = {"fgsm": "FGSM", "pgd": "PGD", "pgd-l2": "PGDL2", "apgd": "APGD", "apgd-t": "APGDT"}
+_MEMBERS["torchattacks"] |= {"fab": "FAB", "square": "Square"}
 _RENAMED = {"restarts": "n_restarts", "eot": "eot_iter", "queries": "n_queries", "rescale_schedule": "resc_schedule"}
 
 
@@ -67,12 +52,10 @@ def make_perturb(
     engine: str, stage: PeerStage, model: nn.Module, threat: ThreatModel, seed: int, classes: int
 ) -> Perturb:
     """Make the peer's own attack: images (n, C, H, W) float32 in [0, 1] and labels (n,) to points."""
-    from attacks.pgd import STEP_SHARES
-
     given, eps = stage.parameters, threat.eps
     targeted = given.get("loss") == "dlr-targeted"
     kind = f"{stage.attack}{'-t' * targeted}{'-l2' * (stage.attack == 'pgd' and threat.norm == 'l2')}"
-    member = resolve_name(_MEMBERS[engine][kind])
+    member = resolve_name(f"{engine}.{_MEMBERS[engine][kind]}")
     attack: Perturb
     if stage.attack in ("fgsm", "pgd"):
         size = STEP_SHARES[threat.norm] * eps if given.get("step_size") is None else given["step_size"]
@@ -100,14 +83,9 @@ _SUPPORTED = {
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    """Return the parameters of RobustKit's attack.
-
-    early_stop and relinearise say how its APGD, FAB and Square spend their passes. The peers have one way: APGD and FAB
-    finish each run, Square stops, FAB asks for a gradient wherever it stands. What counts as broken is the same.
-    """
-    return {
-        part.name: part.default for part in fields(ATTACKS[name]) if part.init and part.name not in ("threat", "chunk")
-    }
+    """Return the parameters of RobustKit's attack. early_stop and relinearise only spend passes: peers have one way."""
+    own = (part for part in fields(ATTACKS[name]) if part.init and part.name not in ("threat", "chunk"))
+    return {part.name: part.default for part in own}
 
 
 _TARGETED: tuple[str, dict[str, Any]] = ("apgd", {"loss": "dlr-targeted"})
@@ -134,13 +112,10 @@ _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, Any]) -> PeerAttack:
-    """Return the attack `name` of RobustKit as the library `engine` makes it.
+    """Return the attack `name` of RobustKit as the library `engine` makes it; a missing parameter has its default.
 
-    parameters: RobustKit's own, resolved; a missing one has the default of its attack.
-
-    Raises:
-        ProtocolError: an engine without this attack, an unknown parameter, a value, norm or bounds that it cannot do
-            with the same meaning, or a library that is not installed.
+    Raises ProtocolError for an attack, parameter, value, norm or bounds that it cannot do with the same meaning, and
+    for a library that is not installed.
     """
     ours = "use --engine robustkit"
     if engine == "robustkit":
@@ -164,8 +139,7 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
         raise ProtocolError(f"engine {engine} attacks images in [0, 1] and cuts to that; {bounds}; {ours}")
     stages = _stages(name, resolved)
     for stage in stages:
-        reason = _gap(stage) if engine == "torchattacks" and threat.norm == "l2" else None
-        if reason:
+        if engine == "torchattacks" and threat.norm == "l2" and (reason := _gap(stage)):
             what = name if stage.name == name else f"{stage.name} of {name}"
             raise ProtocolError(f"engine torchattacks, {what} under l2: {reason}")
     if importlib.util.find_spec(engine) is None:
@@ -175,7 +149,6 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
 
 
 def _stages(name: str, resolved: dict[str, Any]) -> tuple[PeerStage, ...]:
-    """Return the stages of AutoAttack; any other attack is its own."""
     if name != "autoattack":
         return (PeerStage(name, name, resolved),)
     stages = []
@@ -223,7 +196,6 @@ class PeerAttack(Attack):
     queues: ClassVar[bool] = True
 
     def _check(self, images: Tensor, labels: Tensor | None, batch_size: int | None) -> None:
-        """Raise ValueError for images or labels that the peer cannot take, too."""
         if labels is not None and labels.ndim > 1:
             raise ValueError(f"{self.engine} leads away from one label; for several valid ones use --engine robustkit")
         super()._check(images, labels, batch_size)
@@ -278,7 +250,6 @@ class _PeerTally(Tally):
         self.seconds[0] = time.perf_counter() - begin
 
     def enter(self, position: int, stage: PeerStage, seed: int) -> None:
-        """Hand the samples of a stage to the peer, batch by batch."""
         begin = time.perf_counter()
         if self._too_few(stage):
             return
@@ -314,7 +285,6 @@ class _PeerTally(Tally):
         return self.classes < least
 
     def _fell(self, position: int, part: Tensor, points: Tensor, wrong: Tensor) -> None:
-        """Note which samples of `part` stage `position` broke."""
         if self.staged:
             wrong, asked = self.oracle.confirm(points, self.labels[part], wrong)
             self.stage_forwards[position, part] += asked.long()
@@ -336,8 +306,7 @@ class _PeerTally(Tally):
 class _Counter(nn.Module):
     """The model as a peer sees it: float32 logits, contiguous gradients, and a count of every row that passes.
 
-    It has no parts that a peer could switch into another mode. Its one empty parameter shows the device: torchattacks
-    looks there.
+    It has no modes that a peer could switch. Its empty parameter shows torchattacks the device.
     """
 
     def __init__(self, oracle: Oracle, device: torch.device) -> None:

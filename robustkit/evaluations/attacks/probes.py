@@ -70,7 +70,6 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _wide(value: Any) -> Any:
-    """Return float32 in place of float16 and bfloat16, and such tensors in float32."""
     if isinstance(value, Tensor):
         return value.float() if value.dtype in _HALVES else value
     return torch.float32 if isinstance(value, torch.dtype) and value in _HALVES else value
@@ -94,10 +93,7 @@ class _WideFunctions(TorchFunctionMode):
 
 
 class Asker:
-    """A frozen model that is asked in many ways; counts its passes and the answers that are not finite, in samples.
-
-    half: the dtype of half precision that the model computes in; None: it does not.
-    """
+    """A frozen model that is asked in many ways; counts passes and answers that are not finite. half: its low dtype."""
 
     def __init__(
         self, model: Model, dtype: torch.dtype, labels: Tensor | None, threat: ThreatModel, batch_size: int
@@ -108,7 +104,6 @@ class Asker:
         self.half: torch.dtype | None = None
 
     def look(self, points: Tensor) -> None:
-        """Find out whether the model computes in half precision."""
         with _Seen() as watch, torch.no_grad():
             self.logits(points)
         self.half = next(iter(watch.halves), None)
@@ -132,9 +127,7 @@ class Asker:
         return logits
 
     def pgd(self, images: Tensor, labels: Tensor, rng: Rng, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the end (B, ...) of PGD on the margin, its logits (B, K), and whether (B,) a point on the way was
-        wrong.
-        """
+        """Return the end (B, ...) of PGD on the margin, its logits (B, K), and whether (B,) any point was wrong."""
         offset = _OFFSET * min(1.0, self.threat.eps / options["threat"].eps)
         attack = _Offset(loss="margin", offset=offset, **options)
         result = attack.run(self.logits, images, labels, rng=rng)
@@ -142,7 +135,6 @@ class Asker:
         return result.adversarials, self.logits(result.adversarials).detach(), result.broken_at >= 0
 
     def cut(self, points: Tensor) -> Tensor:
-        """Return the points inside the bounds."""
         return points.clamp(*(self.threat.bounds or (-math.inf, math.inf)))
 
     def plain(self, points: Tensor, size: int | None = None) -> Tensor:
@@ -181,9 +173,7 @@ def answer_difference(logits: Tensor, like: Tensor) -> Tensor:
 
 
 def with_a_graph(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
-    """Return the largest `answer_difference` (B,) from `first`, answers in inference mode: gradients off, on, and to
-    the points.
-    """
+    """Return the largest difference (B,) from `first`, without gradients, with them off, on, and to the points."""
 
     def ask(leaf: bool) -> Tensor:
         parts = torch.split(points, asker.batch_size)
@@ -207,9 +197,7 @@ def in_other_batches(asker: Asker, points: Tensor, first: Tensor) -> Tensor:
 def under_attack(
     asker: Asker, attack: Attack, images: Tensor, labels: Tensor, rng: Rng, noise: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest difference (1,) between what a shortened attack is answered and the answer from elsewhere; and
-    the errors (n,) of the slopes that it followed, in random directions, as of `slope_error`.
-    """
+    """Return the largest difference (1,) of a short attack's answers from those elsewhere; its `slope_error` (n,)."""
     worst, calls = images.new_zeros(1), list[dict[str, Tensor]]()
     fields = {field.name for field in dataclasses.fields(attack) if field.init}
     budget = {name: min(most, getattr(attack, name)) for name, most in _SHORT.items() if name in fields}
@@ -239,12 +227,10 @@ def under_attack(
 def slope_error(
     asker: Asker, points: Tensor, logits: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], rng: Rng, noise: float = 0.0
 ) -> list[Tensor]:
-    """Return how far slopes in random directions are from what gradients say about them, relative to the slopes: (B,)
-    for each pair; NaN where rounding or `noise`, relative to the logits, drowns them.
-
-    A gradient that was cut, averaged or turned may be right along itself: there its own direction is all that counts.
-
-    pairs: the gradient of some loss in the logits (B, K) at the points (B, ...), and in the points.
+    """Return how far slopes in random directions are from the gradients', relative to the slopes: (B,) for each pair;
+    NaN where rounding or `noise`, relative to the logits, drowns them. A gradient that was cut, averaged or turned may
+    be right along itself. pairs: the gradient of some loss in the logits (B, K) at the points (B, ...), and in the
+    points.
     """
     eps = asker.threat.eps if asker.threat.norm == "linf" else asker.threat.eps / math.sqrt(points[0].numel())
     unit = max(eps, GREY) if asker.threat.bounds == (0.0, 1.0) else eps
@@ -282,7 +268,7 @@ def answer_jumps(asker: Asker, images: Tensor, logits: Tensor, rng: Rng) -> Tens
 def largest_jump(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> Tensor:
     """Return the largest jump (B,) on the way from the images through `ends`, as far again, and on to `others`.
 
-    It halves the part of a leg whose answers lie furthest apart, again and again: a continuous change vanishes.
+    It halves the part of a leg whose answers lie furthest apart: a continuous change vanishes.
     """
     beyond = asker.cut(2 * ends - images)
     starts, stops = torch.cat([images, beyond]), torch.cat([beyond, others])
@@ -304,16 +290,12 @@ def largest_jump(asker: Asker, images: Tensor, ends: Tensor, others: Tensor) -> 
 
 
 def _length(logits: Tensor, other: Tensor, scale: Tensor) -> Tensor:
-    """Return the same as `answer_difference`, relative to the size of a third answer."""
+    """As `answer_difference`, relative to the size of a third answer."""
     return answer_difference(scale + logits.nan_to_num() - other.nan_to_num(), scale)
 
 
 def round_to_8_bits(points: Tensor, images: Tensor, threat: ThreatModel) -> Tensor:
-    """Return `points` (B, ...) as an 8-bit file holds them: for l-inf the nearest such image inside the ball around
-    `images`.
-
-    For l2 the nearest one, which may lie a little outside.
-    """
+    """Return `points` (B, ...) as an 8-bit file holds them: the nearest; for l-inf inside the ball around `images`."""
     levels = (points / GREY).round()
     if threat.norm == "linf":
         low, high = ((images + sign * threat.eps) / GREY for sign in (-1, 1))
@@ -336,9 +318,7 @@ def why_not_saved(threat: ThreatModel, values: int) -> str:
 
 
 def gain_when_shifted(asker: Asker, images: Tensor, rng: Rng, steps: int) -> Tensor:
-    """Return what short PGD adds to the margin (B,) of the images shifted by a few pixels, which nobody has seen
-    before. What a shift leaves open is mirrored: round the edge, all pixels would still be those of the image.
-    """
+    """Return what short PGD adds to the margin (B,) of images shifted, with mirrored edges, which nobody has seen."""
     side = max(1, images.shape[-1] // 16)
     draws = rng.uniform((2,), "evidence/shift").cpu()
     ways = (2 * side * draws).floor().long() - side
@@ -363,14 +343,11 @@ _MEANS = ("loss", "accuracy")
 
 
 def reduce_columns(columns: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return one figure for each name; None where there is no column, or an empty one."""
     return {name: _reduce(name, columns.get(name)) for name in (*_EXTREMES, *_COUNTS, *_MEDIANS, *_MEANS)}
 
 
 def round_figures(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return figures in six significant digits; differences of answers in two, and as 0 where they are as small as
-    float32's rounding, which differs at each call, wherever the numbers lie in memory.
-    """
+    """Return figures in six significant digits, differences of answers in two, 0 where as small as rounding."""
     apart = {name: figures[name] for name in _APART if figures.get(name) is not None}
     coarse = {name: 0.0 if value < _ROUNDING else float(f"{value:.2g}") for name, value in apart.items()}
     return {name: _rounded(coarse.get(name, value)) for name, value in figures.items()}
@@ -387,7 +364,6 @@ def _reduce(name: str, column: Tensor | None) -> Any:
 
 
 def _rounded(value: Any) -> Any:
-    """Round to six significant digits; None for what JSON cannot hold."""
     if isinstance(value, list):
         return [_rounded(entry) for entry in value]
     if not isinstance(value, float):
@@ -402,11 +378,9 @@ _RESTARTS = 5
 def hidden_by_attention(
     asker: Asker, surrogates: Mapping[str, Model], images: Tensor, labels: Tensor, rng: Rng
 ) -> Columns:
-    """Return for right samples (B, ...) whether each of `AROUND` holds, (B,).
-
-    A sample stands under plain PGD; under PGD by the gradients of each surrogate, too, from the same start; falls to
-    these and not to as many more restarts of plain PGD; or the other way round. Restarts are made only where surrogates
-    break so many that it could be more than chance.
+    """Return for right samples (B, ...) whether each of `AROUND` holds, (B,): it stands under plain PGD; under that of
+    the surrogates' gradients, too; falls to these and not to as many restarts; or the other way round. Restarts are
+    made only where surrogates break so many that it could be more than chance.
     """
     whole = torch.ones(len(labels), dtype=torch.bool, device=labels.device)
 
@@ -415,9 +389,8 @@ def hidden_by_attention(
         rows, left = standing.nonzero().flatten(), standing.clone()
         for part in torch.split(rows, asker.batch_size) if len(rows) else ():
             attack = PGD(asker.threat, _STEPS, _SHARE * asker.threat.eps, restarts=restarts, early_stop=True, loss="ce")
-            result = attack.run(
-                lambda points: asker.count(model(points)), images[part], labels[part], rng=rng.take(part)
-            )
+            own = images[part], labels[part]
+            result = attack.run(lambda points: asker.count(model(points)), *own, rng=rng.take(part))
             asker.backwards += int(result.backwards.sum())
             left[part] = asker.logits(result.adversarials).argmax(dim=1) == labels[part]
         return left

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,17 +60,13 @@ class Strengths:
         self._starts = {starts_from(text) for text in self.manifest.claims} | {CLEAN.text}
 
     def take(self, condition: str, read: pa.Table) -> None:
-        """Take the readable rows under a condition, which are otherwise read again."""
         if "distance" in read.column_names:
             self._tables[condition] = read.select(["sample_id", "distance"])
         elif condition in self._starts or condition in self.manifest.claims:
             self._tables[condition] = read.select(["sample_id", "correct", self.manifest.norm(condition)])
 
     def optimality(self, condition: str) -> Iterator[Estimate]:
-        """Yield the optimality of an attack that looks for the smallest change; nothing where there is none.
-
-        n: the samples that are right when clean. The interval is of resampled samples, up to the same radius.
-        """
+        """Yield the optimality of an attack for the smallest change, over n samples right when clean; else nothing."""
         sizes = self._sizes(distance_norm(condition), starts_from(condition))
         if condition not in sizes or len(sizes) < 2:
             return
@@ -81,20 +78,12 @@ class Strengths:
             return
         value, n = float(gains.sum() / best.sum()), len(best)
 
-        def resampled(counts: Floats) -> Floats:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                share: Floats = np.divide(counts @ gains, counts @ best)
-            return share
-
-        bounds = bootstrap(resampled, n, [value])[0] if n >= FEWEST else (np.nan, np.nan)
-        yield Estimate(value, n, *bounds)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ends = bootstrap(lambda counts: counts @ gains / (counts @ best), n, [value]) if n >= FEWEST else []
+        yield Estimate(value, n, *(ends[0] if ends else (np.nan, np.nan)))
 
     def found(self, condition: str) -> Iterator[Estimate]:
-        """Yield the share of all that was broken within the radius of an attack that it broke; nothing where no other
-        attack of that radius, nor one without a radius, is in the run.
-
-        n: the samples that were broken.
-        """
+        """Yield the share of the n samples broken within an attack's radius that it broke; nothing without others."""
         claims = self.manifest.claims
         claim = claims[condition]
         sizes = self._sizes(claim.norm, starts_from(condition))
@@ -107,11 +96,9 @@ class Strengths:
             yield share_of(broke[every])
 
     def _sizes(self, norm: str, start: str) -> Mapping[str, Floats]:
-        """Return the size of the smallest change (n,) that each attack in a norm found, infinity where it found none,
-        of the samples that all of them have and that are right before; without attacks on a part of the samples, and
-        empty where sizes are not in the units of radii.
+        """Return the smallest change (n,) per attack in a norm on the images of `start`, infinity where none was found.
 
-        start: the condition whose images they change: clean, or a corruption.
+        Of samples that all have and that are right before; without attacks on some samples, empty in normalised units.
         """
         if (norm, start) in self._alike:
             return self._alike[norm, start]
@@ -119,20 +106,13 @@ class Strengths:
         if self.manifest.protocol.space == "normalised":
             return sizes
         fixed = {text for text, claim in self.manifest.claims.items() if claim.norm == norm and claim.eps > 0}
-        attacks = [
-            text
-            for text in self.manifest.conditions
-            if (text in fixed or distance_norm(text) == norm) and not part_of(text) and starts_from(text) == start
-        ]
+        whole = [text for text in self.manifest.conditions if not part_of(text) and starts_from(text) == start]
+        attacks = [text for text in whole if text in fixed or distance_norm(text) == norm]
         tables = {text: table for text in attacks if (table := self.table(text)) is not None}
         clean = self.table(start)
         if clean is None or len(tables) < 2:
             return sizes
-        right = {
-            name
-            for name, is_right in zip(clean["sample_id"].to_pylist(), Outcomes.of(clean).right, strict=True)
-            if is_right
-        }
+        right = set(compress(clean["sample_id"].to_pylist(), Outcomes.of(clean).right))
         ids = [table["sample_id"].to_pylist() for table in tables.values()]
         common = sorted(right.intersection(*ids))
         for (text, table), names in zip(tables.items(), ids, strict=True):
@@ -143,7 +123,6 @@ class Strengths:
         return sizes
 
     def table(self, condition: str) -> pa.Table | None:
-        """Return the rows that could be read; None where the condition is not evaluated yet."""
         if condition not in self._tables:
             names = ["sample_id", "correct", "linf", "l2", "distance"]
             self._tables[condition] = evaluated(self.reading, condition, names)
@@ -152,14 +131,11 @@ class Strengths:
 
 CHANCE = 0.001
 """Probability below which more survivors of the stronger attack are not chance: McNemar's exact test, one-sided."""
-LEAST = 0.01
-"""Share of the samples that must differ as well between two attacks, whose random starts differ."""
+LEAST = 0.01  # share of the samples that must differ as well between two attacks, whose random starts differ
 _CHECK, _ADVICE = "attacks in order: ", "a stronger attack cannot do less, gradients mislead it"
 _INSTEAD = "run autoattack, Square with more queries, or an adaptive attack (BPDA, transfer)"
-OFTEN = 0.25
-"""The same chance between an attack and no attack, after which fewer samples are right, if any change."""
-CONTRADICTED = 0.02
-"""The same chance between an attack and the PGD of its own evidence."""
+OFTEN = 0.25  # the same chance between an attack and no attack, after which fewer samples are right, if any change
+CONTRADICTED = 0.02  # the same chance between an attack and the PGD of its own evidence
 _STRENGTH = {"clean": 0, "corruption": 0, **dict.fromkeys(("spsa", "square", "fab"), 0.5), "fgsm": 1}
 _STRENGTH |= {"pgd": 2, "apgd": 2, "autoattack": 3}
 _STEPS = {"pgd": 20, "apgd": 100, "autoattack": 100}  # where the text has none
@@ -167,10 +143,7 @@ _TRAVEL = 2.0  # radii that an attack's steps must be able to go to be compared 
 
 
 def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Outcomes]) -> str:
-    """Return what is odd about an attack compared with clean and the weaker attacks at the same eps, or "".
-
-    rights: the answers under the conditions of one checkpoint.
-    """
+    """Return what is odd about an attack next to clean and weaker attacks, whose answers `rights` has, or ""."""
     pairs, start = [], starts_from(condition)
     for weaker in rights:
         if not _is_above(manifest, condition, weaker):
@@ -190,10 +163,7 @@ def order_flag(manifest: Manifest, condition: str, rights: Mapping[str, Outcomes
 
 
 def contradiction_flag(manifest: Manifest, condition: str, found: Outcomes, figures: Mapping[str, Any] | None) -> str:
-    """Return a flag where an attack left standing what the weaker PGD of its own evidence broke, or "".
-
-    found: its answers. figures: of `examining.examine`, or what someone else put in their place.
-    """
+    """Return a flag where an attack left standing what the PGD of its evidence broke, or "". figures: not trusted."""
     ids, fell, steps = (figures or {}).get("sample_ids"), (figures or {}).get("fell"), (figures or {}).get("loss_steps")
     claim, name = manifest.claims.get(condition), kind_of(condition)
     if not (isinstance(ids, list) and isinstance(fell, list) and isinstance(steps, list) and len(ids) == len(fell)):
@@ -244,7 +214,7 @@ def _steps(condition: str) -> int:
 
 
 def _travel(condition: str, eps: float) -> float:
-    """Return how many radii the steps of PGD can go in all; infinity for attacks that choose their own steps."""
+    """Return how many radii the steps of PGD go in all; infinity for attacks that choose their own."""
     if kind_of(condition) != "pgd":
         return math.inf if _steps(condition) >= 10 else 0.0
     size = re.search(r"step_size=([\d.e+-]+)(\*eps)?", condition)

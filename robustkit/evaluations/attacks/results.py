@@ -30,8 +30,8 @@ from ...display.table import Grid, Part, Section, TextTable, side_by_side
 from ...display.text import amount
 from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
-from ...runs.manifest import Manifest
-from ..aggregate import Gatherer, Number, Results, column_of
+from ...runs.manifest import Claim, Manifest
+from ..aggregate import Gatherer, Number, RecordReader, Results, column_of
 from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Overview, Presenter
 from ..interface import Clause, share
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure as Canvas
 
-    from ...runs.manifest import Claim
-    from ..aggregate import RecordReader
     from ..family import Looks
 
 
@@ -78,10 +76,7 @@ def stages_of(read: pa.Table) -> list[StageCounts]:
 
 
 class Stages(Gatherer):
-    """What stands after each stage of the attacks of a run; attacks without stages have an empty list.
-
-    by_unit: by checkpoint and condition, the number of samples and the stages.
-    """
+    """What stands after each stage of the attacks of a run: samples and stages by checkpoint and condition."""
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest)
@@ -98,13 +93,10 @@ class Stages(Gatherer):
 
 
 def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: Sequence[StageCounts]) -> list[Doubt]:
-    """Return what speaks for and against the result of an attack on n samples, of which some stand after each stage;
-    empty where no evidence was asked for.
-    """
+    """Return the checks of an attack on n samples, of which some stand after each stage; empty without evidence."""
     if condition not in run.manifest.evidence:
         return []
-    figures = run.evidence(checkpoint, condition)
-    if figures is None:
+    if (figures := run.evidence(checkpoint, condition)) is None:
         return [NO_EVIDENCE]
     standing = {stage.name: stage.standing for stage in stages}
     return findings(figures, standing, n=n, averaged="version=rand" in condition)
@@ -116,8 +108,7 @@ STRENGTH_NOTE = (
     "that this attack broke itself."
 )
 STAGE_HEADINGS = ("stage", "standing", "forwards", "backwards", "seconds")
-Rows = Iterator[tuple[str, str, tuple[str, ...]]]
-"""Checkpoint, condition, and texts of a row."""
+Rows = Iterator[tuple[str, str, tuple[str, ...]]]  # checkpoint, condition, and texts of a row
 
 
 def stage_rows(results: Results) -> Rows:
@@ -138,7 +129,6 @@ def strength_rows(results: Results) -> Rows:
 
 
 def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Part]:
-    """Return the rows of each checkpoint, with the condition before them."""
     of: dict[str, list[tuple[str, ...]]] = {}
     for checkpoint, condition, texts in rows:
         of.setdefault(checkpoint, []).append((condition, *texts))
@@ -146,16 +136,14 @@ def _parts_of(rows: Rows, headings: tuple[str, ...]) -> list[Part]:
 
 
 METRICS = {"top1": "accuracy", "miou": "mIoU"}
-AFTER = "top1_after_"
-"""How the metric of what stands after a stage begins."""
+AFTER = "top1_after_"  # how the metric of what stands after a stage begins
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A checkpoint under one attack at several radii.
+    """A checkpoint under one attack, `pgd, steps=20`, at several radii: (eps, figure) in the order of eps.
 
-    attack: its name and parameters besides eps, `pgd, steps=20`. norm: linf or l2. points: (eps, figure) in the order
-    of eps, with the figure of the images that it changes at 0, where that is known.
+    The figure of the images that it changes is at 0, where that is known.
     """
 
     checkpoint: str
@@ -251,7 +239,6 @@ def _description(attack: str, lines: Sequence[Curve], names: Mapping[str, str], 
 
 
 def _wrapped(text: str, width: int = 28) -> str:
-    """Return an attack's name, with its parameters on lines below."""
     lines = [""]
     for item in shorten_name(text, 90).split(", "):
         if lines[-1] and len(lines[-1]) + len(item) + 2 > width:
@@ -298,9 +285,7 @@ def _stage_figure(condition: str, after: Mapping[str, Mapping[str, Point]], look
 
 
 def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Metric, of: str = "") -> Iterator[Clause]:
-    """Yield the result of one of these attacks, of equally strong ones the last. of: whose images they change, where
-    those are not clean.
-    """
+    """Yield the result of the strongest of these attacks, of equals the last. of: whose images, if not clean."""
     attacked = [row for (condition, name), row in cells.items() if name == headline.name and condition in texts]
     if not attacked:
         return
@@ -313,8 +298,7 @@ def _least(texts: Sequence[str], cells: Cells, manifest: Manifest, headline: Met
     stages = f" with {alone(given['only'])}" if "only" in given else ""
     call = f"{name}{stages} at {radius}{beneath(row['condition'], manifest)}"
     leaves = f"leaves {share(row)}" + ("" if on_all else f" of {row['n']} {manifest.protocol.samples.many}")
-    missing = sum(not is_whole(cells.get((condition, headline.name))) for condition in texts)
-    if missing:
+    if missing := sum(not is_whole(cells.get((condition, headline.name))) for condition in texts):
         so_far = f"{', the least' if len(attacked) > 1 else ''} so far (unfinished attacks: {missing} of {len(texts)})"
         yield Clause(f"the attack{of} {call} {leaves}{so_far}", (row,))
     else:
@@ -334,14 +318,11 @@ def dossier_grids(results: Results) -> list[Grid]:
     grids = []
     for what, checks in (("something", flagged), ("nothing", passed)):
         if rows := tuple(row for some in checks.values() for row in some):
-            title = f"Checks that found {what}: {len(rows)}"
-            grids.append(Grid(title, headings, rows, 3, folded=checks is passed))
+            grids.append(Grid(f"Checks that found {what}: {len(rows)}", headings, rows, 3, folded=checks is passed))
     return grids
 
 
 class AttacksAggregator(Aggregator):
-    """Records of attacks into results."""
-
     words = VOCABULARY
 
     def overview(self, reading: RecordReader) -> Overview:
@@ -355,7 +336,6 @@ class AttacksAggregator(Aggregator):
         return [finding.flag for finding in found if finding.flag]
 
     def numbers(self, read: pa.Table) -> Iterable[Number]:
-        """Return the share of samples that stands after each stage."""
         n = len(read)
         for stage in stages_of(read):
             yield f"{AFTER}{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
@@ -365,17 +345,13 @@ AGGREGATOR = AttacksAggregator()
 
 
 class AttacksPresenter(Presenter):
-    """Results of attacks for people."""
-
     words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        """Yield the result of the attack that leaves least: `the strongest attack, pgd at 4/255, leaves 13.3 %`; then
-        that of those on corrupted images.
+        """Yield the result of the attack that leaves least, then that of those on corrupted images.
 
-        While records of some attack are missing, none is called the strongest or the only one. Attacks on a part of the
-        samples count only where there are no others, and stages of an attack that is estimated as a whole, which has
-        its own clause, do not.
+        While records are missing, none is called the strongest. Attacks on a part of the samples count only where there
+        are no others, and stages of an attack that is estimated as a whole do not.
         """
         estimated = filter(None, map(phases_of, manifest.conditions))
         stages = tuple({f"{phases.attack.removesuffix(')')},only=" for phases in estimated})
@@ -387,7 +363,6 @@ class AttacksPresenter(Presenter):
         yield from _least(on_corrupted, cells, manifest, headline, " on corrupted images")
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        """Yield the stages of all attacks that have any as one table, and how much of what was broken each found."""
         if every := [(f"{checkpoint}, {condition}", *texts) for checkpoint, condition, texts in stage_rows(results)]:
             title = "stages: each works on what the ones before left standing"
             table = TextTable(title, ("", *STAGE_HEADINGS), tuple(every))
@@ -398,10 +373,6 @@ class AttacksPresenter(Presenter):
         yield from support_tables(results, of_family(self.name))
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        """Yield the curves, the stages, and the evidence.
-
-        The figures of attacks on a part of the samples, which others support, stand with the strengths.
-        """
         drawn = tuple(curve_figures(results, looks, TOP1.name, "attacks"))
         yield Section("attacks", "Robust accuracy against ε", figures=drawn)
 

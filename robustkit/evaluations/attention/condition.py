@@ -16,17 +16,14 @@ COLUMN_NAMES = (
     *("largest_logit", "query_norm", "key_norm"),
     *("attention_entropy", "entropy_share", "strongest_key", "softmax_slope"),
 )
-"""A figure per sample: the largest |logit| of all heads, and means over all heads of all layers. Entropy is in nats,
-and as a share of log N, which it is over N keys where attention is even. The strongest key is its share of attention.
-The softmax slope is the spectral norm of softmax's Jacobian, a mean over queries.
-"""
+"""A figure per sample: the largest |logit| of all heads, else means over all heads of all layers; entropy in nats and
+as a share of log N of N keys, the softmax slope the spectral norm of softmax's Jacobian, a mean over queries."""
 
 LISTS = ("largest_logits", "query_norms", "key_norms", "attention_entropies", "strongest_keys", "softmax_slopes")
 """The same for each head of each layer: means over its tokens, and the largest logit."""
 
 
 def attention_condition(under: Condition) -> Condition:
-    """The condition of what the model's attention does on the images of another condition."""
     return Condition("attention", f"attention({under.text})", under=under, released=under.released)
 
 
@@ -95,7 +92,6 @@ class UnderWords(Vocabulary):
         return ConditionPattern(f"{self.kind}({inner})", self.kind, "", (("under", inner),))
 
     def takes(self, under: str) -> bool:
-        """Whether a condition may stand inside."""
         return shows(under)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:

@@ -1,14 +1,11 @@
-"""The attention of a classifier on a batch, head by head: how large logits, queries and keys are, and how sharp it is.
-
-Only a few figures per head are kept of each layer: its maps are dropped before the next layer runs.
-"""
+"""Watch a classifier's attention head by head; a layer's maps are dropped before the next layer runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -16,7 +13,10 @@ from torch import Tensor, nn
 
 from ...attention.apply import attention_kind, attention_layers, capturable_layers, capture
 from ...attention.logit_decomposition import softmax_slope
+from ...common.determinism import SampleRng
+from ...common.plugins import Plugin
 from ...errors import ModelError
+from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ..family import Evaluator, family_of
 from ..inputs import inputs_under
@@ -25,33 +25,24 @@ from ..records import Layer, encode_layers
 from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import COLUMN_NAMES, LISTS, VOCABULARY
 
-if TYPE_CHECKING:
-    from ...common.plugins import Plugin
-    from ...common.randomness import SampleRng
-    from ...protocol.card import Card
-
 Columns = dict[str, list[Any]]
-Looked = tuple[Tensor, Columns, tuple[Layer, ...]]
-"""The logits of samples, their columns, and the layers that were watched."""
+Looked = tuple[Tensor, Columns, tuple[Layer, ...]]  # logits of samples, their columns, the layers watched
 ATTENTION: dict[str, pa.DataType] = {
     **dict.fromkeys(COLUMN_NAMES, pa.float32()),
     **dict.fromkeys(LISTS, pa.list_(pa.float32())),
 }
-"""Columns that watched attention adds to a record: figures of all heads together, and of each head of each layer, one
-layer after the other, as the record's metadata name them. What is not finite stays as it is."""
+"""Of all heads together, and of each head of each layer, one layer after the other. What is not finite stays."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a batch of B samples showed. layers: in the order in which they ran. values: by name of `LISTS`, (B, T) on
-    the CPU, for the T heads of all layers, one layer after the other.
-    """
+    """layers: in the order in which they ran. values: by name of `LISTS`, (B, T) on the CPU, for the T heads of all."""
 
     layers: tuple[Layer, ...]
     values: dict[str, Tensor]
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of a record: lists over all heads, and a figure per sample over all heads together."""
+        """Return lists over all heads, and a figure per sample over all heads together."""
         seen = self.values
         keys = torch.tensor([layer.keys for layer in self.layers for _ in range(layer.heads)], dtype=torch.float32)
         shares = seen["attention_entropies"] / keys.log()
@@ -67,26 +58,19 @@ def check_watchable(network: nn.Module, name: str, option: str) -> None:
     try:
         capturable_layers(network)
     except ModelError:
-        kind = attention_kind(network)
-        why = "it has no attention" if kind == "none" else "its attention is of a kind that is not understood"
-        why = why if kind in ("none", "other") else "it attends within windows"
+        known = {"none": "it has no attention", "other": "its attention is of a kind that is not understood"}
+        why = known.get(attention_kind(network), "it attends within windows")
         raise ModelError(
             f"{name}: there is nothing for {option} to watch, {why}; expected a model whose attention formula is known "
-            f"(ViT, DeiT, BEiT, CrossViT of timm, "
-            "torch.nn.MultiheadAttention, ViTs of transformers); leave {option} out, or audit it apart"
+            "(ViT, DeiT, BEiT, CrossViT of timm, "
+            f"torch.nn.MultiheadAttention, ViTs of transformers); leave {option} out, or audit it apart"
         ) from None
 
 
 @torch.inference_mode()
 def watch(network: nn.Module, images: Tensor, forward: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Seen]:
-    """Return the output (B, K) of `network` for a batch, and what its attention did meanwhile, in the network's own
-    dtype.
-
-    forward: called with the images in place of the network, which it calls once.
-
-    Raises:
-        ModelError: its attention is of another kind, or no layer of it ran.
-    """
+    """Return the output (B, K), in the network's dtype, and what its attention did. forward: called in the network's
+    place. Raises ModelError where the attention is of another kind, or no layer of it ran."""
     watched: list[tuple[Layer, dict[str, Tensor]]] = []
     with ExitStack() as held:
         captured = held.enter_context(capture(network))
@@ -125,8 +109,7 @@ def _measured(
 
 
 def _joined(parts: Sequence[Tensor], samples: int) -> Tensor:
-    sizes = {len(part) for part in parts}
-    if sizes != {samples}:
+    if (sizes := {len(part) for part in parts}) != {samples}:
         raise ModelError(
             f"attention of {max(sizes)} parts in a batch of {samples} samples; expected one map per sample"
         )
@@ -142,8 +125,7 @@ class UnderEvaluator(Evaluator):
 
     def watched(self, subject: EvaluatedModel, batch: Batch, size: int, watch: Callable[[slice], Looked]) -> Evaluation:
         """Return the columns of a batch. watch: returns logits, columns and layers of at most `size` samples."""
-        columns: Columns = {}
-        layers: tuple[Layer, ...] = ()
+        columns, layers = Columns(), tuple[Layer, ...]()
         for place, part in batch.parts(size):  # an attack may have had the whole shard
             logits, own, layers = watch(place)
             for name, values in (subject.score(logits, part) | subject.distance(None, len(part)) | own).items():
@@ -160,7 +142,6 @@ class AttentionEvaluator(UnderEvaluator):
         return Cost(1, extra=0.6)  # the images are those of the condition before
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return what the attention did on the images that another condition shows, in float32."""
         assert condition.under is not None
         shown = inputs_under(subject, batch, condition.under)
 

@@ -11,10 +11,12 @@ import numpy as np
 
 from ...common.intervals import Floats
 from ...display.svg import INK, Figure, Style, draw, labels, legend, shorten_name, space_panels, style
-from ...display.table import Section, TextTable, grid_of, join_tables, with_flags
+from ...display.table import CardPart, Section, TextTable, grid_of, join_tables, with_flags
+from ...runs.manifest import Manifest
 from ..aggregate import Results
 from ..family import Presenter
 from ..interface import ShortRow
+from ..metrics import Metric
 from ..presenting import flag_lines, of_family
 from ..registry import name_of, words_of
 from .condition import VOCABULARY, under_of
@@ -24,10 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from ...display.table import CardPart
-    from ...runs.manifest import Manifest
     from ..family import Looks
-    from ..metrics import Metric
 
 PANELS = (
     ("largest_logits", "largest |logit|", 1),
@@ -36,21 +35,16 @@ PANELS = (
     ("entropy_shares", "entropy, % of log N", 100),
     ("strongest_keys", "strongest key, %", 100),
     ("softmax_slopes", "softmax slope", 1),
-)
-"""For each panel the figure of a head, its name, and its factor, 100 for shares."""
-COLUMNS = 2
-"""Checkpoints in a figure."""
-LINES = 6
-"""Conditions in a panel: clean, and those under which entropy changes most."""
+)  # figure of a head, its name, its factor
+COLUMNS = 2  # checkpoints in a figure
+LINES = 6  # conditions in a panel: clean, and those under which entropy changes most
 _WIDE_RANGE = 30  # ratio of the highest to the lowest figure above which an axis is logarithmic; not for shares
 
 
-Watched = Mapping[str, Mapping[str, Heads]]
-"""The heads by checkpoint, under each condition, clean first if present."""
+Watched = Mapping[str, Mapping[str, Heads]]  # heads by checkpoint and condition, clean first
 
 
 def watched(results: Results) -> Watched:
-    """Return the heads of all checkpoints whose attention was watched."""
     found: dict[str, dict[str, Heads]] = {}
     for (checkpoint, condition), heads in results.gathered(WatchedHeads).by_unit.items():
         found.setdefault(checkpoint, {})[under_of(condition) or ""] = heads
@@ -58,7 +52,6 @@ def watched(results: Results) -> Watched:
 
 
 def attention_figures(entries: Watched) -> Iterator[Figure]:
-    """Yield figures of at most `COLUMNS` checkpoints, all with the same axes."""
     if not entries:
         return
     shown = _shown(entries)
@@ -74,14 +67,13 @@ def attention_figures(entries: Watched) -> Iterator[Figure]:
             space_panels(canvas)
             grid = canvas.subplots(len(PANELS), len(group), squeeze=False, sharey="row", sharex="col")
             for column, (checkpoint, heads) in enumerate(group.items()):
+                there = [condition for condition in shown if condition in heads]
                 for row, (name, title, factor) in enumerate(PANELS):
                     axes = grid[row, column]
-                    for condition in shown:
-                        if condition in heads:
-                            _curve(axes, heads[condition].by_layer(name), factor, looks[condition].colour)
-                    for condition in shown:
-                        if condition in heads:
-                            _line(axes, heads[condition].by_layer(name), factor, looks[condition])
+                    for condition in there:
+                        _curve(axes, heads[condition].by_layer(name), factor, looks[condition].colour)
+                    for condition in there:
+                        _line(axes, heads[condition].by_layer(name), factor, looks[condition])
                     _finish(axes, name, limits[name])
                     axes.set_xlim(-0.25, max(len(each.layers) for each in heads.values()) - 0.75)
                     axes.set_title(f"{names[checkpoint]}\n{title}" if row == 0 else title)
@@ -114,9 +106,7 @@ def _legend(conditions: Sequence[str]) -> dict[str, str]:
 
 
 def _shown(entries: Watched) -> list[str]:
-    """Return clean, and the conditions with the largest change of entropy in any layer of any checkpoint, in their
-    order.
-    """
+    """Return clean, and the conditions with the largest change of entropy in any layer, in their order."""
     every = dict.fromkeys(condition for heads in entries.values() for condition in heads)
     moved = dict.fromkeys(every, 0.0)
     for by_condition in entries.values():
@@ -144,21 +134,15 @@ def _limits(values: Sequence[Floats], factor: int) -> tuple[float, float, bool]:
 
 def _curve(axes: Axes, layers: Sequence[Floats], factor: int, colour: str) -> None:
     """Draw the band from the lowest head to the highest."""
-    finite = [
-        (place, factor * values[np.isfinite(values)])
-        for place, values in enumerate(layers)
-        if np.isfinite(values).any()
-    ]
-    places = [place for place, _ in finite]
-    low, high = [float(values.min()) for _, values in finite], [float(values.max()) for _, values in finite]
-    axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
+    every = {place: factor * values[np.isfinite(values)] for place, values in enumerate(layers)}
+    finite = {place: values for place, values in every.items() if len(values)}
+    low, high = ([float(end(values)) for values in finite.values()] for end in (np.min, np.max))
+    axes.fill_between(list(finite), low, high, color=colour, alpha=0.12, linewidth=0)
 
 
 def _line(axes: Axes, layers: Sequence[Floats], factor: int, look: Style) -> None:
-    means = [
-        factor * float(values[np.isfinite(values)].mean()) if np.isfinite(values).any() else math.nan
-        for values in layers
-    ]
+    finite = (values[np.isfinite(values)] for values in layers)
+    means = [factor * float(values.mean()) if len(values) else math.nan for values in finite]
     axes.plot(means, color=look.colour, marker=look.marker, linestyle=look.line, markersize=4, linewidth=1.4)
 
 
@@ -190,17 +174,13 @@ def _description(by_condition: Mapping[str, Heads], name: str) -> str:
             parts.append(f"largest logit {logits[place]:.1f} in {heads.name(place)}")
         if np.isfinite(shares).any():
             place = int(np.nanargmin(shares))
-            mean = 100 * float(np.nanmean(shares))
-            parts.append(
-                f"mean entropy {mean:.1f} % of log N, lowest {100 * shares[place]:.1f} % in {heads.name(place)}"
-            )
+            lowest = f"{100 * shares[place]:.1f} % in {heads.name(place)}"
+            parts.append(f"mean entropy {100 * float(np.nanmean(shares)):.1f} % of log N, lowest {lowest}")
         said.append(f"{shorten_name(condition, 80)}: {', '.join(parts) or 'nothing finite'}")
     return f"{name}. {'; '.join(said)}."
 
 
 class AttentionPresenter(Presenter):
-    """Results of attention for people."""
-
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:

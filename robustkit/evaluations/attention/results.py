@@ -1,7 +1,4 @@
-"""Records of watched attention into results and tables.
-
-`attention(pgd(eps=1/255,steps=20))` describes the heads of a model on the images of that attack.
-"""
+"""Records of watched attention into results and tables."""
 
 from __future__ import annotations
 
@@ -17,37 +14,29 @@ import numpy as np
 from ...common.intervals import Floats, bootstrap
 from ...display.table import TextTable
 from ...errors import DamagedRecord
-from ..aggregate import FEWEST, Gatherer, RecordReader, Result, readable_rows
+from ...runs.folder import RunFolder
+from ...runs.manifest import Manifest
+from ..aggregate import FEWEST, Gatherer, RecordReader, Result, column_of, readable_rows
 from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
-from ..records import Layer, decode_layers, head_name, not_paired
+from ..records import CheckpointRecords, Compared, Layer, PerSample, decode_layers, head_name, not_paired
 from .condition import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...runs.folder import RunFolder
-    from ...runs.manifest import Manifest
-    from ..records import CheckpointRecords, Compared, PerSample
-
 EXPLOSION = 100.0
-"""A |logit| above which a head is flagged: what Kimi K2 clips at (Moonshot 2025, QK-Clip, tau = 100). From 64 on
-bfloat16 has steps of 0.5, so that rounding alone changes weights by up to e^0.25, 28 %; where training diverged,
-far more was seen (Dehghani et al. 2023). ViT-Tiny on ImageNet reaches 29, the shipped checkpoints at most 37."""
+"""A |logit| above which a head is flagged: tau of QK-Clip (Moonshot 2025). From 64 on bfloat16 has steps of 0.5, which
+change weights by up to 28 %. ViT-Tiny on ImageNet reaches 29, the shipped checkpoints at most 37."""
 COLLAPSE = 0.01
-"""Mean entropy as a share of log N below which a head is flagged (entropy collapse: Zhai et al. 2023). Sharp heads are
-natural: ViT-Tiny on ImageNet has one at 0.19 clean, and at 0.017 under gaussian noise of severity 5. At 0.01, over 197
-keys, e^0.053 = 1.05 of them are attended to."""
+"""Mean entropy as a share of log N below which a head is flagged (Zhai et al. 2023): of 197 keys 1.05 are attended to.
+Sharp heads are natural: ViT-Tiny has one at 0.19 clean, 0.017 under gaussian noise of severity 5."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The figures of the T heads of all layers on n samples.
-
-    values: by name of a column (T,), over the samples that are finite: the largest of logits, means of the others; nan
-    where there is none. broken: (T,) the number of samples with a figure that is not finite. lost: samples with one in
-    any head.
-    """
+    """values: by column (T,), over the finite of n samples: the largest of logits, means of the others, nan where there
+    is none. broken: (T,) samples whose figure is not finite. lost: samples with one in any head."""
 
     layers: tuple[Layer, ...]
     n: int
@@ -68,11 +57,9 @@ class Heads:
         return self.shares if name == "entropy_shares" else self.values[name]
 
     def by_layer(self, name: str) -> list[Floats]:
-        """Return the same split by layer, (heads,) each."""
         return np.split(self.figures(name), np.cumsum([layer.heads for layer in self.layers])[:-1])
 
     def name(self, place: int) -> str:
-        """Return `blocks.3.attn head 0`."""
         return head_name(self.layers, place)
 
     @property
@@ -106,9 +93,8 @@ def _more(places: Any) -> str:
 
 
 class HeadSums:
-    """Sums over samples of what each head did, shard by shard. where: the place of the records, for messages. lists:
-    the columns with a figure for each head; those of watched attention may all be missing.
-    """
+    """Sums over samples, shard by shard. where: the place of the records, for messages. lists: the columns with a
+    figure for each head; those of watched attention may all be missing."""
 
     def __init__(self, where: Path, lists: Sequence[str] = LISTS) -> None:
         self.where, self.lists = where, lists
@@ -139,8 +125,7 @@ class HeadSums:
             raise DamagedRecord(f"{self.where}: records of other layers than the rest; delete them and run again")
         values = np.stack([figures[name] for name in self.lists])
         finite = np.isfinite(values)
-        kept = np.where(finite, values, 0)
-        odd = np.logical_not(finite.all(axis=0))
+        odd, kept = np.logical_not(finite.all(axis=0)), np.where(finite, values, 0)
         self.n += values.shape[1]
         self.lost += int(odd.any(axis=1).sum())
         self._broken += odd.sum(axis=0)
@@ -152,14 +137,12 @@ class HeadSums:
         import pyarrow.compute as pc
 
         lists = column.combine_chunks()
-        fine = lists.null_count == 0 and pc.all(pc.equal(pc.list_value_length(lists), width)).as_py()
-        if not fine:
+        if lists.null_count or not pc.all(pc.equal(pc.list_value_length(lists), width)).as_py():
             raise DamagedRecord(f"{self.where}: a record without a figure for each head; delete it and run again")
         values: Floats = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
         return values.reshape(len(lists), width)
 
     def heads(self) -> Heads | None:
-        """Return the sums; None without a sample."""
         if not self.n:
             return None
         with np.errstate(invalid="ignore"):
@@ -181,7 +164,6 @@ class WatchedHeads(Gatherer):
         return False  # its own summary puts them here
 
     def put(self, checkpoint: str, condition: str, heads: Heads | None) -> None:
-        """Keep the heads of a condition, None without a sample."""
         if heads is not None:
             self.by_unit[checkpoint, condition] = heads
 
@@ -192,11 +174,7 @@ class WatchedHeads(Gatherer):
 
 
 def heads_of(run: RunFolder, checkpoint: str, condition: str, lists: Sequence[str] = LISTS) -> Heads | None:
-    """Return the heads from the records; None where no sample could be read.
-
-    Raises:
-        RunError: there are no records, or they are damaged.
-    """
+    """Return the heads; None where no sample could be read. Raises RunError without records, or of damaged ones."""
     sums = HeadSums(run.shard_path(checkpoint, condition, 0).parent, lists)
     for shard in run.shards(checkpoint, condition, (*lists, "error", "sample_id")):
         sums.taken(shard)
@@ -205,20 +183,16 @@ def heads_of(run: RunFolder, checkpoint: str, condition: str, lists: Sequence[st
 
 @dataclass(frozen=True)
 class Sampled:
-    """(n, M) figures of `METRICS` by sample, and the (n,) ids."""
+    """(n, M) figures of `METRICS` by sample, nan for what a record lacks, and the (n,) ids."""
 
     ids: pa.Array
     values: Floats
 
     @classmethod
     def of(cls, read: pa.Table) -> Sampled:
-        """Return the figures of the samples that could be read; nan for what a record lacks."""
         empty = np.full(len(read), math.nan)
         there = set(read.column_names)
-        columns = [
-            read[name].to_numpy(zero_copy_only=False).astype(np.float64) if name in there else empty
-            for name in COLUMN_NAMES
-        ]
+        columns = [column_of(read, name) if name in there else empty for name in COLUMN_NAMES]
         return cls(read["sample_id"].combine_chunks(), np.stack(columns, axis=1))
 
     def minus(self, other: Sampled) -> Floats:
@@ -235,13 +209,9 @@ class Sampled:
 def attention_rows(
     condition: str, sampled: Sampled, clean: Sampled | None, heads: Heads | None, flags: Sequence[str]
 ) -> Iterator[Result]:
-    """Yield condition, metric, value, n, interval and flags; `<metric>_change` is the difference from the clean images,
-    paired by sample.
-    """
+    """Yield the means; `<metric>_change` is the difference from the clean images, paired by sample."""
     lines = [*flags, *(heads.flags if heads else ())]
-    parts = [("", sampled.values)]
-    if clean is not None:
-        parts.append(("_change", sampled.minus(clean)))
+    parts = [("", sampled.values), *([] if clean is None else [("_change", sampled.minus(clean))])]
     for suffix, values in parts:
         for place, (value, low, high) in enumerate(_means(values)):
             yield Result(condition, COLUMN_NAMES[place] + suffix, value, len(values), low, high, lines)
@@ -263,8 +233,6 @@ def _means(values: Floats) -> list[tuple[float, float, float]]:
 
 
 class AttentionSummary(Summary):
-    """What heads do under each condition, and how much more than on the clean images."""
-
     def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
         self.clean: Sampled | None = None
@@ -272,9 +240,8 @@ class AttentionSummary(Summary):
     def add(self, condition: str) -> list[Result]:
         reading = self.reading
         sums = HeadSums(reading.run.shard_path(reading.checkpoint, condition, 0).parent)
-        table, _ = reading.joined(
-            map(sums.taken, reading.shards(condition, (*COLUMN_NAMES, *LISTS, "sample_id", "error")))
-        )
+        shards = reading.shards(condition, (*COLUMN_NAMES, *LISTS, "sample_id", "error"))
+        table, _ = reading.joined(map(sums.taken, shards))
         sampled = Sampled.of(readable_rows(table))
         heads, flags = sums.heads(), reading.flags(condition, table)
         if isinstance(kept := reading.gatherers.get(WatchedHeads), WatchedHeads):
@@ -292,7 +259,6 @@ _FORMS = {
     "softmax_slope": ("softmax slope", 1, 3),
 }
 HEADINGS = {m.name: _FORMS.get(m.name, (m.label, 1, 2)) for m in MEANS if m.name != "attention_entropy"}
-"""Name, factor and decimals of each figure. Entropy in nats is in the summary and in the tables of layers."""
 _LAYERS = (
     ("largest_logits", "largest |logit|", 1, 1),
     ("query_norms", "query norm", 1, 1),
@@ -301,8 +267,7 @@ _LAYERS = (
     ("entropy_shares", "entropy, % of log N", 100, -1),
     ("strongest_keys", "strongest key, %", 100, 1),
     ("softmax_slopes", "softmax slope", 1, -1),
-)
-"""For each figure of a head its name, its factor, and 1 if the highest is the worst, -1 if the lowest is."""
+)  # figure of a head, name, factor; 1: the highest is the worst, -1: the lowest
 _MOST = 64  # layers in a table
 _NOTE = (
     "Means over samples; per sample the largest |logit| of all heads and means over the heads of all layers. With a "
@@ -317,7 +282,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def attention_tables(results: Rows) -> list[TextTable]:
-    """Return a table for each checkpoint whose attention was watched, from the rows of the summary."""
     return [_table(checkpoint, conditions) for checkpoint, conditions in by_checkpoint(results, under_of).items()]
 
 
@@ -352,15 +316,12 @@ def _cell(change: Mapping[str, Any] | None, value: Mapping[str, Any] | None, fac
 def _number(value: float, decimals: int, sign: str = "") -> str:
     if not math.isfinite(value):
         return "nan"
-    if abs(value) >= 1e6:
-        return f"{value:{sign}.3g}"
     if abs(value) >= 1e3:
-        return f"{value:{sign},.0f}"
+        return f"{value:{sign}.3g}" if abs(value) >= 1e6 else f"{value:{sign},.0f}"
     return f"{round(value, decimals) + 0.0:{sign}.{decimals}f}"  # no -0.00
 
 
 def layer_table(heads: Heads, title: str) -> TextTable:
-    """Return a row for each layer, with its flags."""
     headings = ("layer", "heads", "N", *(name for _, name, _, _ in _LAYERS))
     parts = [(heads.by_layer(name), factor, worst) for name, _, factor, worst in _LAYERS]
     rows = [
@@ -386,8 +347,6 @@ def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:
 
 
 class AttentionAggregator(Aggregator):
-    """Records of attention into results."""
-
     words = VOCABULARY
 
     def summary(self, reading: RecordReader) -> Summary:

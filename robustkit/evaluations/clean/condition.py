@@ -10,8 +10,6 @@ from ..interface import Named, Place, PublishedNames, Vocabulary
 
 
 class CleanWords(Vocabulary):
-    """`clean`."""
-
     name = "clean"
     in_sentence = "on {}"
     in_results = True

@@ -6,18 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ...common.determinism import SampleRng
+from ...protocol.condition import Condition
 from ..family import Evaluator
-from ..subject import Batch, EvaluatedModel, Evaluation, show_pixels
+from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
 from .condition import VOCABULARY
-
-if TYPE_CHECKING:
-    from ...common.randomness import SampleRng
-    from ...protocol.condition import Condition
-    from ..subject import Shown
 
 _FEW = 4  # samples that are asked alone
 _APART, _ROUNDED = 0.002, 0.1  # change of a figure that rounding does not explain, in float32 and below it
@@ -27,15 +24,11 @@ _NOISE = 4.0  # times the change between two answers alike, which a random model
 def depends_on_batch(
     subject: EvaluatedModel, batch: Batch, done: Evaluation, ask: Callable[[Batch], Evaluation]
 ) -> tuple[str, ...]:
-    """Return a note where the first samples of a batch get other figures alone than they did in it.
-
-    It costs a pass of four samples. A batch of one is compared with one that holds its inverted mirror image as well.
-    done: what came out for the batch. ask: evaluates another batch of its samples.
-    """
+    """Return a note where samples of a batch get other figures alone; a batch of one is compared with one that holds
+    its inverted mirror image, too. done: what came out for the batch. ask: evaluates another one."""
     if batch.inputs.ndim < 3:  # of documents, whose windows make batches of their own
         return ()
-    alone = [part for _, part in batch.parts(1)][:_FEW]
-    alone = [replace(part, keep=()) for part in alone]
+    alone = [replace(part, keep=()) for _, part in batch.parts(1)][:_FEW]
     together: Mapping[str, Sequence[Any]] = done.columns
     if len(batch) == 1:
         own = batch.inputs
@@ -69,21 +62,16 @@ def _apart(one: Any, other: Any) -> float:
 
 
 class CleanEvaluator(Evaluator):
-    """The images themselves, without any change."""
-
     words = VOCABULARY
 
     def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         return show_pixels(subject, batch, batch.inputs.to(subject.settings.device))
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return how the model does; the first batch of a checkpoint also tells whether a sample alone is answered the
-        same.
-        """
+        """Of the first batch of a checkpoint also tell whether a sample alone is answered the same."""
         done = super().evaluate(subject, batch, condition, rng)
         if subject.asked_alone:
             return done
-
         subject.asked_alone = True
         ask = partial(super().evaluate, subject, condition=condition, rng=rng)
         return replace(done, notes=(*done.notes, *depends_on_batch(subject, batch, done, ask)))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import corruptions
@@ -20,10 +19,8 @@ from ..interface import Named, Place, PublishedNames, View, Vocabulary
 from ..metrics import Metric, Term, mean_share
 from ..registry import kind_of, words_of
 
-BENCHMARK = "in-c"
-"""The set of corruptions that a rule means where it names none."""
-MOST_CE = 1 / 0.564592
-"""The most that a corruption error can be: all wrong, where AlexNet's error is least (brightness)."""
+BENCHMARK = "in-c"  # the set that a rule means where it names none
+MOST_CE = 1 / 0.564592  # all wrong, where AlexNet's error is least (brightness)
 METRICS = (
     replace(
         mean_share("mean_error", "mean error %", -1, True, ("mean_error", "mean error")),
@@ -106,7 +103,6 @@ def categories() -> dict[str, tuple[str, ...]]:
 
 
 def category_of(name: str) -> str:
-    """Return the category of a corruption."""
     return next((category for category, names in CATEGORIES.items() if name in names), "plug-ins")
 
 
@@ -116,9 +112,7 @@ def corruption_names() -> tuple[str, ...]:
 
 
 def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
-    """Split `in-c(severity=1+3,preset=cifar)` into the set, its severities (none: its own) and the rest,
-    `(preset=cifar)`; None if it is not a set.
-    """
+    """Split `in-c(severity=1+3,preset=cifar)` into set, severities (none: its own) and the rest, `(preset=cifar)`."""
     name, _, rest = condition.partition("(")
     if name not in SETS:
         return None
@@ -129,18 +123,14 @@ def set_of(condition: str) -> tuple[str, tuple[int, ...], str] | None:
 
 
 def definition_of(rest: str) -> str:
-    """Return the definition in the rest of a set's text, `(preset=cifar,texture=own)`: all but frost's texture."""
+    """Return the rest of a set's text, `(preset=cifar,texture=own)`, without frost's texture."""
     kept = ",".join(item for item in rest[1:-1].split(",") if not item.startswith("texture="))
     return f"({kept})" if kept else ""
 
 
 def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, of_frost: str = "") -> list[str]:
-    """Return the texts of the sets whose corruptions were all evaluated at all their severities; then of those whose
-    corruptions were all evaluated at the same other severities, `in-c(severity=3)`, unless one of the first holds them.
-
-    evaluated: corruptions and severities. definition: `(preset=cifar)`, empty for the default. of_frost: what sets that
-    hold frost say besides, `texture=own`.
-    """
+    """Return the sets whose corruptions were all evaluated at all their severities, then those at the same others,
+    `in-c(severity=3)`. definition: `(preset=cifar)` or empty. of_frost: what sets with frost say besides."""
     by_name: dict[str, set[int]] = {}
     for name, severity in evaluated:
         by_name.setdefault(name, set()).add(severity)
@@ -153,7 +143,7 @@ def sets_at(evaluated: Iterable[tuple[str, int]], definition: str, of_frost: str
         return f"{name}({inside})" if inside else name
 
     whole = [name for name, members in SETS.items() if within(members, by_name)]
-    names = [text(name) for name in whole]
+    names = list(map(text, whole))
     for name, members in SETS.items():
         severities = {tuple(sorted(by_name.get(member, ()))) for member in members}
         some = severities.pop()
@@ -184,12 +174,8 @@ class _Asked:
 
 
 def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return corruptions and their severities, in the benchmark's order, from `in-c`, `fog,snow(severity=3)` or
-    `in-c,-frost`.
-
-    Raises:
-        ProtocolError: an item is neither a set nor a corruption, a severity is not one of 1 to 5, or nothing is left.
-    """
+    """Return corruptions and severities, in the benchmark's order, from `in-c`, `fog,snow(severity=3)` or
+    `in-c,-frost`. Raises ProtocolError for an unknown name, a severity that is none, or an empty choice."""
     chosen: dict[str, set[int]] = {}
     for item in _items(text):
         for member, severities in SETS.get(item.name, {item.name: _ALL}).items():
@@ -202,11 +188,7 @@ def expand(text: str | Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def asked_texture(text: str | Iterable[str]) -> str:
-    """Return the texture of frost that a list names, `frost(texture=own)` or `in-c(texture=own)`; empty for none.
-
-    Raises:
-        ProtocolError: as `expand`, or the list names both.
-    """
+    """Return the texture in `frost(texture=own)`; empty for none. Raises ProtocolError where the list names both."""
     named = {item.texture for item in _items(text)} - {""}
     if len(named) > 1:
         raise ProtocolError(f"corruptions {text!r}: both textures of frost; expected one, and a run for each")
@@ -251,13 +233,8 @@ _FORM = re.compile(r"corruption\(\s*([\w-]+)\s*((?:,[^,()]+)*)\)")
 
 @dataclass(frozen=True)
 class Corrupted:
-    """The corruption that the images undergo, by which definition, and whether here or in released files.
-
-    severity: 1 to 5; 0 means the mean over all five, which only results have.
-    preset, variant: see `corruptions.Corruption`.
-    source: `memory`, after resize and crop, or `released`, files of a tree such as ImageNet-C's.
-    texture: of frost alone: the benchmark's `photographs`, or `own`, which stands in for them.
-    """
+    """severity: 1 to 5; 0, in results only, is the mean over all five. preset, variant: see `corruptions.Corruption`.
+    source: `memory`, after resize and crop, or `released` files. texture: of frost, `photographs` or `own`."""
 
     name: str
     severity: int = 0
@@ -286,16 +263,13 @@ class Corrupted:
 
     @property
     def definition(self) -> str:
-        """What distinguishes two tables of corruptions: `(preset=cifar)`; empty for the default. Without the texture,
-        which is of one corruption alone.
-        """
+        """What distinguishes two tables: `(preset=cifar)`; empty for the default. Without frost's texture."""
         default = Corrupted(self.name)
         odd = [key for key in ("preset", "variant", "source") if getattr(self, key) != getattr(default, key)]
         return f"({','.join(f'{key}={getattr(self, key)}' for key in odd)})" if odd else ""
 
     @property
     def mean(self) -> Corrupted:
-        """The same over all severities."""
         return replace(self, severity=0)
 
     @property
@@ -303,12 +277,8 @@ class Corrupted:
         return self.source == "released"
 
     def make(self, frost_dir: str | None = None) -> corruptions.Corruption:
-        """Return the corruption to be computed here; see `corruptions.corruption`.
-
-        Raises:
-            ValueError: preset and variant have no definition together.
-            PluginError: a plug-in cannot be used.
-        """
+        """Return the corruption. Raises ValueError where preset and variant do not fit, PluginError of a bad
+        plug-in."""
         if self.name not in corruptions.CORRUPTIONS:
             return EVERY_CORRUPTION[self.name](self.preset, self.variant)
         given = {"preset": self.preset, "variant": self.variant, "texture": self.texture}
@@ -316,11 +286,7 @@ class Corrupted:
 
 
 def parse_corrupted(text: str) -> Corrupted | None:
-    """Return the parts of a condition's text; None if it is not a corruption.
-
-    Raises:
-        ProtocolError: it is a corruption with an unknown or invalid part.
-    """
+    """Return a corruption's parts, None of another condition. Raises ProtocolError for an unknown or invalid part."""
     if not text.startswith("corruption("):
         return None
     form = _FORM.fullmatch(text)
@@ -348,20 +314,12 @@ def parse_corrupted(text: str) -> Corrupted | None:
     return Corrupted(form[1], int(severity), **given)
 
 
-def corruption_condition(corrupted: Corrupted) -> Condition:
-    """Return the condition of a corruption."""
-    return Condition(
-        "corruption",
-        corrupted.text,
-        payload=corrupted,
-        group=corrupted.mean.text,
-        level=corrupted.severity,
-        released=corrupted.released,
-    )
+def corruption_condition(part: Corrupted) -> Condition:
+    group, level = part.mean.text, part.severity
+    return Condition("corruption", part.text, payload=part, group=group, level=level, released=part.released)
 
 
 def corrupted_of(condition: Condition) -> Corrupted | None:
-    """Return which corruption a condition is; None for other conditions."""
     return condition.payload if isinstance(condition.payload, Corrupted) else None
 
 
@@ -376,10 +334,7 @@ def split_severities(text: str) -> tuple[Corrupted | None, str]:
 
 
 def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[str, int]]]]:
-    """Yield for each definition of corruptions an example, and the corruptions and severities of `texts`.
-
-    Where frost was made with several textures, its definition comes once for each, with the other corruptions.
-    """
+    """Yield for each definition an example, and its corruptions and severities; once for each of frost's textures."""
     parts = [part for text in texts if (part := parse_corrupted(text)) is not None]
     for example in {part.definition: part for part in parts}.values():
         mine = [part for part in parts if part.definition == example.definition]
@@ -388,8 +343,7 @@ def by_definition(texts: Iterable[str]) -> Iterator[tuple[Corrupted, list[tuple[
             yield replace(example, texture=texture), [(part.name, part.severity) for part in fitting]
 
 
-def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """Yield the texts of the means over corruptions that one definition may have."""
+def _means_of(example: Corrupted, evaluated: Iterable[tuple[str, int]]) -> Iterator[str]:
     for name in corruption_names():
         named = replace(example, name=name)
         for severities in dict.fromkeys(members[name] for members in SETS.values() if name in members):
@@ -400,9 +354,7 @@ def means_of_shares(example: Corrupted, evaluated: Iterable[tuple[str, int]]) ->
 
 
 def conditions_of(mean: str) -> list[str]:
-    """Return the texts of the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or
-    `in-c(severity=3)`.
-    """
+    """Return the conditions that a mean is over: `corruption(fog)`, `in-c(source=released)` or `in-c(severity=3)`."""
     if (parts := set_of(mean)) is None:
         part = parse_corrupted(mean)
         assert part is not None
@@ -413,16 +365,12 @@ def conditions_of(mean: str) -> list[str]:
 
 
 def shares_of(condition: str) -> dict[str, float]:
-    """Return the conditions that a result is over and the share of each: `in-c`, `in-c(severity=3)`, `corruption(fog)`
-    and `corruption(fog,severity=1+2+3)` are means over severities and then over corruptions; any other is itself.
-    """
+    """Return the conditions that a result is over and their shares: means are over severities, then corruptions."""
     texts = [condition]
-    if set_of(condition):
+    if set_of(condition) or (condition.startswith("corruption(") and "severity=" not in condition):
         texts = conditions_of(condition)
     elif several := _SOME_SEVERITIES.search(condition):
         texts = [condition.replace(several[1], severity, 1) for severity in several[1].split("+")]
-    elif condition.startswith("corruption(") and "severity=" not in condition:
-        texts = conditions_of(condition)
     of_one = Counter(text.partition(",")[0] for text in texts)
     return {text: 1 / len(of_one) / of_one[text.partition(",")[0]] for text in texts}
 
@@ -446,9 +394,7 @@ def _in_table(text: str) -> str:
 
 
 def possible_means(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts of the means that may be made of the corruptions among `texts`."""
-    every = (means_of_shares(example, members) for example, members in by_definition(texts))
-    yield from dict.fromkeys(chain.from_iterable(every))
+    yield from dict.fromkeys(text for each in by_definition(texts) for text in _means_of(*each))
 
 
 def in_short(texts: Iterable[str]) -> list[str]:
@@ -470,7 +416,6 @@ def as_published(text: str) -> str:
 
 
 def unlike_published(text: str) -> str:
-    """Say how a condition differs from the one that `as_published` names; empty where it does not."""
     unlike = _OWN in text and words_of(text) is VOCABULARY
     return "frost's own textures stand for the benchmark's photographs" if unlike else ""
 
@@ -480,16 +425,9 @@ def _is_fixed(name: str) -> bool:
 
 
 class CorruptionWords(Vocabulary):
-    """Single corruptions, and means over severities and over sets."""
-
     name = "corruptions"
     presenter_in = "tables"
-    defaults: ClassVar[Mapping[str, str]] = {
-        "preset": "imagenet",
-        "variant": "hendrycks",
-        "source": "memory",
-        "texture": "photographs",
-    }
+    defaults: ClassVar[Mapping[str, str]] = {each.name: str(each.default) for each in fields(Corrupted)[2:]}
     telling = ("severity",)
     in_means = True
     metrics = METRICS
@@ -529,7 +467,6 @@ class CorruptionWords(Vocabulary):
         return text if part is None else f"{part.label}, severity {at}" if at else part.label
 
     def parse(self, text: str) -> Condition:
-        """Return the condition of a corruption at a severity. Raises ProtocolError where the text is of none."""
         part = parse_corrupted(text)
         if part is None or not part.severity:
             raise ProtocolError(f"condition {text!r}: expected a severity from 1 to 5, such as severity=3")
@@ -546,17 +483,11 @@ class CorruptionWords(Vocabulary):
             parse_corrupted(_SEVERAL.sub(r"severity=\1", f"corruption({','.join([of, *pattern.pairs])})"))
 
     def command(self, pattern: ConditionPattern, other: Callable[[str], ConditionPattern]) -> Iterator[str]:
-        given = pattern.given
-        yield from ("--attacks", "none", "--corruptions", asked(pattern))
+        given, name = pattern.given, pattern.what or pattern.name
+        inside = ",".join(f"{key}={given[key]}" for key in ("severity", "texture") if key in given)
+        yield from ("--attacks", "none", "--corruptions", f"{name}({inside})" if inside else name)
         options = {"preset": "--constants", "variant": "--variant"}
-        yield from (word for key, name in options.items() if key in given for word in (name, given[key]))
-
-
-def asked(pattern: ConditionPattern) -> str:
-    """Return a corruption, or a set, as `--corruptions` names it."""
-    name = pattern.what or pattern.name
-    inside = ",".join(f"{key}={pattern.given[key]}" for key in ("severity", "texture") if key in pattern.given)
-    return f"{name}({inside})" if inside else name
+        yield from (word for key, option in options.items() if key in given for word in (option, given[key]))
 
 
 VOCABULARY = CorruptionWords()

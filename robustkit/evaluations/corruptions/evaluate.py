@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+import torch
+
+from ...common.determinism import SampleRng
+from ...common.plugins import Plugin
 from ...errors import PluginError
 from ...models.device import has_float64
+from ...protocol.card import Card
+from ...protocol.condition import Condition
 from ..family import Evaluator
 from ..interface import Cost
-from ..subject import show_pixels
+from ..subject import Batch, EvaluatedModel, Shown, show_pixels
 from .condition import EVERY_CORRUPTION, VOCABULARY, Corrupted
-
-if TYPE_CHECKING:
-    import torch
-
-    from ...common.plugins import Plugin
-    from ...common.randomness import SampleRng
-    from ...protocol.card import Card
-    from ...protocol.condition import Condition
-    from ..subject import Batch, EvaluatedModel, Shown
 
 
 def _place(device: torch.device) -> torch.device:
     """Return where corruptions are made for a device: many of them need float64."""
-    import torch
-
     return device if has_float64(device) else torch.device("cpu")
 
 
@@ -37,8 +31,6 @@ def lines_on_device(conditions: Iterable[Condition], device: torch.device) -> li
 
 
 class CorruptionsEvaluator(Evaluator):
-    """Images as they come out of bad weather, noise, blur or compression."""
-
     words = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:

@@ -19,11 +19,8 @@ _TOGETHER = 6  # checkpoints in a figure
 
 @dataclass(frozen=True)
 class Bars:
-    """A checkpoint under the corruptions of one definition (preset, variant, source).
-
-    clean: the figure without corruption, if known. bars: by corruption, in the benchmark's order, with the
-    severities that it is a mean over, `""` for all five; without an interval unless it is over all.
-    """
+    """A checkpoint under one definition. clean: without corruption, if known. bars: by corruption, with the severities
+    of the mean, `""` for all five; only these have intervals."""
 
     checkpoint: str
     definition: str
@@ -32,7 +29,6 @@ class Bars:
 
 
 def accuracy_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
-    """Return the mean accuracy over severities of every checkpoint and definition."""
     clean: dict[str, Point] = {}
     means: dict[tuple[str, str], dict[str, Point]] = {}
     single: dict[tuple[str, str], dict[str, dict[int, Point]]] = {}
@@ -81,9 +77,7 @@ def retention_bars(results: Sequence[Mapping[str, Any]]) -> list[Bars]:
 def bar_figures(
     drawn: Sequence[Bars], looks: Mapping[str, Style], section: str, title: str, what: str
 ) -> Iterator[Figure]:
-    """Yield figures for each definition, with a panel for each of a few checkpoints. what: the name of the figure
-    shown.
-    """
+    """Yield figures for each definition, with a panel for each of a few checkpoints. what: the figure shown."""
     for definition in dict.fromkeys(bars.definition for bars in drawn):
         every = [bars for bars in drawn if bars.definition == definition]
         for start in range(0, len(every), _TOGETHER):
@@ -97,8 +91,8 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
     names = labels((bars.checkpoint for bars in group), 22)
     points = [point for bars in group for point, _ in bars.bars.values()]
     highest = max(1.0, *(point.high if math.isfinite(point.high) else point.value for point in points))
-
     reference = "the dashed line is the clean one" if any(bars.clean for bars in group) else "100 % is the clean mIoU"
+    listed = list_some([_words(bars, names[bars.checkpoint]) for bars in group])
 
     def paint(canvas: Canvas) -> None:
         grid = panels(canvas, len(group), sharex=True, sharey=True)
@@ -120,8 +114,7 @@ def _figure(group: Sequence[Bars], looks: Mapping[str, Style], section: str, tit
         title,
         20 + (66 + 17 * len(rows)) * -(-len(group) // 2),
         paint,
-        alt=f"{what.capitalize()} by corruption. "
-        f"{list_some([_words(bars, names[bars.checkpoint]) for bars in group])}.",
+        alt=f"{what.capitalize()} by corruption. {listed}.",
         caption=f"{what.capitalize()}, mean over severities, with 95 % intervals; {reference}.",
         name=" ".join(bars.checkpoint for bars in group),
     )

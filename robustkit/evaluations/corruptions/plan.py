@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -22,14 +23,8 @@ from .tree import CorruptedTree
 
 
 def choose_texture(asked: str, frost_dir: str | None) -> tuple[str, str]:
-    """Return the texture, and a line for the user (empty: nothing to say).
-
-    asked: by `frost(texture=...)`, empty where not named; then own textures are taken only if there is neither a folder
-    nor an installed imagecorruptions, whose damaged or missing files stay an error.
-
-    Raises:
-        ProtocolError: own textures, and a folder of photographs.
-    """
+    """Return the texture, and a line for the user, or none: own textures where nothing is asked for and neither a
+    folder nor imagecorruptions is there. Raises ProtocolError for own textures and a folder of photographs."""
     if asked == "own" and frost_dir is not None:
         raise ProtocolError(f"frost(texture=own) and --frost-dir {frost_dir}: expected one of the two; leave one out")
     if asked or frost_dir is not None or find_spec("imagecorruptions") is not None:
@@ -41,11 +36,7 @@ def choose_texture(asked: str, frost_dir: str | None) -> tuple[str, str]:
 
 
 def texture_digest(texture: str, frost_dir: str | None) -> str:
-    """Return the SHA-256 of the six pictures of ice.
-
-    Raises:
-        DataError: they are missing, or are not images.
-    """
+    """Return the SHA-256 of the six pictures of ice. Raises DataError where they are missing, or are not images."""
     total = hashlib.sha256()
     try:
         for path in own_textures() if texture == "own" else find_photographs(frost_dir):
@@ -59,12 +50,8 @@ def texture_digest(texture: str, frost_dir: str | None) -> str:
 
 @dataclass(frozen=True)
 class CorruptedInputs:
-    """What corruptions take in addition to the data set.
-
-    All are by the text of a condition. digests: SHA-256 of what it reads: released files, frost's pictures, or the
-    boxes or masks that score a map (`none` without such files). released: `root` of its tree, and the `image_sizes` in
-    it, (height, width). left_out: why a requested condition is not available.
-    """
+    """By condition. digests: SHA-256 of released files, frost's pictures, or boxes or masks (`none` without any).
+    released: `root` of the tree, and `image_sizes` (height, width). left_out: why a condition is not available."""
 
     digests: dict[str, str] = field(default_factory=dict)
     released: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -76,8 +63,6 @@ CIFAR_SIZE = (32, 32)
 
 @dataclass(frozen=True)
 class Plan:
-    """Conditions of the corruptions, what they take in addition to the data set, and lines for the user."""
-
     conditions: tuple[Condition, ...] = ()
     inputs: CorruptedInputs = field(default_factory=CorruptedInputs)
     lines: tuple[str, ...] = ()
@@ -93,15 +78,9 @@ def plan_corruptions(
     variant: str = "hendrycks",
     frost_dir: str | None = None,
 ) -> Plan:
-    """Plan the corruptions of a list (None: all that a tree holds, without a tree nothing).
-
-    input_sizes: of the models, (height, width). tree: released files to read in place of corrupting here.
-    constants: `auto` takes CIFAR-10-C's constants if the images are 32x32 and the models see them at that size.
-
-    Raises:
-        ProtocolError: an unknown corruption, set, constants or variant.
-        DataError: frost's photographs are asked for and missing, or the tree holds nothing of what was asked.
-    """
+    """Plan a list (None: all that a tree of released files holds). input_sizes: (height, width) of the models.
+    constants: `auto` takes CIFAR-10-C's for 32x32 images. Raises ProtocolError for unknown names, DataError for
+    files."""
     if constants not in ("auto", *PRESETS):
         raise ProtocolError(unknown("constants", constants, ("auto", *PRESETS)))
     if variant not in VARIANTS:
@@ -111,15 +90,13 @@ def plan_corruptions(
         return Plan()
     if tree is not None:
         if (constants, variant) != ("auto", "hendrycks"):
-            raise ProtocolError(
-                f"constants {constants!r}, variant {variant!r}: released files are read as they are; leave both out"
-            )
+            both = f"constants {constants!r}, variant {variant!r}"
+            raise ProtocolError(f"{both}: released files are read as they are; leave both out")
         return _released(wanted, dataset, tree)
     for height, width in input_sizes:
         if min(height, width) < SMALLEST:
-            raise DataError(
-                f"the model takes {width}x{height} pixels; corruptions are defined from {SMALLEST}x{SMALLEST} on"
-            )
+            smallest = f"{SMALLEST}x{SMALLEST}"
+            raise DataError(f"the model takes {width}x{height} pixels; corruptions are defined from {smallest} on")
     lines = []
     if constants == "auto":
         constants, line = choose_constants(native_size(dataset), input_sizes)
@@ -146,7 +123,6 @@ def plan_corruptions(
 
 
 def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple[int, int]]) -> tuple[str, str]:
-    """Return whose constants fit images of this size, and a line for the user (empty: nothing to say)."""
     if native != CIFAR_SIZE:
         return "imagenet", ""
     if all(size == CIFAR_SIZE for size in input_sizes):
@@ -159,13 +135,11 @@ def choose_constants(native: tuple[int, int] | None, input_sizes: Sequence[tuple
 
 
 def native_size(dataset: Dataset) -> tuple[int, int] | None:
-    """Return (height, width) of the first of its images that can be read, before any resize."""
+    """Return (height, width) of the first image that can be read, before any resize."""
     for sample in dataset.samples[:20]:
-        try:
+        with suppress(BadImageError):
             width, height = dataset.image(sample).size
-        except BadImageError:
-            continue
-        return height, width
+            return height, width
     return None
 
 
@@ -181,10 +155,8 @@ def _released(wanted: dict[str, tuple[int, ...]], dataset: Dataset, tree: Corrup
         else:
             parts.append(part)
     if not parts:
-        raise DataError(
-            f"{tree.root} holds nothing of what was asked: {'; '.join(list(left_out.values())[:3])}; "
-            f"it holds {', '.join(tree.present)}"
-        )
+        why = "; ".join(list(left_out.values())[:3])
+        raise DataError(f"{tree.root} holds nothing of what was asked: {why}; it holds {', '.join(tree.present)}")
     digests, released = {}, {}
     for part in parts:
         digests[part.text], sizes = _read(dataset.samples, tree, part)

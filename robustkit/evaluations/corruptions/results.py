@@ -1,8 +1,4 @@
-"""Errors under corruption into the benchmark's figures: mean error, mCE, relative mCE; of one checkpoint and of two.
-
-A set has a figure only if every one of its conditions was evaluated; what is missing is reported, never silently
-averaged over.
-"""
+"""Errors under corruption into mean error, mCE and relative mCE, of sets that were evaluated under all conditions."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.intervals import Floats, bootstrap, calibration_error
+from ...runs.manifest import Manifest
 from ..aggregate import RecordReader, Result
 from ..family import Aggregator, Overview
 from ..records import CheckpointRecords, Compared, PerSample, common_ids
@@ -36,8 +33,6 @@ from .condition import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...runs.manifest import Manifest
-
 ALEXNET: dict[str, float] = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -54,19 +49,14 @@ ALEXNET: dict[str, float] = {
     "elastic_transform": 0.646056,
     "pixelate": 0.717840,
     "jpeg_compression": 0.606500,
-}
-"""AlexNet's error on ImageNet-C, mean over the severities (Hendrycks and Dietterich 2019)."""
+}  # its mean error over the severities of ImageNet-C (Hendrycks and Dietterich 2019)
 
-ALEXNET_CLEAN = 0.4348
-"""Its error on clean images, as in robustness_metrics (Google 2020)."""
+ALEXNET_CLEAN = 0.4348  # its error on clean images, as in robustness_metrics (Google 2020)
 
 
 @dataclass(frozen=True)
 class CorruptionSample:
-    """A checkpoint's predictions under one condition, one row per sample that was read.
-
-    ids: (n,) strings. wrong: (n,) bools. nll, confidence: (n,), of the records' float32. flags: of the condition.
-    """
+    """A condition's predictions, (n,) each, of the samples that were read; floats as in the records."""
 
     ids: pa.Array
     wrong: NDArray[np.bool_]
@@ -76,29 +66,26 @@ class CorruptionSample:
 
     @classmethod
     def of(cls, read: pa.Table, flags: Sequence[str], like: CorruptionSample | None = None) -> CorruptionSample:
-        """Return the sample of a condition from the records that were read. like: another sample, whose ids are reused
-        where they are the same.
-        """
+        """Return the sample of records. like: another, whose ids are reused where they are the same."""
         ids = read["sample_id"].combine_chunks()
         nll, confidence = (read[name].to_numpy(zero_copy_only=False) for name in ("nll", "confidence"))
         wrong = ~read["correct"].to_numpy(zero_copy_only=False).astype(bool)
         same = like is not None and like.ids.equals(ids)
         return cls(like.ids if like is not None and same else ids, wrong, nll, confidence, tuple(flags))
 
+    @property
+    def calibration(self) -> float:
+        finite = np.isfinite(self.confidence)
+        return calibration_error(self.confidence[finite].astype(np.float64), 1.0 - self.wrong[finite])
+
     def take(self, rows: NDArray[np.int64]) -> CorruptionSample:
-        """Return the samples at these rows, in their order."""
         ids = self.ids if len(rows) == len(self.ids) else self.ids.take(rows)
         return CorruptionSample(ids, self.wrong[rows], self.nll[rows], self.confidence[rows], self.flags)
 
 
 def corruption_rows(outcomes: Mapping[str, CorruptionSample], expected: int, why_no_mce: str) -> Iterator[Result]:
-    """Yield condition, metric, value, n, interval and flags of every mean that the outcomes of one checkpoint allow.
-
-    A mean is over the samples that could be read under all of its conditions; without any, there is none.
-
-    outcomes: by the text of the condition, `clean` among them if it was evaluated. expected: samples of the data set.
-    why_no_mce: why AlexNet's errors are not a yardstick for these images; empty where they are.
-    """
+    """Yield every mean that outcomes (by condition, maybe `clean`, too) allow, over the samples read under all of its
+    conditions. expected: samples of the data set. why_no_mce: empty where AlexNet is a yardstick."""
     seen = set[str]()
     for example, members in by_definition(outcomes):
         samples = {key: outcomes[replace(example, name=key[0], severity=key[1]).text] for key in members}
@@ -114,12 +101,10 @@ def _of_corruptions(
 ) -> Iterator[Result]:
     for name in corruption_names():
         five = [samples[name, severity] for severity in (1, 2, 3, 4, 5) if (name, severity) in samples]
-        if len(five) < 5:
-            continue
-        weights = {"mean_error": [0.2] * 5}
-        if name in ALEXNET and not why_no_mce:
-            weights["ce"] = [0.2 / ALEXNET[name]] * 5
-        yield from _means(replace(example, name=name).mean.text, five, weights, expected)
+        if len(five) == 5:
+            ce = {"ce": [0.2 / ALEXNET[name]] * 5} if name in ALEXNET and not why_no_mce else {}
+            text = replace(example, name=name).mean.text
+            yield from _means(text, five, {"mean_error": [0.2] * 5} | ce, expected)
 
 
 def _of_set(
@@ -174,15 +159,9 @@ def _means(
     if losses:
         shares = next(iter(weights.values()))
         nll = sum(w * float(c.nll.astype(np.float64).mean()) for w, c in zip(shares, conditions, strict=True))
-        ece = sum(w * _calibration(c) for w, c in zip(shares, conditions, strict=True))
+        ece = sum(w * c.calibration for w, c in zip(shares, conditions, strict=True))
         yield Result(text, "nll", nll, n, math.nan, math.nan, flags)
         yield Result(text, "ece", ece, n, math.nan, math.nan, flags)
-
-
-def _calibration(outcome: CorruptionSample) -> float:
-    finite = np.isfinite(outcome.confidence)
-    sure, right = outcome.confidence[finite].astype(np.float64), 1.0 - outcome.wrong[finite]
-    return calibration_error(sure, right)
 
 
 def merged_flags(conditions: Iterable[Any]) -> list[str]:
@@ -213,16 +192,12 @@ def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[Corruptio
 def why_no_mce(manifest: Manifest) -> str:
     """Return why AlexNet's errors are not a yardstick for a run's images; empty where they are."""
     data = manifest.data
-    if data.layout != "imagenet" or data.classes != 1000:
-        return f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.name}"
-    return ""
+    known = data.layout == "imagenet" and data.classes == 1000
+    return "" if known else f"AlexNet's errors are known for the 1000 ImageNet classes only, not for {data.name}"
 
 
 def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how the images of a mean, `in-c(variant=bethgelab)`, differ from the benchmark's.
-
-    released: what run.json says about the trees that its conditions were read from.
-    """
+    """Return how a mean's images differ from the benchmark's. released: what run.json says of its trees."""
     size = f"{input_size[1]}x{input_size[0]}"
     flags = []
     if "source=released" in condition:
@@ -241,8 +216,6 @@ def tree_doubts(condition: str, input_size: Sequence[int], released: Sequence[Ma
 
 
 class MeanErrors(Overview):
-    """Mean errors of a classifier over severities and corruptions, and mCE."""
-
     def __init__(self, reading: RecordReader) -> None:
         self.reading, self.outcomes = reading, dict[str, CorruptionSample]()
 
@@ -253,12 +226,11 @@ class MeanErrors(Overview):
 
     def rows(self) -> Iterator[Result]:
         manifest = self.reading.manifest
-        described = manifest.checkpoint(self.reading.checkpoint)
-        size, trees = described.preprocessing.input_size, manifest.corrupted.released
-        rows = corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest))
-        for condition, metric, value, n, low, high, flags in rows:
-            released = [trees[text] for text in conditions_of(condition) if text in trees]
-            yield Result(condition, metric, value, n, low, high, [*flags, *tree_doubts(condition, size, released)])
+        size = manifest.checkpoint(self.reading.checkpoint).preprocessing.input_size
+        trees = manifest.corrupted.released
+        for row in corruption_rows(self.outcomes, manifest.data.n, why_no_mce(manifest)):
+            released = [trees[text] for text in conditions_of(row.condition) if text in trees]
+            yield row._replace(flags=[*row.flags, *tree_doubts(row.condition, size, released)])
 
 
 def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
@@ -269,8 +241,6 @@ def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
 
 
 class CorruptionsAggregator(Aggregator):
-    """Records of corruptions into results."""
-
     words = VOCABULARY
 
     def overview(self, reading: RecordReader) -> Overview:
@@ -279,11 +249,7 @@ class CorruptionsAggregator(Aggregator):
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield condition and metric of the means over sets, and over severities, that `common` allows.
-
-        Single severities are left out: they follow these means so closely that they would only weaken the correction
-        for multiple rows.
-        """
+        """Yield the means that `common` allows; single severities would only weaken the correction."""
         for example, members in by_definition(common):
             means = dict.fromkeys(sets_at(members, example.definition, example.of_frost), compared.sets)
             means |= {replace(example, name=name).mean.text: compared.groups for name in CORRUPTIONS if compared.groups}
@@ -292,7 +258,6 @@ class CorruptionsAggregator(Aggregator):
                     yield from ((mean, metric) for metric in metrics)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample | None:
-        """Return the mean error of each sample that could be read under all conditions of a mean."""
         if metric != "mean_error":
             return None
         shares = shares_of(condition)

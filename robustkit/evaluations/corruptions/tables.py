@@ -58,8 +58,7 @@ def _worst_mean(cells: Cells, metric: str, sign: int) -> SummaryRow | None:
 
 def _set(condition: str) -> str:
     """Return the set of corruptions that a mean is over; empty for other conditions."""
-    name = kind_of(condition)
-    return name if name in SETS else ""
+    return name if (name := kind_of(condition)) in SETS else ""
 
 
 def _is_single(condition: str) -> bool:
@@ -68,10 +67,8 @@ def _is_single(condition: str) -> bool:
 
 
 def _at(row: SummaryRow | None, headline: Metric, start: str) -> str:
-    if row is None:
+    if row is None or (part := parse_corrupted(row["condition"])) is None:
         return ""
-    part = parse_corrupted(row["condition"])
-    assert part is not None
     value = percent(1 - row["value"]) if headline.binary else f"{headline.word} {percent(row['value'])}"
     return f"{start} {part.label} at severity {part.severity} with {value}"
 
@@ -82,11 +79,8 @@ _LOSSES = (Metric("nll", "NLL", bare=True), Metric("ece", "ECE %", 100, bare=Tru
 
 @dataclass(frozen=True)
 class CorruptionTable:
-    """One checkpoint under the corruptions of one definition (preset, variant, source).
-
-    errors: rows under `error_headings`, each with its category and its errors as fractions (None: not evaluated).
-    means: rows under `mean_headings`. Without AlexNet as a yardstick, its columns are left out.
-    """
+    """A checkpoint under one definition. errors: rows under `error_headings`, each with its category and its errors as
+    fractions (None: not evaluated). Without AlexNet as a yardstick, its columns are left out."""
 
     checkpoint: str
     definition: str
@@ -101,16 +95,13 @@ class CorruptionTable:
 
     @property
     def source(self) -> str:
-        """Where the corrupted images come from and which constants made them, in words."""
-        where = "corrupted in memory after resize and crop"
-        if "source=released" in self.definition:
-            where = "released files"
+        released = "source=released" in self.definition
+        where = "released files" if released else "corrupted in memory after resize and crop"
         words = {"preset=cifar": "CIFAR-10-C's constants", "variant=bethgelab": "the code of imagecorruptions"}
         return ", ".join([where, *(said for key, said in words.items() if key in self.definition)])
 
 
 def corruption_tables(results: Sequence[Mapping[str, Any]]) -> list[CorruptionTable]:
-    """Return the tables of all checkpoints, from the rows of the summary."""
     cells_of: dict[str, dict[tuple[str, str], SummaryRow]] = {}
     for row in results:
         cells_of.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
@@ -257,7 +248,7 @@ def _with_categories(
 
 
 def corruption_grids(tables: Sequence[CorruptionTable]) -> list[Grid]:
-    """Return the tables of all checkpoints side by side, those of each definition of corruptions together."""
+    """Return the tables of all checkpoints side by side, by definition."""
     grids = list[Grid]()
     for definition in dict.fromkeys(table.definition for table in tables):
         some = [table for table in tables if table.definition == definition]
@@ -282,15 +273,10 @@ def _grid_of_errors(table: CorruptionTable) -> Part:
 
 
 class CorruptionsPresenter(Presenter):
-    """Results of corruptions for people."""
-
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        """Yield condition and metric of the means over sets, else of each corruption; then of the benchmark's mCE.
-
-        Of single samples the mean error, of any other metric the figure itself; of single severities the task's metric.
-        """
+        """Yield the means over sets, else of each corruption (mean error, or the task's metric), then the mCE."""
         there = dict.fromkeys(keys)
         texts = in_short(text for text, _ in keys)
         texts.sort(key=lambda text: kind_of(text) != BENCHMARK)
@@ -300,11 +286,7 @@ class CorruptionsPresenter(Presenter):
         yield from (key for key in there if key[1] == "mce")
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        """Yield the mean over the benchmark's set if there is one, else over the worst set, and the worst corruption.
-
-        A metric of single samples gives errors, any other what is left of it. While records of some corruption are
-        missing, the worst is that so far.
-        """
+        """Yield the mean over the benchmark's set, else the worst, and the worst corruption (so far)."""
         asked = [condition for condition in manifest.conditions if _is_single(condition)]
         so_far = "" if all(is_whole(cells.get((condition, headline.name))) for condition in asked) else " so far"
         single = (row for (text, name), row in cells.items() if name == headline.name and _is_single(text))
@@ -340,7 +322,6 @@ class CorruptionsPresenter(Presenter):
                 yield TextTable(title, table.mean_headings, table.means, spare=spare).said_once("n")
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        """Yield of a metric of single samples the mean errors, else the means."""
         means = [metric_named(METRICS, name) for name in ("mean_error", "mce")] if headline.binary else []
         for metric in (*filter(None, means), headline):
             for text in in_short(texts):

@@ -1,37 +1,29 @@
-"""A tree of images that are already corrupted, such as the released ImageNet-C: `<corruption>/<1-5>/<class>/<file>`.
-
-The released archives unpack one level deeper, `blur/defocus_blur/1/...`; both are read. A sample's id is its path below
-the folder of a severity, hence the id of the clean image it was made of.
-"""
+"""A tree of corrupted images, as ImageNet-C's: `<corruption>/<1-5>/<class>/<file>`, or, as its archives unpack, one
+level deeper. A sample's id is its path below a severity, which is the clean image's."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor
 
 from corruptions.registry import CATEGORIES
 
+from ...common.preprocessing import Preprocessing
 from ...data.dataset import Dataset, open_dataset
 from ...data.images import read_image, to_pixels
 from ...data.layouts import Sample
 from ...data.sources import FolderSource, is_image_name, list_folder
 from ...errors import BadImageError, DataError
+from ...protocol.condition import Condition
 from .condition import Corrupted, corruption_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from PIL import Image
-    from torch import Tensor
-
-    from ...common.preprocessing import Preprocessing
-    from ...protocol.condition import Condition
-    from ..subject import Reader
 
 _SEVERITIES = (1, 2, 3, 4, 5)
 _Listing = dict[str, tuple[str, ...]]  # the names of the images of one folder, by their stem
@@ -39,11 +31,7 @@ _Listing = dict[str, tuple[str, ...]]  # the names of the images of one folder, 
 
 @dataclass(frozen=True)
 class CorruptedTree:
-    """Corrupted images on disk. Make one with `open`.
-
-    root: what was opened. folders: where a corruption's severity lies below it, for those present, in the benchmark's
-    order. notes: lines for the user.
-    """
+    """folders: where a corruption's severity lies below `root`, of those present, in the benchmark's order."""
 
     root: Path
     folders: dict[tuple[str, int], str]
@@ -53,11 +41,7 @@ class CorruptedTree:
 
     @classmethod
     def open(cls, path: str | Path) -> CorruptedTree:
-        """Open the tree in this folder.
-
-        Raises:
-            DataError: no folder, or no known corruption with a severity in it.
-        """
+        """Open a folder. Raises DataError without one, or without a known corruption with a severity in it."""
         root = Path(path)
         if not root.is_dir():
             raise DataError(f"{root}: no such folder; expected a tree <corruption>/<1-5>/<class>/<file>")
@@ -69,25 +53,19 @@ class CorruptedTree:
             if _holds_something(root / folder / str(severity))
         }
         if not folders:
-            raise DataError(
-                f"{root}: no corruption in it; expected folders such as fog/3/<class>/<file> or weather/fog/3/..."
-            )
+            expected = "folders such as fog/3/<class>/<file> or weather/fog/3/..."
+            raise DataError(f"{root}: no corruption in it; expected {expected}")
         return cls(root, folders, _strangers(root, {folder for _, folder in corruptions}))
 
     @property
     def present(self) -> dict[str, tuple[int, ...]]:
-        """The corruptions and severities that are present, in the benchmark's order."""
         severities: dict[str, tuple[int, ...]] = {}
         for name, severity in self.folders:
             severities[name] = (*severities.get(name, ()), severity)
         return severities
 
     def dataset(self, **options: Any) -> Dataset:
-        """Return the samples of the fullest folder, labelled by `open_dataset`'s rules. options: that function's.
-
-        The images of this data set are those of that folder; `read` gives the others. `missing` lists what another
-        folder lacks.
-        """
+        """Return the samples of the fullest folder, by `open_dataset`'s options; `read` gives other folders' images."""
         images = {folder: set(map(stem_of, list_folder(self.root / folder).images)) for folder in self.folders.values()}
         first = max(images, key=lambda folder: len(images[folder]))  # the first among equals
         opened = open_dataset(self.root / first, **options)
@@ -97,18 +75,12 @@ class CorruptedTree:
         return replace(opened, name=self.root.resolve().name, root=str(self.root), notes=notes)
 
     def read(self, sample_id: str, name: str, severity: int) -> bytes:
-        """Return the sample's whole file under a corruption.
-
-        Raises:
-            BadImageError: the file is missing, or cannot be read.
-        """
-        path = self.path(sample_id, name, severity)
-        if path is None:
+        """Return the sample's whole file. Raises BadImageError where it is missing, or cannot be read."""
+        if (path := self.path(sample_id, name, severity)) is None:
             raise BadImageError(f"{name}/{severity}/{sample_id}: no such file in {self.root}")
         return FolderSource(str(self.root)).read(path)
 
-    def reader(self, condition: Condition, preprocessing: Preprocessing) -> Reader:
-        """Return what reads the samples of a released corruption from their own files."""
+    def reader(self, condition: Condition, preprocessing: Preprocessing) -> Callable[[Sample], Tensor]:
         part = condition.payload
         assert isinstance(part, Corrupted)
 
@@ -119,10 +91,7 @@ class CorruptedTree:
         return read
 
     def path(self, sample_id: str, name: str, severity: int) -> str | None:
-        """Return where the sample's file lies below `root`; None if there is none.
-
-        Another suffix is accepted if it is the only image of that name: trees are written as PNG from clean JPEGs.
-        """
+        """Return where a file lies below `root`, if any; under another suffix (trees hold PNG of JPEGs) if unique."""
         folder = self.folders.get((name, severity))
         parts = sample_id.split("/")
         if folder is None or not all(map(_is_plain, parts)):
@@ -134,7 +103,6 @@ class CorruptedTree:
         return f"{parent}/{names[0]}" if len(names) == 1 else None
 
     def missing(self, samples: Iterable[Sample], name: str, severity: int) -> list[str]:
-        """Return the ids of those samples that have no file there."""
         return [sample.id for sample in samples if self.path(sample.id, name, severity) is None]
 
     def _listing(self, folder: str) -> _Listing:
@@ -145,8 +113,7 @@ class CorruptedTree:
                     names = [entry.name for entry in entries if is_image_name(entry.name)]
             except OSError:
                 names = []
-            key = frozenset(names)
-            if key not in self._shared:
+            if (key := frozenset(names)) not in self._shared:
                 listing: _Listing = {}
                 for name in sorted(names):
                     listing[_stem(name)] = (*listing.get(_stem(name), ()), name)
@@ -169,31 +136,23 @@ def is_tree(path: str | Path) -> bool:
 
 
 def needs_resize(image: Image.Image, preprocessing: Preprocessing) -> bool:
-    """Whether a released image has another size than the model's input, (height, width)."""
     return image.size != preprocessing.input_size[::-1]
 
 
 def pixels_of(image: Image.Image, preprocessing: Preprocessing) -> Tensor:
-    """Return a released image as the model takes it: (3, H, W) uint8.
-
-    It was resized and cropped before it was corrupted, so it is taken as it is; a model of another input size gets it
-    resized straight to that, nothing cropped.
-    """
+    """Return (3, H, W) uint8: already cropped, so that for another input size it is resized alone."""
     if needs_resize(image, preprocessing):
         return to_pixels(image, replace(preprocessing, crop_pct=1.0, crop_mode="squash"))
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
 def stem_of(sample_id: str) -> str:
-    """Return an id without the suffix of its image."""
     folder, slash, name = sample_id.rpartition("/")
     return folder + slash + _stem(name)
 
 
 def _corruptions(root: Path) -> Iterable[tuple[str, str]]:
-    """Yield (name, folder) of the known corruptions in the benchmark's order, also those below the folder of a
-    category.
-    """
+    """Yield (name, folder) of known corruptions in the benchmark's order, also from below a category's folder."""
     for name in corruption_names():
         for folder in (name, *(f"{category}/{name}" for category in CATEGORIES)):
             if (root / folder).is_dir():

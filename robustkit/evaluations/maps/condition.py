@@ -53,18 +53,16 @@ _MEANS = (
     Metric("map_gini", "Gini of maps", least=0, most=1),
 )
 FAITHFUL = tuple(metric for metric in _MEANS if metric.name in ("abpc", "insertion_auc", "deletion_auc"))
-"""Scores that a model's confidence goes along with, and supports where they are of few samples."""
+"""Scores that a model's confidence supports where they are of few samples."""
 STABILITY = (
     Metric("rank_correlation", "rank correlation", better=1, paired=True, least=-1, most=1),
     Metric("map_iou", "IoU of maps %", 100, 1, paired=True, least=0, most=1),
 )
-CONTROLLED = (*_SCORES, *_ON_OBJECTS, *_POOLED, *_MEANS)
-"""Scores of a map that are compared with those of controls: each also has its `…_over_control`."""
+CONTROLLED = (*_SCORES, *_ON_OBJECTS, *_POOLED, *_MEANS)  # each has its `…_over_control`
 SCORE_HEADINGS, FREE_HEADINGS = (
     {metric.name: (metric.short or metric.word) + " ↓" * (metric.better < 0) for metric in some}
     for some in (_SCORES, CONTROLLED[len(_SCORES) :])
 )
-"""What tables call the scores at a threshold, and those without one; neither in percent."""
 METRICS = (
     *CONTROLLED,
     *STABILITY,
@@ -83,13 +81,9 @@ TERMS = (
         "(full). A method that is not ahead of the best control has shown nothing.",
         ("controls", "best control"),
     ),
+    Term("lead", "The score of a map minus that of the best control, paired by image. Negative: behind the control."),
     Term(
-        "lead",
-        "The score of a map minus that of the best control, paired by image. Negative: behind the control.",
-    ),
-    Term(
-        "mask mode",
-        "The pixels of the map that reach the threshold are compared with the true object, pixel by pixel.",
+        "mask mode", "The pixels of the map that reach the threshold are compared with the true object, pixel by pixel."
     ),
     Term(
         "pixels against boxes",
@@ -212,17 +206,13 @@ TERMS = (
 
 
 PLAIN = {metric.name.removesuffix("_auc"): metric.name for metric in (*_ON_OBJECTS, *_MEANS)}
-"""Columns whose mean is a metric, and its name."""
 
 TARGETS = ("predicted", "label")
 FAITHFULNESS = ("none", "abpc", "all")
 SHARED = ("threshold", "target", "faithfulness", "on")
-MODES = ("mask", "box")
-"""What is compared with the truth: the pixels above the threshold, or the boxes around their contours."""
-ASSUMED_BOXES = "boxes were assumed to be "
-"""How a note of the data begins that is a flag on every score of a map."""
-BOXES_GIVEN = "boxes of "
-"""How a note of the data begins where only boxes say where objects are."""
+MODES = ("mask", "box")  # what is compared with the truth: pixels above the threshold, or boxes around their contours
+ASSUMED_BOXES = "boxes were assumed to be "  # begins a note of the data that is a flag on every score
+BOXES_GIVEN = "boxes of "  # begins a note of the data where only boxes say where objects are
 SCORES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
 _FORM = re.compile(r"(cam|stability)\(\s*([\w-]+)\s*((?:,.*)?)\)", re.DOTALL)
 _CANONICAL = re.compile(r"cam\(\s*([\w-]+)\s*(?:,([^()]*))?\)")
@@ -231,15 +221,8 @@ _ITEM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
 
 @dataclass(frozen=True)
 class MapSpec:
-    """A map of a class, its threshold, and what is measured on it.
-
-    target: the class explained, `predicted` or `label`.
-    faithfulness: `none`, `abpc`, or `all` (as well insertion, deletion, ROAD, infidelity, a redrawn head and the
-        cascade, sensitivity, complexity).
-    on: how many samples are drawn for it; 0 takes all.
-    under: the text of the condition whose map is compared with the clean one; empty if the clean one is scored.
-    options: the method's own, where they differ from the usual ones.
-    """
+    """target: `predicted` or `label`. faithfulness: `none`, `abpc`, or `all` tests. on: samples drawn for it; 0 takes
+    all. under: the condition whose map is compared with the clean one; empty for scores."""
 
     method: str
     threshold: float = 0.5
@@ -260,34 +243,25 @@ class MapSpec:
 
     @property
     def called(self) -> str:
-        """The method with its own options, `rise(masks=200)`."""
         return method_text(self.method, self.options)
 
     @property
     def kind(self) -> MapSpec:
-        """What maps of several methods share: all but method and options."""
         return replace(self, method="", options=())
 
     @property
     def is_control(self) -> bool:
-        """Whether the map does not look at the image."""
         return self.method in CONTROLS
 
     def compared_under(self, condition: str) -> MapSpec:
-        """Return the stability of this map under a condition."""
         return replace(self, faithfulness="abpc", under=condition)
 
     def control(self, name: str) -> MapSpec:
-        """Return the control that this map is compared with."""
         return replace(self, method=name, options=())
 
 
 def parse_explained(text: str) -> MapSpec | None:
-    """Return the parts of a condition's text; None if it is not a map's.
-
-    Raises:
-        ProtocolError: it is one that is not understood.
-    """
+    """Return a map's parts, None of another condition. Raises ProtocolError where it is not understood."""
     if not text.startswith(("cam(", "stability(")):
         return None
     form = _FORM.fullmatch(text)
@@ -300,26 +274,20 @@ def parse_explained(text: str) -> MapSpec | None:
 
 
 def parse_cams(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
-    """Return the maps that a user lists, `agcam,rollout(threshold=0.3)`, and the controls that they are compared with.
-
-    Raises:
-        ProtocolError: an unknown method or parameter, or a value that is none.
-    """
+    """Return the maps of a list, `agcam,rollout(threshold=0.3)`, and their controls. Raises ProtocolError."""
     named = parse_named(text, faithfulness)
     return tuple(dict.fromkeys([*named, *(spec.control(name) for spec in named for name in CONTROLS)]))
 
 
 def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[MapSpec, ...]:
-    """Return the maps that a user lists, alone. Raises ProtocolError as `parse_cams` does."""
     specs: dict[MapSpec, None] = {}
     for part in split_list(text):
         form = _ITEM.fullmatch(part)
         if form and form[1] == "cam":  # as records call it
             form = _CANONICAL.fullmatch(part)
         if not form:
-            raise ProtocolError(
-                f"map {part!r}: expected a method or method(key=value,...), such as agcam(threshold=0.3)"
-            )
+            expected = "a method or method(key=value,...), such as agcam(threshold=0.3)"
+            raise ProtocolError(f"map {part!r}: expected {expected}")
         explained = _explained(form[1].lower(), form[2] or "", part)
         if "faithfulness" not in (form[2] or ""):
             explained = replace(explained, faithfulness=faithfulness)
@@ -332,10 +300,8 @@ def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[
 def _explained(method: str, arguments: str, where: str) -> MapSpec:
     if method not in method_names():
         raise ProtocolError(unknown("map", method, method_names()))
-    given: dict[str, str] = {}
-    for item in filter(None, map(str.strip, arguments.split(","))):
-        key, _, value = (word.strip() for word in item.partition("="))
-        given[key] = value
+    items = (item.partition("=") for item in arguments.split(",") if item.strip())
+    given = {key.strip(): value.strip() for key, _, value in items}
     for key, choices in (("target", TARGETS), ("faithfulness", FAITHFULNESS)):
         if key in given and given[key] not in choices:
             raise ProtocolError(f"{where}: " + unknown(key, given[key], choices))
@@ -363,7 +329,6 @@ def of_mode(explained: MapSpec, mode: str) -> str:
 
 
 def map_condition(explained: MapSpec, under: Condition | None = None) -> Condition:
-    """Return the condition of a map's scores, or of its stability under another condition."""
     draws = MapSpec(explained.method).text  # the method's own, whatever else is measured
     if under is None:
         return Condition("cam", explained.text, payload=explained, draws=draws, needs_truth=True)
@@ -372,16 +337,12 @@ def map_condition(explained: MapSpec, under: Condition | None = None) -> Conditi
 
 
 def explained_of(condition: Condition) -> MapSpec | None:
-    """Return which map a condition is of; None for other conditions."""
     return condition.payload if isinstance(condition.payload, MapSpec) else None
 
 
-BEST = "best control: "
-"""The beginning of the flag of a lead over controls; it raises no doubt."""
+BEST = "best control: "  # begins the flag of a lead over controls; it raises no doubt
 _OVER = "_over_control"
-_CHIEF = ("cam_iou", "pointing_game", "abpc")  # the first of these that a run has
 _KINDS = ("", "-mask", "-faithfulness", "-stability")
-_VIEWED = {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
 
 
 def only_boxes(manifest: Named) -> bool:
@@ -391,20 +352,17 @@ def only_boxes(manifest: Named) -> bool:
 
 
 def _lead(score: Metric) -> Metric:
-    """Return the lead of a score over the best control."""
     low, high = score.difference_ends
-    plain = replace(score, paired=False, share=False, drafted=False, also=())
-    return replace(plain, name=score.name + _OVER, label=f"lead in {score.label}", least=low, most=high)
+    plain = replace(score, paired=False, share=False, drafted=False, also=(), least=low, most=high)
+    return replace(plain, name=score.name + _OVER, label=f"lead in {score.label}")
 
 
 def is_control(text: str) -> bool:
-    """Whether a condition is a yardstick for maps and says nothing of the model."""
     parts = parts_of(text)
     return parts is not None and parts[0].is_control
 
 
 def shares_of(text: str) -> dict[str, float]:
-    """Return the condition whose records a result of maps is of, with the share 1."""
     parts = parts_of(text)
     return {text if parts is None else parts[0].text: 1.0}
 
@@ -415,10 +373,9 @@ def as_published(text: str) -> str:
     if parts is None or parts[0].is_control:
         return ""
     explained, mode = parts
-    if (explained.threshold, explained.target) != (paper.threshold, paper.target):
-        return ""
     kind = "stability" if explained.under else {"box": "", "mask": "mask", "": "faithfulness"}[mode]
-    return "-".join(filter(None, (explained.method, kind)))
+    usual = (explained.threshold, explained.target) == (paper.threshold, paper.target)
+    return "-".join(filter(None, (explained.method, kind))) if usual else ""
 
 
 def _is_fixed(name: str) -> bool:
@@ -427,8 +384,6 @@ def _is_fixed(name: str) -> bool:
 
 
 class MapWords(Vocabulary):
-    """Scores of maps, and how they change under another condition."""
-
     name = "maps"
     in_sentence = "in its maps ({})"
     derived_metrics = tuple(map(_lead, CONTROLLED))
@@ -455,9 +410,8 @@ class MapWords(Vocabulary):
         return ", ".join(words)
 
     def chief(self, values: Mapping[tuple[str, str], float], metric: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the lead of the first method over the best control."""
-        leads = ((text, lead) for score in _CHIEF for text, lead in values if lead == score + _OVER)
-        if first := next(leads, None):
+        scores = ("cam_iou", "pointing_game", "abpc")  # the first of these that a run has
+        if first := next((key for score in scores for key in values if key[1] == score + _OVER), None):
             yield (*first, "lead of the maps over the best control, which does not look at the image")
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
@@ -470,7 +424,7 @@ class MapWords(Vocabulary):
     def view(self, text: str) -> View:
         explained = parse_explained(text)
         assert explained is not None
-        scores = {} if explained.under else _VIEWED
+        scores = {} if explained.under else {"mask_iou": "IoU", "box_iou": "box IoU", "abpc": "ABPC"}
         return View(text, over=explained.under or "clean", scores=scores, drawn=not explained.is_control)
 
     def check(self, pattern: ConditionPattern, text: str, other: Callable[[str], ConditionPattern]) -> None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +31,8 @@ from cam.localisation import (
 )
 from cam.sensitivity import Squares, cascade, head_correlation, hide_squares, infidelity, sensitivity
 
-from ...common.determinism import seeded
-from ...common.randomness import SampleRng
+from ...common.determinism import SampleRng, seeded
+from ...common.plugins import Plugin
 from ...data.dataset import Sample
 from ...errors import ModelError
 from ...models.identity import Classifier
@@ -47,33 +47,25 @@ from .condition import MODES, PLAIN, SCORES, VOCABULARY, MapSpec, explained_of
 from .methods import EVERY_EXPLAINER, FULL, Chosen, as_numbers, map_of_class, map_with_logits
 from .truth import Located
 
-if TYPE_CHECKING:
-    from ...common.plugins import Plugin
-
 
 class MapEvaluator(Evaluator):
-    """A family whose conditions name a map."""
-
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", "")))
         return () if plugged is None else (plugged,)
 
 
 def explainer_of(subject: EvaluatedModel, method: str, options: Chosen = ()) -> cam.Explainer:
-    """Return the explainer of a subject's network, with the options asked for. What stands for a hidden pixel, and how
-    many rows go at once, is the subject's, where the method takes it.
-    """
+    """Return a network's explainer, with the subject's batch size and fill of hidden pixels where it takes them."""
     kind = EVERY_EXPLAINER[method]
     shared = {"fill": nothing_of(subject), "batch_size": subject.settings.batch_size}
     taken = {key: value for key, value in shared.items() if key in inspect.signature(kind).parameters}
     return kind(subject.exact, **taken, **as_numbers(method, options))
 
 
-def control_map(method: str, inputs: Tensor, rng: SampleRng) -> cam.Explanation:
-    """Return the maps of a control, which asks no model."""
+def control_map(method: str, inputs: Tensor, rng: SampleRng, target: Tensor | None = None) -> cam.Explanation:
     control = EVERY_EXPLAINER[method]
     assert issubclass(control, Control)
-    return control().explain(inputs, rng=rng)
+    return control().explain(inputs, target, rng=rng)
 
 
 def nothing_of(subject: EvaluatedModel) -> Tensor:
@@ -81,22 +73,15 @@ def nothing_of(subject: EvaluatedModel) -> Tensor:
     return torch.zeros(3) if subject.card.space != "pixels" else subject.classifier.mean.flatten()
 
 
-ABPC, AREAS, ROAD = Cost(18), Cost(54), Cost(18)
-"""What is asked of an image for a map: for ABPC, for insertion with deletion, and for ROAD."""
+ABPC, AREAS, ROAD = Cost(18), Cost(54), Cost(18)  # passes of an image for a map; areas are insertion with deletion
 
 
-WHOLE, BLURRED, HIDDEN = Cost(1), Cost(1), Cost(32)
-"""What is asked once for all maps of an image: where their curves begin and end, and for infidelity. `full`, which is
-there with every map, has it in its account. One image without anything is asked for a whole shard, and counts as
-nothing.
-"""
+WHOLE, BLURRED, HIDDEN = Cost(1), Cost(1), Cost(32)  # once for all maps: curves' ends, infidelity; on `full`
 
 
 Columns = dict[str, list[Any]]
 _ROWS = 16384
-"""How many rows are kept, of about 2 KB each: of three controls, 5461 images. Where they are more, the first ones stay:
-checkpoints take the images in one order, so that the one asked for longest ago is the next that is wanted.
-"""
+"""Of about 2 KB each: of three controls 5461 images. The first stay: checkpoints take the images in one order."""
 _KEPT: dict[Hashable, tuple[int, Columns]] = {}
 
 
@@ -112,24 +97,17 @@ T = TypeVar("T")
 
 
 def clean_answers(subject: EvaluatedModel, samples: Sequence[Sample], inputs: Tensor) -> Tensor:
-    """Return the logits (B, K) of inputs as they are."""
     return _answers(subject, samples, "clean", lambda rng: _logits(subject, inputs))
 
 
 def shared_by_maps(subject: EvaluatedModel, samples: Sequence[Sample], inputs: Tensor, canvas: bool) -> dict[str, Any]:
-    """Return what tests of maps on the model have in common: what a removed pixel becomes, what curves begin and end
-    with, and how many rows go at once. canvas: whether there are curves that begin with a blurred image.
-    """
+    """Return what tests of maps have in common. canvas: whether there are curves that begin with a blurred image."""
     fill, shape = nothing_of(subject), inputs.shape[1:]
     nothing = fill.to(inputs).view(1, -1, 1, 1).expand(1, *shape)
     whole = clean_answers(subject, samples, inputs)
     empty = _answers(subject, [], f"empty {tuple(shape)}", lambda rng: _logits(subject, nothing))
     blank = _answers(subject, samples, "blurred", lambda rng: _logits(subject, blurred(inputs))) if canvas else None
-    return {
-        "fill": fill,
-        "ends": Ends(whole, empty.expand_as(whole), blank),
-        "batch_size": subject.settings.batch_size,
-    }
+    return {"fill": fill, "ends": Ends(whole, empty.expand_as(whole), blank), "batch_size": subject.settings.batch_size}
 
 
 def _logits(subject: EvaluatedModel, images: Tensor) -> Tensor:
@@ -159,16 +137,9 @@ COLUMNS: dict[str, pa.DataType] = {
     **dict.fromkeys(("clean_correct", "held"), pa.bool_()),
     **dict.fromkeys(("rank_correlation", "map_iou"), pa.float32()),
 }
-"""Columns that a map adds to a record; null where the truth of a sample is not known, or the score was not asked for.
-
-target: the class explained. degenerate: whether the map was constant or not finite; it is all 0 then, and scored so.
-mask_… and box_…: scores at the condition's threshold, in both modes.
-pixel_counts: `cam.localisation.pixel_counts` at LEVELS levels, flat. box_hits: `box_hits`, packed to bits.
-head_correlation: with the maps of the same class after the head is drawn again; null for controls. So is the mean over
-the stages of `cam.sensitivity.cascade`, its entropy_rise, and sensitivity.
-clean_correct: whether the clean image is predicted right; null without a label.
-held: whether the prediction under the condition is that of the clean image. map_iou: of the two thresholded maps.
-"""
+"""Null where the truth is not known, or the score was not asked for. target: the class explained. degenerate: a map
+constant or not finite, all 0 then. pixel_counts: flat, at LEVELS levels. box_hits: packed to bits. clean_correct: null
+without a label. held: whether the clean prediction stays."""
 
 
 def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -> None:
@@ -185,28 +156,20 @@ def check_explainable(model: Classifier, name: str, wanted: Sequence[MapSpec]) -
 
 
 def explain(
-    subject: EvaluatedModel,
-    inputs: Tensor,
-    samples: Sequence[Sample],
-    labels: Tensor | None,
-    wanted: MapSpec,
-    rng: Any,
-    located: Sequence[Located | None],
-) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
+    subject: EvaluatedModel, inputs: Tensor, batch: Batch, labels: Tensor | None, wanted: MapSpec, rng: SampleRng
+) -> tuple[Tensor, Columns, Tensor]:
     """Return the logits (B, K), the record columns, and the maps (B, H, W) of inputs in the card's space."""
-    target = labels if wanted.target == "label" else None
+    target, samples = labels if wanted.target == "label" else None, batch.samples
     if not wanted.is_control:
         explanation = _maps(subject, inputs, target, wanted, rng)
     else:
         answers = clean_answers(subject, samples, inputs)
-        control = EVERY_EXPLAINER[wanted.method]
-        assert issubclass(control, Control)
-        alone = control().explain(inputs, answers.argmax(dim=1) if target is None else target, rng=rng)
+        alone = control_map(wanted.method, inputs, rng, answers.argmax(dim=1) if target is None else target)
         explanation = replace(alone, logits=answers)
-    columns: dict[str, list[Any]] = {
+    columns: Columns = {
         "target": subject.classes(explanation.target),
         "degenerate": explanation.degenerate.tolist(),
-        **_located(subject, samples, explanation.maps, located, wanted),
+        **_located(subject, samples, explanation.maps, batch.truths, wanted),
     }
     if wanted.faithfulness != "none":
         shared = shared_by_maps(subject, samples, inputs, canvas=wanted.faithfulness == "all")
@@ -233,12 +196,9 @@ def _of_maps(
     wanted: MapSpec,
     shared: Mapping[str, Any],
     squares: Squares,
-    rng: Any,
-) -> dict[str, list[Any]]:
-    """Return what is left where pixels are put in, taken away and imputed, what maps tell of hidden squares, how few
-    pixels they are about, and, of those that look at the image, whether they depend on the model and stand still under
-    noise.
-    """
+    rng: SampleRng,
+) -> Columns:
+    """Return the scores of `faithfulness=all`; those of dependence on the model and sensitivity not for controls."""
     maps, target = explanation.maps, explanation.target
     areas = insertion_deletion(subject.exact, inputs, maps, target, **shared)
     imputed = road(subject.exact, inputs, maps, target, rng=rng, batch_size=shared["batch_size"])
@@ -270,21 +230,19 @@ def stability(
     subject: EvaluatedModel,
     clean: Tensor,
     shown: Tensor,
-    samples: Sequence[Sample],
+    batch: Batch,
     labels: Tensor | None,
     wanted: MapSpec,
-    rng: Any,
-) -> tuple[Tensor, dict[str, list[Any]], Tensor]:
-    """Return the logits (B, K) of the images shown, how their maps differ from the clean ones of the same class, and
-    these maps (B, H, W).
-    """
+    rng: SampleRng,
+) -> tuple[Tensor, Columns, Tensor]:
+    """Return the logits (B, K) of the images shown, how maps of the same class differ, and the maps (B, H, W)."""
     before = _maps(subject, clean, labels if wanted.target == "label" else None, wanted, rng)
     after = _maps(subject, shown, before.target, wanted, rng)
     predicted, lost = before.logits.argmax(dim=1), before.degenerate | after.degenerate
     columns = {
         "target": subject.classes(before.target),
         "degenerate": lost.tolist(),
-        "clean_correct": subject.correct(predicted, samples),
+        "clean_correct": subject.correct(predicted, batch.samples),
         "held": (after.logits.argmax(dim=1) == predicted).tolist(),
         "rank_correlation": _finite(rank_correlation(before.maps, after.maps)),
         "map_iou": _finite(iou_at(before.maps, after.maps, wanted.threshold).masked_fill(lost, math.nan)),
@@ -299,7 +257,7 @@ def _maps(subject: EvaluatedModel, inputs: Tensor, target: Tensor | None, wanted
 
 def _located(
     subject: EvaluatedModel, samples: Sequence[Sample], maps: Tensor, located: Sequence[Located | None], wanted: MapSpec
-) -> dict[str, list[Any]]:
+) -> Columns:
     """Return how maps (B, H, W) agree with the truth; of controls, what was found for another checkpoint."""
     key: Hashable = None
     if wanted.is_control:
@@ -313,20 +271,18 @@ def _located(
     return columns
 
 
-def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: float) -> dict[str, list[Any]]:
-    marked = [index for index, entry in enumerate(located) if entry is not None and bool(entry.mask.any())]
-    columns: dict[str, list[Any]] = {}
+def _localisation(maps: Tensor, located: Sequence[Located | None], threshold: float) -> Columns:
+    if all(entry is None for entry in located):
+        return {}
+    marked = {index: entry for index, entry in enumerate(located) if entry is not None and bool(entry.mask.any())}
+    columns: Columns = {}
 
     def put(name: str, values: Sequence[Any]) -> None:
         column = columns.setdefault(name, [None] * len(located))
         for index, value in zip(marked, values, strict=True):
             column[index] = value
 
-    places = [entry for entry in located if entry is not None]
-    if not places:
-        return {}
-    whole = [entry for entry in (located[index] for index in marked) if entry is not None]
-    maps = maps[marked]
+    whole, maps = list(marked.values()), maps[list(marked)]
     masks = torch.stack([entry.mask for entry in whole]) if whole else torch.zeros(0, *maps.shape[1:], dtype=torch.bool)
     for mode in MODES:
         scores = score(maps, masks, threshold, mode)
@@ -345,14 +301,11 @@ def _finite(values: Tensor) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-AGAIN = 5 + 8 + 10
-"""Maps made again: with five redrawn heads, eight stages of the cascade, and ten noisy copies."""
+AGAIN = 5 + 8 + 10  # maps made again: of five redrawn heads, eight stages of the cascade, ten noisy copies
 
 
 def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
-    """Return a line on what the controls of maps cost: nothing for themselves, but the model is asked what they are
-    worth.
-    """
+    """Return a line on the controls: free themselves, but the model is asked what they are worth."""
     specs = {condition: spec for condition in costs if (spec := explained_of(condition)) is not None}
     controls = [costs[condition] for condition, spec in specs.items() if spec.is_control]
     if not controls:
@@ -364,8 +317,6 @@ def cost_lines(costs: Mapping[Condition, Cost]) -> list[str]:
 
 
 class MapsEvaluator(Evaluator):
-    """What a model looks at: scores of maps that explain a class, and how maps change with the images."""
-
     words, columns = VOCABULARY, COLUMNS
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
@@ -376,42 +327,34 @@ class MapsEvaluator(Evaluator):
             yield from family_of(condition.under.name).evaluator.plugins(condition.under)
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
-        """Return the passes of a map and its scores, or of its stability under another condition."""
         spec = explained_of(condition)
         if spec is None:
             return Cost()
         alone = map_with_logits(spec.method, spec.options)
         if (under := condition.under) is not None:
             return alone * 2 + family_of(under.name).evaluator.cost(under, card, classes)
-        again = map_of_class(spec.method, spec.options)
         constant, tested = spec.method == FULL, spec.faithfulness == "all"
-        total = alone
-        if spec.faithfulness != "none" and not constant:
-            total = total + ABPC
+        total = alone + ABPC if spec.faithfulness != "none" and not constant else alone
         if tested:
             road = ROAD * 0.5 if constant else ROAD  # a constant map has one order, from both ends
-            total = total + AREAS + road + (Cost(0) if spec.is_control else again * AGAIN)
-        if constant:
-            total = total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0))
-        return total
+            again = Cost(0) if spec.is_control else map_of_class(spec.method, spec.options) * AGAIN
+            total = total + AREAS + road + again
+        return total + WHOLE + (BLURRED + HIDDEN if tested else Cost(0)) if constant else total
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return the scores of a map on the clean images, or how it changed under another condition."""
         wanted, under = explained_of(condition), condition.under
         assert wanted is not None
-        labelled = all(sample.label >= 0 for sample in batch.samples)
-        labels = subject.labels(batch.samples) if labelled else None
+        labels = subject.labels(batch.samples) if all(sample.label >= 0 for sample in batch.samples) else None
         inputs = subject.inputs(batch.inputs)
         if under is None:
-            logits, columns, maps = explain(subject, inputs, batch.samples, labels, wanted, rng, batch.truths)
+            logits, columns, maps = explain(subject, inputs, batch, labels, wanted, rng)
             rows = subject.score(logits, batch) | subject.distance(torch.zeros(len(batch), 1), len(batch))
             return Evaluation(rows | columns, pictures=subject.pictures(batch, heat=maps))
         shown = inputs_under(subject, batch, under)
-        merged: dict[str, list[Any]] = {}
-        pictures: dict[str, Picture] = {}
+        merged, pictures = Columns(), dict[str, Picture]()
         for place, part in batch.parts(subject.settings.batch_size):  # the attack may have had the whole shard
             label = None if labels is None else labels[place]
-            logits, columns, maps = stability(subject, inputs[place], shown[place], part.samples, label, wanted, rng)
+            logits, columns, maps = stability(subject, inputs[place], shown[place], part, label, wanted, rng)
             pictures |= subject.pictures(part, heat=maps)
             rows = subject.score(logits, part) | subject.distance(None, len(part)) | columns
             for name, values in rows.items():

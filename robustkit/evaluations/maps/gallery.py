@@ -6,7 +6,7 @@ import base64
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...common.files import write_whole
-from ...data.picture_files import open_picture
+from ...data.images import open_picture
 from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...display.web import ENLARGE, LOOK, policy, shared
 from ...errors import RunError
-from ...runs.files import refuse_link
-from ...runs.folder import RunFolder
+from ...runs.folder import RunFolder, refuse_link
 
 Pixels = NDArray[np.uint8]
 
@@ -35,11 +34,8 @@ _NEAREST, _LANCZOS = Image.Resampling.NEAREST, Image.Resampling.LANCZOS
 
 @dataclass(frozen=True)
 class Tile:
-    """One overlay.
-
-    heading: method, and what comes after a comma. image: (H, W, 3) uint8 as this checkpoint sees it. map: (H, W) in
-    [0, 1]. lines: what stands under it. truth: (H, W) bool in the frame of `image`, where known.
-    """
+    """heading: method, and what comes after a comma. image: (H, W, 3) uint8 as this checkpoint sees it. map: (H, W) in
+    [0, 1]. lines: what stands under it. truth: (H, W) bool in the image's frame, where known."""
 
     heading: str
     image: Pixels
@@ -48,15 +44,12 @@ class Tile:
     truth: NDArray[np.bool_] | None = None
 
     def drawn(self) -> Pixels:
-        """The map over its image, the object outlined."""
         return outlined(overlay(self.image, self.map), self.truth, width=1)
 
 
 @dataclass(frozen=True)
 class GalleryRow:
-    """A checkpoint on an image. name: of its class. image, truth: as of a tile. checkpoint: its name. under: what was
-    done to the image; empty where nothing was. lines: what the checkpoint predicts.
-    """
+    """A checkpoint on an image. name: of its class. under: what was done to the image. lines: what is predicted."""
 
     sample_id: str
     name: str
@@ -68,7 +61,6 @@ class GalleryRow:
     lines: tuple[str, ...] = ()
 
     def drawn(self) -> Pixels:
-        """Draw the image, the object outlined."""
         return outlined(self.image, self.truth)
 
 
@@ -78,19 +70,16 @@ class Gallery:
 
     title: str
     rows: tuple[GalleryRow, ...]
-    lines: tuple[str, ...] = field(default_factory=tuple)
+    lines: tuple[str, ...] = ()
 
     @property
     def samples(self) -> list[tuple[GalleryRow, ...]]:
-        """The rows of each sample."""
         return [tuple(rows) for _, rows in groupby(self.rows, key=lambda row: row.sample_id)]
 
 
 def overlay(image: Pixels, heat: NDArray[np.float32]) -> Pixels:
-    """Return the image as a tile, in grey under its map in cividis, which colour-blind people read the same.
-
-    The higher the map, the more of its colour shows, so a low map leaves the image to be seen.
-    """
+    """Return the image as a tile, in grey under its map in cividis, which colour-blind people read the same. A low map
+    shows less of its colour, so that the image stays to be seen."""
     image = _tile(image)
     heat = np.asarray(cv2.resize(heat, image.shape[1::-1], interpolation=cv2.INTER_LINEAR), dtype=np.float32)
     levels = (heat.clip(0, 1) * 255).round().astype(np.uint8)
@@ -101,7 +90,6 @@ def overlay(image: Pixels, heat: NDArray[np.float32]) -> Pixels:
 
 
 def _cividis(levels: Pixels) -> Pixels:
-    """Colour (H, W) in cividis, (H, W, 3) RGB."""
     return np.asarray(cv2.cvtColor(cv2.applyColorMap(levels, cv2.COLORMAP_CIVIDIS), cv2.COLOR_BGR2RGB), dtype=np.uint8)
 
 
@@ -170,7 +158,6 @@ def draw(gallery: Gallery) -> Image.Image:
 
 
 def _side_by_side(rows: Sequence[GalleryRow]) -> GalleryRow:
-    """Return the rows of a sample, which have a map each, as one."""
     tiles = (
         replace(tile, heading=", ".join(filter(None, (tile.heading, row.checkpoint, row.under))), lines=lines)
         for row in rows
@@ -193,12 +180,10 @@ def _wrapped(text: str, size: int, width: int) -> list[str]:
 
 
 def write_sheet(gallery: Gallery, path: Path) -> None:
-    """Write the contact sheet as a PNG. RunError where it cannot be written."""
     write_whole(path, encoded(draw(gallery)))
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: int) -> bytes:
-    """Return the file of an image."""
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
@@ -209,11 +194,8 @@ def _uri(webp: bytes) -> str:
 
 
 def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Sequence[str]) -> list[str]:
-    """Pick `count` sample ids by the checkpoints' scores on each (nan: unknown, left out).
-
-    how: `best` or `worst` mean over the checkpoints, `disagreement` for the widest spread between them, or `random`.
-    order: the ids in a random order, which also decides between equals.
-    """
+    """Pick ids by `best` or `worst` mean score over checkpoints, `disagreement` (the widest spread), or `random`; nan
+    is left out. order: the ids in a random order, which also decides between equals."""
     if how == "random":
         return list(order[:count])
     keys: dict[str, Callable[[Sequence[float]], float]] = {
@@ -225,32 +207,19 @@ def pick(scores: Mapping[str, Sequence[float]], how: str, count: int, order: Seq
     return sorted(scored, key=lambda sample: keys[how](scores[sample]))[:count]
 
 
-_QUALITY = 90
-"""Of pictures in WebP, which take a seventh of a PNG there."""
-
-
-@dataclass(frozen=True)
-class _Switch:
-    """A set of boxes that hide what is not asked for. key: the letter before each number in what they hide."""
-
-    key: str
-    legend: str
-    names: tuple[str, ...]
-
-
 def write_page(gallery: Gallery, path: Path) -> None:
-    """Write the gallery as one self-contained HTML page, all text escaped. RunError where it cannot be written."""
+    """Write one self-contained HTML page, all text escaped. Raises RunError where it cannot be written."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["uri"] = lambda pixels: _uri(
-        encoded(Image.fromarray(pixels), "WEBP", quality=_QUALITY, method=4)
-    )
-    switches = (
-        _Switch("m", "Maps", tuple(tile.heading for row in gallery.rows[:1] for tile in row.tiles)),
-        _Switch("c", "Checkpoints", tuple(dict.fromkeys(row.checkpoint for row in gallery.rows))),
-        _Switch("u", "Images", tuple(dict.fromkeys(_shown(row) for row in gallery.rows))),
-    )
+    # Of WebP, which takes a seventh of a PNG there
+    environment.filters["uri"] = lambda each: _uri(encoded(Image.fromarray(each), "WEBP", quality=90, method=4))
+    named = {  # boxes that hide what is not asked for, by the letter before each number in what they hide
+        "m": ("Maps", [tile.heading for row in gallery.rows[:1] for tile in row.tiles]),
+        "c": ("Checkpoints", list(dict.fromkeys(row.checkpoint for row in gallery.rows))),
+        "u": ("Images", list(dict.fromkeys(_shown(row) for row in gallery.rows))),
+    }
+    switches = [{"key": key, "legend": legend, "names": names} for key, (legend, names) in named.items()]
     script = shared(ENLARGE) + _template("gallery.js")
     page = environment.from_string(_template("gallery.html.j2")).render(
         gallery=gallery,
@@ -273,7 +242,7 @@ def _template(name: str) -> str:
 
 
 def gallery_uri(run: RunFolder) -> str | None:
-    """Return the contact sheet of maps, made small enough for a page, as a data URI; None if there is none."""
+    """Return the contact sheet of maps as a small data URI; None if there is none."""
     path = run.path / "cams" / "gallery.png"
     refuse_link(path, run.path)
     if not path.is_file():

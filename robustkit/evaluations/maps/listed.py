@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
-from ..aggregate import RecordReader, Result, readable_rows
+from ..aggregate import RecordReader, Result, Results, readable_rows
 from ..family import Aggregator, Presenter, Summary
 from ..interface import ShortRow
 from ..metrics import Metric, SummaryRow, by_checkpoint, figure_cell
@@ -19,7 +19,6 @@ from ..records import CheckpointRecords, PerSample, not_paired
 if TYPE_CHECKING:
     from ...common.intervals import Floats
     from ...runs.manifest import Manifest
-    from ..aggregate import Results
     from ..family import Looks
 
 
@@ -41,7 +40,6 @@ class ListedAggregator(Aggregator):
         return _ListedSummary(self, reading)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-        """Return a figure of the samples that count. Raises RunError where there are no records, or no such figure."""
         if metric not in (known := [number.name for number in self.words.metrics if number.paired]):
             raise not_paired(condition, metric, known)
         ids, figures = self.of_samples(side, condition, metric)
@@ -60,11 +58,8 @@ class _ListedSummary(Summary):
 
 
 class ListedPresenter(Presenter):
-    """section_title: of the tables, too, in sentence case. first: the heading of conditions. chief: the metrics of the
-    short table; the first of them is on the first page, and side by side for several checkpoints. counted: the
-    metric whose n stands for a row. signed: of changes. optional: columns that are left out where nothing has them.
-    note: below each table. template: of the section.
-    """
+    """section_title: in sentence case. first: the heading of conditions. chief: metrics of the short table; the first
+    is on the first page. counted: whose n stands for a row. signed: changes. optional: columns left out where empty."""
 
     section_title: ClassVar[str]
     first: ClassVar[str]

@@ -21,28 +21,22 @@ if TYPE_CHECKING:
 EVERY_EXPLAINER: Registry[type[cam.Explainer]] = Registry("explainers", METHODS, subclass_of("cam.explainer:Explainer"))
 
 
-FULL = "full"
-"""The control that is 1 everywhere: from both ends the same pixels are removed, so that its ABPC is 0 by definition."""
+FULL = "full"  # the control that is 1 everywhere: removed from both ends are the same pixels, so its ABPC is 0
 
 
 def method_names() -> tuple[str, ...]:
-    """Return all methods: the package's own, those of plug-ins, and the controls."""
     own = [name for name in METHODS if name not in CONTROLS]
     return tuple(dict.fromkeys((*own, *(one.name for one in declared("explainers")), *CONTROLS)))
 
 
 def check_method(method: str, where: str) -> None:
-    """Raise ProtocolError, which begins with `where`, unless there is a method of this name."""
     if method not in method_names():
         raise ProtocolError(f"{where}: " + unknown("map", method, method_names()))
 
 
 @dataclass(frozen=True)
 class MethodOption:
-    """A number that a method takes: its usual value, what it is, and from where to where it goes, both included.
-
-    whole: whether only whole numbers will do.
-    """
+    """A number that a method takes, from `low` to `high`, both included. whole: whether only whole numbers will do."""
 
     usual: Fraction
     what: str
@@ -51,7 +45,6 @@ class MethodOption:
     whole: bool = True
 
     def read(self, text: str, where: str) -> Fraction:
-        """Return the value that a user gives. Raises ProtocolError for one that will not do."""
         kind = "a whole number" if self.whole else "a number"
         expected = f"{kind} from {format_number(self.low)} to {format_number(self.high)}"
         value = parse_number(text, where, expected)
@@ -81,10 +74,8 @@ OPTIONS: Mapping[str, Mapping[str, MethodOption]] = {
         "noise": _share("0.15", "standard deviation, of the range of the image's values", high="10"),
     },
 }
-"""By method and name, as the explainers of `cam` take them."""
 
-Chosen = tuple[tuple[str, Fraction], ...]
-"""Options that differ from the usual ones, by name, in the order of `OPTIONS`."""
+Chosen = tuple[tuple[str, Fraction], ...]  # options that differ from the usual ones, in the order of `OPTIONS`
 
 
 def take_options(method: str, given: dict[str, str], where: str) -> Chosen:
@@ -95,10 +86,8 @@ def take_options(method: str, given: dict[str, str], where: str) -> Chosen:
 
 
 def split_options(text: str, usual: str, kept: Collection[str] = ()) -> tuple[str, Chosen]:
-    """Return a condition's text without what is its map's own, and these options: of `two-object(map=rise,masks=4)`.
-    usual: the method where none is named. kept: names that are the condition's, whatever the map has. Raises
-    ProtocolError for a value that will not do.
-    """
+    """Return a condition's text without its map's own options, and these. usual: the method where none is named. kept:
+    names that are the condition's, whatever the map has. Raises ProtocolError for a value that will not do."""
     kind, inside = split_condition(text)
     given = dict(part.partition("=")[::2] for part in (inside or "").split(",") if part)
     rest = {key: value for key, value in given.items() if key not in kept}
@@ -113,29 +102,24 @@ def with_options(text: str, chosen: Chosen) -> str:
 
 
 def shown(chosen: Chosen) -> list[str]:
-    """Return `masks=200` for each option."""
     return [f"{key}={format_number(value)}" for key, value in chosen]
 
 
 def method_text(method: str, chosen: Chosen) -> str:
-    """Return the method with its own options, `rise(masks=200)`."""
     return f"{method}({','.join(shown(chosen))})" if chosen else method
 
 
 def as_numbers(method: str, chosen: Chosen) -> dict[str, int | float]:
-    """Return the options as an explainer takes them."""
     return {key: int(value) if OPTIONS[method][key].whole else float(value) for key, value in chosen}
 
 
 def check_names(method: str, given: Mapping[str, str], others: tuple[str, ...], where: str) -> None:
-    """Raise ProtocolError for a parameter that neither all maps have nor this method."""
     names = (*others, *OPTIONS.get(method, {}))
     if odd := given.keys() - set(names):
         raise ProtocolError(f"{where}: " + unknown("parameter", min(odd), names))
 
 
 def chosen_of(condition: Condition) -> Chosen:
-    """Return the own options of a condition's map."""
     return cast("Chosen", condition.payload)
 
 
@@ -157,12 +141,11 @@ class MapWords(Vocabulary):
         return f"{method}({own})" if own and method else method
 
 
-CHANNELS = 512
-"""What Score-CAM is expected to ask, a forward for each channel of a layer: ResNet-18's last one has so many."""
+CHANNELS = 512  # forwards that Score-CAM is expected to take: ResNet-18's last layer has so many channels
 
 
 def map_with_logits(method: str, options: Chosen = (), targets: int = 1) -> Cost:
-    """Return the passes of the maps of one or more classes, and of the logits that tell which class is predicted."""
+    """Return the passes of the maps of some classes, and of the logits that tell which class is predicted."""
     if method in CONTROLS:
         return Cost(0)
     alone = map_of_class(method, options)
@@ -170,12 +153,9 @@ def map_with_logits(method: str, options: Chosen = (), targets: int = 1) -> Cost
 
 
 def map_of_class(method: str, options: Chosen = ()) -> Cost:
-    """Return the passes of a map of a class that is known."""
     if turns := _turns(method, options):
         return Cost(turns, 0 if method == "rise" else turns)
-    if method == "score-cam":
-        return Cost(1 + CHANNELS)
-    return Cost(1, 0 if method == "rollout" else 1)
+    return Cost(1 + CHANNELS) if method == "score-cam" else Cost(1, 0 if method == "rollout" else 1)
 
 
 def _turns(method: str, options: Chosen) -> int:

@@ -1,8 +1,5 @@
-"""Records of maps into results: scores with intervals, pooled counts, differences of two checkpoints.
-
-Scores at the threshold exist in two modes, `cam(agcam,mode=mask)` and `cam(agcam,mode=box)`; those without a threshold
-are under `cam(agcam)`. Maps of wrong predictions are left out and counted, unless the run keeps them.
-"""
+"""Records of maps into results. Scores at the threshold have two modes, `cam(agcam,mode=mask)` and
+`cam(agcam,mode=box)`. Maps of wrong predictions are left out and counted, unless the run keeps them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +25,7 @@ from ...protocol.condition import CLEAN, part_of
 from ..aggregate import FEWEST, RecordReader, Result, Rows, column_of, readable_rows
 from ..estimation import supported_rows
 from ..family import Aggregator, Summary
-from ..records import CheckpointRecords, PerSample, not_paired
+from ..records import CheckpointRecords, Compared, PerSample, not_paired
 from .condition import (
     ASSUMED_BOXES,
     FAITHFUL,
@@ -44,16 +41,10 @@ from .condition import (
     parts_of,
 )
 
-if TYPE_CHECKING:
-    from ..records import Compared
-
 
 class Counted:
-    """Hundreds of whole numbers per sample for n samples, of which only sums are needed and kept.
-
-    places: (n,) rows among the numbers, -1 for a sample without any. read: returns the numbers, (k, K), or packed to
-    bits; called again for sums over other samples, such as those that also have a control.
-    """
+    """Hundreds of whole numbers per sample, of which only sums are needed. places: (n,) rows among the numbers, -1
+    without any. read: returns the numbers, (k, K), or packed to bits; called again for sums over other samples."""
 
     def __init__(self, metric: str, places: Rows, read: Callable[[], NDArray[Any]]) -> None:
         self.metric, self.places, self._read = metric, places, read
@@ -61,7 +52,6 @@ class Counted:
 
     @property
     def present(self) -> Rows:
-        """The samples that have numbers."""
         return np.flatnonzero(self.places >= 0)
 
     def figure(self, rows: Rows) -> Floats:
@@ -111,9 +101,7 @@ class Pooled:
         return shard.drop_columns([name for name in POOLED if name in shard.column_names])
 
     def of(self, column: str, rows: Rows, again: Callable[[], Pooled]) -> Counted | None:
-        """Return the numbers of some samples; None where no sample of the condition has any. again: takes all from the
-        shards.
-        """
+        """Return the numbers of some samples; None without any. again: takes all from the shards."""
         if not self._values[column]:
             return None
         present = np.concatenate(self._present[column])
@@ -143,8 +131,7 @@ _LOWER_IS_BETTER = {metric.name for metric in METRICS if metric.better < 0}
 _NEITHER_IS_BETTER = {metric.name for metric in METRICS if metric.better == 0}
 _OF_MAPS = {*_NEITHER_IS_BETTER, "infidelity"}  # what a constant map has not
 _HIT = "pointing_game"  # 0 or 1, but of a constant map, which hits by chance
-UNMOVED = 0.9
-"""A rank correlation: maps above it after the head is redrawn do not depend on the class."""
+UNMOVED = 0.9  # rank correlation above which maps after the head is redrawn do not depend on the class
 
 
 @dataclass(frozen=True)
@@ -165,9 +152,7 @@ def map_figures(
     keep: bool,
     flags: Sequence[str],
 ) -> Figures:
-    """Return the figures of a condition from its records, in one table. pooled: what was taken from them. shards: the
-    shards to take it from again. keep: count wrong predictions too.
-    """
+    """Return a condition's figures. shards: to take `pooled` from again. keep: count wrong predictions, too."""
 
     def again() -> Pooled:
         pooled = Pooled()
@@ -187,37 +172,29 @@ def map_figures(
         lines.append(f"{read - len(chosen)} of {read} samples are predicted wrong and left out of the scores of maps")
     elif labelled and not right[rows].all():
         lines.append("maps of wrong predictions count, too")
-    if broken := pc.sum(chosen["degenerate"]).as_py() or 0:
+    if broken := pc.sum(chosen["degenerate"]).as_py():
         lines.append(f"{broken} of {len(chosen)} maps are constant or not finite; they count as all 0")
     values: dict[tuple[str, str], Floats | Counted] = {}
     base = replace(explained, under="").text
     names = set(chosen.column_names)
-    for mode in MODES:
-        for score in SCORES:
-            if f"{mode}_{score}" in names:
-                values[of_mode(explained, mode), f"cam_{score}"] = column_of(chosen, f"{mode}_{score}")
-    for column, metric in PLAIN.items():
-        if column in names:
-            values[base, metric] = column_of(chosen, column)
+    keys = {f"{mode}_{score}": (of_mode(explained, mode), f"cam_{score}") for mode in MODES for score in SCORES}
+    keys |= {column: (base, metric) for column, metric in PLAIN.items()}
+    values |= {key: column_of(chosen, column) for column, key in keys.items() if column in names}
     for column, metric in POOLED.items():
         if (counted := pooled.of(column, rows, again)) is not None:
             values[base, metric] = counted
-    lost = (pc.sum(chosen["vanished_boxes"]).as_py() or 0) if "vanished_boxes" in names else 0
-    if lost:
+    if "vanished_boxes" in names and (lost := pc.sum(chosen["vanished_boxes"]).as_py()):
         lines.append(f"{lost} boxes lie outside the crop and are left out")
     return Figures(explained, chosen["sample_id"].combine_chunks(), values, tuple(lines))
 
 
 def map_rows(maps: Sequence[Figures]) -> Iterator[Result]:
-    """Yield condition, metric, value, n, interval and flags of every score of one checkpoint's maps; and as
-    `<metric>_over_control` how far each is ahead of the best control (negative: behind), paired by sample.
-    """
+    """Yield every score of a checkpoint's maps; `<metric>_over_control` is its paired lead over the best control."""
     for figures in maps:
-        for key in figures.values:
-            rows = _present(figures.values[key])
+        for key, values in figures.values.items():
+            rows = _present(values)
             if not len(rows):
                 continue
-            values = figures.values[key]
             value, low, high = _estimate(_drawn(values, key[1], rows), len(rows), key[1])
             if key[1] == _HIT and not isinstance(values, Counted) and np.isin(values[rows], (0, 1)).all():
                 low, high = wilson(int(values[rows].sum()), len(rows))
@@ -234,7 +211,7 @@ def map_rows(maps: Sequence[Figures]) -> Iterator[Result]:
 
 def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures]) -> Iterator[Result]:
     """Yield the lead over the best control, which is chosen again in every resample."""
-    sign = -1 if key[1] in _LOWER_IS_BETTER else 1
+    sign, rows = -1 if key[1] in _LOWER_IS_BETTER else 1, _present(figures.values[key])
     rivals: dict[str, Floats | Counted] = {}
     for other in maps:
         other_key = (key[0].replace(figures.explained.text[:-1], other.explained.text[:-1], 1), key[1])
@@ -244,7 +221,6 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
     if key[1] == "cam_pixel_accuracy" and "full" in rivals:
         # The score of a map that marks no pixel, which wins where objects are small.
         rivals["nothing"] = 1 - np.asarray(rivals["full"])
-    rows = _present(figures.values[key])
     for values in rivals.values():
         rows = np.intersect1d(rows, _present(values))
     if not rivals or not len(rows):
@@ -258,11 +234,7 @@ def _over_control(figures: Figures, key: tuple[str, str], maps: Sequence[Figures
 
 
 def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Sequence[str]) -> Iterator[Result]:
-    """Yield the mean rank correlation and IoU with the clean map, for predictions that held, for those that fell, and
-    for all.
-
-    keep: count samples that are predicted wrong without the condition, too.
-    """
+    """Yield the means of all predictions, those that held, and those that fell. keep: count those wrong clean."""
     whole = table.filter(table["error"].is_null())
     read = whole if keep else whole.filter(pc.fill_null(whole["clean_correct"], True))
     if len(read) < len(whole):
@@ -270,11 +242,9 @@ def stability_rows(table: pa.Table, explained: MapSpec, keep: bool, flags: Seque
         flags = [*flags, f"{left} are predicted wrong and left out of the scores of maps"]
     held = pc.fill_null(read["held"], False).to_numpy()
     groups = {"": np.ones(len(held), bool), "_held": held, "_fell": ~held}
-    broken = pc.sum(read["degenerate"]).as_py() or 0
-    lines = [
-        *flags,
-        *([f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out"] if broken else []),
-    ]
+    lines = [*flags]
+    if broken := pc.sum(read["degenerate"]).as_py():
+        lines.append(f"{broken} of {len(read)} pairs have a map that is constant or not finite; left out")
     for column in ("rank_correlation", "map_iou"):
         values = column_of(read, column)
         for suffix, group in groups.items():
@@ -294,7 +264,6 @@ def _estimate(drawn: Floats, n: int, metric: str) -> tuple[float, float, float]:
 
 
 def _present(values: Floats | Counted) -> Rows:
-    """Return the rows of the samples that have a figure."""
     return values.present if isinstance(values, Counted) else np.flatnonzero(np.isfinite(values))
 
 
@@ -302,8 +271,7 @@ def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
     """Return the metric on the samples, followed by its R bootstrap replicates if it has an interval: (1 + R,)."""
     if isinstance(values, Counted):
         return values.figure(rows)
-    n = len(rows)
-    chosen = values[rows]
+    n, chosen = len(rows), values[rows]
 
     def mean(counts: Floats) -> Floats:
         return counts @ chosen / n
@@ -313,11 +281,8 @@ def _drawn(values: Floats | Counted, metric: str, rows: Rows) -> Floats:
 
 
 class MapSummary(Summary):
-    """Scores of maps, compared with those of controls, and how maps change with the images."""
-
     def __init__(self, reading: RecordReader) -> None:
-        self.reading = reading
-        self.figures: list[Figures] = []
+        self.reading, self.figures = reading, list[Figures]()
 
     def add(self, condition: str) -> Iterable[Result]:
         reading, explained, pooled = self.reading, parse_explained(condition), Pooled()
@@ -341,9 +306,7 @@ class MapSummary(Summary):
                 yield from self._supported(figures)
 
     def _supported(self, figures: Figures) -> Iterator[Result]:
-        """Yield scores of faithfulness, supported by the confidence of the model on all clean images: of the same kind
-        of sample, predicted right unless the run keeps maps of wrong predictions.
-        """
+        """Yield scores of faithfulness, supported by the confidence on clean images of the same kind."""
         reading, names = self.reading, ["sample_id", "error", "correct", "confidence"]
         if (reading.checkpoint, CLEAN.text) not in reading.run.units():
             return
@@ -352,15 +315,13 @@ class MapSummary(Summary):
             clean = clean.filter(clean["correct"].fill_null(True))
         for metric in FAITHFUL:
             values = figures.values.get((figures.explained.text, metric.name))
-            if values is None or isinstance(values, Counted):
-                continue
-            table = pa.table({"sample_id": figures.ids, metric.name: values})
-            others = clean.select(["sample_id", "confidence"])
-            yield from supported_rows(figures.explained.text, metric, table, CLEAN.text, others, figures.flags)
+            if isinstance(values, np.ndarray):
+                table = pa.table({"sample_id": figures.ids, metric.name: values})
+                others = clean.select(["sample_id", "confidence"])
+                yield from supported_rows(figures.explained.text, metric, table, CLEAN.text, others, figures.flags)
 
 
 _LOCALISED = ("cam_pixel_accuracy", "cam_iou", "cam_dice")  # precision and recall follow them too closely
-_COLUMN_OF = {metric: column for column, metric in PLAIN.items()}
 
 
 def _keys(explained: MapSpec) -> list[tuple[str, str]]:
@@ -375,19 +336,16 @@ def _columns(condition: str, metric: str) -> tuple[str, str, str]:
     parts = parts_of(condition)
     assert parts is not None
     explained, mode = parts
-    if explained.under:
-        names = [score.name for score in STABILITY]
-    else:
-        names = [f"cam_{name}" for name in SCORES] if mode else list(PLAIN.values())
+    scored = [f"cam_{name}" for name in SCORES] if mode else list(PLAIN.values())
+    names = [score.name for score in STABILITY] if explained.under else scored
     if metric not in names:
         raise not_paired(condition, metric, names)
-    column = f"{mode}_{metric.removeprefix('cam_')}" if mode else _COLUMN_OF.get(metric, metric)
+    plain = {name: column for column, name in PLAIN.items()}.get(metric, metric)
+    column = f"{mode}_{metric.removeprefix('cam_')}" if mode else plain
     return explained.text, column, "clean_correct" if explained.under else "correct"
 
 
 class MapsAggregator(Aggregator):
-    """Records of maps into results."""
-
     words = VOCABULARY
 
     def summary(self, reading: RecordReader) -> Summary:
@@ -396,10 +354,7 @@ class MapsAggregator(Aggregator):
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
     ) -> Iterator[tuple[str, str]]:
-        """Yield condition and metric of the scores that some sample of either side has, for all maps except controls.
-
-        A score that was not requested is null throughout a record.
-        """
+        """Yield the scores, not of controls, that some sample has; one not requested is null throughout."""
         for explained in filter(None, map(parse_explained, common)):
             if explained.is_control:
                 continue
@@ -415,11 +370,6 @@ class MapsAggregator(Aggregator):
                         yield key
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-        """Return a score for each sample whose clean image is predicted right and that has one.
-
-        Raises:
-            RunError: it is not a mean over samples, or there are no records.
-        """
         text, column, right = _columns(condition, metric)
         read = side.samples(text, [column, right])
         figures = read.columns[column]

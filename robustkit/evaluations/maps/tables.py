@@ -14,7 +14,7 @@ from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_s
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
 from ..interface import Clause, ShortRow
-from ..metrics import Cells, SummaryRow, figure_cell, is_finite
+from ..metrics import Cells, Metric, SummaryRow, by_checkpoint, figure_cell, is_finite
 from ..presenting import flag_lines, of_family
 from ..registry import metric_in
 from .condition import BEST, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ...runs.manifest import Manifest
     from ..aggregate import Results
     from ..family import Looks
-    from ..metrics import Metric
 
 SCORES = {
     ("cam_iou", "mask"): "IoU of pixels",
@@ -39,23 +38,16 @@ SCORES = {
     ("road", ""): "ROAD",
     ("insertion_auc", ""): "insertion",
     ("deletion_auc", ""): "deletion ↓",
-}
-"""The metric and mode of the scores that are drawn; the tables have all."""
+}  # metric and mode of the scores that are drawn; the tables have all
 
 
 def score_called(metric: str, mode: str, only_boxes: bool) -> str:
-    """Return what a score of `SCORES` is called. only_boxes: whether there are no masks, so that pixels are compared
-    with boxes.
-    """
     return "IoU with boxes" if only_boxes and (metric, mode) == ("cam_iou", "mask") else SCORES[metric, mode]
 
 
 @dataclass(frozen=True)
 class Score:
-    """One score of the maps of one checkpoint. kind: the parameters that the methods share, as in a condition.
-
-    score: of `SCORES`. points: by method, those of interest first, then the controls.
-    """
+    """A score of a checkpoint's maps. kind: the parameters that methods share. points: by method, controls last."""
 
     checkpoint: str
     kind: str
@@ -64,7 +56,6 @@ class Score:
 
 
 def scores(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[Score]:
-    """Return the scores of all checkpoints, in the order of `SCORES`. only_boxes: whether there are no masks."""
     by_score: dict[tuple[str, str, str], dict[str, Point]] = {}
     for row in results:
         parts = parts_of(row["condition"])
@@ -79,60 +70,55 @@ def scores(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> li
 
 
 def _place(called: str) -> tuple[int, str]:
-    """Return where a method stands among all, with options after without."""
     return method_names().index(called.partition("(")[0]), called
 
 
 def map_figures(entries: Sequence[Score], looks: Mapping[str, Style]) -> Iterator[Figure]:
     """Yield a figure for each kind of map, with a panel for each score."""
     for kind in dict.fromkeys(entry.kind for entry in entries):
-        group = [entry for entry in entries if entry.kind == kind]
-        shown = list(dict.fromkeys(entry.score for entry in group))
-        methods = sorted({name for entry in group for name in entry.points}, key=_place)
-        names = labels(entry.checkpoint for entry in group)
+        yield _figure(kind, [entry for entry in entries if entry.kind == kind], looks)
 
-        def paint(
-            canvas: Canvas,
-            group: Sequence[Score] = group,
-            shown: Sequence[str] = shown,
-            methods: Sequence[str] = methods,
-            names: Mapping[str, str] = names,
-        ) -> None:
-            grid = panels(canvas, len(shown), sharey=True)
-            for axes, score in zip(grid, shown, strict=True):
-                rivals = [entry for entry in group if entry.score == score]
-                for place, entry in enumerate(rivals):
-                    rows = [row for row, method in enumerate(methods) if method in entry.points]
-                    points = [entry.points[methods[row]] for row in rows]
-                    shift = -series_shift(place, len(rivals), 8, 34)
-                    dots(axes, rows, points, looks[entry.checkpoint], shift=shift, across=True, scale=1)
-                axes.set_title(score)
-                axes.set_xlim(*_limits(rivals))
-                axes.locator_params(axis="x", nbins=4)
-                axes.grid(visible=False, axis="y")
-                ink = axes.spines["left"].get_edgecolor()
-                for row in range(len(methods) - 1):  # rows hold several series: lines part them
-                    axes.axhline(row + 0.5, color=ink, alpha=0.25, linewidth=0.8)
-            for axes in grid[::2]:
-                axes.set_yticks(range(len(methods)), [f"{m} (control)" if m in CONTROLS else m for m in methods])
-                axes.set_ylim(len(methods) - 0.5, -0.5)
-            legend(canvas, {names[name]: looks[name] for name in names}, lines=False)
 
-        said = [_description(score, [entry for entry in group if entry.score == score], names) for score in shown]
-        yield draw(
-            "maps",
-            f"Scores of maps next to controls{f' ({kind})' if kind else ''}",
-            20 + 18 * -(-len(names) // 2) + (52 + 42 * len(methods)) * -(-len(shown) // 2),
-            paint,
-            alt=" ".join(said),
-            caption="With 95 % intervals. Controls do not look at the image: a map is informative where it "
-            "is better than all of them."
-            + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
-        )
+def _figure(kind: str, group: Sequence[Score], looks: Mapping[str, Style]) -> Figure:
+    shown = list(dict.fromkeys(entry.score for entry in group))
+    methods = sorted({name for entry in group for name in entry.points}, key=_place)
+    names = labels(entry.checkpoint for entry in group)
+
+    def paint(canvas: Canvas) -> None:
+        grid = panels(canvas, len(shown), sharey=True)
+        for axes, score in zip(grid, shown, strict=True):
+            rivals = [entry for entry in group if entry.score == score]
+            for place, entry in enumerate(rivals):
+                rows = [row for row, method in enumerate(methods) if method in entry.points]
+                points = [entry.points[methods[row]] for row in rows]
+                shift = -series_shift(place, len(rivals), 8, 34)
+                dots(axes, rows, points, looks[entry.checkpoint], shift=shift, across=True, scale=1)
+            axes.set_title(score)
+            axes.set_xlim(*_limits(rivals))
+            axes.locator_params(axis="x", nbins=4)
+            axes.grid(visible=False, axis="y")
+            ink = axes.spines["left"].get_edgecolor()
+            for row in range(len(methods) - 1):  # rows hold several series: lines part them
+                axes.axhline(row + 0.5, color=ink, alpha=0.25, linewidth=0.8)
+        for axes in grid[::2]:
+            axes.set_yticks(range(len(methods)), [f"{m} (control)" if m in CONTROLS else m for m in methods])
+            axes.set_ylim(len(methods) - 0.5, -0.5)
+        legend(canvas, {names[name]: looks[name] for name in names}, lines=False)
+
+    said = [_description(score, [entry for entry in group if entry.score == score], names) for score in shown]
+    return draw(
+        "maps",
+        f"Scores of maps next to controls{f' ({kind})' if kind else ''}",
+        20 + 18 * -(-len(names) // 2) + (52 + 42 * len(methods)) * -(-len(shown) // 2),
+        paint,
+        alt=" ".join(said),
+        caption="With 95 % intervals. Controls do not look at the image: a map is informative where it "
+        "is better than all of them."
+        + (" Lower is better with ↓, higher otherwise." if any("↓" in score for score in shown) else ""),
+    )
 
 
 def _limits(rivals: Sequence[Score]) -> tuple[float, float]:
-    """Return limits that contain all figures and intervals, with a margin."""
     every = [bound for entry in rivals for p in entry.points.values() for bound in (p.value, p.low, p.high)]
     finite = [bound for bound in every if math.isfinite(bound)]
     pad = 0.06 * (max(finite) - min(finite)) or 0.05
@@ -145,40 +131,30 @@ def _description(score: str, rivals: Sequence[Score], names: Mapping[str, str]) 
         mine = [f"{name} {point.value:.3f}" for name, point in entry.points.items() if name not in CONTROLS]
         controls = {name: point.value for name, point in entry.points.items() if name in CONTROLS}
         if controls:
-            pick = min if "↓" in score else max
-            best = pick(controls, key=lambda name: controls[name])
-            mine.append(f"best control {best} {entry.points[best].value:.3f}")
+            best = (min if "↓" in score else max)(controls, key=controls.__getitem__)
+            mine.append(f"best control {best} {controls[best]:.3f}")
         sentences.append(f"{names[entry.checkpoint]}: {', '.join(mine)}")
     return f"{score.replace(' ↓', ', lower is better')}. {list_some(sentences)}."
 
 
-ONE_SIDED = ("cam_precision", "cam_recall")
-"""Scores that a map reaches by marking everything, or nearly nothing: a lead in one is not shown without the other."""
+ONE_SIDED = ("cam_precision", "cam_recall")  # reached by marking all, or nearly nothing: a lead in one is not shown
 STABLE_HEADINGS = ("under", "n held", "rank corr.", "IoU", "n fell", "rank corr.", "IoU")
 
 
 def is_of_maps(condition: str) -> bool:
-    """Whether a row of the summary belongs to the tables of this module."""
     return condition.startswith(("cam(", "stability("))
 
 
 def map_tables(results: Sequence[Mapping[str, Any]], only_boxes: bool = False) -> list[TextTable]:
-    """Return the tables of all checkpoints, from the rows of the summary, under titles without their names. only_boxes:
-    whether there are no masks.
-    """
-    by_checkpoint: dict[str, list[Mapping[str, Any]]] = {}
-    for row in results:
-        if is_of_maps(row["condition"]):
-            by_checkpoint.setdefault(row["checkpoint"], []).append(row)
-    return [table for checkpoint, rows in by_checkpoint.items() for table in _tables(checkpoint, rows, only_boxes)]
+    """Return the tables of all checkpoints, under titles without their names. only_boxes: there are no masks."""
+    every = by_checkpoint(results, lambda text: text if is_of_maps(text) else None)
+    return [table for checkpoint, figures in every.items() for table in _tables(checkpoint, figures, only_boxes)]
 
 
-def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool) -> Iterator[TextTable]:
-    figures: dict[tuple[MapSpec, str], dict[str, Mapping[str, Any]]] = {}
-    for row in rows:
-        parts = parts_of(row["condition"])
-        assert parts is not None
-        figures.setdefault(parts, {})[row["metric"]] = row
+def _tables(
+    checkpoint: str, conditions: Mapping[str, Mapping[str, SummaryRow]], only_boxes: bool
+) -> Iterator[TextTable]:
+    figures = {parts: metrics for text, metrics in conditions.items() if (parts := parts_of(text)) is not None}
     scored = {key: metrics for key, metrics in figures.items() if not key[0].under}
     for kind in dict.fromkeys(spec.kind for spec, _ in scored):
         ours = {key: metrics for key, metrics in scored.items() if key[0].kind == kind}
@@ -198,14 +174,9 @@ def _tables(checkpoint: str, rows: Sequence[Mapping[str, Any]], only_boxes: bool
 
 
 def _scores(
-    checkpoint: str,
-    title: str,
-    headings: Mapping[str, str],
-    part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]],
+    checkpoint: str, title: str, headings: Mapping[str, str], part: Mapping[MapSpec, Mapping[str, Mapping[str, Any]]]
 ) -> Iterator[TextTable]:
-    """Yield a table with one column per method, the controls last and without intervals; below each score its lead over
-    the best control.
-    """
+    """Yield a table with a column per method, controls last; below each score its lead over the best control."""
     used = [metric for metric in headings if any(metric in metrics for metrics in part.values())]
     if not used:
         return
@@ -228,10 +199,8 @@ def _scores(
 def _stable(spec: MapSpec, metrics: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     cells = [spec.under]
     for group in ("held", "fell"):
-        row = metrics.get(f"rank_correlation_{group}")
-        cells.append("0" if row is None else str(row["n"]))
-        for metric in ("rank_correlation", "map_iou"):
-            cells.append(figure_cell(metrics.get(f"{metric}_{group}"), 1))
+        rows = [metrics.get(f"{metric}_{group}") for metric in ("rank_correlation", "map_iou")]
+        cells += ["0" if rows[0] is None else str(rows[0]["n"]), *(figure_cell(row, 1) for row in rows)]
     return tuple(cells)
 
 
@@ -239,7 +208,6 @@ _LEAD = "  – "  # begins the row of a lead over the control that it names
 
 
 def map_grids(tables: Sequence[TextTable]) -> list[Grid]:
-    """Return the tables of all checkpoints side by side, those of the same scores together."""
     groups: dict[str, list[Part]] = {}
     for table in tables:
         headings, rows = table.headings, table.rows
@@ -269,7 +237,7 @@ CONTROLS_IN_WORDS = {
 }
 LEADS = (("abpc", ""), ("cam_iou", "mask"), ("cam_iou", "box"))
 
-HEADING = "maps: IoU in % and ABPC, more is better"
+_HEADING = "maps: IoU in % and ABPC, more is better"
 
 
 def _called(text: str) -> str:
@@ -287,17 +255,10 @@ def _verb(lead: SummaryRow) -> str:
     return "beats" if low > 0 else "is behind" if high < 0 else "cannot be distinguished from"
 
 
-def _and(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
 class MapsPresenter(Presenter):
-    """Results of maps for people."""
-
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        """Yield condition and metric of the scores of each map of clean images, without controls."""
         drawn = [key for key in SCORES if key[0] not in ("insertion_auc", "deletion_auc")]
         for text, metric in keys:
             parts = parts_of(text)
@@ -305,7 +266,6 @@ class MapsPresenter(Presenter):
                 yield text, metric
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
-        """Yield whether maps are better than the best control, by the scores in `LEADS`."""
         boxes = only_boxes(manifest)
         leads: dict[str, dict[str, list[str]]] = {}
         for metric, mode in LEADS:
@@ -324,7 +284,8 @@ class MapsPresenter(Presenter):
                 verb = f"{_verb(row)} {CONTROLS_IN_WORDS.get(control, control)}"
                 leads.setdefault(method, {}).setdefault(verb, []).append(score + odd)
         for method, verbs in leads.items():
-            yield Clause(f"{method} {', '.join(f'{verb} on {_and(scores)}' for verb, scores in verbs.items())}")
+            said = {verb: " and ".join(filter(None, [", ".join(some[:-1]), some[-1]])) for verb, some in verbs.items()}
+            yield Clause(f"{method} {', '.join(f'{verb} on {scores}' for verb, scores in said.items())}")
 
     def card(self, results: Results) -> Iterable[CardPart]:
         if maps := map_tables(results, only_boxes(results.manifest)):
@@ -338,7 +299,6 @@ class MapsPresenter(Presenter):
         yield from support_tables(results, is_of_maps)
 
     def short(self, texts: Sequence[str], manifest: Manifest, headline: Metric) -> Iterable[ShortRow]:
-        """Yield the scores in `LEADS` for the short table of a run, each before its lead over the best control."""
         boxes = only_boxes(manifest)
         for text in texts:
             parts = parts_of(text)
@@ -348,8 +308,8 @@ class MapsPresenter(Presenter):
                 score = score_called(name, mode, boxes)
                 metric, lead = metric_in(VOCABULARY, name), metric_in(VOCABULARY, f"{name}_over_control")
                 if mode == parts[1] and metric is not None and lead is not None:
-                    yield ShortRow(HEADING, f"{_called(text)}: {score}", text, metric)
-                    yield ShortRow(HEADING, "  – best control", text, lead)
+                    yield ShortRow(_HEADING, f"{_called(text)}: {score}", text, metric)
+                    yield ShortRow(_HEADING, "  – best control", text, lead)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         lines, boxes = flag_lines(results, of_family(self.name)), only_boxes(results.manifest)

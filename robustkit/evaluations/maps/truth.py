@@ -1,8 +1,5 @@
-"""Where the object of a sample is: boxes and masks of files or of the data set itself, in the frame of the model.
-
-Boxes and masks are in the pixels of the upright image, which is what the model sees: turned as its EXIF data say. What
-fits the stored image as well, while nothing says which is meant, is left out.
-"""
+"""Where objects are: boxes and masks in the pixels of the upright image, turned as its EXIF data say, moved into the
+model's frame. What fits the stored image as well, while nothing says which is meant, is left out."""
 
 from __future__ import annotations
 
@@ -13,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -50,9 +49,9 @@ _UPRIGHT, _STORED = "upright", "stored"
 
 @dataclass(frozen=True)
 class Located:
-    """mask: (H, W) bool, the union of the boxes where only these are known. boxes: (n, 4), around the mask's outer
-    contours where only that is known. vanished: boxes that were cropped away. objects: (2, H, W) bool, of an image that
-    shows two. changed: makes the image with one thing changed, of a sample that has such images."""
+    """mask: (H, W) bool, the union of boxes where only these are known. boxes: (n, 4), else around the outer contours.
+    vanished: boxes cropped away. objects: (2, H, W) bool, of an image that shows two. changed: makes the changed
+    image."""
 
     mask: Tensor
     boxes: Tensor
@@ -63,9 +62,8 @@ class Located:
 
 @dataclass(frozen=True)
 class Altered:
-    """A changed image in the frame of the model. pixels: (3, H, W) uint8. mask: (H, W) bool. label: of the new image.
-    other: the class whose colour or outline was put in; -1 for none.
-    """
+    """In the model's frame: pixels (3, H, W) uint8, mask (H, W) bool. label: the new one. other: class put in, or
+    -1."""
 
     pixels: Tensor
     mask: Tensor
@@ -75,9 +73,8 @@ class Altered:
 
 @dataclass(frozen=True)
 class Truth:
-    """The ground truth of a data set. boxes: annotations by sample id. masks: files, likewise. digest: SHA-256 over all
-    that was read and the sample it belongs to; empty if the data set itself has the truth. void: whether the largest
-    number in masks is void."""
+    """boxes: annotations, masks: files, by sample id. digest: SHA-256 of all that was read and its samples; empty if
+    the data set itself has the truth. void: whether the largest number in masks is void."""
 
     dataset: Dataset
     boxes: Mapping[str, Annotation] = field(default_factory=dict)
@@ -88,34 +85,31 @@ class Truth:
 
     @property
     def is_known(self) -> bool:
-        """Whether the object of some sample is known."""
         return bool(self.boxes or self.masks) or self.dataset.mask(self.dataset.samples[0]) is not None
 
     def locate(self, sample: Sample, preprocessing: Preprocessing) -> Located | None:
-        """Return the object in the frame that the model sees; None where nothing is known of it.
-
-        Raises:
-            BadImageError: the image's size or its mask cannot be read, or the mask or annotation is of another size.
-        """
-        frame, mode, share = preprocessing.input_size, preprocessing.crop_mode, preprocessing.crop_pct
+        """Return the object in the model's frame, None where unknown. Raises BadImageError where the image or its mask
+        cannot be read, or the mask or annotation is of another size."""
+        frame = preprocessing.input_size
         if sample.id in self.masks:
             path = self.masks[sample.id]
             content = _MASK_FILES.read(str(path))
-            mask, sizes = torch.from_numpy(object_mask(content, str(path), self.void).pixels), self._sizes(sample)
+            mask, sizes = object_mask(content, str(path), self.void).pixels, self._sizes(sample)
             _check_size(sample, "mask", (mask.shape[1], mask.shape[0]), sizes.upright)
             check_turn(sizes, image_sizes(content), sample.id)
-            return self._of_mask(mask, frame, mode, share)
+            return _of_mask(mask, preprocessing)
         if sample.id in self.boxes:
             annotation, size = self.boxes[sample.id], self._sizes(sample).upright
             _check_size(sample, "annotation", annotation.size, size)
-            boxes, vanished = resize_crop_boxes(annotation.boxes, size, frame, mode, share)
+            boxes, vanished = resize_crop_boxes(
+                annotation.boxes, size, frame, preprocessing.crop_mode, preprocessing.crop_pct
+            )
             return Located(mask_of(boxes, *frame), boxes, vanished)
         embedded = self.dataset.mask(sample)
-        located = None if embedded is None else self._of_mask(torch.from_numpy(embedded).bool(), frame, mode, share)
+        located = None if embedded is None else _of_mask(embedded, preprocessing)
         if (objects := self.dataset.objects(sample)) is not None:
-            both = [resize_crop_mask(torch.from_numpy(one).bool(), frame, mode, share) for one in objects]
             located = located or Located(torch.zeros(frame, dtype=torch.bool), torch.zeros(0, 4))
-            return replace(located, objects=torch.stack(both))
+            return replace(located, objects=torch.stack([_moved(one, preprocessing) for one in objects]))
         if located is None or self.dataset.changed(sample, CHANGES[0]) is None:
             return located
         return replace(located, changed=lambda change: self._altered(sample, change, preprocessing))
@@ -123,10 +117,8 @@ class Truth:
     def _altered(self, sample: Sample, change: str, preprocessing: Preprocessing) -> Altered:
         made = self.dataset.changed(sample, change)
         assert made is not None
-        frame, mode, share = preprocessing.input_size, preprocessing.crop_mode, preprocessing.crop_pct
         pixels = to_pixels(Image.fromarray(made.shape.pixels), preprocessing, sample.id)
-        mask = resize_crop_mask(torch.from_numpy(made.shape.mask).bool(), frame, mode, share)
-        return Altered(pixels, mask, made.shape.label, made.other)
+        return Altered(pixels, _moved(made.shape.mask, preprocessing), made.shape.label, made.other)
 
     def _sizes(self, sample: Sample) -> Sizes:
         sizes = image_sizes(self.dataset.read(sample))
@@ -134,23 +126,21 @@ class Truth:
             raise BadImageError(f"{sample.id}: cannot be read as an image")
         return sizes
 
-    @staticmethod
-    def _of_mask(mask: Tensor, frame: tuple[int, int], mode: str, share: float) -> Located:
-        moved = resize_crop_mask(mask, frame, mode, share)
-        return Located(moved, boxes_of(moved))
+
+def _moved(mask: NDArray[Any], preprocessing: Preprocessing) -> Tensor:
+    pixels, how = torch.from_numpy(mask).bool(), (preprocessing.crop_mode, preprocessing.crop_pct)
+    return resize_crop_mask(pixels, preprocessing.input_size, *how)
+
+
+def _of_mask(mask: NDArray[Any], preprocessing: Preprocessing) -> Located:
+    moved = _moved(mask, preprocessing)
+    return Located(moved, boxes_of(moved))
 
 
 def open_truth(dataset: Dataset, boxes: str | Path | None = None, masks: str | Path | None = None) -> Truth:
-    """Open the ground truth for the samples of a data set, in the pixels of their upright images.
-
-    boxes: a CSV of boxes, or a folder of ILSVRC XML files. masks: a folder of mask images (see `object_mask`), of the
-    images' sizes. What belongs to a sample has its path except for the suffix; or its stem alone, where no other sample
-    and no other box or mask has that stem.
-
-    Raises:
-        DataError: files that cannot be read, hold no box or mask of any sample, empty masks only, a box outside its
-            image, or a name that may mean two samples.
-    """
+    """Open the truth. boxes: a CSV, or a folder of ILSVRC XML. masks: a folder of images (`object_mask`), of the
+    images' sizes. Each belongs to the sample of its path, or of its stem, where unique. Raises DataError for bad
+    files."""
     if boxes is not None and masks is not None:
         raise DataError(f"boxes {boxes} and masks {masks}: expected one of the two")
     try:
@@ -172,9 +162,8 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
         names = {bare_path(name): name for name in listed}
         files = {sample: place / names[key] for sample, key in match_names(dataset, place, names, "boxes").items()}
         annotations = {sample: _annotation(path) for sample, path in files.items()}
-        digest = _digest(
-            f"{sample}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode() for sample, path in files.items()
-        )
+        digests = {sample: hashlib.sha256(path.read_bytes()).hexdigest() for sample, path in files.items()}
+        digest = _digest(f"{sample}\0{each}\n".encode() for sample, each in digests.items())
         sizes = _sizes(dataset, files)
         placed, notes = _placed(annotations, sizes, place)
         for sample, annotation in placed.items():
@@ -198,20 +187,14 @@ def _with_boxes(dataset: Dataset, place: Path) -> Truth:
 def _placed(
     annotations: Mapping[str, Annotation], sizes: Mapping[str, Sizes], place: Path
 ) -> tuple[dict[str, Annotation], list[str]]:
-    """Return annotations in the pixels of the upright images, and lines for the user; without those of which it is open
-    whether they are of stored or of upright pixels. sizes: of images that can be read.
-
-    Raises:
-        DataError: an annotation states another size than that of its image, and of other proportions, or all are open.
-    """
+    """Return annotations in upright pixels without those that may be of either, and lines for the user. sizes: of
+    readable images. Raises DataError where a stated size is of other proportions than the image, or all are open."""
     readings = {sample: _readings(annotations[sample], found) for sample, found in sizes.items()}
     for sample, ways in readings.items():
         if not ways:
             there, here = (f"{w}x{h}" for w, h in (annotations[sample].size or (0, 0), sizes[sample].upright))
-            raise DataError(
-                f"{place}: the annotation of {sample} is of {there} pixels, the image of {here}; expected the same, or "
-                "the same proportions"
-            )
+            both = f"the annotation of {sample} is of {there} pixels, the image of {here}"
+            raise DataError(f"{place}: {both}; expected the same, or the same proportions")
     turned = {sample for sample, found in sizes.items() if found.turn is not None}
     decided = {readings[sample][0] for sample in turned if len(readings[sample]) == 1}
     unclear = [sample for sample in annotations if sample in turned and len(readings[sample]) > 1]
@@ -262,9 +245,8 @@ def _pixels(sizes: Sizes, way: str) -> tuple[int, int]:
 
 def _are_alike(size: tuple[int, int], image: tuple[int, int]) -> bool:
     """Whether an image of the one size becomes one of the other by scaling, to a pixel."""
-    return max((side - 1) / own for own, side in zip(size, image, strict=True)) < min(
-        (side + 1) / own for own, side in zip(size, image, strict=True)
-    )
+    low, high = ([(side + by) / own for own, side in zip(size, image, strict=True)] for by in (-1, 1))
+    return max(low) < min(high)
 
 
 def _perhaps_sides(annotations: Mapping[str, Annotation], sizes: Mapping[str, Sizes]) -> Iterator[str]:
@@ -297,15 +279,12 @@ def _annotation(path: Path) -> Annotation:
 
 def _check_table(place: Path) -> None:
     """Raise DataError or OSError for a CSV whose boxes would take more memory or time than any data set's."""
-    lines = 0
     try:
-        for line in lines_of(place, _TABLE):
-            lines += 1
+        for lines, line in enumerate(lines_of(place, _TABLE), start=1):
             if lines > _BOXES or (lines == 1 and line.count(",") > _COLUMNS):
                 what = f"more than {_COLUMNS} columns" if lines == 1 else f"more than {_BOXES} lines"
-                raise DataError(
-                    f"{place}: {what}; expected image, synset, xmin, ymin, xmax, ymax and a row for each box"
-                )
+                expected = "image, synset, xmin, ymin, xmax, ymax and a row for each box"
+                raise DataError(f"{place}: {what}; expected {expected}")
     except UnicodeDecodeError:
         return  # `read_csv` reports it, with the place
     except ValueError as fault:
@@ -315,8 +294,7 @@ def _check_table(place: Path) -> None:
 def _with_masks(dataset: Dataset, place: Path) -> Truth:
     if not place.is_dir():
         raise DataError(f"{place}: no such folder; expected mask images with the names of the images")
-    names: dict[str, str] = {}
-    listing = list_folder(place)
+    names, listing = dict[str, str](), list_folder(place)
     if not listing.images and listing.notes:
         raise DataError(f"{place}: no masks in it that can be read; {'; '.join(listing.notes)}")
     for name in listing.images:
@@ -329,10 +307,8 @@ def _with_masks(dataset: Dataset, place: Path) -> Truth:
     void = next((look.mask.void for look in looks if look.mask and look.mask.void), None)
     empty = sum(look.is_empty(void is not None) for look in looks)
     if empty == len(looks):
-        raise DataError(
-            f"{place}: none of the {len(masks)} masks has an object; expected 0 and 255, 0 and 1, or a palette "
-            f"whose first colour is the background"
-        )
+        expected = "0 and 255, 0 and 1, or a palette whose first colour is the background"
+        raise DataError(f"{place}: none of the {len(masks)} masks has an object; expected {expected}")
     digest = _digest(f"{sample}\0{look.digest}\n".encode() for sample, look in zip(masks, looks, strict=True))
     without = f", {empty} of them without an object" if empty else ""
     notes = [f"masks of {len(masks)} of {len(dataset)} images from {place}{without}"]
@@ -352,7 +328,6 @@ class _Look:
     any_object: bool = True
 
     def is_empty(self, void: bool) -> bool:
-        """Whether there is no object. void: whether 255 is none in this set."""
         alone = self.mask is not None and self.mask.values in ((255,), (65535,))
         return not self.any_object or (void and alone)
 
@@ -371,11 +346,7 @@ def _look(path: Path) -> _Look:
     return _Look(digest, light, bool(mask.pixels.any()))
 
 
-# Sizes and digests
-
-
 def _sizes(dataset: Dataset, known: Collection[str]) -> dict[str, Sizes]:
-    """Return the sizes of the images that are known and can be read, by sample id."""
     found = {}
     for sample in dataset.samples:
         if sample.id in known:

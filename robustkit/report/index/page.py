@@ -31,7 +31,6 @@ from ...errors import RunError
 from ...results.comparison import compare
 from ...results.pairing import checkpoint_changes, checkpoint_pairs, run_changes, unpaired_lines
 from ...results.tables import tables
-from ...runs.files import RunFiles
 from ...runs.folder import RunFolder
 from ...tasks.registry import find_metric
 from ..pages import environment, render_page
@@ -64,19 +63,14 @@ CHARTS = 24  # drawn, of the names with the newest runs; the others have their t
 
 _CAPTION = "Each mark is a run, its bar the 95 % interval; runs are in the order in which they began."
 _OTHERS = "A dotted line stands where the set-up changes: what differs across it is not the checkpoint's doing alone."
-Key = tuple[str, str]
-"""Condition and metric."""
-Entry = tuple[str, IndexRun, IndexCheckpoint]
-"""A run by its path, and what a checkpoint's name was there."""
+Key = tuple[str, str]  # Condition and metric
+Entry = tuple[str, IndexRun, IndexCheckpoint]  # a run by its path, and what a checkpoint's name was there
 
 
 @dataclass(frozen=True)
 class History:
-    """A checkpoint's name on one data set under one card. runs: the oldest first.
-
-    changes: of each run, what was asked otherwise than in the run before it, so that its figures and the earlier ones
-    are not those of one checkpoint over time. keys: of the figures shown. chart: None where no figure is in percent.
-    """
+    """A checkpoint's name on one data set under one card. runs: the oldest first. changes: of each run, what was asked
+    otherwise than in the run before. keys: of the figures shown. chart: None where none is in percent."""
 
     name: str
     data: str
@@ -88,22 +82,17 @@ class History:
 
     @property
     def headings(self) -> list[str]:
-        """The names of the figures."""
         return [figure_name(*key) for key in self.keys]
 
     def cells(self, checkpoint: IndexCheckpoint) -> list[str]:
-        """Return the figures of one run as texts; a dash where it has none."""
         there = _by_key(checkpoint)
         return [figure_text(there[key]) if key in there else "–" for key in self.keys]
 
 
 @dataclass
 class Pairs:
-    """Comparisons of consecutive runs of a name, by (older, newer).
-
-    pages: where those that were computed lie. failed: why some cannot be. waiting: those for which there was no time.
-    changes: what was asked otherwise in the newer run.
-    """
+    """Comparisons of consecutive runs, by (older, newer). pages: where they lie. failed: why some cannot be. waiting:
+    those for which there was no time. changes: what was asked otherwise in the newer run."""
 
     pages: dict[tuple[str, str], str] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -126,9 +115,7 @@ def histories(runs: Mapping[str, IndexRun]) -> list[History]:
 
 
 def consecutive_runs(runs: Mapping[str, IndexRun]) -> dict[tuple[str, str], list[str]]:
-    """Return (older, newer) paths of runs that follow each other in the history of a name, the newest first, each with
-    what was asked otherwise.
-    """
+    """Return (older, newer) paths of consecutive runs of a name, the newest first, with what was asked otherwise."""
     found: dict[tuple[str, str], list[str]] = {}
     for group in _by_name(runs):
         for newer, older in pairwise(group):
@@ -261,14 +248,11 @@ def relative_url(path: str) -> Markup:
     return Markup(quote(os.fsencode(path)))
 
 
-COMPARED = 8
-"""New comparisons that an index computes at most; each reads the records of two runs."""
+COMPARED = 8  # New comparisons that an index computes at most; each reads the records of two runs
 
 
 def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
-    """Write the comparisons that are not there yet, the newest first and `most` of them; delete those out of date.
-    Raises RunError where the folder cannot be written.
-    """
+    """Write the missing comparisons, the newest first and `most` of them; delete those out of date."""
     asked = consecutive_runs(listed.runs)
     written, left = Pairs(changes=asked), most
     for pair in asked:
@@ -295,9 +279,7 @@ def write_pairs(folder: Path, listed: Listed, most: int = COMPARED) -> Pairs:
 
 
 def comparison_page(folder: Path, first: str, second: str) -> str:
-    """Return the page that compares two runs; the difference is the second's figure less that of the first. Raises
-    RobustkitError where they cannot be compared.
-    """
+    """Return the page on the second run's figures less those of the first. Raises RobustkitError."""
     opened = [RunFolder.existing(folder / name) for name in (first, second)]
     shown, alone = tables(compare(checkpoint_pairs(opened))), unpaired_lines(opened)
     return _rendered("pair.html.j2", [], first=first, second=second, tables=shown, alone=alone)
@@ -305,21 +287,14 @@ def comparison_page(folder: Path, first: str, second: str) -> str:
 
 @dataclass(frozen=True)
 class Index:
-    """An index that was written: where, and what is on it."""
-
     path: Path
     listed: Listed
     pairs: Pairs
 
 
 def write_index(folder: Path, compared: int = COMPARED) -> Index:
-    """Write the index of all runs beneath a folder; return what is on it.
-
-    compared: new comparisons of consecutive runs that are computed at most.
-
-    Raises:
-        RunError: there is no such folder, it cannot be written, or another program's file is in the place of one.
-    """
+    """Write the index of all runs beneath a folder; return what is on it. compared: new comparisons at most. Raises
+    RunError where there is no such folder, it cannot be written, or another program's file is in the place of one."""
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder; give the one that holds your runs, such as runs")
     scan.place_of(folder, PAGE)  # before anything is written
@@ -329,10 +304,8 @@ def write_index(folder: Path, compared: int = COMPARED) -> Index:
     return Index(scan.write_index(folder, PAGE, index_page(folder, listed, pairs)), listed, pairs)
 
 
-KEPT = 16
-"""The comparisons that are kept; those that were asked for longest ago go first."""
-_OPENED = ("report.html", "cams/gallery.html")
-"""The files of a run that are shown: its report, and what that links to."""
+KEPT = 16  # the comparisons that are kept; those that were asked for longest ago go first
+_OPENED = ("report.html", "cams/gallery.html")  # the files of a run that are shown: its report, and what that links to
 _OWN = "frame-ancestors 'none'"
 _OF_OTHERS = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
@@ -352,7 +325,6 @@ class Site:
         self._compared = OrderedDict[tuple[object, ...], str]()  # the one that was asked for last stands last
 
     def index(self) -> str:
-        """Return the index as the folder is now."""
         with self._lock:
             self._listed = listed = scan.list_runs(self.folder)
             scan.write_cache(self.folder, listed)
@@ -373,18 +345,17 @@ class Site:
             return self._compared[key]
 
     def file(self, path: str) -> bytes | None:
-        """Return a page of a listed run, or a comparison that was written; None for any other path. Raises RunError
-        where a link is on the way, OSError where the page cannot be read.
-        """
+        """Return a page of a listed run, or a comparison that was written; None for any other path. Raises RunError,
+        OSError."""
         folder, _, name = path.rpartition("/")
         if folder == FOLDER and name.startswith("compare-") and scan.is_own(self.folder / path):
-            return RunFiles(self.folder).read_bytes(self.folder / path)
+            return RunFolder(self.folder).read_bytes(self.folder / path)
         page = next((page for page in _OPENED if f"/{path}".endswith(f"/{page}")), "")
         run = path.removesuffix(page).removesuffix("/") or "."
         with self._lock:
             if not page or run not in self._known().runs:
                 return None
-        place = RunFiles(self.folder / run)
+        place = RunFolder(self.folder / run)
         with suppress(FileNotFoundError):
             return place.read_bytes(place.path / page)
         return None
@@ -414,7 +385,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(*answer)
 
     def _answer(self) -> tuple[Any, ...]:
-        """Return what `_send` sends."""
         parts = urlsplit(self.path)
         path = os.fsdecode(unquote_to_bytes(parts.path)).lstrip("/")
         if path in ("", "index.html"):

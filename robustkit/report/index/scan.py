@@ -21,8 +21,7 @@ from ...evaluations.presenting import chief_figures, missing_units
 from ...evaluations.registry import words_of
 from ...results.pairing import RunSetup, checkpoint_setup, run_setup
 from ...results.summary import doubts_of
-from ...runs.files import OWN, OWN_PICTURES, refuse_link
-from ...runs.folder import RunFolder
+from ...runs.folder import OWN, OWN_PICTURES, RunFolder, refuse_link
 from ...runs.manifest import Manifest
 from ...tasks.registry import find_metric
 from ...tasks.task import task_of
@@ -72,9 +71,7 @@ CACHE_MARK = '{"written_by":"robustkit view"'
 
 
 def write_index(folder: Path, name: str, text: str) -> Path:
-    """Write a page or the cache of an index, whole; return where. Raises RunError where a link is on its way, another
-    program's file is in its place, or the folder cannot be written.
-    """
+    """Write a page or the cache, whole; return where. Raises RunError for a link, a foreign file, or without access."""
     path, remedy = place_of(folder, name), "view a folder that you may write"
     write_whole(path, text.encode("utf-8", "replace"), durable=False, remedy=remedy)
     return path
@@ -85,14 +82,12 @@ def place_of(folder: Path, name: str) -> Path:
     path = folder / name
     refuse_link(path, folder)
     if os.path.lexists(path) and not is_own(path):
-        raise RunError(
-            f"{path} was not written by robustkit view, and is not overwritten; move it, or view another folder"
-        )
+        remedy = "move it, or view another folder"
+        raise RunError(f"{path} was not written by robustkit view, and is not overwritten; {remedy}")
     return path
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file is a page or a cache that an index wrote."""
     try:
         start = bytes_of(path)[:200].decode("utf-8", "replace") if not path.is_symlink() else ""
     except OSError:
@@ -132,9 +127,7 @@ class IndexFigure(msgspec.Struct, frozen=True):
 
 
 class IndexCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint of a run. setup: how it was built and is shown images. flags: the first of them; flagged: how many
-    there are.
-    """
+    """A checkpoint of a run. setup: how it was built and is shown images. flags: the first of `flagged` many."""
 
     name: str
     attention: str
@@ -146,10 +139,7 @@ class IndexCheckpoint(msgspec.Struct, frozen=True):
 
 
 class IndexRun(msgspec.Struct, frozen=True):
-    """What an index shows of a run.
-
-    missing: units of work without a record, of units. problem: why there are no results.
-    """
+    """What an index shows of a run. missing: units of work without a record, of units. problem: why no results."""
 
     started: str
     task: str
@@ -166,21 +156,17 @@ class IndexRun(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its records are there, and its results."""
         return not self.missing and not self.problem
 
 
 def read_run(path: Path) -> IndexRun:
-    """Return what an index shows of the run in a folder. Raises RunError where run.json cannot be read, or something of
-    the run is a link.
-    """
+    """Return what an index shows of a run. Raises RunError where run.json cannot be read, or something is a link."""
     run = RunFolder(path)
     manifest = run.manifest
     folders = len(manifest.checkpoints) * len(manifest.conditions)
     if folders > _FOLDERS:
-        raise RunError(
-            f"{run.manifest_path}: {folders} folders of records, more than {_FOLDERS}; no audit is that large"
-        )
+        why = "no audit is that large"
+        raise RunError(f"{run.manifest_path}: {folders} folders of records, more than {_FOLDERS}; {why}")
     missing, units = missing_units(run)
     rows, problem = _results(run)
     cells: dict[str, dict[tuple[str, str], SummaryRow]] = {name: {} for name in manifest.names}
@@ -211,7 +197,6 @@ def read_run(path: Path) -> IndexRun:
 
 
 def _results(run: RunFolder) -> tuple[list[ResultRow], str]:
-    """Return the rows of summary.json, or why there are none."""
     if not os.path.lexists(run.path / "summary.json"):
         return [], "no results yet: robustkit report makes them of the records that are there"
     try:
@@ -247,16 +232,13 @@ def _is_kept(text: str, metric: str) -> bool:
     return definition is not None and definition.drafted and words_of(text).in_results and "severity=" not in text
 
 
-VERSION = metadata.version("robustkit-audit")
-"""What was read or compared by another version is not used."""
+VERSION = metadata.version("robustkit-audit")  # what was read or compared by another version is not used
 _CACHE = f"{FOLDER}/cache.json"
 Stamp = tuple[tuple[tuple[int, int, int], ...], str]
 """Inode, time and size of the files that an entry is made from, and a digest of the folders of its records."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A run as it was read, and the stamp of its files then."""
-
     stamp: Stamp
     run: IndexRun
 
@@ -269,11 +251,8 @@ class _Cache(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Listed:
-    """All that was found beneath a folder, by path relative to it.
-
-    runs: the newest first. stamps: of their files. unreadable: what cannot be used as a run, and why. links:
-    not followed.
-    """
+    """What was found beneath a folder, by path relative to it; runs: the newest first. unreadable: why. links: not
+    followed."""
 
     runs: dict[str, IndexRun]
     stamps: dict[str, Stamp]
@@ -313,9 +292,8 @@ def _kept(folder: Path) -> dict[str, Kept]:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Return what changes when something changes that an entry is made from: its files, and which records are there.
-    Raises OSError, RunError for a link.
-    """
+    """Return what changes with an entry's files, and with which records are there. Raises OSError, RunError for a
+    link."""
     run, stamps = RunFolder(path), list[tuple[int, int, int]]()
     for name in (run.manifest_path.name, "summary.json", "report.html"):
         refuse_link(path / name, path)

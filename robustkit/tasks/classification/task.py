@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ...evaluations.metrics import Term
 from ...evaluations.records import Compared
 from ...protocol.card import samples_of
-from ..labelled.measures import METRICS as METRICS
-from ..labelled.measures import terms
+from ..labelled.metrics import METRICS as METRICS
+from ..labelled.metrics import terms
 from ..labelled.task import Labelled
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ TERMS = (
 )
 
 
-_LEFT_OUT = "corruptions"  # the section that says what is in no table
-
-
 class Classification(Labelled):
     """One class per image."""
 
@@ -45,8 +42,8 @@ class Classification(Labelled):
 
         shown = list(super().sections(results, looks))
         yield from shown
-        if all(section.name != _LEFT_OUT for section in shown):
-            yield Section(_LEFT_OUT, "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(results.run)})
+        if all(section.name != "corruptions" for section in shown):
+            yield Section("corruptions", "Corruptions", lambda: {"grids": [], "left_out": left_out_lines(results.run)})
 
 
 TASK = Classification()

@@ -12,19 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...common.randomness import hash_values
+from ...common.determinism import hash_values
 from ...errors import ModelError
 from ...models.device import has_float64
+from .results import few_shot
 
-_AT_ONCE = 1 << 22
-"""Similarities that are held at once, at most, or those of one query."""
+_AT_ONCE = 1 << 22  # similarities that are held at once, at most, or those of one query
 
 
 def rank_gallery(queries: Tensor, gallery: Tensor, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the gallery as some of the queries see it, most similar first: cosines (b, N), and classes (b, N).
-
-    queries: (B, D), a block of them at a time, so that memory is bounded. gallery: (N, D) of length 1. places: (N,)
-    its classes. Of equal cosines the first in the gallery is first.
+    """Yield for blocks of queries (B, D) the gallery (N, D), of length 1, most similar first, ties as they stand:
+    cosines and classes (b, N). places: (N,) classes.
     """
     unit, size = functional.normalize(queries, dim=1), max(1, _AT_ONCE // len(gallery))
     for start in range(0, len(unit), size):
@@ -34,19 +32,15 @@ def rank_gallery(queries: Tensor, gallery: Tensor, places: Tensor) -> Iterator[t
 
 
 def votes(similarity: Tensor, places: Tensor, k: int, temperature: float, classes: int) -> Tensor:
-    """Return the class (b,) with the most votes of the k nearest, each of weight exp(cosine / temperature): DINO's
-    protocol (Caron et al. 2021). similarity, places: (b, N), most similar first.
+    """Return the class (b,) with most votes of the k nearest, exp(cosine / temperature) each (DINO, Caron et al. 2021),
+    from (b, N), most similar first.
     """
     weights = ((similarity[:, :k] - 1) / temperature).exp()
     return weights.new_zeros(len(weights), classes).scatter_add_(1, places[:, :k], weights).argmax(dim=1)
 
 
 def average_precision(similarity: Tensor, relevant: Tensor) -> Tensor:
-    """Return the average precision (b,) of rankings in which some entries are relevant: the mean, over these, of the
-    share of relevant ones among all that are at least as similar; nan where none is.
-
-    similarity: (b, N), most similar first. relevant: (b, N) bool.
-    """
+    """Return (b,): over relevant entries (b, N), the mean share of relevant ones at least as similar; or nan."""
     count = similarity.shape[1]
     ranks = torch.arange(count, device=similarity.device)
     last = torch.ones_like(relevant)  # of entries that are equally similar
@@ -65,9 +59,7 @@ def nearest_answers(
     temperature: float,
     classes: int,
 ) -> tuple[dict[int, Tensor], Tensor]:
-    """Return by k the classes (B,) that the k nearest of a gallery vote for, and the average precision (B,) with which
-    the gallery's images of a query's class, `labels` (B,), are retrieved; otherwise as `rank_gallery`.
-    """
+    """Return by k the classes (B,) that neighbours vote for, and the average precision (B,) of the classes `labels`."""
     voted: dict[int, list[Tensor]] = {k: [] for k in neighbours}
     precisions, start = [], 0
     for similarity, near in rank_gallery(queries, gallery, places):
@@ -79,19 +71,15 @@ def nearest_answers(
     return {k: torch.cat(found) for k, found in voted.items()}, torch.cat(precisions)
 
 
-STRENGTHS = tuple(10.0**-power for power in range(-1, 5))
-"""What cross-validation chooses from, strongest first."""
+STRENGTHS = tuple(10.0**-power for power in range(-1, 5))  # what cross-validation chooses from, strongest first
 FOLDS = 3
-MOST = 10_000
-"""The most images that cross-validation takes: how strong is best per image hardly depends on more."""
+MOST = 10_000  # the most images that cross-validation takes: how strong is best per image hardly depends on more
 _STEPS, _GRADIENT, _CHANGE = 2000, 1e-7, 1e-12
 
 
 def fit(features: Tensor, places: Tensor, classes: int, strength: float, start: Tensor | None = None) -> Tensor:
-    """Return weights (D + 1, C) that minimise the mean cross-entropy + strength / 2 times their squared length, without
-    the last row, which is added. It is scikit-learn's LogisticRegression(C=1 / (strength * N)).
-
-    features: (N, D) float64. places: (N,) classes, 0 to C - 1. start: weights to begin with.
+    """Return weights (D + 1, C), bias last, minimising mean cross-entropy + strength / 2 · their square without bias,
+    as scikit-learn's LogisticRegression(C=1 / (strength * N)). features: (N, D) float64. start: weights to begin with.
     """
     weights = features.new_zeros(features.shape[1] + 1, classes) if start is None else start.clone()
     weights.requires_grad_()
@@ -117,19 +105,12 @@ def fit(features: Tensor, places: Tensor, classes: int, strength: float, start: 
 
 
 def logits(features: Tensor, weights: Tensor) -> Tensor:
-    """Return the logits (B, C) of features (B, D)."""
     return torch.addmm(weights[-1], features, weights[:-1])
 
 
 def best_strength(features: Tensor, places: Tensor, ids: Sequence[str], classes: int, seed: int) -> float:
-    """Return the strength under which classes of images left out are predicted best, by cross-validation in three
-    folds; of equally good ones the strongest.
-
-    ids: of the N images: which fold an image is in depends on seed and id, and is even within each class. At most
-    10 000 images are taken.
-
-    Raises:
-        ModelError: no class has two images, so that none is ever predicted by those that are left.
+    """Return the best strength by cross-validation in three folds, of equals the strongest, on at most 10 000 images.
+    Folds follow seed and ids, evenly within classes. Raises ModelError where no class has two images.
     """
     order = shuffled(places, ids, f"{seed}/folds")[:MOST]
     chosen = torch.tensor(order, device=features.device)
@@ -151,9 +132,7 @@ def best_strength(features: Tensor, places: Tensor, ids: Sequence[str], classes:
 
 
 def fold_of(places: Tensor) -> Tensor:
-    """Return the fold (N,) that an image is in: images of a class take turns, each class from another fold on.
-    places: (N,) classes.
-    """
+    """Return the fold (N,) of each image: those of a class take turns, each class from another fold on."""
     seen = Counter[int]()
     turns = []
     for place in places.tolist():
@@ -174,9 +153,7 @@ def shuffled(places: Tensor, ids: Sequence[str], purpose: str) -> list[int]:
 def few_shot_draws(
     places: Tensor, ids: Sequence[str], shots: Sequence[int], count: int, seed: int
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield for each of `count` draws and numbers of shots: both, and the images drawn, as many of each class. A draw
-    of few images is part of the same draw of more.
-    """
+    """Yield shots, draw, and the images drawn, as many of each class; few are part of the same draw of more."""
     classes = len(set(places.tolist()))
     for draw in range(count):
         order = torch.tensor(shuffled(places, ids, f"{seed}/few-shot/{draw}"), device=places.device)
@@ -188,12 +165,8 @@ CROSS_VALIDATION = "cv"
 
 @dataclass(frozen=True)
 class Asked:
-    """How the heads are made. Part of what a checkpoint is, in run.json.
-
-    training: the digest of the training images; images, classes: how many there are. neighbours: the k of weighted
-    votes; k: the one that stands for all. temperature: of votes. shots, draws: images of each class that few-shot heads
-    learn from, and how often they are drawn. few_shot, probe: strengths of regularisation, or `cv` for the one that
-    cross-validation chooses.
+    """How the heads are made; part of a checkpoint in run.json. training: digest of its images. neighbours: k of votes;
+    k: the one that stands for all. draws: of few-shot images. few_shot, probe: strengths, or `cv` for cross-validation.
     """
 
     training: str
@@ -208,7 +181,6 @@ class Asked:
     probe: float | str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same in JSON types."""
         return asdict(self) | {"neighbours": list(self.neighbours), "shots": list(self.shots)}
 
     @classmethod
@@ -218,18 +190,10 @@ class Asked:
         return cls(**{**given, **{name: tuple(map(int, given[name])) for name in ("neighbours", "shots")}})
 
 
-def few_shot(shots: int, draw: int) -> str:
-    """Return the name of a few-shot head, and of its column in records."""
-    return f"few_shot {shots} {draw}"
-
-
 @dataclass(frozen=True)
 class Heads:
-    """The heads of one checkpoint, fitted to its features of the training images.
-
-    asked: how they were made. features: (N, D) of the training images. places: (N,) their classes, as places in
-    `classes`, (C,) labels. weights: (D + 1, C) of each linear head, by name, on features that are centred and scaled.
-    strength: of the probe's regularisation.
+    """Heads fitted to training features (N, D) of classes[places], (C,) labels. weights: (D + 1, C) by linear head, for
+    centred, scaled features. strength: the probe's.
     """
 
     asked: Asked
@@ -264,29 +228,25 @@ class Heads:
         return cls(asked, features, places, classes, kept, float(strength))
 
     def to(self, device: torch.device) -> Heads:
-        """Return the same on a device."""
         weights = {name: each.to(device) for name, each in self.weights.items()}
         features, places, classes = (each.to(device) for each in (self.features, self.places, self.classes))
         return Heads(self.asked, features, places, classes, weights, self.strength)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all that it holds besides `asked`, by name."""
         held = {"features": self.features, "places": self.places, "classes": self.classes}
         strength = torch.tensor([self.strength], dtype=torch.float64)
         return {**held, **self.weights, "strength": strength}
 
     @classmethod
     def of(cls, asked: Asked, tensors: Mapping[str, Tensor]) -> Heads:
-        """Return what `tensors` gave."""
         rest = dict(tensors)
         features, places, classes = (rest.pop(name) for name in ("features", "places", "classes"))
         strength = float(rest.pop("strength"))
         return cls(asked, features, places, classes, rest, strength)
 
     def predict(self, features: Tensor, labels: Sequence[int]) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the labels (B,) that each head predicts for features (B, D), by name, and the average precision (B,)
-        with which training images of their classes, `labels`, are retrieved. Features that are not finite have the
-        prediction -1 and the precision 0.
+        """Return by head the labels (B,) for features (B, D), and the precision (B,) of retrieving their classes,
+        `labels`. Of features that are not finite: -1 and 0.
         """
         asked, finite = self.asked, features.isfinite().all(dim=1)
         known = features.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
@@ -313,8 +273,6 @@ class Heads:
         return mean, max(float((features - mean).square().mean().sqrt()), 1e-30)
 
     def _scaled(self, features: Tensor) -> Tensor:
-        """Return features (B, D) from which the mean of the training images' is taken, over one number for all, so that
-        theirs have the mean square 1. So a strength means the same for all checkpoints.
-        """
+        """Return features (B, D) centred by the training images', and scaled so that theirs have the mean square 1."""
         mean, scale = self._centre
         return (features - mean.to(features)) / scale

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,31 +20,29 @@ from torch import Tensor
 from attacks import AttackResult, FeaturePGD
 from attacks.pgd import DISTANCES
 
+from ...common.determinism import SampleRng
 from ...common.files import bytes_of, in_turn
 from ...common.preprocessing import Preprocessing
-from ...common.randomness import SampleRng
 from ...data.dataset import Dataset, Sample, open_dataset
-from ...data.images import to_pixels
 from ...errors import DataError, NothingEvaluated, ProtocolError
 from ...evaluations.attacks.evaluate import build_attack
-from ...evaluations.corruptions.plan import plan_corruptions
-from ...evaluations.subject import Batch, ImageSubject, Reader, Settings
+from ...evaluations.subject import Batch, ImageSubject, Settings
 from ...models.checkpoint import digest_of
 from ...models.classifier import load
 from ...models.device import best_batch
 from ...models.identity import Classifier, distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
-from ...pipeline.inputs import plan_attacked
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Plan, PlannedCheckpoint
+from ...pipeline.plan import Plan, PlannedCheckpoint, plan_corrupted
 from ...pipeline.units import decoded
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
 from ...report.refresh import refresh
 from ...results.summary import Run
-from ...runs.files import folder_name, refuse_link
+from ...runs.folder import folder_name, refuse_link
 from ...runs.manifest import CheckpointEntry
 from ...runs.progress import Progress
+from ..labelled.subject import Images
 from .heads import CROSS_VALIDATION, Asked, Heads
 from .request import FeatureRequest
 
@@ -74,31 +72,8 @@ error: why an image could not be read; all but id and label are null then.
 """
 
 
-@dataclass(frozen=True)
-class Pixels:
-    """The source of a sample's pixels, (3, H, W) uint8."""
-
-    dataset: Dataset
-    preprocessing: Preprocessing
-
-    def reader(self, condition: Condition) -> Reader:
-        """Return the reader of samples, which are the same for all conditions."""
-        return self.read
-
-    def read(self, sample: Sample) -> Tensor:
-        """Return the pixels of a sample. Raises BadImageError."""
-        return to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
-
-    def locate(self, sample: Sample, inputs: Tensor) -> Any:
-        """Return None: nothing is true of an image besides its class."""
-        return None
-
-
 class FeatureSubject(ImageSubject):
-    """One network without its head on its device under one card; rows of `FEATURES`. Its logits are features (B, D).
-
-    heads: makes the heads, from what gives the features (B, D) of pixels (B, 3, H, W).
-    """
+    """One network without its head under one card; its logits are features (B, D). heads: made from its features."""
 
     schema = FEATURES
 
@@ -111,7 +86,6 @@ class FeatureSubject(ImageSubject):
         self.heads = made.to(settings.device)
 
     def embedded(self, raw: Tensor) -> Tensor:
-        """Return the features (B, D), float32, of pixels as the supply reads them."""
         with torch.inference_mode():
             features: Tensor = self.scorer(self.inputs(raw))
         return features
@@ -141,7 +115,6 @@ class FeatureSubject(ImageSubject):
         }
 
     def _of_clean(self, batch: Batch) -> Tensor:
-        """Return the features of a batch's clean images; kept until the next shard."""
         key = tuple(sample.id for sample in batch.samples)
         if key not in self._clean:
             self._clean[key] = self.embedded(batch.inputs)
@@ -150,26 +123,21 @@ class FeatureSubject(ImageSubject):
 
 FILE, _KEY = "heads.safetensors", "robustkit"
 _LOG = logging.getLogger("robustkit.progress")
-_AT_ONCE = 1024
-"""Training images that are held decoded."""
+_AT_ONCE = 1024  # training images that are held decoded
 _LARGEST = 64 << 30  # bytes
 
 
 def kept_heads(
     run: Run,
     entry: CheckpointEntry,
-    supply: Pixels,
+    supply: Images,
     asked: Asked,
     settings: Settings,
     features: Callable[[Tensor], Tensor],
 ) -> Heads:
-    """Return the heads of a checkpoint: those in the run folder where they are what this run made, else new ones.
-
-    Of several processes one makes them, and the others wait. supply: of the training images. features: (B, D) of pixels
-    (B, 3, H, W).
-
-    Raises:
-        DataError: a training image cannot be read. ModelError: features are not finite.
+    """Return the heads of a checkpoint: the run folder's where this run made them, else new ones, which one process
+    makes. features: (B, D) of pixels. Raises DataError for an unreadable training image, ModelError for features not
+    finite.
     """
     path = run.path / "features" / folder_name(entry.name) / FILE
     of = _of(run, entry)
@@ -198,7 +166,6 @@ def kept_heads(
 
 
 def _of(run: Run, entry: CheckpointEntry) -> str:
-    """Return what heads are of: the checkpoint as run.json has it, and the seed."""
     return json.dumps({"checkpoint": entry.to_plain(), "seed": run.manifest.deciding.seed}, sort_keys=True)
 
 
@@ -215,12 +182,12 @@ def _read(data: bytes, of: str, asked: Asked) -> Heads | None:
     return Heads.of(asked, tensors)
 
 
-def _all(supply: Pixels, settings: Settings, features: Callable[[Tensor], Tensor]) -> Tensor:
+def _all(supply: Images, settings: Settings, features: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the features (N, D) of all training images, in their order. Raises DataError for one without."""
     found, samples = [], supply.dataset.samples
     for start in range(0, len(samples), _AT_ONCE):
         some = samples[start : start + _AT_ONCE]
-        read = decoded(supply.read, some, settings.workers, settings.device)
+        read = decoded(supply.reader(CLEAN), some, settings.workers, settings.device)
         if len(read) < len(some):
             lost = next(sample.id for sample in some if sample.id not in {each.id for each, _ in read})
             raise DataError(f"{supply.dataset.root}: training image {lost} cannot be read; repair or remove it")
@@ -230,16 +197,11 @@ def _all(supply: Pixels, settings: Settings, features: Callable[[Tensor], Tensor
     return torch.cat(found)
 
 
-_MOST_SHARED = 0.01
-"""The share of images that may be training images, too: public data sets hold a few files twice."""
+_MOST_SHARED = 0.01  # the share of images that may be training images, too: public data sets hold a few files twice
 
 
 def plan(request: FeatureRequest) -> Plan:
-    """Return all that a run of features needs.
-
-    Raises:
-        RobustkitError: anything that is wrong with the request.
-    """
+    """Return all that a run of features needs. Raises RobustkitError for anything that is wrong with the request."""
     card = request.card
     attacked = request.attack_conditions(request.attack_list)
     training, dataset = _opened(request)
@@ -249,15 +211,8 @@ def plan(request: FeatureRequest) -> Plan:
     models = [load(str(spec), **request.model, features=True) for spec in request.checkpoints]
     distinct_names(models)
     shown = [card.preprocess(model.identity.preprocessing) for model in models]
-    made = partial(
-        plan_corruptions,
-        dataset=dataset,
-        input_sizes=[preprocessing.input_size for preprocessing, _ in shown],
-        constants=request.constants,
-        variant=request.variant,
-        frost_dir=request.frost,
-    )
-    corruptions, beneath = made(request.corruptions), plan_attacked(attacked, made, request.frost)
+    sizes = [preprocessing.input_size for preprocessing, _ in shown]
+    attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants)
     notes = [f"{model.identity.name}: {note}" for model in models for note in model.identity.notes]
     notes += (f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line)
     notes += (f"training images: {note}" for note in training.notes)
@@ -267,14 +222,12 @@ def plan(request: FeatureRequest) -> Plan:
         request=request,
         run=run,
         contenders=tuple(_contender(model, one, request, run, dataset, training, asked) for model, (one, _) in pairs),
-        conditions=tuple(
-            dict.fromkeys((*beneath.conditions, *corruptions.conditions, *request.evaluation_conditions()))
-        ),
+        conditions=tuple(dict.fromkeys((*attacked, *corruptions, *request.evaluation_conditions()))),
         dataset=dataset,
         digest=dataset.digest,
         finish=partial(refresh, run),
-        inputs=replace(corruptions.inputs, digests=corruptions.inputs.digests | beneath.inputs.digests),
-        lines=tuple(dict.fromkeys((*notes, *dataset.notes, *corruptions.lines, *beneath.lines))),
+        inputs=inputs,
+        lines=tuple(dict.fromkeys((*notes, *dataset.notes, *more))),
     )
 
 
@@ -282,11 +235,7 @@ def plan(request: FeatureRequest) -> Plan:
 
 
 def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
-    """Return the training images and the images, with labels in the order of the training classes.
-
-    Raises:
-        DataError: there are no training images, or an image is of a class that none of them has.
-    """
+    """Return training images and images, labels as the training classes. Raises DataError where one lacks any."""
     for name, place in (("--train", request.train), ("--data-dir", request.data_dir)):
         if not str(place):
             raise DataError(f"{name} is empty; give a folder, a zip, or embedded:shapes")
@@ -317,11 +266,7 @@ def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
 
 
 def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, Dataset, str]:
-    """Return both, with a note where images are among the training images, and the digest of these.
-
-    Raises:
-        DataError: more than one image in a hundred is, so that its nearest neighbour is itself.
-    """
+    """Return both, noting shared images, and the training images' digest. DataError for over one in a hundred."""
     contents = list(training.contents())
     learned = set(contents) - {"unreadable"}
     shared = [
@@ -383,7 +328,6 @@ def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
 
 
 def _numbers(name: str, given: str | Sequence[int]) -> tuple[int, ...]:
-    """Return whole numbers from 1 on, in order, each once."""
     parts = re.split(r"[\s,]+", given.strip()) if isinstance(given, str) else [str(part) for part in given]
     if not parts or not all(part.isascii() and part.isdecimal() and 0 < int(part) < 10**9 for part in parts):
         raise ProtocolError(f"{name} {given!r}: expected whole numbers from 1 on, such as 5,20")
@@ -418,7 +362,7 @@ def _contender(
 
     def subject(settings: Settings) -> FeatureSubject:
         heads: Callable[[Callable[[Tensor], Tensor]], Heads] = partial(
-            kept_heads, run, entry, Pixels(training, preprocessing), asked, settings
+            kept_heads, run, entry, Images(training, preprocessing), asked, settings
         )
         return FeatureSubject(model, card, settings, heads)
 
@@ -426,7 +370,7 @@ def _contender(
     return PlannedCheckpoint(
         entry,
         subject,
-        Pixels(dataset, preprocessing),
+        Images(dataset, preprocessing),
         best_batch=partial(best_batch, model, settings.device, settings.dtype),
     )
 

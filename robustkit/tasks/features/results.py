@@ -15,14 +15,13 @@ from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with
 from ...display.text import Made, amount, code
 from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
 from ...evaluations.corruptions.condition import possible_means
-from ...evaluations.metrics import Cells, finite_or_none, interval_cell, is_finite, metric_named
+from ...evaluations.metrics import Cells, finite_or_none, interval_cell, is_finite
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import CheckpointRecords, PerSample, align, common_ids, not_paired, nothing_common
 from ...evaluations.registry import is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN
 from ...runs.manifest import CheckpointEntry, Manifest
-from .heads import few_shot
-from .measures import METRICS
+from ..registry import find_metric
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,10 +34,13 @@ Kept = tuple["pa.Array", dict[str, Floats], list[str]]
 """Ids, figures by metric, and flags of the images under one condition."""
 
 
+def few_shot(shots: int, draw: int) -> str:
+    """Return the name of a few-shot head, and of its column in records."""
+    return f"few_shot {shots} {draw}"
+
+
 def columns_of(metric: str, draws: int) -> list[str]:
-    """Return the columns of records that a metric is made of; none where there is no such metric. draws: of few-shot
-    heads.
-    """
+    """Return the columns that a metric is made of; none where there is no such metric. draws: of few-shot heads."""
     if metric in ("knn", "probe"):
         return ["label", metric]
     if metric in ("retrieval", "moved"):
@@ -51,9 +53,7 @@ def columns_of(metric: str, draws: int) -> list[str]:
 
 
 def figures(columns: Mapping[str, Floats]) -> Floats:
-    """Return the figure (n,) of each image, from the columns that `columns_of` names; of few-shot heads (n, D), one
-    for each draw of what they learned from.
-    """
+    """Return the figure (n,) of each image from the columns that `columns_of` names; (n, D) for D few-shot draws."""
     if "label" not in columns:
         (only,) = columns.values()
         return only
@@ -72,7 +72,6 @@ def metrics_of(columns: Iterable[str]) -> list[str]:
 
 
 def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
-    """Return the rows of a checkpoint: of single conditions, and of means over corruptions."""
     draws = draws_of(reading.manifest.checkpoint(reading.checkpoint).heads)
     rows, kept = list[Result](), dict[str, Kept]()
     for condition in conditions:
@@ -99,7 +98,6 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
 
 
 def draws_of(heads: object) -> int:
-    """Return how often few-shot images were drawn, as run.json says."""
     said = heads.get("draws") if isinstance(heads, Mapping) else None
     return said if isinstance(said, int) else 0
 
@@ -129,8 +127,7 @@ def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single
 
 
 def _is_binary(metric: str) -> bool:
-    """Whether each image is right or wrong by it."""
-    definition = metric_named(METRICS, metric)
+    definition = find_metric(metric)
     return definition is not None and definition.binary
 
 
@@ -142,7 +139,6 @@ def _spreads(condition: str, values: Mapping[str, Floats], flags: list[str]) -> 
 
 
 def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
-    """Yield the rows of every mean over conditions that a checkpoint's allow."""
     for mean in possible_means(kept):
         shares = shares_of(mean)
         if not all(text in kept for text in shares):
@@ -200,7 +196,6 @@ _HEADLINE = _MAIN[0][1]
 
 
 def _table_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[tuple[str, ...]]:
-    """Return a row for each condition: what the heads answer right, and how far the features moved."""
     rows = []
     for text in texts:
         norm, knn = manifest.norm(text), cells[text, "knn"]
@@ -220,7 +215,6 @@ HEADINGS = ("condition", "n", *(heading for _, heading in _MAIN), "features move
 
 
 def _sweep(results: Results) -> list[str]:
-    """Return the metrics of kNN at each k and of few-shot accuracy that any checkpoint has."""
     return [metric for metric in dict.fromkeys(row["metric"] for row in results) if _SWEPT.fullmatch(metric)]
 
 
@@ -245,7 +239,6 @@ def _heading(metric: str) -> str:
 
 
 def _texts(cells: Cells, wanted: Callable[[str], bool] = lambda text: True) -> list[str]:
-    """Return the conditions that have results."""
     return [text for text in dict.fromkeys(text for text, metric in cells if metric == "knn") if wanted(text)]
 
 
@@ -262,7 +255,6 @@ def _in_short(cells: Cells) -> list[str]:
 
 
 def heads_of(entry: CheckpointEntry) -> str:
-    """Return in words how the heads of a checkpoint were made."""
     said = entry.heads if isinstance(entry.heads, dict) else {}
     chosen = "chosen by cross-validation" if said.get("probe") == "cv" else f"{said.get('probe')}"
     return (
@@ -273,7 +265,6 @@ def heads_of(entry: CheckpointEntry) -> str:
 
 
 def terminal_tables(results: Results) -> Iterator[TextTable]:
-    """Yield the results for a terminal, each checkpoint above its conditions."""
     manifest, rows, heads = results.manifest, list[tuple[str, ...]](), list[str]()
     swept, under, metrics = list[tuple[str, ...]](), list[str](), _sweep(results)
     for entry in manifest.checkpoints:
@@ -318,7 +309,6 @@ def _grids(results: Results, title: str, wanted: Callable[[str], bool], note: st
 
 
 def card_parts(checkpoint: str, results: Results) -> Iterator[CardPart]:
-    """Yield the tables of a checkpoint for its model card."""
     cells, entry = results.cells[checkpoint], results.manifest.checkpoint(checkpoint)
     if rows := _table_rows(cells, _in_short(cells), results.manifest):
         shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]

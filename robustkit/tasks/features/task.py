@@ -6,19 +6,84 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference
+from ...display.table import Section
+from ...evaluations.aggregate import column_of, readable_rows
+from ...evaluations.interface import share
+from ...evaluations.metrics import Metric, Term, mean_share, of_samples
 from ...evaluations.records import CheckpointRecords, Compared, PerSample
 from ...protocol.card import Samples
 from ..task import Task
-from .measures import METRICS, TERMS
+from .results import (
+    card_parts,
+    feature_rows,
+    per_sample,
+    recorded_difference,
+    result_grids,
+    terminal_tables,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...display.table import CardPart, Section, TextTable
+    from ...display.table import CardPart, TextTable
     from ...evaluations.aggregate import Parts, RecordReader, Results
     from ...evaluations.family import Looks
     from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
+
+METRICS = (
+    of_samples("knn", "kNN %", True, ("accuracy", "accuracy of nearest neighbours")),
+    of_samples("probe", "linear probe %", hub=("probe_accuracy", "accuracy of a linear probe")),
+    mean_share("retrieval", "retrieval mAP %", hub=("map", "mAP of nearest-neighbour retrieval")),
+    Metric("moved", "features moved", better=-1, paired=True, least=0),
+    Metric("knn(", "kNN % at k", 100, 1, paired=True, binary=True, parametric=True),
+    Metric("few_shot(", "few-shot %", 100, 1, paired=True, share=True, parametric=True),
+    Metric("few_shot_spread(", "spread of few-shot %", 100, parametric=True, least=0, most=1),
+)
+TERMS = (
+    Term(
+        "kNN",
+        "The share of images whose class the nearest training images vote for: the k with the most similar features by "
+        "their cosine, each with the weight exp(cosine / temperature). Where no k is named it is the one of the heads, "
+        "which the results name.",
+        ("kNN at k", "nearest neighbours"),
+    ),
+    Term(
+        "linear probe",
+        "The share of images that a logistic regression on the features predicts right. It learned from all training "
+        "images, with l2 regularisation.",
+    ),
+    Term(
+        "few-shot",
+        "The same for a logistic regression that learned from so many training images of each class, as a mean over "
+        "draws of them. Its interval is for other images, not for other draws.",
+        ("1-shot", "2-shot", "5-shot"),
+    ),
+    Term(
+        "spread of few-shot",
+        "The standard deviation of few-shot accuracy over the draws of training images.",
+        ("spread over draws",),
+    ),
+    Term(
+        "retrieval mAP",
+        "Mean average precision: all training images are ranked by the cosine of their features with those of an "
+        "image; its average precision is the mean, over training images of its class, of the share of its class down "
+        "to there.",
+        ("mAP",),
+    ),
+    Term(
+        "features moved",
+        "1 minus the cosine between the features of the changed image and of the clean one, as a mean: 0 where they "
+        "point the same way, 1 where they have nothing in common, at most 2.",
+        ("moved",),
+    ),
+    Term(
+        "largest |δ|",
+        "The largest change of any image that was measured, in pixel units: of a pixel value under L∞, of the length "
+        "of the whole change under L2. It should not exceed the radius ε that the condition names.",
+        ("largest linf |δ|", "largest l2 |δ|", "|δ|"),
+    ),
+)
 
 
 _COMPARED = ("knn", "probe", "retrieval")
@@ -35,47 +100,30 @@ class Features(Task):
     samples = Samples("image", "images")
 
     def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
-        from .results import feature_rows
-
         return feature_rows(reading, conditions)
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
-        from ...evaluations.aggregate import column_of, readable_rows
-
         read = readable_rows(run.table(checkpoint, condition, ["label", "knn", "error"]))
         return float((column_of(read, "label") == column_of(read, "knn")).mean()) if len(read) else None
 
     def difference(
         self, first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
     ) -> Difference:
-        from .results import recorded_difference
-
         return recorded_difference(first, second, condition, metric)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-        from .results import per_sample
-
         return per_sample(side, condition, metric)
 
     def clean_clause(self, row: SummaryRow) -> str:
-        from ...evaluations.interface import share
-
         return f"nearest neighbours {share(row)} right on {row['n']} clean images"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        from .results import card_parts
-
-        yield from card_parts(checkpoint, results)
+        return card_parts(checkpoint, results)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        from .results import terminal_tables
-
-        yield from terminal_tables(results)
+        return terminal_tables(results)
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.table import Section
-        from .results import result_grids
-
         yield Section("results", "Results", lambda: {"grids": result_grids(results)}, template="features")
 
 

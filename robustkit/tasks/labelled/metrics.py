@@ -1,10 +1,10 @@
-"""From records of labelled samples: top-1, top-5, NLL, calibration, weak classes, paired differences."""
+"""The numbers of models of one class a sample, what they mean, and how records give them; weak classes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +17,48 @@ from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Number, Parts, RecordReader, Result, column_of, readable_rows
 from ...evaluations.attacks.results import is_stage_column
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
-from ...evaluations.metrics import metric_named
+from ...evaluations.metrics import Metric, Term, metric_named, of_samples
 from ...evaluations.registry import kind_of, plugin_family
+from ...protocol.card import Samples
 from ...protocol.condition import CLEAN
-from .measures import METRICS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ...runs.manifest import Manifest
+
+ACCURACY = ("acc", "top_1", "clean_accuracy", "robust_accuracy", "adversarial_accuracy")
+LOSS = ("loss", "cross_entropy", "log_loss", "negative_log_likelihood")
+METRICS = (
+    replace(of_samples("top1", "top-1 %", True, ("accuracy", "top-1 accuracy")), noun="accuracy", also=ACCURACY),
+    replace(of_samples("top5", "top-5 %", hub=("top5_accuracy", "top-5 accuracy")), bare=True),
+    Metric("nll", "NLL", better=-1, paired=True, least=0, also=LOSS, bare=True),
+    Metric("ece", "ECE %", 100, -1, least=0, most=1, also=("calibration_error", "calibration"), bare=True),
+    Metric("linf_max", "largest linf |δ|", least=0),
+    Metric("l2_max", "largest l2 |δ|", least=0),
+    Metric("top1_after_", "top-1 % after a stage", 100, 1, binary=True, parametric=True),
+)
+
+
+def terms(samples: Samples) -> tuple[Term, ...]:
+    """Return what the words about the numbers mean, except for sizes of changes."""
+    return (
+        Term("top-1", f"The share of {samples.many} whose most probable class is the right one.", ("Top-1",)),
+        Term("top-5", f"The share of {samples.many} whose right class is among the five most probable."),
+        Term(
+            "NLL",
+            "Negative log-likelihood: minus the natural logarithm of the probability that the model gives the right "
+            f"class, as a mean over {samples.many}. 0 is perfect; guessing evenly among K classes gives ln K.",
+        ),
+        Term(
+            "ECE",
+            "Expected calibration error: the mean gap between confidence and accuracy over 15 bins of confidence of "
+            "equal width, weighted by their samples (Guo et al. 2017). 0 % means that a confidence of 80 % is right "
+            "80 % of the time.",
+            ("calibration error",),
+        ),
+    )
+
 
 _READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "linf", "l2"}
 
@@ -102,7 +135,6 @@ def _classification(read: pa.Table, early: bool) -> list[Number]:
 
 
 def _losses(read: pa.Table, correct: Floats) -> list[Number]:
-    """Return NLL and calibration error."""
     n, confidence, nll = len(read), column_of(read, "confidence"), column_of(read, "nll")
     finite = np.isfinite(confidence)
     sure, right = confidence[finite], correct[finite]
@@ -118,10 +150,8 @@ def _losses(read: pa.Table, correct: Floats) -> list[Number]:
     ]
 
 
-MOST = 8
-"""Classes in a table."""
-FEWEST = 5
-"""Classes with fewer samples are left out."""
+MOST = 8  # classes in a table
+FEWEST = 5  # classes with fewer samples are left out
 _COLUMNS = ("sample_id", "label", "prediction", "correct", "error")
 _CHANCE = "An interval is for its class alone: the lowest of many classes are low partly by chance."
 
@@ -130,10 +160,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClassTally:
-    """The predictions of the samples under one condition.
-
-    ids: of the samples. label, prediction, correct: (n,), of each.
-    """
+    """The predictions of samples under one condition; arrays are (n,)."""
 
     ids: pa.ChunkedArray
     label: Ints
@@ -161,11 +188,9 @@ class ClassTally:
         return self.take(mine), other.take(places.drop_null().to_numpy().astype(np.int64))
 
     def take(self, rows: Ints) -> ClassTally:
-        """Return the samples at these rows."""
         return ClassTally(self.ids.take(rows), self.label[rows], self.prediction[rows], self.correct[rows])
 
     def counts(self, classes: int) -> tuple[Ints, Ints]:
-        """Return the number of samples of each class, and of those predicted right."""
         n = np.bincount(self.label, minlength=classes)
         return n, np.bincount(self.label[self.correct], minlength=len(n))
 
@@ -239,7 +264,6 @@ def _largest_drops(
 
 
 def name_of(label: int, names: Sequence[str]) -> str:
-    """Return the name of a class, or its number."""
     return str(names[label]) if 0 <= label < len(names) else str(label)
 
 

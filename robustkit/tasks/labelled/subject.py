@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -12,30 +13,26 @@ from torch import Tensor
 from attacks import AttackResult, DenseAttack
 from attacks.model_access import is_answer, label_mask
 
-from ...common.randomness import SampleRng, upload
-from ...data.dataset import Sample
+from ...common.determinism import SampleRng, upload
+from ...common.preprocessing import Preprocessing
+from ...data.dataset import Dataset, Sample
+from ...data.images import to_pixels
 from ...evaluations.attacks.evaluate import attacked_labels, build_attack
-from ...evaluations.subject import Batch, EvaluatedModel
+from ...evaluations.corruptions.tree import CorruptedTree
+from ...evaluations.maps.truth import Truth
+from ...evaluations.subject import Batch, EvaluatedModel, ImageSubject, Reader
 from ...protocol.condition import Condition
 
 CLASSIFICATION = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("label", pa.int32()),
-        ("prediction", pa.int32()),
-        ("correct", pa.bool_()),
-        ("top5", pa.bool_()),
-        ("nll", pa.float32()),
-        ("confidence", pa.float32()),
-        ("linf", pa.float32()),
-        ("l2", pa.float32()),
-        ("broken_by", pa.string()),
-        ("broken_at", pa.int32()),
-        ("steps", pa.int32()),
-        ("forwards", pa.int32()),
-        ("backwards", pa.int32()),
-        ("error", pa.string()),
-    ]
+    {
+        "sample_id": pa.string(),
+        **dict.fromkeys(("label", "prediction"), pa.int32()),
+        **dict.fromkeys(("correct", "top5"), pa.bool_()),
+        **dict.fromkeys(("nll", "confidence", "linf", "l2"), pa.float32()),
+        "broken_by": pa.string(),
+        **dict.fromkeys(("broken_at", "steps", "forwards", "backwards"), pa.int32()),
+        "error": pa.string(),
+    }
 )
 """One row per image, for classifiers.
 
@@ -113,3 +110,26 @@ class LabelledSubject(EvaluatedModel):
             **unknown,
             "confidence": sure.tolist(),
         }
+
+
+@dataclass(frozen=True)
+class Images:
+    """The source of pixels, (3, H, W) uint8: the data set, or under a released corruption a tree. truth: of objects."""
+
+    dataset: Dataset
+    preprocessing: Preprocessing
+    tree: CorruptedTree | None = None
+    truth: Truth | None = None
+
+    def reader(self, condition: Condition) -> Reader:
+        if condition.released:
+            assert self.tree is not None
+            return self.tree.reader(condition.under or condition, self.preprocessing)
+        return lambda sample: to_pixels(self.dataset.image(sample), self.preprocessing, sample.id)
+
+    def locate(self, sample: Sample, inputs: Tensor) -> Any:
+        return None if self.truth is None else self.truth.locate(sample, self.preprocessing)
+
+
+class ClassifierSubject(LabelledSubject, ImageSubject):
+    """One classifier of images on its device under one card."""

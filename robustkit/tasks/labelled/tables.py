@@ -55,10 +55,8 @@ def card_parts(table: ConditionTable) -> Iterator[CardPart]:
 
 @dataclass(frozen=True)
 class Reliability:
-    """The reliability of a checkpoint under a condition, over the bins of the calibration error.
-
-    counts: samples by bin. confidence: their mean, nan without any. accuracy: with Wilson's interval. error: the
-    expected calibration error. left_out: samples whose confidence is not finite.
+    """The reliability under a condition, by bin of the calibration error. confidence: means, nan without samples.
+    accuracy: with Wilson's interval. error: calibration error. left_out: samples of no finite confidence.
     """
 
     checkpoint: str
@@ -118,7 +116,6 @@ class Reliabilities(Gatherer):
 
 
 def calibration_figures(entries: Sequence[Reliability], looks: Mapping[str, Style]) -> Iterator[Figure]:
-    """Yield a figure for each checkpoint."""
     for checkpoint in dict.fromkeys(entry.checkpoint for entry in entries):
         shown = [entry for entry in entries if entry.checkpoint == checkpoint]
 
@@ -164,7 +161,6 @@ def _diagram(upper: Axes, lower: Axes, entry: Reliability, look: Style) -> None:
 
 
 def _in_words(entry: Reliability) -> str:
-    """Return the error in words, with the fullest bin as an example."""
     fullest = max(range(len(entry.counts)), key=lambda place: entry.counts[place])
     said = (
         f"{shorten_name(entry.condition, 80)}: calibration error {percent(entry.error)} "

@@ -15,8 +15,7 @@ from ...evaluations.records import CheckpointRecords, Compared
 from ...evaluations.registry import words_of
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
-from .measures import METRICS
-from .metrics import WeakClasses, classification_rows
+from .metrics import METRICS, WeakClasses, classification_rows
 from .tables import Reliabilities, calibration_figures, card_parts, class_grids
 
 if TYPE_CHECKING:

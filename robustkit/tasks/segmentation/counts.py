@@ -13,33 +13,31 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ...common.intervals import Floats, include_estimate, percentiles, resampled_figures
 from ...errors import DataError, ModelError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from torch import Tensor
 
 Ints = NDArray[np.int32]
 
 METRICS = ("miou", "pixel_accuracy", "mean_accuracy", "nll")
+BY_RUN = ("intersections", "predicted")  # the columns that an attack has of each of its runs, too
 COLUMNS = ("sample_id", "intersections", "predicted", "labelled", "nll", "linf", "l2", "error")
 """The columns of a record that `Counts.of` reads."""
 NO_INTERVAL = (math.nan, math.nan)
 
 
 def class_counts(predictions: Tensor, truth: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return pixels predicted right, predicted as, and labelled as each class: three (B, K) int64 tensors.
-
-    predictions, truth: (B, H, W) integers. Pixels whose truth is negative are ignored; a negative prediction belongs to
-    no class, and is wrong.
-
-    Raises:
-        DataError: a label is not a class. ModelError: a prediction is not a class, or predictions have another shape.
+    """Return pixels predicted right, predicted as, and labelled as each class: (B, K) int64 each, from (B, H, W).
+    Pixels of negative truth are ignored; a negative prediction is wrong. Raises DataError or ModelError where one is no
+    class.
     """
+    import torch  # only where pixels are counted, not where results are shown
+
     if predictions.shape != truth.shape or truth.dim() != 3:
         shapes = f"{tuple(predictions.shape)} and {tuple(truth.shape)}"
         raise ModelError(f"predictions and truth of shapes {shapes}; expected (B, H, W) of both")
@@ -66,10 +64,8 @@ def class_counts(predictions: Tensor, truth: Tensor, classes: int) -> tuple[Tens
 
 @dataclass(frozen=True)
 class Counts:
-    """The counts of a checkpoint under one condition: one row per image that was read, in the order of their ids.
-
-    ids: (n,) strings. intersections, predicted, labelled: (n, K) pixels, together 3.6 MB for 2000 images and 150
-    classes. nll: (n,) means over an image's pixels. flags: of the condition. largest: perturbation in each norm.
+    """The counts under one condition, a row per image read, sorted by id: (n, K) pixels, 3.6 MB for 2000 images of 150
+    classes; nll: (n,) means over pixels. largest: perturbation by norm.
     """
 
     ids: pa.Array
@@ -106,7 +102,6 @@ class Counts:
         return replace(self, ids=self.ids.take(rows), **arrays)
 
     def of_classes(self, judged: Sequence[int]) -> Counts:
-        """Return the counts of some classes; the others have no pixels."""
         if not len(self.ids):
             return self
         arrays = {name: getattr(self, name)[:, judged] for name in ("intersections", "predicted", "labelled")}
@@ -133,7 +128,6 @@ class Counts:
 
     @cached_property
     def values(self) -> Floats:
-        """(4 + K,): the figures of all images."""
         figures: Floats = self.figures(np.ones((1, len(self.ids))))[0]
         return figures
 
@@ -156,18 +150,13 @@ class Counts:
 
 
 def weighted_mean(parts: Iterable[tuple[float, Any]]) -> tuple[int, Floats, Floats]:
-    """Return the number of images, `values` (4 + K,) and `resampled` (R, 4) of a weighted mean over conditions.
-
-    parts: weights and counts, or what is kept of these; they need not be in memory together.
-    """
+    """Return n, `values` (4 + K,) and `resampled` (R, 4) of a weighted mean of counts, read one after the other."""
     weighted = ((len(counts.ids), weight * counts.values, weight * counts.resampled) for weight, counts in parts)
     return reduce(lambda total, part: (part[0], total[1] + part[1], total[2] + part[2]), weighted)
 
 
 def interval(resampled: Floats, n: int, value: float) -> tuple[float, float]:
-    """Return the 95 % interval of a figure of n images from (R,) resamples, ignoring those that lack it; see
-    `percentiles`. It contains the value of the images themselves.
-    """
+    """Return the 95 % interval of a figure of n images from (R,) resamples that have it; it contains `value`."""
     finite = resampled[np.isfinite(resampled)]
     if not len(finite):  # so it is where the figure itself is not finite
         return NO_INTERVAL
@@ -176,16 +165,12 @@ def interval(resampled: Floats, n: int, value: float) -> tuple[float, float]:
 
 
 def is_biased(value: float, resampled: Floats) -> bool:
-    """Whether the bootstrap's bias is too large to ignore (Efron and Tibshirani 1993, section 10.3).
-
-    Classes that are in few images bias a mean over classes. Where there are many, a 95 % interval covers far less.
-    """
+    """Whether the bootstrap's bias matters (Efron and Tibshirani 1993, 10.3), as classes in few images cause it."""
     finite = resampled[np.isfinite(resampled)]
     return len(finite) > 0 and bool(abs(finite.mean() - value) > max(0.25 * finite.std(), 1e-9))
 
 
 def mean_known(figures: Floats) -> Floats:
-    """Return the (R,) means of (R, K) over the entries that are not nan."""
     present = ~np.isnan(figures)
     means: Floats = np.where(present, figures, 0).sum(axis=1) / present.sum(axis=1)
     return means

@@ -26,16 +26,14 @@ from ...evaluations.subject import Batch, Settings
 from ...models.dense import Segmenter
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
-from ...runs.files import refuse_link
-from ...runs.folder import RunFolder
+from ...runs.folder import RunFolder, refuse_link
 from .counts import class_counts
 from .subject import SegmenterSubject
 
 Pixels = NDArray[np.uint8]
 LabelMap = NDArray[np.int16]
 
-FILE = "scenes/examples.png"
-"""The path of the sheet in a run folder."""
+FILE = "scenes/examples.png"  # the path of the sheet in a run folder
 TILE = 240
 STRENGTH = 0.6  # of a class's colour over the image
 # Okabe and Ito's colours, which colour-blind people tell apart, then lighter and darker ones between them.
@@ -93,7 +91,6 @@ def overlay(tile: Tile, plain: Sequence[int] = ()) -> Pixels:
 
 
 def draw(sheet: Examples) -> Image.Image:
-    """Return the sheet as an RGB image."""
     margin, gap, line = 36, 12, 24
     columns = len(sheet.headings)
     width = 2 * margin + columns * TILE + (columns - 1) * gap
@@ -132,12 +129,10 @@ def draw(sheet: Examples) -> Image.Image:
 
 
 def _plain(sheet: Examples) -> tuple[int, ...]:
-    """Return classes that are left grey, as ignored pixels are."""
     return tuple(place for place, name in enumerate(sheet.class_names) if name.lower() == "background")
 
 
 def _legend(sheet: Examples, width: int) -> list[list[tuple[tuple[int, int, int], str, int]]]:
-    """Return lines of (colour, name, width) of the classes that are on the sheet."""
     there: set[int] = set()
     for row in sheet.rows:
         for tile in row:
@@ -168,10 +163,7 @@ def draw_examples(
     settings: Settings,
     count: int = 4,
 ) -> Path | None:
-    """Write the sheet of a run; None where no scene can be read.
-
-    The conditions shown are clean, the first attack, and the corruption with the lowest mIoU in the run.
-    """
+    """Write the sheet: clean, the first attack, the corruption of lowest mIoU. Return its path; None without scenes."""
     shown = _shown(run, conditions)
     subjects = [SegmenterSubject(model, card, settings, scenes.unjudged) for model in models]
     rows = []

@@ -24,15 +24,13 @@ from ...evaluations.metrics import LEFT_OUT
 from ...evaluations.records import CheckpointRecords, common_ids, nothing_common
 from ...evaluations.registry import is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN
-from .counts import COLUMNS, METRICS, NO_INTERVAL, Counts, interval, is_biased, mean_known, weighted_mean
-from .subject import BY_RUN
+from .counts import BY_RUN, COLUMNS, METRICS, NO_INTERVAL, Counts, interval, is_biased, mean_known, weighted_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 def of_runs(column: str) -> bool:
-    """Whether a column of records is about a run of an attack: `predicted js`."""
     return column.startswith(tuple(f"{name} " for name in BY_RUN))
 
 
@@ -46,10 +44,7 @@ def counts_of_runs(table: pa.Table) -> list[Counts]:
 
 
 def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], notes: Sequence[str]) -> Iterator[Result]:
-    """Yield condition, `miou_worst`, value, n, interval and flags; nothing where there are no runs.
-
-    The interval is of resampled images, each with the run that was chosen on all of them.
-    """
+    """Yield the row of `miou_worst`; none without runs. Its interval takes the runs chosen on all images as given."""
     n = len(counts.ids)
     if n and runs:
         worst = worst_case(counts, runs)
@@ -58,12 +53,9 @@ def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], notes: Se
 
 
 def worst_case(counts: Counts, runs: Sequence[Counts]) -> Counts:
-    """Return the counts of each image at the point, of its record's and of those of all runs, that was chosen.
-
-    It begins with the record's points, so it is never above their mIoU. Then it goes through the images in the order of
-    their ids, takes of each the point with which the mIoU of all is lowest, the first of those that are alike, and
-    starts again until a whole round has changed nothing. That need not be the lowest of all choices, of which there are
-    too many to try. counts, runs: of the same images, (n, K).
+    """Return the counts (n, K) of each image at the chosen point, of the record's and all runs'. From the record's
+    points on, image after image takes the point that makes mIoU lowest, the first of equals, until a round changes
+    nothing.
     """
     every = [counts, *runs]
     hits = np.stack([each.intersections for each in every]).astype(np.int64)
@@ -92,11 +84,7 @@ _NAMED = 5  # classes that a flag names
 
 
 def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator[Result]:
-    """Yield condition, metric, value, n, interval and flags of every figure of one condition.
-
-    `iou(pole)` is given for each class that is in the prediction or truth of some image; n is the number of these. As
-    for scores of maps, a few images have no interval. names: of the K classes.
-    """
+    """Yield the rows of one condition. `iou(pole)`: for classes in some prediction or truth; n is those images."""
     n = len(counts.ids)
     if n == 0:
         return
@@ -116,15 +104,9 @@ def scene_rows(condition: str, counts: Counts, names: Sequence[str]) -> Iterator
 
 
 def scene_mean_rows(by_condition: Mapping[str, Counts], expected: int, names: Sequence[str]) -> Iterator[Result]:
-    """Yield condition, metric, value, n, interval and flags of every mean that a checkpoint's conditions allow.
-
-    For each corruption at the severities that some set has of it, and for each set: `METRICS`, means over severities
-    and then over corruptions; `retention`, that mIoU over the clean one; for sets also the IoU of each class, without
-    an interval. Only images count that could be read under all conditions of the mean, and clean; without any, there is
-    no row.
-
-    by_condition: counts by the text of the condition, `clean` among them if it was evaluated. expected: images of the
-    data set.
+    """Yield the rows of every mean that the conditions allow: by corruption, and by set: `METRICS`; `retention`, mIoU
+    over the clean one; of sets each class's IoU. Only images read under all of the mean, and clean, count. expected: of
+    the data set.
     """
     for mean in possible_means(by_condition):
         shares = shares_of(mean)
@@ -191,7 +173,6 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def segmentation_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
-    """Return the rows of a checkpoint: of single conditions, and of means over corruptions."""
     data = reading.manifest.data
     every, expected = data.class_names, data.n
     judged = [place for place in range(len(every)) if place not in (data.unjudged or ())]
@@ -219,7 +200,6 @@ class Scenes:
 
     @classmethod
     def of(cls, counts: Counts) -> Scenes:
-        """Return the figures of counts, which need not be kept."""
         if not len(counts.ids):
             return cls(counts.ids, np.empty(0), np.empty((0, 0)))
         return cls(counts.ids, counts.values, counts.resampled)
@@ -243,11 +223,7 @@ def scenes_of(side: CheckpointRecords, condition: str, ids: pa.Array) -> Scenes:
 
 
 def recorded_difference(first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str) -> Difference:
-    """Return how the second's figure differs from the first's under a condition, or a mean over conditions.
-
-    Raises:
-        RunError: there are no records, or no image is in common.
-    """
+    """Return the second's figure less the first's, under a condition or mean. Raises RunError without common images."""
     shares = shares_of(condition)
     ids = common_ids([scene_ids(side, text) for side in (first, second) for text in shares])
     if not len(ids):
@@ -263,12 +239,7 @@ def scene_difference(
     second: Iterable[tuple[float, Counts | Scenes]],
     metric: str = "miou",
 ) -> Difference:
-    """Return how the second's figure of a data set differs from the first's.
-
-    first, second: shares and counts of the conditions that the figure is a mean over, all of the same images; for one
-    condition `[(1.0, counts)]`. They need not be in memory together. metric: miou, pixel_accuracy, mean_accuracy or
-    nll.
-    """
+    """Return how the second's figure differs. first, second: shares and counts, all of the same images."""
     place = METRICS.index(metric)
     (n, before, drawn_before), (_, after, drawn_after) = weighted_mean(first), weighted_mean(second)
     with np.errstate(invalid="ignore"):

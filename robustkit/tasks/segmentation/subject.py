@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from attacks import AttackResult, DenseAttack
 
-from ...common.randomness import SampleRng
+from ...common.determinism import SampleRng
 from ...data.dataset import Dataset, Sample
 from ...data.images import MAX_RESIZED
 from ...data.scenes import LabelledScenes, open_scenes, read_whole
@@ -27,25 +27,17 @@ from ...models.dense import Segmenter, Windows
 from ...models.identity import ModelIdentity
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from .counts import class_counts
-
-_COUNTS = pa.list_(pa.int64())
+from .counts import BY_RUN, class_counts
 
 SCENES = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("pixels", pa.int64()),
-        ("intersections", _COUNTS),
-        ("predicted", _COUNTS),
-        ("labelled", _COUNTS),
-        ("nll", pa.float32()),
-        ("linf", pa.float32()),
-        ("l2", pa.float32()),
-        ("steps", pa.int32()),
-        ("forwards", pa.int32()),
-        ("backwards", pa.int32()),
-        ("error", pa.string()),
-    ]
+    {
+        "sample_id": pa.string(),
+        "pixels": pa.int64(),
+        **dict.fromkeys(("intersections", "predicted", "labelled"), pa.list_(pa.int64())),
+        **dict.fromkeys(("nll", "linf", "l2"), pa.float32()),
+        **dict.fromkeys(("steps", "forwards", "backwards"), pa.int32()),
+        "error": pa.string(),
+    }
 )
 """One row per image, for segmenters.
 
@@ -54,19 +46,12 @@ intersections, predicted, labelled: for each class, how many of these pixels are
 labelled as it. `intersections js`, `predicted js` and so on: the same at the worst point of each run of an attack that
 makes several. error: why the image or its mask could not be read or used; all but the id is null then.
 """
-BY_RUN = ("intersections", "predicted")
 
-
-LabelMap = NDArray[np.int16]
-"""(H, W): the index of a pixel's class, -1 where it does not count."""
+LabelMap = NDArray[np.int16]  # (H, W): the index of a pixel's class, -1 where it does not count
 
 
 class SegmenterSubject(ImageSubject):
-    """One segmenter on its device under one card; rows of `SCENES`.
-
-    unjudged: classes of the model that no label has because they are ignored, such as void. A prediction of one is
-    wrong and counts for no class, so it has no IoU.
-    """
+    """One segmenter under one card. unjudged: classes no label has, as void; predicting one is wrong."""
 
     schema, by_run = SCENES, BY_RUN
 
@@ -103,13 +88,9 @@ class SegmenterSubject(ImageSubject):
         counting = (labels >= 0).flatten(1).sum(dim=1)
         losses = functional.cross_entropy(logits, labels, ignore_index=-1, reduction="none").flatten(1).sum(dim=1)
         nll = [loss / n if n else None for loss, n in zip(losses.tolist(), counting.tolist(), strict=True)]
-        names = ("intersections", "predicted", "labelled")
-        counts = class_counts(self._classes(logits), labels, logits.shape[1])
-        return {
-            "pixels": counting.tolist(),
-            **{name: count.tolist() for name, count in zip(names, counts, strict=True)},
-            "nll": nll,
-        }
+        right, predicted, labelled = class_counts(self._classes(logits), labels, logits.shape[1])
+        counts = {"intersections": right.tolist(), "predicted": predicted.tolist(), "labelled": labelled.tolist()}
+        return {"pixels": counting.tolist(), **counts, "nll": nll}
 
     def _classes(self, logits: Tensor) -> Tensor:
         classes = torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1)
@@ -118,10 +99,7 @@ class SegmenterSubject(ImageSubject):
 
 @dataclass(frozen=True)
 class SceneImages:
-    """The source of a sample's pixels and label map. Corruptions act on the whole image.
-
-    windows: how the network sees images; None where it takes them as they are.
-    """
+    """The source of pixels and label maps; corruptions act on whole images. windows: of the network, or None."""
 
     scenes: LabelledScenes
     windows: Windows | None = None
@@ -131,13 +109,10 @@ class SceneImages:
         return self.scenes.dataset
 
     def reader(self, condition: Condition) -> Reader:
-        """Return the reader of samples, which is the same for every condition."""
         return lambda sample: read_whole(self.dataset, sample)
 
     def locate(self, sample: Sample, pixels: Tensor) -> LabelMap:
-        """Return the label map of a sample. Raises BadImageError, too, for a picture so thin that windows on it would
-        fill the memory.
-        """
+        """Return a label map. Raises BadImageError, too, for an image so thin that windows would fill memory."""
         height, width = pixels.shape[-2:]
         for high, wide in () if self.windows is None else self.windows.sizes(height, width)[1:]:
             if high * wide > max(MAX_RESIZED, height * width):
@@ -156,11 +131,7 @@ def scenes_for(
     ignore: Sequence[int],
     layout: str | None,
 ) -> LabelledScenes:
-    """Return the scenes, with class names from a checkpoint where no file names the classes.
-
-    Raises:
-        DataError: the classes are not those of a checkpoint, or are in another order.
-    """
+    """Return the scenes, named by a checkpoint where no file does. DataError where checkpoints' classes differ."""
     first = identities[0]
     for identity in identities:
         if identity.num_classes != first.num_classes:

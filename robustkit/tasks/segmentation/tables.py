@@ -21,14 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 
-LONGEST = 40
-"""The longest table of classes that a terminal shows, in rows."""
+LONGEST = 40  # the longest table of classes that a terminal shows, in rows
 
 
 def scene_tables(results: Sequence[SummaryRow]) -> list[TextTable]:
-    """Return the tables about parts of the results, from the rows of the summary: of corruptions, and of classes.
-    None where no condition has an mIoU.
-    """
+    """Return the tables about corruptions and about classes; none where no condition has an mIoU."""
     tables, by_checkpoint = list[TextTable](), dict[str, dict[tuple[str, str], SummaryRow]]()
     for row in results:
         by_checkpoint.setdefault(row["checkpoint"], {})[row["condition"], row["metric"]] = row
@@ -81,8 +78,7 @@ def card_parts(checkpoint: str, table: ConditionTable, others: Sequence[TextTabl
     yield CardPart("Segmentation", "In brackets 95 % intervals, n is the number of images.", parts)
 
 
-MOST = 24
-"""Classes that are drawn."""
+MOST = 24  # classes that are drawn
 _TOGETHER = 4  # checkpoints in a figure
 
 
@@ -177,7 +173,6 @@ def class_figures(entries: Sequence[Classes]) -> Iterator[Figure]:
 
 
 def _in_words(entry: Classes, name: str) -> str:
-    """Return the lowest classes of each condition in words."""
     sentences = []
     for condition, points in entry.points.items():
         low = sorted((point.value, class_name) for class_name, point in points.items())[:2]

@@ -19,6 +19,8 @@ from ...evaluations.registry import words_of
 from ...protocol.condition import CLEAN
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
+from .counts import COLUMNS, Counts
+from .results import other_mask, recorded_difference, scene_ids, segmentation_rows
 from .tables import card_parts, class_figures, class_ious, scene_tables, terminal_scenes
 
 if TYPE_CHECKING:
@@ -82,35 +84,25 @@ class Segmentation(Task):
     command, card, hub = "segment", "segmentation", "image-segmentation"
 
     def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
-        from .results import segmentation_rows
-
         return segmentation_rows(reading, conditions)
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
-        from .counts import COLUMNS, METRICS, Counts
-
         data = run.manifest.data
         judged = [place for place in range(len(data.class_names)) if place not in (data.unjudged or ())]
         counts = Counts.of(run.table(checkpoint, condition, COLUMNS), ()).of_classes(judged)
-        return float(counts.values[METRICS.index(self.headline)]) if len(counts.ids) else None
+        return float(counts.values[0]) if len(counts.ids) else None
 
     def difference(
         self, first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
     ) -> Difference:
-        from .results import recorded_difference
-
         if metric in _FIGURES:
             return recorded_difference(first, second, condition, metric)
         return super().difference(first, second, condition, metric)
 
     def ids(self, side: CheckpointRecords, condition: str) -> pa.Array:
-        from .results import scene_ids
-
         return scene_ids(side, condition)
 
     def other_truth(self, first: CheckpointRecords, second: CheckpointRecords, condition: str) -> tuple[int, str]:
-        from .results import other_mask
-
         return other_mask(first, second, condition)
 
     def clean_clause(self, row: SummaryRow) -> str:

@@ -71,12 +71,7 @@ class DisturbanceWords(Vocabulary):
         return _WORDS[kind].format(percent if USUAL[kind][0] == "share" else f"{float(value):.4g}")
 
     def parse(self, text: str) -> Condition:
-        """Return the condition. Its draws are those of its kind alone, so that a larger value disturbs more of the
-        same.
-
-        Raises:
-            ProtocolError: an unknown disturbance or parameter, or a value out of its range.
-        """
+        """Return the condition; its draws are of its kind alone, so that a larger value disturbs more of the same."""
         kind, value = _parsed(text)
         name = USUAL[kind][0]
         if value < 0 or (name == "share" and value > 1):
@@ -89,7 +84,6 @@ class DisturbanceWords(Vocabulary):
 
 
 def _parsed(text: str) -> tuple[str, Fraction]:
-    """Return the kind and the value of its parameter."""
     kind, _ = split_condition(text)
     if kind not in USUAL:
         raise ProtocolError(unknown("disturbance", kind, USUAL))
@@ -102,10 +96,6 @@ FAMILY = LazyFamily(VOCABULARY)
 
 
 def parse_disturbances(asked: str | Iterable[str]) -> tuple[Condition, ...]:
-    """Return the conditions of a list, each once; `all` stands for every kind with its usual value.
-
-    Raises:
-        ProtocolError: an unknown disturbance or parameter, or a value out of its range.
-    """
+    """Return each condition of a list once; `all`: every kind with its usual value. Raises ProtocolError."""
     names = [name for part in split_list(asked) for name in (USUAL if part == "all" else [part])]
     return tuple(dict.fromkeys(map(VOCABULARY.parse, names)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.nn import functional
 
-from ...common.randomness import SampleRng
+from ...common.determinism import SampleRng
 from ...evaluations.family import Evaluator
 from ...evaluations.subject import Shown
 from .condition import VOCABULARY
@@ -40,9 +40,7 @@ def drop_channels(series: Tensor, share: float, rng: SampleRng) -> Tensor:
 
 
 def warp(series: Tensor, sigma: float, rng: SampleRng) -> Tensor:
-    """Let time run faster and slower: the logarithm of its speed is drawn at `KNOTS` places with standard deviation
-    `sigma` and changes linearly between them. First and last value stay, values between steps are interpolated.
-    """
+    """Let time run at speeds whose logarithm is drawn at `KNOTS` places, linear between them; both ends stay."""
     steps = series.shape[2]
     if steps < 2:
         return series

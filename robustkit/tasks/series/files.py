@@ -43,12 +43,7 @@ class SeriesSource(DataSource):
         return f"{series.shape}\n".encode() + np.ascontiguousarray(series, dtype="<f4").tobytes()
 
     def series(self, sample: Sample) -> Values:
-        """Return a series (C, T) without gaps: missing values lie on the straight line between their neighbours in
-        time, or are equal to the nearest value at an end.
-
-        Raises:
-            BadImageError: a channel has no value at all.
-        """
+        """Return (C, T), gaps filled linearly, ends by the nearest. BadImageError for a channel without values."""
         series = self.values[sample.id]
         if not np.isnan(series).any():
             return series
@@ -62,11 +57,7 @@ class SeriesSource(DataSource):
 
 
 def open_series(path: str | Path, class_names: Sequence[str] | None = None, num_classes: int | None = None) -> Dataset:
-    """Open a .ts file. Its series are `dataset.source.series(sample)`; ids are the file's name and the case's place.
-
-    class_names, num_classes: of a model; labels are indices of its classes. Raises DataError, one line, for anything
-    that is not a sound file of labelled series, or has classes that the model does not know.
-    """
+    """Open a .ts file; ids are its name and the place. class_names, num_classes: a model's. Raises DataError."""
     path = Path(path)
     text = _text(path)
     names, dimensions, start = _headers(text, path)
@@ -103,9 +94,7 @@ def open_series(path: str | Path, class_names: Sequence[str] | None = None, num_
 
 
 def channel_statistics(series: Sequence[Values]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and the standard deviation of each channel over all steps of all series; 1 where all are the
-    same.
-    """
+    """Return each channel's mean and standard deviation over all steps of all series; 1 where all are the same."""
     joined = np.concatenate([each.astype(np.float64) for each in series], axis=1)
     means, stds = joined.mean(axis=1), joined.std(axis=1)
     return tuple(means.tolist()), tuple(np.where(stds > 0, stds, 1.0).tolist())
@@ -162,7 +151,6 @@ def _headers(lines: Sequence[str], path: Path) -> tuple[tuple[str, ...], int | N
 
 
 def _case(line: str, where: str, dimensions: int | None) -> tuple[Values, str]:
-    """Return the values (C, T) of a case, and its class. Raises DataError for what is not one."""
     *channels, label = line.strip().split(":")
     if dimensions is not None and len(channels) != dimensions:
         raise DataError(f"{where} has {len(channels)} channels and a class; expected {dimensions} channels")

@@ -32,8 +32,7 @@ from ...models.claims import Allowance, check_arguments, check_classes
 from ...models.identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
 from ...models.specs import find
 
-ARCH = "series-transformer"
-"""The name that checkpoints have for it."""
+ARCH = "series-transformer"  # the name that checkpoints have for it
 
 
 class Block(nn.Module):
@@ -54,11 +53,7 @@ class Block(nn.Module):
 
 
 class SeriesTransformer(nn.Module):
-    """Standardised series (B, C, T) to logits (B, K).
-
-    lengths: of `forward`, the steps of each series (B,), where a batch was filled up with zeros; what is filled up has
-    no part in the logits.
-    """
+    """Standardised series (B, C, T) to logits (B, K). forward's lengths: (B,) steps before zeros that fill up."""
 
     def __init__(
         self,
@@ -105,8 +100,7 @@ def positions(steps: int, dim: int, device: torch.device) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
-PROBED = 32
-"""The steps of the series that a network is first asked about."""
+PROBED = 32  # the steps of the series that a network is first asked about
 
 
 class SeriesClassifier(Classifier):
@@ -117,8 +111,6 @@ class SeriesClassifier(Classifier):
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the user said about a model."""
-
     arch: str | None
     attention: str | None
     num_classes: int | None
@@ -137,17 +129,9 @@ def load_series(
     use_ema: bool = False,
     allow_partial: bool = False,
 ) -> SeriesClassifier:
-    """Load a classifier of time series from FILE or `zoo:NAME`.
-
-    arch: `series-transformer`, or the user's own `package.module:function` or `file.py:function`, which returns a
-        network of standardised series (B, C, T); arguments of it named `channels` and `num_classes` are filled. Left
-        out, it comes from the file's metadata.
-    attention: a formula of `robustkit.attention.FORMULAS`; left out, from metadata, else what the architecture has.
-    mean, std: of each channel in the training data; left out, from metadata.
-    use_ema, allow_partial: see `robustkit.models.checkpoint`.
-
-    Raises:
-        ModelError, CheckpointError: one line with the remedy.
+    """Load FILE or `zoo:NAME`. arch: `series-transformer`, or code that returns a network, given `channels` and
+    `num_classes` where it takes them. mean, std: of channels in training. What is left out comes from metadata. Raises
+    ModelError or CheckpointError, one line.
     """
     spec = str(spec)
     if attention is not None:
@@ -237,7 +221,6 @@ def _own(kwargs: Mapping[str, Any], where: Path) -> SeriesTransformer:
 def _statistics(
     wanted: _Wanted, metadata: Mapping[str, Any], spec: str
 ) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, str]]:
-    """Return mean and standard deviation of each channel, and who said them."""
     values, sources = {}, {}
     for name, given in (("mean", wanted.mean), ("std", wanted.std)):
         found = metadata.get(name) if given is None else list(given)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...data.dataset import Dataset, Sample
 from ...errors import DataError, NothingEvaluated, ProtocolError, unknown
-from ...evaluations.subject import Reader, Settings
+from ...evaluations.subject import Reader
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
@@ -41,13 +41,11 @@ class Series:
     dataset: Dataset
 
     def reader(self, condition: Condition) -> Reader:
-        """Return the reader of samples for this condition."""
         source = self.dataset.source
         assert isinstance(source, SeriesSource)
         return lambda sample: torch.from_numpy(source.series(sample))
 
     def locate(self, sample: Sample, inputs: Tensor) -> Any:
-        """Return None: nothing is true of a series besides its class."""
         return None
 
 
@@ -62,11 +60,7 @@ class SeriesSubject(LabelledSubject):
 
 
 def plan(request: SeriesRequest) -> Plan:
-    """Return all that a run of classifiers of time series needs.
-
-    Raises:
-        RobustkitError: anything that is wrong with the request.
-    """
+    """Return all that a run of classifiers of series needs. Raises RobustkitError for a wrong request."""
     card = request.card
     conditions = (*_attacks(request), *parse_disturbances(request.disturbances or ()), *request.evaluation_conditions())
     models = [load_series(spec, **request.model) for spec in request.checkpoints]
@@ -128,10 +122,9 @@ def _shared(datasets: list[Dataset], models: list[SeriesClassifier]) -> Dataset:
 
 
 def _contender(model: SeriesClassifier, card: Card, dataset: Dataset) -> PlannedCheckpoint:
-    def subject(settings: Settings) -> SeriesSubject:
-        return SeriesSubject(model, card, settings, dataset.valid_labels)
-
-    return PlannedCheckpoint(describe(model.identity, model.identity.preprocessing), subject, Series(dataset))
+    entry = describe(model.identity, model.identity.preprocessing)
+    made = partial(SeriesSubject, model, card, valid=dataset.valid_labels)
+    return PlannedCheckpoint(entry, made, Series(dataset))
 
 
 @takes_options_of(SeriesRequest)

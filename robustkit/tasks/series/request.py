@@ -46,6 +46,5 @@ class SeriesRequest(Request):
     limit: int | None = option("Data", "At most N series, a function of the seed.")
     protocol: str = "series"
     disturbances: str | Iterable[str] | None = option(
-        "Corruptions",
-        "all, or conditions: jitter(sigma=0.5), drop-steps(share=0.2), drop-channels, warp, rescale.",
+        "Corruptions", "all, or conditions: jitter(sigma=0.5), drop-steps(share=0.2), drop-channels, warp, rescale."
     )

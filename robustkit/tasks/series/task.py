@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...evaluations.metrics import Term
 from ...protocol.card import Samples
-from ..labelled.measures import terms
+from ..labelled.metrics import terms
 from ..labelled.task import Labelled
 
 SAMPLES = Samples("series", "series")

@@ -13,8 +13,7 @@ from ...evaluations.interface import Named, Place, PublishedNames, Vocabulary
 from ...evaluations.metrics import Term
 from ...protocol.condition import Condition, ConditionPattern, Value
 
-USUAL = "word-swap(rate=1.5),word-swap(rate=2.5),word-swap(rate=5)"
-"""The rates of published tables."""
+USUAL = "word-swap(rate=1.5),word-swap(rate=2.5),word-swap(rate=5)"  # the rates of published tables
 _CALLED = {"word-swap": "words swapped", "typo": "words mistyped", "case": "words in another case"}
 
 

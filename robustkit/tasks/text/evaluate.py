@@ -16,16 +16,14 @@ from .condition import VOCABULARY
 from .documents import WORD, as_bytes, as_text
 
 if TYPE_CHECKING:
-    from ...common.randomness import SampleRng
+    from ...common.determinism import SampleRng
     from ...evaluations.subject import Batch, EvaluatedModel
     from ...protocol.condition import Condition
 
-SWAPPED = "AAA"
-"""What the published word swap puts in place of a word."""
+SWAPPED = "AAA"  # what the published word swap puts in place of a word
 _ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
-Draws = Sequence[float]
-"""Numbers in [0, 1) for one word: whether it changes, how, at which letter, and to what."""
+Draws = Sequence[float]  # numbers in [0, 1) for one word: whether it changes, how, at which letter, and to what
 DRAWS = 4
 
 
@@ -41,15 +39,11 @@ def change_text(text: str, draws: Sequence[Draws], share: float, change: Callabl
 
 
 def swapped(word: str, drawn: Draws) -> str:
-    """Return AAA, whatever the word is."""
     return SWAPPED
 
 
 def mistyped(word: str, drawn: Draws) -> str:
-    """Return a word with one letter replaced by a neighbour on a QWERTY keyboard, dropped or doubled, by equal chance.
-
-    Only Latin letters count. The only character of a word is not dropped but replaced.
-    """
+    """Return a word with one Latin letter replaced by a QWERTY neighbour, dropped (never the only one) or doubled."""
     places = [place for place, letter in enumerate(word) if letter.lower() in NEIGHBOURS]
     if not places:
         return word
@@ -81,8 +75,7 @@ def _neighbours() -> dict[str, str]:
     return near
 
 
-NEIGHBOURS = _neighbours()
-"""The letters next to each Latin letter."""
+NEIGHBOURS = _neighbours()  # the letters next to each Latin letter
 CHANGES: dict[str, Callable[[str, Draws], str]] = {"word-swap": swapped, "typo": mistyped, "case": recased}
 """By kind of condition."""
 

@@ -41,9 +41,7 @@ TASK, ARCH = "text", "word-transformer"
 
 @dataclass(frozen=True)
 class Sizes:
-    """The shape of a WordModel. context: tokens that it sees at most. key: numbers per head of queries and keys;
-    width / heads where None. hidden: width of the MLPs. Raises ModelError for an impossible size.
-    """
+    """The shape of a WordModel. context: tokens at most. key: numbers per head, width / heads if None."""
 
     width: int
     depth: int
@@ -75,10 +73,8 @@ class Block(nn.Module):
 
 
 class WordModel(nn.Module):
-    """Numbers of words (B, T), int64, to logits (B, T, V) of the word that follows each.
-
-    The embedding of words serves as the output layer, too. dropout: in training, of what is embedded and of each
-    branch. Raises ModelError for a formula that cannot be causal, or sizes that do not fit.
+    """Word numbers (B, T), int64, to logits (B, T, V); the embedding is the output layer, too. dropout: in training.
+    Raises ModelError for a formula that cannot be causal, or sizes that do not fit.
     """
 
     def __init__(self, words: int, sizes: Sizes, attention: str = "standard", dropout: float = 0.0) -> None:
@@ -120,7 +116,6 @@ class WordCheckpoint:
 
 
 def metadata_of(network: WordModel, words: Words) -> dict[str, str]:
-    """Return what a file says about a model, for `load_word_model`."""
     sizes = {name: value for name, value in asdict(network.sizes).items() if value is not None}
     return {
         "task": TASK,
@@ -138,12 +133,8 @@ def save_word_model(path: str | Path, network: WordModel, words: Words, facts: M
 
 
 def load_word_model(spec: str | Path, attention: str | None = None) -> WordCheckpoint:
-    """Load a FILE or `zoo:NAME`. Nothing in it runs, and what it claims is bounded by what it holds.
-
-    attention: the formula, where the file names none; without it the one that the file's name mentions, else standard.
-
-    Raises CheckpointError for a file of something else, one that is damaged, or a vocabulary that does not fit;
-    ModelError for a formula that is unknown or cannot be causal.
+    """Load a FILE or `zoo:NAME`, running nothing of it. attention: where the file names none; else what its name
+    mentions, or standard. Raises CheckpointError for another or damaged file, ModelError for an impossible formula.
     """
     source = find(str(spec))
     checkpoint = read(source.path)
@@ -181,10 +172,8 @@ def _sizes(checkpoint: Checkpoint) -> Sizes:
     return Sizes(**said)
 
 
-NOTHING = Preprocessing((1, 1), (0.0,), (1.0,), "none", 1.0, "none")
-"""The preprocessing of an input that is no image."""
-_LONGEST = 1024
-"""The window of a model that names no context, or a longer one."""
+NOTHING = Preprocessing((1, 1), (0.0,), (1.0,), "none", 1.0, "none")  # the preprocessing of an input that is no image
+_LONGEST = 1024  # the window of a model that names no context, or a longer one
 _NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 
 
@@ -214,10 +203,7 @@ class OfLibrary(nn.Module):
 
 
 class LanguageModel(Classifier):
-    """A causal language model in evaluation mode. Its network takes tokens (B, N), and how many of the last count.
-
-    tokenizer: turns text into tokens. context: tokens that it sees at most.
-    """
+    """A causal language model in evaluation mode; the network takes tokens (B, N) and how many of the last count."""
 
     def __init__(self, network: nn.Module, identity: ModelIdentity, tokenizer: Tokenizer, context: int) -> None:
         super().__init__(network, identity)
@@ -228,11 +214,8 @@ class LanguageModel(Classifier):
 
 
 def load_language_model(spec: str | Path, *, attention: str | None = None) -> LanguageModel:
-    """Load a causal language model: `hf:DIR` or `hf-hub:ORG/NAME` with its tokenizer, `zoo:NAME`, or the FILE of a
-    model of words.
-
-    attention: a formula; left out, from metadata, else what the architecture has.
-    Raises ModelError or CheckpointError, one line with the remedy.
+    """Load `hf:DIR` or `hf-hub:ORG/NAME` with its tokenizer, `zoo:NAME`, or the FILE of a model of words. attention: a
+    formula; left out, from metadata, else the architecture's. Raises ModelError or CheckpointError, one line.
     """
     source = find(str(spec))
     if source.transformers:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ...data.dataset import Dataset
 from ...errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
 from ...evaluations.registry import kind_of, words_of
-from ...evaluations.subject import Settings
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
@@ -31,16 +30,11 @@ if TYPE_CHECKING:
 
     from .keywords import TextOptions
 
-WINDOWS = ("strided", "full")
-"""How a text is cut."""
+WINDOWS = ("strided", "full")  # how a text is cut
 
 
 def plan(request: TextRequest) -> Plan:
-    """Return all that a run of language models needs.
-
-    Raises:
-        RobustkitError: anything that is wrong with the request.
-    """
+    """Return all that a run of language models needs. Raises RobustkitError for anything wrong with the request."""
     card = request.card
     conditions = (CLEAN, *_perturbations(request.perturbations), *request.evaluation_conditions())
     dataset = open_documents(request.data_dir, split=request.split, documents=request.documents)
@@ -72,7 +66,6 @@ def plan(request: TextRequest) -> Plan:
 
 
 def _perturbations(asked: str | Sequence[str] | None) -> tuple[Condition, ...]:
-    """Return the conditions of a list. Raises ProtocolError for what is not understood."""
     texts = split_list(USUAL if asked is None else asked)
     if texts == ["none"]:
         return ()
@@ -101,13 +94,9 @@ def _windows(model: LanguageModel, card: Card, request: TextRequest) -> Windows:
 
 def _contender(model: LanguageModel, card: Card, dataset: Dataset, request: TextRequest) -> PlannedCheckpoint:
     shown = _windows(model, card, request)
-
-    def subject(settings: Settings) -> TextSubject:
-        return TextSubject(model, card, settings, shown)
-
     windows = {"tokens": shown.size, "stride": shown.stride, "kind": shown.kind}
     entry = describe(model.identity, model.identity.preprocessing, windows=windows)
-    return PlannedCheckpoint(entry, subject, Documents(dataset))
+    return PlannedCheckpoint(entry, partial(TextSubject, model, card, shown=shown), Documents(dataset))
 
 
 @takes_options_of(TextRequest)

@@ -22,7 +22,6 @@ from ...evaluations.registry import kind_of, name_of, words_of
 from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry
 from .condition import VOCABULARY
-from .subject import SUMS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from ...evaluations.metrics import Metric
     from ...runs.manifest import Manifest
 
+SUMS = ("tokens", "words", "bytes", "nll", "right")  # the columns that every figure is made of
 FIGURES = ("perplexity", "word_perplexity", "bits_per_byte", "nll", "token_accuracy")
 
 
@@ -47,7 +47,6 @@ def sums_of(table: pa.Table) -> Floats:
 
 
 def resampled(sums: Floats) -> Floats:
-    """Return the figures of resampled documents, (R, 5)."""
     return resampled_figures(lambda counts: figures(counts @ sums), len(sums))
 
 
@@ -80,11 +79,7 @@ def _is_wanted(family: AnyFamily, column: str) -> bool:
 
 
 def recorded_difference(first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str) -> Difference:
-    """Return how the second's figure differs from the first's under a condition, over the same resampled documents.
-
-    Raises:
-        RunError: there are no records, or no document is in common.
-    """
+    """Return the second's figure less the first's, over the same resampled documents. RunError without common ones."""
     read = [side.samples(condition, SUMS) for side in (first, second)]
     ids = common_ids([side.ids for side in read])
     if not len(ids):
@@ -109,7 +104,6 @@ _HEADLINE = HEADINGS[2]
 
 
 def _rows(cells: Cells) -> list[tuple[str, ...]]:
-    """Return a row for each condition, its text first."""
     rows = []
     for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
         first = cells[text, _COLUMNS[0][0]]
@@ -129,12 +123,10 @@ def _cell(row: Any, scale: float, form: str) -> str:
 
 
 def _read_as(entry: CheckpointEntry) -> str:
-    """Return how a checkpoint reads a text, in words."""
     return ", ".join(shown_as(entry).values())
 
 
 def terminal_table(results: Results) -> TextTable:
-    """Return the results for a terminal, each checkpoint above its conditions."""
     protocol, rows, heads = results.manifest.protocol, list[tuple[str, ...]](), list[str]()
     for entry in results.manifest.checkpoints:
         own = _rows(results.cells[entry.name])
@@ -158,7 +150,6 @@ def result_grids(results: Results) -> list[Grid]:
 
 
 def card_parts(checkpoint: str, results: Results) -> Iterator[CardPart]:
-    """Yield the table of a checkpoint for its model card."""
     if rows := _rows(results.cells[checkpoint]):
         shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
         entry = results.manifest.checkpoint(checkpoint)

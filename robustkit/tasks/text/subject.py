@@ -44,21 +44,14 @@ before it. nll: minus the natural logarithm of the probability of all these toke
 likeliest; unknown: how many stand for what the vocabulary lacks. changed: words that a condition changed. error: why a
 document could not be read; all but the id is null then.
 """
-SUMS = ("tokens", "words", "bytes", "nll", "right")
-"""The columns that every figure is made of."""
 
 
-NONE = -1
-"""A place at which nothing is to be predicted."""
+NONE = -1  # a place at which nothing is to be predicted
 
 
 @dataclass(frozen=True)
 class Line:
-    """Tokens that are read, what each place should have been, and the first place that counts.
-
-    targets[i] is to be predicted from tokens[:i], from place `first` on, which is at least 1. branch: whether it holds
-    the end of a text up to a word, and not the whole text.
-    """
+    """Tokens that are read; targets[i] follows tokens[:i], from place `first` ≥ 1 on. branch: a text up to a word."""
 
     tokens: Sequence[int]
     targets: Sequence[int]
@@ -85,10 +78,7 @@ def by_word(tokenizer: Tokenizer, text: str) -> list[list[int]]:
 def lines(
     tokenizer: Tokenizer, original: Sequence[Sequence[int]], shown: Sequence[Sequence[int]], size: int
 ) -> Iterator[Line]:
-    """Yield the line of a whole text, and the branches of words whose tokens it does not hold.
-
-    original, shown: the tokens by word, of as many words. size: tokens before a word that its branch holds.
-    """
+    """Yield the line of a text, and branches of words whose tokens it lacks, each after `size` tokens at most."""
     tokens = [] if tokenizer.begin is None else [tokenizer.begin]
     targets, branches = [NONE] * len(tokens), list[tuple[int, Sequence[int], int]]()
     for wanted, seen in zip(original, shown, strict=True):
@@ -105,9 +95,8 @@ def lines(
 
 
 def strided_windows(line: Line, size: int, stride: int) -> Iterator[Window]:
-    """Yield the windows of a line that predict anything, as in the guide of transformers to perplexity: each holds
-    `size` tokens, those to predict among them, and begins `stride` after the one before; the last may be shorter. Each
-    place counts in the first window that holds it. stride: below `size`, or first tokens of windows would not count.
+    """Yield the windows that predict anything, as transformers' guide to perplexity: `size` tokens, targets among them,
+    each `stride` further; places count in the first window that holds them. stride: below `size`.
     """
     done, start = line.first, 0
     while done < len(line.tokens):
@@ -119,9 +108,8 @@ def strided_windows(line: Line, size: int, stride: int) -> Iterator[Window]:
 
 
 def full_windows(line: Line, size: int, stride: int) -> Iterator[Window]:
-    """Yield the windows of a line that predict anything: each holds `size` tokens before the last that it predicts, or
-    all that there are; the last window, too. The next predicts `stride` more, and each place counts in the first window
-    that predicts it.
+    """Yield the windows that predict anything: `size` tokens (or all) before the last predicted, also in the last
+    window; each predicts `stride` more.
     """
     start = line.first - 1  # the place after which the next target comes
     while start < len(line.tokens) - 1:
@@ -132,15 +120,12 @@ def full_windows(line: Line, size: int, stride: int) -> Iterator[Window]:
         start = stop
 
 
-_AT_ONCE = 1 << 27
-"""Logits that are held at once, at most."""
+_AT_ONCE = 1 << 27  # logits that are held at once, at most
 
 
 @dataclass(frozen=True)
 class Windows:
-    """How a model reads a text: windows of `size` tokens, `stride` apart. changed: whether what is to be predicted is
-    changed with what is read. kind: `strided_windows` or `full_windows`, the functions of `lines`.
-    """
+    """How a model reads a text: `size` tokens, `stride` apart. changed: whether targets are, too. kind: of windows."""
 
     size: int
     stride: int
@@ -160,9 +145,7 @@ class Windows:
 
 
 class TextSubject(EvaluatedModel):
-    """One language model on its device under one card; rows of `TEXTS`. Its inputs are (B, n) UTF-8 bytes of documents,
-    filled up with zeros.
-    """
+    """One language model under one card. Its inputs are (B, n) UTF-8 bytes of documents, filled up with zeros."""
 
     schema = TEXTS
 
@@ -194,7 +177,6 @@ class TextSubject(EvaluatedModel):
         return {"sample_id": [sample.id for sample in batch.samples], **columns}
 
     def _row(self, original: str, shown: str) -> dict[str, Any]:
-        """Return what is counted in a document as it is shown."""
         before, after = WORD.findall(original), WORD.findall(shown)
         target = shown if self.shown.changed else original
         seen = by_word(self.tokenizer, shown)
@@ -256,7 +238,6 @@ class Documents:
     dataset: Dataset
 
     def reader(self, condition: Condition) -> Reader:
-        """Return the reader of samples, which are the same for all conditions."""
         return self._read
 
     def _read(self, sample: Sample) -> Tensor:
@@ -266,5 +247,4 @@ class Documents:
         return as_bytes([content.decode()])[0]
 
     def locate(self, sample: Sample, inputs: Tensor) -> Any:
-        """Return None: a document is its own truth."""
         return None

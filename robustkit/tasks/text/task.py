@@ -6,13 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference
+from ...display.table import Section
+from ...evaluations.aggregate import readable_rows
 from ...evaluations.metrics import Metric, Term, mean_share
 from ...evaluations.records import CheckpointRecords, Compared
 from ...protocol.card import Samples
 from ..task import Task
+from .results import (
+    FIGURES,
+    SUMS,
+    card_parts,
+    figures,
+    recorded_difference,
+    result_grids,
+    sums_of,
+    terminal_table,
+    text_rows,
+)
 
 if TYPE_CHECKING:
-    from ...display.table import CardPart, Section, TextTable
+    from ...display.table import CardPart, TextTable
     from ...evaluations.aggregate import Parts, RecordReader, Results
     from ...evaluations.family import Looks
     from ...evaluations.metrics import SummaryRow
@@ -73,23 +86,15 @@ class Text(Task):
     truth, differs = ("tokens",), "{} has {:.0f} and {:.0f} tokens to predict"
 
     def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
-        from .results import text_rows
-
         return text_rows(reading, conditions)
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
-        from ...evaluations.aggregate import readable_rows
-        from .results import figures, sums_of
-        from .subject import SUMS
-
         read = readable_rows(run.table(checkpoint, condition, [*SUMS, "error"]))
         return float(figures(sums_of(read).sum(axis=0))[0]) if len(read) else None
 
     def difference(
         self, first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
     ) -> Difference:
-        from .results import FIGURES, recorded_difference
-
         if metric in FIGURES:
             return recorded_difference(first, second, condition, metric)
         return super().difference(first, second, condition, metric)
@@ -98,20 +103,13 @@ class Text(Task):
         return f"perplexity {row['value']:.1f} on {row['n']} clean documents"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        from .results import card_parts
-
-        yield from card_parts(checkpoint, results)
+        return card_parts(checkpoint, results)
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
-        from .results import terminal_table
-
         table = terminal_table(results)
         yield from [table] if table.rows else []
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.table import Section
-        from .results import result_grids
-
         yield Section("results", "Results", lambda: {"grids": result_grids(results)}, template="texts")
 
 

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 
 
 def send(pipe: BinaryIO, content: Any) -> None:
-    """Write a frame."""
     data = json.dumps(content).encode()
     pipe.write(len(data).to_bytes(8, "little") + data)
     pipe.flush()
@@ -41,7 +40,6 @@ def _bound(memory: int) -> None:
 
 
 def main() -> None:
-    """Serve until the other side is gone."""
     import tokenizers
 
     answers, questions = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer

@@ -19,8 +19,7 @@ from . import tokenizer_process
 from .documents import WORD, Words
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
-MEMORY = 4 << 30
-"""Bytes of address space for a tokenizer; the largest vocabularies take an eighth."""
+MEMORY = 4 << 30  # bytes of address space for a tokenizer; the largest vocabularies take an eighth
 _LARGEST, _SETTINGS = 1 << 26, 1 << 22  # bytes
 _PATIENCE, _PACE = 60.0, 10_000.0  # seconds for any text, and letters in one more; a thousandth of the usual pace
 _SPARE, _FEW = 1.05, 8  # rows of an embedding may be rounded up, as many are to a multiple of 64 or 128
@@ -56,13 +55,8 @@ class WordTokenizer:
 
 
 class FolderTokenizer:
-    """The tokenizer.json of a folder, read by the library `tokenizers`, which executes nothing of it, in a process of
-    its own.
-
-    A text begins with the token that tokenizer_config.json calls bos_token, if it names one.
-
-    Raises:
-        CheckpointError: the file is none, or the tokenizer takes too much memory or time for a text.
+    """A folder's tokenizer.json, read by `tokenizers`, which executes nothing of it, in a process of its own; texts
+    begin with tokenizer_config.json's bos_token, if any. Raises CheckpointError for none, or one too greedy for a text.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -184,9 +178,7 @@ def _named(file: Path, key: str) -> str | None:
 
 
 def check_size(tokenizer: Tokenizer, rows: int, where: str) -> None:
-    """Raise CheckpointError where a tokenizer is of another vocabulary than the model: it has more tokens than the
-    `rows` of its embedding, or far fewer.
-    """
+    """Raise CheckpointError where a tokenizer has more tokens than an embedding has `rows`, or far fewer."""
     if not tokenizer.size <= rows <= _SPARE * tokenizer.size + _FEW:
         raise CheckpointError(
             f"{where}: its tokenizer has {tokenizer.size} tokens, and the model {rows}; expected the tokenizer that "

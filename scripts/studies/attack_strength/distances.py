@@ -26,7 +26,7 @@ from torch import Tensor
 
 from attacks import DDN, FMN, AutoAttack, ThreatModel
 from attacks.threat import distance
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.protocol.card import parse_number
 from scripts.bench.autoattack import Counting, load
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from attacks import APGD, PGD, Attack, ThreatModel
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.models.identity import Classifier
 from robustkit.protocol.card import parse_number
 from scripts.bench.autoattack import load

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import robustkit
-from robustkit.common.randomness import draw_samples
+from robustkit.common.determinism import draw_samples
 from robustkit.evaluations.aggregate import readable_rows
 from robustkit.evaluations.attacks.two_phase.results import two_phase_share
 from robustkit.results.summary import Run

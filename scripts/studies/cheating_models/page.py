@@ -21,7 +21,7 @@ from torch import Tensor
 import robustkit
 from attacks import PGD, AutoAttack, ThreatModel
 from attacks.model_access import Model
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
 from robustkit.evaluations.attacks.examining import examine

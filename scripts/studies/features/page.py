@@ -26,12 +26,13 @@ import robustkit
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data.dataset import open_dataset
 from robustkit.evaluations.metrics import is_finite, is_whole
+from robustkit.protocol.condition import CLEAN
 from robustkit.results.summary import Run
-from robustkit.runs.files import folder_name
+from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import CheckpointEntry
 from robustkit.tasks.features.heads import Asked
-from robustkit.tasks.features.plan import Pixels
 from robustkit.tasks.features.results import heads_of
+from robustkit.tasks.labelled.subject import Images
 from scripts.pages.writing import markdown, write_page
 
 START = """# What features know
@@ -163,9 +164,10 @@ def embedded(run: Run, entry: CheckpointEntry, ids: list[str]) -> Any:
     dataset = open_dataset(arguments["data_dir"], **arguments["data"]).select(ids=ids)
     by_id = {sample.id: sample for sample in dataset.samples}
     shown = entry.preprocessing.to_plain()
-    read = Pixels(dataset, Preprocessing(**{key: tuple(v) if isinstance(v, list) else v for key, v in shown.items()}))
+    made = {key: tuple(value) if isinstance(value, list) else value for key, value in shown.items()}
+    read = Images(dataset, Preprocessing(**made)).reader(CLEAN)
     with torch.inference_mode():
-        pixels = (read.read(by_id[name])[None].float() / 255 for name in ids)
+        pixels = (read(by_id[name])[None].float() / 255 for name in ids)
         return torch.cat([model(each) for each in pixels]).numpy()
 
 

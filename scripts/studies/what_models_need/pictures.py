@@ -27,7 +27,7 @@ from robustkit.models.classifier import load
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import Condition
 from robustkit.results.summary import Run
-from robustkit.tasks.classification.subject import ClassifierSubject
+from robustkit.tasks.labelled.subject import ClassifierSubject
 
 SHOWN = {"shapes-vit-standard": "standard", "shapes-vit-quest": "QUEST"}
 """The checkpoints that are drawn, and what they are called."""

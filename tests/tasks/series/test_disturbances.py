@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.errors import ProtocolError
 from robustkit.tasks.series.condition import USUAL, VOCABULARY, parse_disturbances
 from robustkit.tasks.series.evaluate import DISTURBANCES, KNOTS

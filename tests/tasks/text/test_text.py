@@ -18,7 +18,7 @@ from processes import called
 from small_audit import files
 from texts import PAGE, WORDS, library_model, probability, slow_nll, word_model
 
-from robustkit.common.randomness import SampleRng
+from robustkit.common.determinism import SampleRng
 from robustkit.errors import BadImageError, CheckpointError, DataError, ModelError, ProtocolError, RobustkitError
 from robustkit.evaluations.subject import Settings
 from robustkit.gate.draft import draft

@@ -28,8 +28,7 @@ RADII = {
     "l0": ("1", "2", "5", "10", "20", "50", "100", "200"),
 }
 """The radii of the curve that summaries have, by norm: pixels in [0, 1], for l0 values that change."""
-FURTHEST = {"linf": 16 / 255, "l2": 3.0, "l1": 100.0, "l0": 200.0}
-"""Where the area under the curve ends."""
+FURTHEST = {"linf": 16 / 255, "l2": 3.0, "l1": 100.0, "l0": 200.0}  # where the area under the curve ends
 TERMS = (
     Term(
         "optimality",
@@ -71,13 +70,10 @@ TERMS = (
 )
 
 
-WATCHED = f"attention({CLEAN.text})"
-"""The condition whose records have softmax slopes on clean images."""
+WATCHED = f"attention({CLEAN.text})"  # the condition whose records have softmax slopes on clean images
 
 
 class DistanceWords(Vocabulary):
-    """Attacks whose result is a distance, so that their texts name no radius."""
-
     name = "distances"
     defaults: ClassVar[Mapping[str, str]] = {"norm": "linf", "engine": "robustkit"}
     parameters: ClassVar[Mapping[str, Value]] = {"steps": 100, "alpha": 1.0, "gamma": 0.05, **defaults}
@@ -98,14 +94,11 @@ class DistanceWords(Vocabulary):
 
 
 def norm_of(text: str) -> str:
-    """Return the norm in which an attack measures."""
     return attack_parts(text)[1].get("norm", "linf")
 
 
 def distance_norm(text: str) -> str:
-    """Return the norm in which records of a condition have the `distance` of the smallest change that misleads; empty
-    where they have none.
-    """
+    """Return the norm of the `distance` in a condition's records; empty where they have none."""
     return norm_of(text) if words_of(text) is VOCABULARY else ""
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pyarrow as pa
 import torch
 
 from attacks.threat import Norm, distance
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...family import Evaluator
 from ...interface import Cost
@@ -20,13 +21,8 @@ from ...subject import Batch, EvaluatedModel, Evaluation, show_attacked
 from ..evaluate import evaluate_shown
 from .condition import VOCABULARY
 
-if TYPE_CHECKING:
-    from ....protocol.card import Card
-
 
 class DistancesEvaluator(Evaluator):
-    """How far the nearest wrong point is: a distance for each sample, and so accuracy at every radius."""
-
     words = VOCABULARY
 
     @property
@@ -41,7 +37,6 @@ class DistancesEvaluator(Evaluator):
         return Cost(steps + 2, steps)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return how far the nearest wrong point is, and how the model does there, in full precision."""
         inputs = subject.inputs(batch.inputs)
         shown = show_attacked(subject, inputs, subject.attack(condition, inputs, batch, rng))
         kept = batch if subject.card.space == "pixels" else replace(batch, keep=())

@@ -19,10 +19,11 @@ from ....display.text import amount, pixels
 from ....errors import DamagedRecord, RunError
 from ....protocol.card import parse_number
 from ....protocol.condition import CLEAN
+from ....runs.manifest import Manifest
 from ...aggregate import EXCEEDS, FEWEST, Number, RecordReader, Result, column_of, mean_of, readable_rows, share_of
 from ...family import Aggregator, Overview, Presenter, Summary
 from ...interface import ShortRow
-from ...metrics import SummaryRow, by_checkpoint
+from ...metrics import Metric, SummaryRow, by_checkpoint
 from ...presenting import flag_lines, of_family
 from ...records import Bools, CheckpointRecords, Layer, Outcomes, PerSample, decode_layers, head_name, not_paired
 from ...registry import words_of
@@ -47,22 +48,16 @@ from .condition import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ....runs.manifest import Manifest
     from ...aggregate import Results
     from ...family import Looks
-    from ...metrics import Metric
     from ...records import Compared
 
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
-_LEAST = 0.02
-"""The share of the samples that may be missed without a flag, and one sample always: random starts differ."""
+_LEAST = 0.02  # the share of the samples that may be missed without a flag, and one sample always: random starts differ
 
 
 def weak_flags(reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
-    """Return a flag for each attack of a fixed radius that broke samples nearer than this one found.
-
-    read: of the attack that looks for the smallest change, with `distance`.
-    """
+    """Return a flag for each attack of a fixed radius that broke samples nearer than `read` has distances."""
     flags = []
     for other, eps, distances, right in _others(reading, condition, read):
         missed = int((~right & (distances > eps * (1 + 1e-4) + EXCEEDS)).sum())
@@ -96,8 +91,8 @@ class LeftStanding(Overview):
 
 
 def _others(reading: RecordReader, condition: str, read: pa.Table | None) -> Iterator[tuple[str, float, Floats, Bools]]:
-    """Yield the attacks of a fixed radius above 0 in the norm of a condition, on clean samples: their text, the radius
-    in the units of records, and, of the samples that both have, the distances in `read` and what is right under them.
+    """Yield the attacks on clean images of a fixed radius in a condition's norm: text, radius in the units of records,
+    and, of the samples that both have, the distances in `read` and what is right under them.
     """
     manifest, norm = reading.manifest, norm_of(condition)
     if read is None or manifest.protocol.space == "normalised":
@@ -111,7 +106,7 @@ def _others(reading: RecordReader, condition: str, read: pa.Table | None) -> Ite
 
 
 def shared_samples(first: Sequence[str], second: Sequence[str]) -> tuple[Places, Places]:
-    """Return the places of the samples that both have, in the order of the first: in the first, and in the second."""
+    """Return the places in the first and in the second of the samples that both have, in the order of the first."""
     places = {name: place for place, name in enumerate(second)}
     common = [(place, places[name]) for place, name in enumerate(first) if name in places]
     both = np.array(common, dtype=np.int64).reshape(-1, 2)
@@ -134,11 +129,7 @@ class Slopes:
 
 
 def slopes_of(reading: RecordReader) -> Slopes | None:
-    """Return the slopes that the records of `attention(clean)` have; None where there are none.
-
-    Raises:
-        DamagedRecord: a record does not say which layers it is of, or lacks a head.
-    """
+    """Return the slopes of `attention(clean)`; None without. Raises DamagedRecord for missing layers or heads."""
     where = reading.run.shard_path(reading.checkpoint, WATCHED, 0).parent
     ids, means, heads = list[str](), list[Floats](), list[Floats]()
     layers: tuple[Layer, ...] = ()
@@ -167,12 +158,11 @@ def slopes_of(reading: RecordReader) -> Slopes | None:
 
 
 def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Iterator[Number]:
-    """Yield Spearman's correlation of slopes with distances (n,), over the samples that are right as they are, with its
-    interval; from 10 samples on also that of the head with the largest, and what the largest of so many heads reaches
-    by chance.
+    """Yield Spearman's correlation of slopes with distances (n,), over the samples right as they are, with its
+    interval; from 10 samples on also of the best head, and what the best reaches by chance. Nothing where all samples
+    tie.
 
-    A sample without a wrong point, whose distance is infinite, ranks last; ties share their rank. A sample with a slope
-    that is not finite has no rank, and is left out. Nothing is yielded where all samples tie.
+    Infinite distances rank last; ties share their rank. Samples with a slope that is not finite are left out.
     """
     mine, theirs = shared_samples(ids, slopes.ids)
     finite = np.isfinite(slopes.means) & np.isfinite(slopes.heads).all(axis=1)
@@ -197,9 +187,7 @@ def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Itera
 
 
 def spearman(x: Floats, y: Floats, counts: Floats) -> Floats:
-    """Return Spearman's correlation (R,) of x and y (n,), where sample i is there counts[r, i] times, (R, n); nan where
-    all that is there ties. The ranks are those among all copies; ties share the mean of theirs.
-    """
+    """Return Spearman's correlation (R,) of x and y (n,), sample i counted counts[r, i] times; nan where all tie."""
     middle = (counts.sum(axis=1, keepdims=True) + 1) / 2
     first, second = (_ranks(values, counts) - middle for values in (x, y))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -226,9 +214,7 @@ def _standard(values: Floats) -> Floats:
 
 
 def by_chance(ranks: Floats, standard: Floats) -> float:
-    """Return what the largest |correlation| of ranks (n,) with any of T columns (n, T) stays below in 95 % of shuffles
-    of the ranks, which one fixed stream draws.
-    """
+    """Return what the largest |correlation| of ranks (n,) with columns (n, T) stays below in 95 % of fixed shuffles."""
     generator = np.random.Generator(np.random.PCG64(0))
     largest, n = list[Floats](), len(ranks)
     while (left := _SHUFFLES - sum(map(len, largest))) > 0:
@@ -239,8 +225,6 @@ def by_chance(ranks: Floats, standard: Floats) -> float:
 
 
 class DistanceSummary(Summary):
-    """The rows of each attack that looks for the smallest change."""
-
     def __init__(self, reading: RecordReader) -> None:
         self.reading, self.strengths, self.noted = reading, Strengths(reading), dict[str, list[str]]()
 
@@ -274,7 +258,6 @@ class DistanceSummary(Summary):
 
 
 def distance_numbers(distances: Floats, norm: str) -> Iterator[Number]:
-    """Yield metric, value, n and 95 % interval of the distances (n,) of samples."""
     n = len(distances)
     middle, (low, high) = float(np.sort(distances)[(n - 1) // 2]), median_interval(distances)
     middle, low, high = (end if math.isfinite(end) else math.nan for end in (middle, low, high))
@@ -285,16 +268,10 @@ def distance_numbers(distances: Floats, norm: str) -> Iterator[Number]:
 
 
 def median_interval(values: Floats) -> tuple[float, float]:
-    """Return a 95 % interval of the median that asks nothing of the distribution: two of the values themselves.
-
-    Of fewer than six values none is that sure.
-    """
+    """Return a 95 % interval of the median by order statistics; nan, nan of fewer than six values."""
     n, ordered = len(values), np.sort(values)
-    below = [k for k in range(n // 2 + 1) if bdtr(k - 1, n, 0.5) <= 0.025] if n else []
-    if not below or below[-1] == 0:
-        return math.nan, math.nan
-    place = below[-1]
-    return float(ordered[place - 1]), float(ordered[n - place])
+    place = max((k for k in range(n // 2 + 1) if bdtr(k - 1, n, 0.5) <= 0.025), default=0) if n else 0
+    return (float(ordered[place - 1]), float(ordered[n - place])) if place else (math.nan, math.nan)
 
 
 _NOTE = (
@@ -407,13 +384,10 @@ def _figure(text: str, curves: Mapping[str, list[tuple[float, Point]]], looks: L
 
 
 def _ours(texts: Iterable[str]) -> list[str]:
-    """Return the conditions of this family."""
     return [text for text in texts if words_of(text) is VOCABULARY]
 
 
 class DistancesAggregator(Aggregator):
-    """Records of distances into results."""
-
     words = VOCABULARY
 
     def summary(self, reading: RecordReader) -> Summary:
@@ -428,9 +402,6 @@ class DistancesAggregator(Aggregator):
         yield from ((text, RATIO.name) for text in common)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-        """Return ln distances of the samples that are predicted right, shares of the area, or whether samples stand at
-        a radius. Raises RunError for another metric.
-        """
         read = side.samples(condition, ["distance"])
         distances = np.where(np.isnan(read.columns["distance"]), np.inf, read.columns["distance"])
         if metric == RATIO.name:
@@ -455,12 +426,9 @@ AGGREGATOR = DistancesAggregator()
 
 
 class DistancesPresenter(Presenter):
-    """Results of distances for people."""
-
     words = VOCABULARY
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        """Return a table for each checkpoint."""
         ours = by_checkpoint(results, lambda text: text if words_of(text) is VOCABULARY else None)
         return [_table(checkpoint, conditions) for checkpoint, conditions in ours.items()]
 

@@ -14,8 +14,6 @@ _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
 
 
 class PatchWords(Vocabulary):
-    """Attacks that a size bounds, so that their texts name no radius."""
-
     name = "patches"
     parameters: ClassVar[Mapping[str, Value]] = {
         "norm": "patch",

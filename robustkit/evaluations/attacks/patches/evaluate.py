@@ -5,26 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from attacks.pgd import PatchResult
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import AttacksEvaluator, evaluate_shown
 from .condition import VOCABULARY
 
-if TYPE_CHECKING:
-    from ....protocol.card import Card
-
 
 class PatchesEvaluator(AttacksEvaluator):
-    """A square of each image takes the values that mislead the model most."""
-
     words = VOCABULARY
 
     @property
@@ -38,7 +33,6 @@ class PatchesEvaluator(AttacksEvaluator):
         return Cost(runs * (steps + 1) + 2, runs * steps, at_most=bool(given["early_stop"]))
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return the columns of an attack, where the patches are, and which share of an image each is."""
         shown = self.show(subject, batch, condition, rng)
         assert isinstance(shown.result, PatchResult)
         done, size = evaluate_shown(subject, batch, condition, shown), int(dict(condition.parameters)["size"])

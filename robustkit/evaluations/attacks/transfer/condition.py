@@ -15,10 +15,7 @@ _START, _FROM = "transfer(", ",from="  # no attack's text has the second; a chec
 
 
 class Passed(NamedTuple):
-    """What is passed on.
-
-    attack: the text of its condition. source: the checkpoint that it was found for; empty where a group is meant.
-    """
+    """An attack's condition and the checkpoint that it was found for; empty where a group is meant."""
 
     attack: str
     source: str
@@ -61,8 +58,6 @@ TERMS = (
 
 
 class TransferWords(Vocabulary):
-    """Adversarial images of one checkpoint, shown to another."""
-
     name = "transfer"
     metrics = (ACCURACY, KEPT)
     terms = TERMS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 
+from ....common.determinism import SampleRng
+from ....common.plugins import Plugin
 from ....protocol.condition import Condition
 from ...family import Evaluator
 from ...inputs import attacked_inputs
@@ -14,24 +15,15 @@ from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import build_attack, plugins_under, score_images
 from .condition import VOCABULARY
 
-if TYPE_CHECKING:
-    from ....common.plugins import Plugin
-    from ....common.randomness import SampleRng
-
 
 class TransferEvaluator(Evaluator):
-    """Whether what misleads one checkpoint misleads another; what does so better than its own attack is a doubt."""
-
     words = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         return plugins_under(condition)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return how the model does on the images that are passed on, in full precision.
-
-        A difference in half precision may leave the ball by a rounding, so the sum is drawn back into ball and bounds.
-        """
+        """Return answers in full precision; rounding may leave the ball, so the sum is drawn back into it."""
         attack = condition.under
         assert attack is not None and batch.given is not None
         found_by = build_attack(attack, subject.card)

@@ -15,7 +15,7 @@ from ....runs.kept_images import DIGEST
 from ...aggregate import RecordReader, Result, Results, readable_rows, share_of
 from ...family import Aggregator, Overview, Presenter, Summary
 from ...interface import ShortRow, percent
-from ...metrics import SummaryRow, interval_cell, is_finite
+from ...metrics import Metric, SummaryRow, interval_cell, is_finite
 from ...presenting import flag_lines, flags_of, of_family, short_names
 from ...records import Outcomes, aligned_outcomes, sign_test
 from ...registry import name_of
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ....runs.manifest import Manifest
     from ...family import Looks
-    from ...metrics import Metric
 
 CHANCE = 0.01
 """Probability below which more samples that fall only to another's images are not chance: McNemar's exact test."""
@@ -104,7 +103,6 @@ class TransferSummary(Summary):
 
 
 def right_under(reading: RecordReader, condition: str) -> Outcomes | None:
-    """Return which samples a checkpoint predicts right under a condition; None where there are no records."""
     read = evaluated(reading, condition, ["sample_id", "correct"])
     return None if read is None else Outcomes.of(read)
 
@@ -123,11 +121,7 @@ _NOTE = (
 
 
 class Matrix:
-    """What an attack found and for whom.
-
-    accuracy: by the checkpoint it was found for and the one that is scored. kept: by checkpoint. sources, scored: the
-    checkpoints in the order of the run.
-    """
+    """What an attack found, by the checkpoint it was found for and the one that is scored, in the order of the run."""
 
     def __init__(self, attack: str, results: Results) -> None:
         self.attack, self.results = attack, results
@@ -176,8 +170,6 @@ def matrices(results: Results) -> list[Matrix]:
 
 
 class TransferAggregator(Aggregator):
-    """Records of transfer into results."""
-
     words = VOCABULARY
 
     def summary(self, reading: RecordReader) -> Summary:
@@ -195,8 +187,6 @@ AGGREGATOR = TransferAggregator()
 
 
 class TransferPresenter(Presenter):
-    """Results of transfer for people."""
-
     words = VOCABULARY
 
     def tables(self, results: Results) -> Sequence[TextTable]:

@@ -15,11 +15,7 @@ _START = "two-phase("
 
 
 class Phases(NamedTuple):
-    """The parts of a condition's text.
-
-    attack: the text of the whole attack. first: the stages that all samples go through. m: the most samples that go
-    through the others.
-    """
+    """The text of the whole attack, the stages that all samples go through, and the most samples for the others."""
 
     attack: str
     first: str
@@ -27,10 +23,7 @@ class Phases(NamedTuple):
 
 
 def two_phase_condition(first: Condition, rest: Condition, attack: Condition, stages: str, m: int) -> Condition:
-    """Return the condition that runs `rest` on m samples of those that `first` leaves standing.
-
-    attack: what both are the parts of. stages: the names of the first's.
-    """
+    """Return the condition that runs `rest` on m samples of those that `first`, with its stages, leaves standing."""
     text = f"{_START}{attack.text},first={stages},m={m})"
     return Condition("two-phase", text, under=rest, after=first, draws=text)
 
@@ -76,8 +69,6 @@ def estimated(text: str, metric: str) -> str:
 
 
 class TwoPhaseWords(Vocabulary):
-    """An attack in stages, whose last stages some samples alone go through."""
-
     name = "two phases"
     metrics = (ESTIMATE, KEPT)
     terms = TERMS

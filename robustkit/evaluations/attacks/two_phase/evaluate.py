@@ -4,43 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import torch
 
-from ....common.randomness import draw_samples
+from ....common.determinism import SampleRng, draw_samples
+from ....common.plugins import Plugin
 from ....errors import RunError
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ....runs.folder import RunFolder
 from ...aggregate import readable_rows
 from ...family import Evaluator, family_of
+from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import plugins_under
 from .condition import VOCABULARY, phases_of
 
-if TYPE_CHECKING:
-    from ....common.plugins import Plugin
-    from ....common.randomness import SampleRng
-    from ....protocol.card import Card
-    from ...interface import Cost
-
 
 class Choice(NamedTuple):
-    """What the first phase says about samples, by id.
-
-    fallen: those that it broke, with the stage. drawn: those that go through the second phase.
-    """
+    """By sample id: those that the first phase broke, with the stage, and those drawn for the second."""
 
     fallen: dict[str, str]
     drawn: frozenset[str]
 
 
 def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
-    """Return the choice for a checkpoint: of those that stand m at random, a smaller m part of a larger one.
+    """Return the choice for a checkpoint: m at random of those that stand, a smaller m part of a larger one.
 
-    Raises:
-        RunError: records of the first phase are missing: who is drawn follows from all of them.
+    Raises RunError where records of the first phase are missing: who is drawn follows from all of them.
     """
     phases = phases_of(condition.text)
     assert phases is not None and condition.after is not None
@@ -57,8 +50,6 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
 
 
 class TwoPhaseEvaluator(Evaluator):
-    """What an attack in stages leaves standing, estimated: its last stages run on a random part of what stands."""
-
     words = VOCABULARY
 
     @property
@@ -76,9 +67,7 @@ class TwoPhaseEvaluator(Evaluator):
         return replace(family_of(condition.under.name).evaluator.cost(condition.under, card, classes), at_most=True)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return the columns of a batch: what the first phase said about those that it broke, the second about those
-        that were drawn, and nothing of the others, whose `correct` is null.
-        """
+        """Return what the first phase said of those it broke, the second of those drawn; others have null `correct`."""
         choice, rest = batch.choice, condition.under
         assert isinstance(choice, Choice) and rest is not None
         ids = [sample.id for sample in batch.samples]

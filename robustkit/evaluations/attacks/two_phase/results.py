@@ -13,7 +13,7 @@ from ....display.table import TextTable, of_tables
 from ...aggregate import RecordReader, Result, Results, column_of, readable_rows
 from ...family import Aggregator, Presenter, Summary, family_of
 from ...interface import Clause, share
-from ...metrics import interval_cell
+from ...metrics import Cells, Metric, interval_cell
 from ...presenting import short_names
 from ...registry import kind_of, name_of
 from ..results import is_stage_column
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ....display.table import Section
     from ....runs.manifest import Manifest
     from ...family import Looks
-    from ...metrics import Cells, Metric
 
 _FEW, _HALVINGS = 5, 60
 
@@ -60,9 +59,9 @@ def two_phase_share(n: int, standing: int, drawn: int, kept: int) -> tuple[float
 
 
 def _score(share: float, n: int, standing: int, drawn: int, kept: int) -> float:
-    """Return the score statistic of a share, which is chi-squared with one degree of freedom where it is the truth.
+    """Return the score statistic of a share, chi-squared with one degree of freedom where it is the truth.
 
-    The likeliest share p that stands after the first phase, if `share` stands after both, solves a quadratic equation.
+    The likeliest share that stands after the first phase, given `share` after both, solves a quadratic equation.
     """
     a, b, c = n - kept, standing - kept + share * (n - drawn), share * (standing - drawn)
     first = min(max((b + math.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a), share), 1.0)
@@ -84,8 +83,6 @@ def clopper_pearson(successes: int, n: int) -> Interval:
 
 
 class TwoPhaseSummary(Summary):
-    """The rows of each condition."""
-
     def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
@@ -125,8 +122,6 @@ _NOTE = (
 
 
 class TwoPhaseAggregator(Aggregator):
-    """Records of two phases into results."""
-
     words = VOCABULARY
 
     def summary(self, reading: RecordReader) -> Summary:
@@ -144,8 +139,6 @@ AGGREGATOR = TwoPhaseAggregator()
 
 
 class TwoPhasePresenter(Presenter):
-    """Results of two phases for people."""
-
     words = VOCABULARY
 
     def clauses(self, cells: Cells, manifest: Manifest, headline: Metric) -> Iterable[Clause]:
@@ -155,7 +148,6 @@ class TwoPhasePresenter(Presenter):
             yield Clause(text, (row,))
 
     def tables(self, results: Results) -> Sequence[TextTable]:
-        """Return one table of all estimates, a row for each checkpoint and attack; none where there are none."""
         names, rows = short_names(results.manifest.names), []
         for row in results:
             phases = phases_of(row["condition"])

@@ -9,7 +9,6 @@ from ..condition import UnderWords
 
 
 def ledger_condition(under: Condition) -> Condition:
-    """The condition of why logits change from the clean images to those of another condition."""
     return Condition("ledger", f"ledger({under.text})", under=under, released=under.released)
 
 
@@ -26,10 +25,8 @@ BACK = tuple(
     )
 )
 METRICS = (CHANGE, *SHARES, *BACK)
-ANSWERS = (SHARES[1], BACK[2])
-"""What comparisons show: all would weaken their correction for each other."""
-LISTS = ("logit_changes", "query_norm_shares", "key_norm_shares", "angle_shares")
-"""Of each head of each layer, one layer after the other."""
+ANSWERS = (SHARES[1], BACK[2])  # in comparisons: all would weaken their correction for each other
+LISTS = ("logit_changes", "query_norm_shares", "key_norm_shares", "angle_shares")  # of each head of each layer
 TERMS = (
     Term(
         "change of logits",
@@ -54,8 +51,6 @@ TERMS = (
 
 
 class LedgerWords(UnderWords):
-    """Why logits change from the clean images to those of another condition."""
-
     name = kind = "ledger"
     usual = "pgd(eps=1/255,steps=20)"
     metrics = METRICS

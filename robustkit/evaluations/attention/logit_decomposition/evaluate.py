@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
 from ....attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Ledger, ledger
+from ....common.determinism import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...inputs import inputs_under
 from ...interface import Cost
@@ -17,16 +19,11 @@ from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import Looked, UnderEvaluator
 from .condition import CHANGE, LISTS, METRICS, VOCABULARY
 
-if TYPE_CHECKING:
-    from ....common.randomness import SampleRng
-    from ....protocol.card import Card
-
 LEDGER: dict[str, pa.DataType] = {
     **{metric.name: pa.float32() for metric in METRICS},
     **dict.fromkeys(LISTS, pa.list_(pa.float32())),
 }
-"""Columns that the ledger adds to a record: of all heads together, and of each head. Shares are nan where nothing
-changes; what comes back is null where the prediction had not changed."""
+"""Of all heads together, and of each. Shares are nan where nothing changes; back is null where predictions stayed."""
 
 
 def columns_of(books: Ledger) -> dict[str, list[Any]]:
@@ -44,10 +41,7 @@ def columns_of(books: Ledger) -> dict[str, list[Any]]:
 
 
 def _back(books: Ledger, swapped: Tensor) -> list[float | None]:
-    """Return the share of each sample's changed predictions that come back; None where none changed.
-
-    A classifier makes one prediction for a sample, a segmenter one for each pixel.
-    """
+    """Return the share of a sample's changed predictions (of a segmenter, pixels) that come back; None without any."""
     clean, shown, now = (logits.argmax(dim=1).flatten(1) if logits.ndim > 2 else logits.argmax(dim=1, keepdim=True)
                          for logits in (books.clean, books.shown, swapped))  # fmt: skip
     changed = clean != shown
@@ -64,7 +58,6 @@ class LogitLedgerEvaluator(UnderEvaluator):
         return Cost(6, extra=6)  # copies of the batch, and the logits of eight combinations in float64
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return why the logits on the images of another condition are not those on the clean ones, in float32."""
         assert condition.under is not None
         shown, clean = inputs_under(subject, batch, condition.under), subject.inputs(batch.inputs)
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from ....common.intervals import Floats
 from ....display.svg import Figure, draw, labels, legend, shorten_name, space_panels, style
-from ....display.table import Section, TextTable, grid_of, join_tables, with_flags
-from ...aggregate import Gatherer, Number, RecordReader, Result, column_of, mean_of, readable_rows, share_of
+from ....display.table import CardPart, Section, TextTable, grid_of, join_tables, with_flags
+from ...aggregate import Gatherer, Number, RecordReader, Result, Results, column_of, mean_of, readable_rows, share_of
 from ...family import Aggregator, Presenter, Summary
-from ...metrics import by_checkpoint, figure_cell
+from ...metrics import Metric, by_checkpoint, figure_cell
 from ...presenting import flag_lines, of_family
-from ...records import CheckpointRecords, PerSample, not_paired
+from ...records import CheckpointRecords, Compared, PerSample, not_paired
 from ...registry import words_of
 from ..condition import under_of
 from ..results import Heads, WatchedHeads, heads_of
@@ -25,16 +25,10 @@ from .condition import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from ....display.table import CardPart
-    from ...aggregate import Results
     from ...family import Looks
-    from ...metrics import Metric
-    from ...records import Compared
 
 
 class LedgerSummary(Summary):
-    """Why logits change under each condition, and what brings predictions back."""
-
     def __init__(self, reading: RecordReader) -> None:
         self.reading = reading
 
@@ -59,8 +53,6 @@ def numbers(read: pa.Table) -> Iterator[Number]:
 
 
 class LedgerHeads(WatchedHeads):
-    """The heads by checkpoint and condition."""
-
     kind, lists = "ledger", LISTS
 
 
@@ -71,7 +63,6 @@ _NOTE = (
     "the clean image are put in place of the others, in every layer. Means over samples, 95 % intervals."
 )
 _HEADINGS = tuple(metric.label for metric in METRICS[:4])
-Rows = Sequence[Mapping[str, Any]]
 
 
 def _table(checkpoint: str, conditions: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> TextTable:
@@ -96,8 +87,8 @@ def layer_table(books: Heads, title: str) -> TextTable:
         figures = [books.by_layer(name)[place] for name in LISTS]
         cells = (_mean_and_most(values, factor) for values, factor in zip(figures, (1, 100, 100, 100), strict=True))
         rows.append((layer.name, str(layer.heads), *cells))
-    note = "Mean over the heads of a layer, then the highest of them with its number from 0 on."
     more = len(books.layers) - len(rows)
+    note = "Mean over the heads of a layer, then the highest of them with its number from 0 on."
     note += f" {more} more layers are left out." if more else ""
     return TextTable(title, ("layer", "heads", *_HEADINGS), tuple(rows), (), note)
 
@@ -164,8 +155,6 @@ def _description(books: Heads) -> str:
 
 
 class LogitLedgerAggregator(Aggregator):
-    """Records of ledger into results."""
-
     words = VOCABULARY
 
     def summary(self, reading: RecordReader) -> Summary:
@@ -177,11 +166,6 @@ class LogitLedgerAggregator(Aggregator):
         yield from ((text, metric.name) for text in common for metric in ANSWERS)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-        """Return a figure for each sample that has it: what comes back is one of predictions that changed.
-
-        Raises:
-            RunError: there are no records, or no such metric.
-        """
         names = [number.name for number in METRICS if number.paired]
         if metric not in names:
             raise not_paired(condition, metric, names)
@@ -197,8 +181,6 @@ AGGREGATOR = LogitLedgerAggregator()
 
 
 class LogitLedgerPresenter(Presenter):
-    """Results of ledger for people."""
-
     words = VOCABULARY
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
@@ -212,9 +194,8 @@ class LogitLedgerPresenter(Presenter):
         return [_table(checkpoint, conditions) for checkpoint, conditions in every.items()]
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        kept = results.gathered(LedgerHeads).by_unit
         first: dict[str, tuple[str, Any]] = {}
-        for (checkpoint, condition), books in kept.items():
+        for (checkpoint, condition), books in results.gathered(LedgerHeads).by_unit.items():
             first.setdefault(checkpoint, (condition, books))
 
         def values() -> dict[str, Any]:

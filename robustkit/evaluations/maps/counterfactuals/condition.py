@@ -49,7 +49,7 @@ KIND, CHANGES = "counterfactual", ("colour", "shape", "background")
 
 
 class CounterfactualWords(MapWords):
-    """One thing of an image is changed. map: whose mass on the object is compared; empty for none."""
+    """map: whose mass on the object is compared; empty for none."""
 
     name = "counterfactuals"
     in_sentence = "with the {}"
@@ -90,6 +90,5 @@ VOCABULARY = CounterfactualWords()
 
 
 def counterfactual_conditions(method: str = "", options: Chosen = ()) -> tuple[Condition, ...]:
-    """Return a condition for each change. method: of the maps whose mass is compared, with options; empty for none."""
-    with_map = "".join([f",map={method}", *(f",{each}" for each in shown(options))]) if method else ""
+    with_map = ",".join(["", f"map={method}", *shown(options)]) if method else ""
     return tuple(VOCABULARY.parse(f"{KIND}(change={change}{with_map})") for change in CHANGES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -12,16 +12,14 @@ from torch import Tensor
 import cam
 from cam.localisation import energy_inside
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
 from ..evaluate import MapEvaluator, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import VOCABULARY
-
-if TYPE_CHECKING:
-    from ....protocol.card import Card
 
 COLUMNS: dict[str, pa.DataType] = {
     "clean_prediction": pa.int32(),
@@ -31,20 +29,14 @@ COLUMNS: dict[str, pa.DataType] = {
     "mass_before": pa.float32(),
     "mass_after": pa.float32(),
 }
-"""Columns that changed images add to a record, whose label is that of the changed image.
-
-flipped: whether the prediction is not that of the image as it is. followed: whether it is the class whose colour or
-outline was put in; null for backgrounds. mass_…: the share of the map of the predicted class on the object, of the
-image as it is and of the changed one; null without a map, or of one that is constant or not finite.
-"""
+"""Of the changed image. followed: whether the prediction is the class that was put in; null for backgrounds. mass_…:
+the share of its map on the object, before and after; null without a map, or of one constant or not finite."""
 
 
 def _explained(
     explainer: cam.Explainer, inputs: Tensor, masks: list[Tensor], rng: SampleRng
 ) -> tuple[Tensor, list[float | None]]:
-    """Return the logits (B, K), and the share of the map of each prediction on its object; None of a map that is
-    constant or not finite.
-    """
+    """Return the logits (B, K), and the share of each map on its object; None of one constant or not finite."""
     explained = explainer.explain(inputs, rng=rng)
     shares = energy_inside(explained.maps.cpu(), torch.stack(masks))
     lost = explained.degenerate.tolist()
@@ -52,8 +44,6 @@ def _explained(
 
 
 class CounterfactualsEvaluator(MapEvaluator):
-    """What decides a prediction: images of which the colour, the outline or the background alone is another's."""
-
     words, columns = VOCABULARY, COLUMNS
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
@@ -66,7 +56,6 @@ class CounterfactualsEvaluator(MapEvaluator):
         return show_pixels(subject, batch, pixels)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return how the model does on the changed images, and what became of its predictions. Computed in float32."""
         given = dict(condition.parameters)
         altered = [truth.changed(str(given["change"])) for truth in batch.truths]
         shown, clean = self.show(subject, batch, condition, rng), subject.inputs(batch.inputs)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from ....common.intervals import Floats
 from ...aggregate import Result, column_of, mean_of, share_of
-from ...records import CheckpointRecords
+from ...records import CheckpointRecords, Compared
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import BEFORE, CHANGE, FLIPPED, FOLLOWED, RIGHT, VOCABULARY
-
-if TYPE_CHECKING:
-    from ....common.intervals import Floats
-    from ...records import Compared
 
 _MASSES = ("mass_before", "mass_after")
 
@@ -47,9 +43,6 @@ class CounterfactualsAggregator(ListedAggregator):
             yield Result(condition, metric.name, *mean_of(values[known]), flags)
 
     def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
-        """Return the figure of the samples that are predicted right as they are; of all where it is whether the changed
-        image is predicted right.
-        """
         if metric == RIGHT.name:
             return super().of_samples(side, condition, "correct")
         of = [*_MASSES] if metric == CHANGE.name else [metric]
@@ -72,8 +65,6 @@ AGGREGATOR = CounterfactualsAggregator()
 
 
 class CounterfactualsPresenter(ListedPresenter):
-    """Results of counterfactuals for people."""
-
     words, section_title, first, optional = VOCABULARY, "Changed images", "what is changed", (BEFORE, CHANGE)
     chief, counted = (FLIPPED,), FLIPPED
     note = (

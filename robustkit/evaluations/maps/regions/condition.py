@@ -60,15 +60,11 @@ TERMS = (
 
 KIND = "region-noise"
 LOCATED, OF_MAP, RANDOM = ("object", "background"), ("map-top", "map-bottom"), "random"
-"""Regions that need to know where the object is, those of a map, and the one of neither."""
 REGIONS = (*LOCATED, *OF_MAP, RANDOM)
-SEVERITIES = (1, 2, 3, 4, 5)
 
 
 class RegionWords(MapWords):
-    """A region of each image, and how much noise drowns it. map: the explainer, whose own options may stand with it.
-    share: of the pixels of the image, not RISE's.
-    """
+    """share: of the pixels of the image, not RISE's."""
 
     name = "regions"
     in_sentence = "with {}"
@@ -77,22 +73,17 @@ class RegionWords(MapWords):
     terms = TERMS
 
     def parse(self, text: str) -> Condition:
-        """Return the condition. Its draws are the same for all regions and severities, so that they share their noise.
-
-        Raises:
-            ProtocolError: an unknown region or parameter, one that the region does not have, or a value out of range.
-        """
+        """Return the condition, whose draws are the same for all regions and severities, which share their noise."""
         plain, options = split_options(text, "agcam", kept=self.parameters)
         kind, given = parse_parameters(plain, self.parameters)
         region, share, severity = str(given["region"]), Fraction(str(given["share"])), given["severity"]
         if region not in REGIONS:
             raise ProtocolError(f"{text}: " + unknown("region", region, REGIONS))
-        if severity not in SEVERITIES:
+        if severity not in (1, 2, 3, 4, 5):
             raise ProtocolError(f"{text}: severity {severity}; expected a whole number from 1 to 5")
         if not 0 < share < 1:
-            raise ProtocolError(
-                f"{text}: share {format_value(share)}; expected a part of the image, above 0 and below 1"
-            )
+            given_share = format_value(share)
+            raise ProtocolError(f"{text}: share {given_share}; expected a part of the image, above 0 and below 1")
         keys = ["region", *["map"] * (region in OF_MAP), *["share"] * (region not in LOCATED), "severity"]
         if idle := [key for key in self.parameters if key not in keys and f"{key}=" in plain.replace(" ", "")]:
             raise ProtocolError(f"{text}: {idle[0]} does nothing for the region {region}; leave it out")
@@ -107,10 +98,8 @@ class RegionWords(MapWords):
         given = given_of(text)
         severity, kind = given["severity"], given["region"]
         percent = f"{100 * float(Fraction(given['share'])):.4g} %" if "share" in given else ""
-        if kind in LOCATED:
-            return f"{kind}, severity {severity}"
-        if kind == RANDOM:
-            return f"random {percent}, severity {severity}"
+        if kind not in OF_MAP:
+            return f"{kind} {percent}".rstrip() + f", severity {severity}"
         own = ",".join(f"{key}={value}" for key, value in given.items() if key not in self.parameters)
         named = f"{given['map']}({own})" if own else given["map"]
         return f"{'highest' if kind == 'map-top' else 'lowest'} {percent} of {named}, severity {severity}"
@@ -132,24 +121,16 @@ VOCABULARY = RegionWords()
 
 
 def given_of(text: str) -> dict[str, str]:
-    """Return the parameters in a canonical text."""
     return dict(item.split("=", 1) for item in text.partition("(")[2].rstrip(")").split(","))
 
 
 def which_count(text: str, area: np.ndarray) -> np.ndarray:
-    """Return whether images count: those that have the region, and another place where a random one may be.
-
-    area: (n,), the shares of the images that it takes.
-    """
+    """Return whether images count: with the region, and another place for a random one. area: (n,) shares."""
     return (area > 0) & ((area < 1) | (given_of(text)["region"] == RANDOM))
 
 
 def parse_regions(asked: str | Sequence[str]) -> tuple[Condition, ...]:
-    """Return the conditions of a list, each once: `object,map-top(map=rollout,share=0.3,severity=4)`.
-
-    Raises:
-        ProtocolError: as `parse` does, or nothing is in the list.
-    """
+    """Return the conditions of a list, `object,map-top(map=rollout,share=0.3,severity=4)`, each once."""
     conditions = dict[Condition, None]()
     for part in split_list(asked):
         name, inside = split_condition(part)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
@@ -17,19 +18,12 @@ from ..evaluate import MapEvaluator, control_map, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import OF_MAP, RANDOM, VOCABULARY
 
-if TYPE_CHECKING:
-    from ....protocol.card import Card
-
-SPREAD = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.8}
-"""Standard deviation of the noise by severity, as a share of the range of pixels; severity 5 keeps nothing."""
+SPREAD = {1: 0.1, 2: 0.2, 3: 0.4, 4: 0.8}  # of pixels' range; 5 keeps nothing
 
 
 def extreme(maps: Tensor, share: Fraction, lowest: bool = False) -> Tensor:
-    """Return the pixels (B, H, W) bool of the highest or lowest values of maps (B, H, W).
-
-    Of each map it is the same number of pixels, the share rounded to whole ones; raster order decides among equals, so
-    that the highest and lowest halves have no pixel in common.
-    """
+    """Return the pixels (B, H, W) bool of the highest or lowest values of maps: as many of each, the share rounded;
+    raster order decides among equals, so that highest and lowest halves are disjoint."""
     order = maps.flatten(1).argsort(dim=1, descending=True, stable=True)
     count = int(share * order.shape[1] + Fraction(1, 2))
     chosen = order[:, order.shape[1] - count :] if lowest else order[:, :count]
@@ -60,12 +54,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "random_correct": pa.bool_(),
     "region_area": pa.float32(),
 }
-"""Columns that region noise adds to a record.
-
-clean_correct: whether the clean image is predicted right. random_correct: whether the image is that has the region
-drowned at a random place; null for random regions. region_area: the share of the image that is drowned; 0 where an
-image has no such region, and is not counted.
-"""
+"""random_correct: with the region at a random place; null for random regions. region_area: 0 without a region."""
 
 
 def _answers(subject: EvaluatedModel, batch: Batch, shown: Shown) -> dict[str, list[Any]]:
@@ -99,8 +88,6 @@ def _regions(subject: EvaluatedModel, batch: Batch, condition: Condition, rng: S
 
 
 class RegionsEvaluator(MapEvaluator):
-    """What a model needs of an image: noise drowns the object, the background, or what a map shows."""
-
     words, columns = VOCABULARY, COLUMNS
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
@@ -113,9 +100,6 @@ class RegionsEvaluator(MapEvaluator):
         return _shown(subject, batch, _regions(subject, batch, condition, rng), condition, rng)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return how the model does on images with their regions drowned, on the clean ones, and on those with the
-        region drowned elsewhere. All is computed in float32.
-        """
         regions = _regions(subject, batch, condition, rng)
         shown = _shown(subject, batch, regions, condition, rng)
         rows = _answers(subject, batch, shown) | subject.distance(shown.change, len(batch))

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from ....common.differences import of_outcomes
+from ....common.intervals import Floats
 from ...aggregate import Result, column_of, mean_of, share_of
 from ...records import CheckpointRecords
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import ACCURACY, AREA, KEPT, KEPT_RANDOM, LEAD, VOCABULARY, given_of, which_count
 
-if TYPE_CHECKING:
-    from ....common.intervals import Floats
-
 _WHY = {"object": "have no object that is known", "background": "have no background, or no object that is known"}
-"""Why an image may lack a region; of any other it is the map."""
 
 
 class RegionsAggregator(ListedAggregator):
@@ -52,7 +48,6 @@ class RegionsAggregator(ListedAggregator):
         yield Result(condition, LEAD.name, (gained - lost) / of, of, *of_outcomes(gained, lost, of), flags)
 
     def of_samples(self, side: CheckpointRecords, condition: str, metric: str) -> tuple[pa.Array, Floats]:
-        """Return the figure of each sample; what is kept, of those that are predicted right as they are."""
         names = ["correct", "clean_correct", AREA.name, *["random_correct"] * (metric == LEAD.name)]
         read = side.samples(condition, names)
         figures, counted = read.columns["correct"], which_count(condition, read.columns[AREA.name])
@@ -67,8 +62,6 @@ AGGREGATOR = RegionsAggregator()
 
 
 class RegionsPresenter(ListedPresenter):
-    """Results of regions for people."""
-
     words = VOCABULARY
     section_title, first, template = "Region noise", "region", "regions"
     chief, counted, signed = (KEPT, LEAD), ACCURACY, (LEAD,)

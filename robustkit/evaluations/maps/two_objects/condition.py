@@ -23,9 +23,7 @@ LEADS = {
         ("random", "a random map", "over random"),
     )
 }
-"""By the column of the control's mass in the asked object. What the map of the other class has there is what the map of
-the asked class has in the other object, on average over both classes.
-"""
+"""By the column of the control's mass in the asked object: of the other class's map it is the mass in the other."""
 TERMS = (
     Term(
         "two objects",
@@ -56,8 +54,6 @@ KIND = "two-object"
 
 
 class TwoObjectWords(MapWords):
-    """A map that is asked for each of two classes."""
-
     name = "two objects"
     in_sentence = "of {}"
     parameters: ClassVar[Mapping[str, Value]] = {"map": "agcam"}
@@ -86,5 +82,4 @@ VOCABULARY = TwoObjectWords()
 
 
 def two_object_condition(method: str, options: Chosen = ()) -> Condition:
-    """Return the condition of one method's maps."""
     return VOCABULARY.parse(f"{KIND}({','.join([f'map={method}', *shown(options)])})")

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import torch
 from torch import Tensor
 
 from cam.registry import CONTROLS
 
-from ....common.randomness import SampleRng
+from ....common.determinism import SampleRng
+from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import MapEvaluator, control_map, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import VOCABULARY
-
-if TYPE_CHECKING:
-    from ....protocol.card import Card
 
 COMPARED = ("centre", "random")
 COLUMNS: dict[str, pa.DataType] = {
@@ -28,21 +24,14 @@ COLUMNS: dict[str, pa.DataType] = {
     "both_found": pa.bool_(),
     "degenerate": pa.bool_(),
 }
-"""Columns that maps of two objects add to a record; null where an object is not in the model's frame.
-
-first_share, second_share: of what the map of one class has in both objects, the share in its own. asked_share: their
-mean. …_mass: share of a map's sum, mean over both classes: in the asked object, in the other, and what the controls
-have in the asked one. both_found: whether the two most probable classes are those of the objects. degenerate: whether
-a map was constant or not finite; its masses are 0 and its share is one half.
-"""
+"""Null where an object is outside the frame. first_share, second_share: a class's own share of both objects;
+asked_share: their mean. …_mass: share of a map's sum, a mean over both classes. both_found: the two most probable
+classes. degenerate: a map constant or not finite, whose masses are 0 and share one half."""
 
 
 def masses(maps: Tensor, objects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the share of each map in its own object, in the other, and its own of both: (B, 2) each.
-
-    maps: of the class of each object, (B, 2, H, W), 0 or more. objects: their masks, likewise. A map that is 0 in both
-    has half of each.
-    """
+    """Return each map's share in its own object, in the other, and its own of both (half where 0 in both): (B, 2) each,
+    of maps and object masks (B, 2, H, W)."""
     inside = torch.einsum("bthw,bohw->bto", maps.double(), objects.double())
     whole = maps.double().sum(dim=(2, 3)).clamp_min(torch.finfo(torch.float64).tiny)
     own, both = inside.diagonal(dim1=1, dim2=2), inside.sum(dim=2)
@@ -51,8 +40,6 @@ def masses(maps: Tensor, objects: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class TwoObjectsEvaluator(MapEvaluator):
-    """Whether a map shows the object that was asked for, where an image has two."""
-
     words, columns = VOCABULARY, COLUMNS
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
@@ -60,7 +47,6 @@ class TwoObjectsEvaluator(MapEvaluator):
         return Cost(1) if method in CONTROLS else map_with_logits(method, chosen_of(condition), targets=2)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return how much of the maps lies in the object that was asked for."""
         inputs, labels = subject.inputs(batch.inputs), subject.accepted(batch.samples).to(subject.settings.device)
         with explainer_of(subject, str(dict(condition.parameters)["map"]), chosen_of(condition)) as explainer:
             explained = explainer.explain(inputs, labels, rng=rng)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ...aggregate import Result, column_of, mean_of, share_of
 from ..listed import ListedAggregator, ListedPresenter
 from .condition import ASKED, FOUND, LEADS, OTHER, SHARE, VOCABULARY
-
-if TYPE_CHECKING:
-    pass
 
 
 class TwoObjectsAggregator(ListedAggregator):
@@ -44,8 +40,6 @@ AGGREGATOR = TwoObjectsAggregator()
 
 
 class TwoObjectsPresenter(ListedPresenter):
-    """Results of two objects for people."""
-
     words, section_title, first, chief, counted = VOCABULARY, "Two objects", "map", (SHARE,), SHARE
     note = (
         "A map is asked for the class of each of two objects in turn. Share: of what it has in both objects, the part "
