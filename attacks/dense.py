@@ -114,8 +114,7 @@ class DensePGD(DenseAttack):
         for step in range(1, self.steps + 1):
             points.requires_grad_()
             logits = oracle(points)
-            if masks is None:
-                masks = logits.detach().argmax(dim=1)
+            masks = logits.detach().argmax(dim=1) if masks is None else masks
             gradient = input_gradient(self._losses(logits, masks, step), points)
             points = points.detach().add_(self.threat.steepest(gradient), alpha=step_size)
             ball.project_(points)
@@ -288,8 +287,7 @@ class SEA(DenseAttack):
             points: Tensor | None = None
             for place, (factor, share) in enumerate(_RADII):
                 eps = min(factor * self.threat.eps, widest)
-                ball = replace(self.threat, eps=eps).ball(clean)
-                start = f"sea/start/{name}"
+                ball, start = replace(self.threat, eps=eps).ball(clean), f"sea/start/{name}"
                 points = ball.random_start(rng, start) if points is None else ball.project_(points.clone())
                 last = place + 1 == len(_RADII)
                 steps = self.steps - 2 * int(0.3 * self.steps) if last else int(share * self.steps)
@@ -341,11 +339,9 @@ class SEA(DenseAttack):
                 points, gradient = torch.where(back, best, points), torch.where(back, best_gradient, gradient)
                 checked, halved, last_check = best_loss, halve, step
                 rises = torch.zeros_like(rises)
-            ahead = self.threat.steepest(gradient.clone()).mul_(per_sample(size, points)).add_(points)
-            ahead = ball.project_(ahead)
+            ahead = ball.project_(self.threat.steepest(gradient.clone()).mul_(per_sample(size, points)).add_(points))
             if step:
-                ahead = points + MOMENTUM * (ahead - points) + (1 - MOMENTUM) * (points - previous)
-                ahead = ball.project_(ahead)
+                ahead = ball.project_(points + MOMENTUM * (ahead - points) + (1 - MOMENTUM) * (points - previous))
             points, previous = ahead, points
         return best
 

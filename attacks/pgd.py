@@ -100,7 +100,7 @@ class PGD(Attack):
         everyone = _Ascent(torch.arange(len(clean), device=clean.device), clean, self.threat.ball(clean), labels)
         if self.restarts == 1:
             return self._climb(oracle, self._start(everyone, rng, 0), clean.clone(), tally)[0]
-        worst, worst_loss = clean, torch.full((len(clean),), -math.inf, dtype=clean.dtype, device=clean.device)
+        worst, worst_loss = clean, torch.full_like(everyone.rows, -math.inf, dtype=clean.dtype)
         broken = torch.zeros_like(everyone.rows, dtype=torch.bool)
         for restart in range(self.restarts):
             standing = everyone.take((~broken).nonzero().flatten()) if self.early_stop else everyone

@@ -138,9 +138,7 @@ class AttackState:
         self.tally.count(rows, forwards=asked.long())
         return confirmed
 
-    def report(
-        self, runs: Restarts, points: Tensor, losses: Tensor, falls: Sequence[bool], done: Sequence[bool]
-    ) -> None:
+    def report(self, runs: Restarts, points: Tensor, losses: Tensor, falls: list[bool], done: list[bool]) -> None:
         """Record the runs whose points (n, ...) break their sample, and those that are over (`done`) without that."""
         self.fall(runs.places, points, [i for i, broken in enumerate(falls) if broken])
         left = [i for i, over in enumerate(done) if over and self.standing[runs.places.rows[i]]]
@@ -175,18 +173,12 @@ class QueuedAttack(Attack):
     def stage(self) -> str:
         """The name of this attack as a stage, which also names its random draws."""
 
-    def _runs(self, classes: int) -> int:
-        """Return the number of runs at a sample for which that many classes compete."""
-        restarts: int = getattr(self, "restarts", 1)
-        return restarts * (min(self._aims, classes - 1) if self._aims else 1)
-
     @property
     def _aims(self) -> int:  # how many target classes are asked for
         return 0
 
     @property
-    def _alone(self) -> int | None:
-        """Updates that a sample's run makes before the sample's other runs may join; None: it must be over."""
+    def _alone(self) -> int | None:  # updates of a sample's run before its other runs may join; None: all
         return None
 
     @abstractmethod
@@ -206,7 +198,8 @@ class QueuedAttack(Attack):
 
     def drain(self, front: AttackState) -> None:
         """Make all runs at all samples of `front` that stand, until those are over or these are broken."""
-        totals = [self._runs(classes) for classes in front.contenders]
+        restarts = getattr(self, "restarts", 1)
+        totals = [restarts * (min(self._aims, n - 1) if self._aims else 1) for n in front.contenders]
         made = [0] * len(front.clean)
         state: Restarts | None = None
         while True:

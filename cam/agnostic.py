@@ -259,7 +259,7 @@ class CentredGaussian(Control):
 
     def __init__(self, model: nn.Module | None = None, sigma: float = 64 / 224) -> None:
         super().__init__(model)
-        if not (math.isfinite(sigma) and sigma > 0):
+        if not 0 < sigma < math.inf:
             raise ValueError(f"sigma is {sigma}; expected a share of the shorter side above 0, such as 0.29")
         self.sigma = sigma
 

@@ -242,9 +242,8 @@ def chosen(logits: Tensor, wanted: Tensor | None) -> Tensor:
 
 def each_target(logits: Tensor, classes: Tensor) -> Iterator[tuple[Tensor, bool]]:
     """Yield, for each of the (B, T) classes, the sum over the batch of its logits, and whether another one follows."""
-    last = classes.shape[1] - 1
-    for t in range(last + 1):
-        yield logits.gather(1, classes[:, t : t + 1]).sum(), t < last
+    for t in range(count := classes.shape[1]):
+        yield logits.gather(1, classes[:, t : t + 1]).sum(), t + 1 < count
 
 
 def gradients(logits: Tensor, classes: Tensor, leaf: Tensor, otherwise: str) -> Iterator[Tensor]:

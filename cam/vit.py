@@ -145,13 +145,11 @@ class Transformer:
         return pooled and not getattr(self.vit, "pool_include_prefix", False)
 
     @property
-    def layers(self) -> list[Any]:
-        """The blocks' attention layers, in order; a block without an `attn` stands for itself."""
+    def layers(self) -> list[Any]:  # a block without an `attn` stands for itself
         return [getattr(block, "attn", block) for block in self.vit.blocks]
 
     @property
     def whole_blocks(self) -> list[nn.Module]:
-        """The blocks as modules, in order."""
         return [getattr(block, "whole", block) for block in self.vit.blocks]
 
     @contextmanager
@@ -176,11 +174,8 @@ class Transformer:
     @contextmanager
     def sized(self) -> Iterator[None]:
         """Note the size of the images at the patch embedding; a wrapper may have resized them."""
-        handle = self.vit.patch_embed.register_forward_pre_hook(self._note_size)
-        try:
+        with self.vit.patch_embed.register_forward_pre_hook(self._note_size):  # removed at the end
             yield
-        finally:
-            handle.remove()
 
     @contextmanager
     def showing(self, see: See, cut: bool = False) -> Iterator[None]:

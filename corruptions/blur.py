@@ -149,12 +149,10 @@ def glass_walk(offsets: Tensor, reach: int, size: tuple[int, int]) -> Tensor:
 
 
 class MotionBlur(Corruption):
-    """Half a Gaussian along a line, in whole pixels, borders repeated.
+    """Half a Gaussian along a line, in whole pixels, borders repeated. Draws: `angle` uniform (): -45 + 90 u degrees.
 
     hendrycks: ImageMagick's, which rounds to 16 bits and truncates to 8. bethgelab: truncates, and stops where the
     line is as long as the image, which darkens an image smaller than the line.
-
-    Draws: `angle` uniform (): -45 + 90 u degrees.
     """
 
     name, category = "motion_blur", "blur"

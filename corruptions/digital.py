@@ -93,10 +93,9 @@ class Contrast(Corruption):
 
 
 class Pixelate(Corruption):
-    """Made smaller by averaging boxes, and larger again.
+    """Made smaller by averaging boxes, and larger again, by boxes (hendrycks) or the nearest pixel (bethgelab).
 
-    hendrycks enlarges by boxes too, bethgelab by the nearest pixel: the same at 224x224, but not where the edge of a
-    coarse pixel falls on the middle of a fine one.
+    Both are the same at 224x224, but not where the edge of a coarse pixel falls on the middle of a fine one.
     """
 
     name, category = "pixelate", "digital"

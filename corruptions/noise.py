@@ -40,9 +40,7 @@ class SpeckleNoise(Corruption):
 
 
 class ImpulseNoise(Corruption):
-    """Salt and pepper: a value becomes 0 with probability c / 2, 255 with probability c / 2.
-    Draws: `uniform` (3, H, W): pepper below c / 2, salt from there to c.
-    """
+    """Salt and pepper. Draws: `uniform` (3, H, W): 0 (pepper) below c / 2, 255 (salt) from there to c."""
 
     name, category = "impulse_noise", "noise"
 
@@ -57,9 +55,7 @@ class ImpulseNoise(Corruption):
 
 
 class ShotNoise(Corruption):
-    """Photons counted: k / c, k of the Poisson distribution with mean c x.
-    Draws: `uniform` (3, H, W); k is the exact quantile, the smallest k whose distribution function exceeds u.
-    """
+    """Photons counted: k / c, k the exact Poisson quantile at u for mean c x. Draws: `uniform` (3, H, W), u."""
 
     name, category = "shot_noise", "noise"
 

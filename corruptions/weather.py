@@ -163,8 +163,7 @@ class Frost(Corruption):
         parts = []
         for which, row, column in draws["uniform"].tolist():
             photograph = self._photograph(paths[int(CHOSEN * which)], height, width, images.device)
-            top = int(row * (photograph.shape[1] - height))
-            left = int(column * (photograph.shape[2] - width))
+            top, left = int(row * (photograph.shape[1] - height)), int(column * (photograph.shape[2] - width))
             parts.append(photograph[:, top : top + height, left : left + width])
         layer = torch.stack(parts).double().mul_(ice)
         return images.double().mul_(weight).add_(layer).clamp_(0, 255).to(torch.uint8)
@@ -243,11 +242,9 @@ SHADING = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])  # light from the upper
 
 
 class Spatter(Corruption):
-    """Smoothed noise above a threshold is liquid: pale water that lights up its edges, or mud that covers.
+    """Smoothed noise (Draws: `normal` (H, W)) above a threshold is liquid: water that lights up its edges, or mud.
 
     Where noise leaves no water at all, as on small images, the image stays as it is; the reference divides by zero.
-
-    Draws: `normal` (H, W).
     """
 
     name, category = "spatter", "extra"

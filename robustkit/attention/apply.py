@@ -65,11 +65,10 @@ def _has_formula(module: nn.Module) -> bool:
 
 def _foreign(module: nn.Module) -> bool:
     name = type(module).__name__
-    if name.startswith("AttentionPool"):  # a pooling head, not attention between tokens
+    looks = "Attention" in name or "Attn" in name or hasattr(module, "fused_attn")
+    if not looks or name.startswith("AttentionPool"):  # a pooling head, not attention between tokens
         return False
-    if any(_has_formula(part) or interface.asks(part) for part in nn.Module.modules(module)):  # it is one, or holds one
-        return False
-    return "Attention" in name or "Attn" in name or hasattr(module, "fused_attn")
+    return not any(_has_formula(part) or interface.asks(part) for part in nn.Module.modules(module))
 
 
 def attention_layers(model: nn.Module) -> list[tuple[str, Any]]:
@@ -205,13 +204,12 @@ def _swap(layer: Any, formula: Formula) -> None:
         layer.formula = formula
 
 
-def _is_windowed(layer: Any) -> bool:
-    """Whether a layer attends within windows of the image: timm's Swin, and transformers' of any version."""
+def _is_windowed(layer: Any) -> bool:  # timm's Swin, and transformers' of any version
     return isinstance(layer, WindowAttention) or type(layer).__name__.startswith("Swin")
 
 
 def capturable_layers(model: nn.Module) -> list[tuple[str, Any]]:
-    """Return (name, layer) as `attention_layers`. ModelError, too, where attention is within windows of the image."""
+    """Return `attention_layers`. ModelError, too, where attention is within windows of the image."""
     layers = attention_layers(model)
     if any(_is_windowed(layer) for _, layer in layers):
         raise ModelError(

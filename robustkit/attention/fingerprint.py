@@ -139,20 +139,17 @@ def judge(
         )
         for name in order
     )
-    n = len(fits[best])
+    n, verdict = len(fits[best]), "cannot-tell"
     rival = next((row for row in rows if row.name == (declared if declared != best else order[1])), None)
     parts = [f"{n} images"]
     if rows[0].nll >= guessing:
-        verdict = "cannot-tell"
         parts.append(
             f"under no formula is the model better than guessing (NLL {rows[0].nll:.2f}, guessing {guessing:.2f}); "
             "check the labels, --mean and --std"
         )
     elif declared not in fits:
-        verdict = "cannot-tell"
         parts.append(f"{declared} needs parameters that the model does not have; {best} fits best of the others")
     elif rival is None or n < FEWEST or not rival.ci_low > 0:
-        verdict = "cannot-tell"
         ahead = "" if rival is None or n < 2 else f": {best} is ahead of {_measured(rival)}"
         parts.append(f"cannot tell which attention the weights were trained with{ahead}; take more images")
     elif declared == best:

@@ -328,8 +328,7 @@ def _rotated(q: Tensor, k: Tensor, p: Parameters) -> tuple[Tensor, Tensor]:
 
 
 def _normed(norm: Callable[[Tensor], Tensor], sign: str, source: str, text: str, given: Given) -> Formula:
-    value = given["temperature"]
-    fixed = value if isinstance(value, float) else None
+    fixed = value if isinstance(value := given["temperature"], float) else None
     said = f"{fixed:g}" if fixed is not None else "T" if value == "learned" else "sqrt(d)"
     initial = Initial(("temperature",) if value == "learned" else (), power=0.5)
     return Formula(text, f"{said} {sign}(Q) {sign}(K)ᵀ", source, False, Bare(norm, fixed), initial=initial)

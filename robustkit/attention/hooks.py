@@ -35,14 +35,13 @@ class Scoring:
     def part(self, rows: slice, dtype: torch.dtype, narrow: torch.dtype) -> Scoring:
         """Return the same for some samples in a floating type; `own` goes on in `narrow`, in which its weights are."""
         metric, network = (None if x is None else x[rows].to(dtype) for x in (self.metric, self.network))
-        theirs = self.own
 
         def own(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-            assert theirs is not None
-            q, k = theirs(q.to(narrow), k.to(narrow))
+            assert self.own is not None
+            q, k = self.own(q.to(narrow), k.to(narrow))
             return q.to(dtype), k.to(dtype)
 
-        return replace(self, own=None if theirs is None else own, metric=metric, network=network)
+        return replace(self, own=self.own and own, metric=metric, network=network)
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
         """Return the logits (B, H, N, M) before masks and relative positions are added."""
@@ -80,8 +79,7 @@ class Captured(Watcher):
     """
 
     def __init__(self, names: list[str], rows: slice | None) -> None:
-        self.names = names
-        self.rows = rows
+        self.names, self.rows = names, rows
         self._seen: dict[int, tuple[Tensor, Tensor]] = {}
         self._norms: dict[int, tuple[Tensor, Tensor]] = {}
 

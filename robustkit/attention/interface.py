@@ -67,9 +67,8 @@ class _Call(Formulaic):
 
 def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return (name, layer) of the layers that ask the library's registry for their attention, in order."""
-    if "transformers" not in sys.modules:
-        return []
-    return [(name, layer) for name, layer in nn.Module.named_modules(model) if asks(layer)]
+    loaded = "transformers" in sys.modules
+    return [(name, layer) for name, layer in nn.Module.named_modules(model) if loaded and asks(layer)]
 
 
 def asks(layer: nn.Module) -> bool:

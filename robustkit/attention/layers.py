@@ -37,7 +37,6 @@ def head_size(layer: Any) -> int:
 
 
 def head_count(layer: Any) -> int:
-    """Return the number of heads."""
     named = (getattr(layer, name, 0) for name in ("num_heads", "num_attention_heads"))
     return int(next(filter(None, named), 0) or layer.config.num_attention_heads)
 
@@ -152,13 +151,11 @@ class Formulaic:
         factor: float = 1.0,  # of the logits, for layers that scale them otherwise than by 1/sqrt(d)
     ) -> tuple[Tensor, Tensor | None]:
         """Return (B, H, N, d) of the values, and the attention (B, H, N, M) unless a fused kernel kept it."""
-        formula = self.formula or STANDARD
-        metric = None
+        formula, metric, network = self.formula or STANDARD, None, None
         if formula.sees_all:
             _check_sees_all(formula, k, mask, is_causal)
         if formula.elliptical and self.handover is not None:
             metric = self.handover.metric(self.position, v)
-        network = None
         if formula.network is not None:
             network = self.query_network(source).unflatten(-1, (q.shape[1], -1)).transpose(1, 2)
         own = self._standard if self.formula is None else None
@@ -196,8 +193,7 @@ class FormulaAttention(Formulaic, Attention):  # type: ignore[misc, unused-ignor
         q, k, v = self.qkv(x).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
         mixed, _ = self._attend(q, k, v, source=x, mask=attn_mask, is_causal=is_causal, fused=self.fused_attn)
         mixed = mixed.transpose(1, 2).reshape(B, N, self.num_heads * self.head_dim)
-        norm = getattr(self, "norm", None)
-        mixed = mixed if norm is None else norm(mixed)
+        mixed = mixed if (norm := getattr(self, "norm", None)) is None else norm(mixed)
         mixed = mixed if gate is None else mixed * gate
         return self.proj_drop(self.proj(mixed))  # type: ignore[no-any-return]
 
@@ -217,10 +213,8 @@ class FormulaCrossAttention(Formulaic, CrossAttention):  # type: ignore[misc, un
 
 def _check_sees_all(formula: Formula, k: Tensor, mask: Tensor | None, is_causal: bool) -> None:
     """Raise ModelError for a mask that hides some key from some query: what a formula makes of all tokens tells it."""
-    given = (
-        "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask" if mask is not None and is_hidden(mask) else ""
-    )
-    if given:
+    given = "is_causal" if is_causal and k.shape[-2] > 1 else "attn_mask"
+    if given == "is_causal" or (mask is not None and is_hidden(mask)):
         raise ModelError(
             f"{formula.name} attention with {given}: it {formula.sees_all} of all tokens, hidden ones too, and would "
             "leak them; expected no mask that hides keys; leave the mask out, or choose another formula, such as quest"
@@ -282,8 +276,7 @@ class SelfAttention(Formulaic, nn.Module):
         if num_heads < 1 or (None in (key, value) and dim % num_heads):
             raise ModelError(f"{num_heads} heads for {dim} channels; expected a number that divides them")
         self.num_heads = num_heads
-        self.head_dim = dim // num_heads if key is None else key
-        self.value_dim = dim // num_heads if value is None else value
+        self.head_dim, self.value_dim = (dim // num_heads if size is None else size for size in (key, value))
         for what, size in {"dim": dim, "key": self.head_dim, "value": self.value_dim}.items():
             if size < 1:
                 raise ModelError(f"{what} {size}: expected a size of 1 or more")
@@ -295,7 +288,6 @@ class SelfAttention(Formulaic, nn.Module):
         self.proj = nn.Linear(num_heads * self.value_dim, dim)
 
     def queries_and_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys as projected, (B, H, N, key) each."""
         return _heads(self, self.wq(x)), _heads(self, self.wk(x))
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
@@ -405,8 +397,7 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
 
     @property
     def _qkv_same_embed_dim(self) -> bool:
-        """What torch's encoder layers ask before they compute standard attention by themselves, in one fused kernel
-        that never calls this layer. So it is False once the layer is built, whatever the sizes are."""
+        """Whether torch's encoder layers may compute standard attention without this layer: never, once it is built."""
         return not self.__dict__.get("_built", True) and bool(self.__dict__["_qkv_same_embed_dim"])
 
     @_qkv_same_embed_dim.setter
@@ -442,10 +433,7 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
             fused=not need_weights,
         )
         out = self.out_proj(mixed.transpose(1, 2).flatten(2))
-        if alone:
-            out = out[0]
-        elif not self.batch_first:
-            out = out.transpose(0, 1)
+        out = out[0] if alone else out if self.batch_first else out.transpose(0, 1)
         if not need_weights or weights is None:
             return out, None
         weights = weights.mean(dim=1) if average_attn_weights else weights
@@ -457,9 +445,8 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
         tokens, samples = (0, 0) if alone else (1, 0) if self.batch_first else (0, 1)
         batch = 1 if alone else query.shape[samples]
         asking, asked = query.shape[tokens], key.shape[tokens]
-        expected = {"key": (*key.shape[:-1], self.kdim), "value": (*key.shape[:-1], self.vdim)}
         lead = () if alone else (batch,)
-        given = {"key": (key, {expected["key"]}), "value": (value, {expected["value"]})}
+        given = {"key": (key, {(*key.shape[:-1], self.kdim)}), "value": (value, {(*key.shape[:-1], self.vdim)})}
         if key.dim() != query.dim() or (not alone and key.shape[samples] != batch):
             raise ModelError(
                 f"queries have shape {tuple(query.shape)} and keys {tuple(key.shape)}; expected as many samples of both"
@@ -512,4 +499,4 @@ class MultiheadAttention(Formulaic, nn.MultiheadAttention):
             parts.append(shown if shown.dim() == 2 else shown.view(-1, self.num_heads, *shown.shape[1:]))
         if padding is not None:
             parts.append(numbers(padding)[:, None, None])
-        return None if not parts else parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        return sum(parts[1:], parts[0]) if parts else None

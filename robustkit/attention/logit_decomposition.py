@@ -126,8 +126,7 @@ class _Streams(Watcher):
 
 def _entry(name: str, clean: Projected, shown: Projected) -> LayerLedger:
     change, parts = logit_shares(clean, shown)
-    change = change - change.mean(dim=-1, keepdim=True)
-    parts = parts - parts.mean(dim=-1, keepdim=True)
+    change, parts = (table - table.mean(dim=-1, keepdim=True) for table in (change, parts))
     square = change.square().mean(dim=(-2, -1)).float()
     shares = (parts * change).mean(dim=(-2, -1)).movedim(0, -1).float()
     return LayerLedger(name, change.shape[-1], square.cpu(), shares.cpu())

@@ -105,7 +105,13 @@ def projections(model: nn.Module) -> list[Projections]:
         name = path.replace("_orig_mod.", "").removeprefix("module.")  # of torch.compile and DistributedDataParallel
         reader = next((reader for kind, reader in READERS.items() if isinstance(module, kind)), None)
         if reader is not None:
-            _check_plain(name, module)
+            for part, child in module.named_modules():
+                if parametrize.is_parametrized(child):
+                    where = f"{name}.{part}".rstrip(".")
+                    raise ModelError(
+                        f"{where}: a parametrization computes its weight from others, so that its rows have no rate of "
+                        "their own; use one stabiliser or the other"
+                    )
             kind = "mla" if isinstance(module, LatentAttention) else "mha"
             layers.append(Projections(name, module, kind, reader(module)))
         elif _foreign(module):
@@ -132,16 +138,6 @@ def _foreign(module: nn.Module) -> bool:
     name = type(module).__name__
     looks = ("Attention" in name or "Attn" in name) and not name.startswith("AttentionPool")
     return looks and not any(isinstance(part, tuple(READERS)) for part in nn.Module.modules(module))
-
-
-def _check_plain(name: str, module: nn.Module) -> None:
-    for path, child in module.named_modules():
-        if parametrize.is_parametrized(child):
-            where = f"{name}.{path}".rstrip(".")
-            raise ModelError(
-                f"{where}: a parametrization computes its weight from others, so that its rows have no rate of their "
-                "own; use one stabiliser or the other"
-            )
 
 
 def _of_timm(layer: Any) -> dict[str, Rows]:
@@ -201,7 +197,6 @@ class WrappedOptimizer(Optimizer):
             )
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take a step of the optimiser; return the loss, where there is a closure."""
         return self.optimizer.step(closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -211,7 +206,6 @@ class WrappedOptimizer(Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimiser's own state."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -100,7 +100,14 @@ class QuacK(ScaledRows):
             )
         self.tau, self.norm = tau, check_norm(norm)
         self.layers = projections(model)
-        _check_algorithm(algorithm, self.layers)
+        if algorithm not in (*ALGORITHMS, "auto"):
+            raise ProtocolError(unknown("algorithm", algorithm, (*ALGORITHMS, "auto")))
+        for layer in self.layers:
+            if algorithm not in ("auto", layer.kind):
+                raise ModelError(
+                    f"algorithm {algorithm!r} is for {_OF[algorithm]}, but {layer.name} is {_OF[layer.kind]} "
+                    f"({type(layer.layer).__name__}); give algorithm={layer.kind!r} or 'auto'"
+                )
         for layer in self.layers:
             _check_norms(layer, norm)
         self.initial = {layer.name: self._factors(layer) for layer in self.layers}
@@ -155,17 +162,6 @@ class QuacK(ScaledRows):
         for layer, factors in self.initial.items():
             for name, factor in factors.items():
                 factors[name] = saved["initial"][layer][name].to(factor)
-
-
-def _check_algorithm(algorithm: str, layers: Sequence[Projections]) -> None:
-    if algorithm not in (*ALGORITHMS, "auto"):
-        raise ProtocolError(unknown("algorithm", algorithm, (*ALGORITHMS, "auto")))
-    for layer in layers:
-        if algorithm not in ("auto", layer.kind):
-            raise ModelError(
-                f"algorithm {algorithm!r} is for {_OF[algorithm]}, but {layer.name} is {_OF[layer.kind]} "
-                f"({type(layer.layer).__name__}); give algorithm={layer.kind!r} or 'auto'"
-            )
 
 
 def _check_norms(layer: Projections, kind: str) -> None:
