@@ -67,7 +67,7 @@ class TwoPhaseEvaluator(Evaluator):
         return replace(family_of(condition.under.name).evaluator.cost(condition.under, card, classes), at_most=True)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
-        """Return what the first phase said of those it broke, the second of those drawn; others have null `correct`."""
+        """Return what the phases said about those that fell and those drawn; the others have a null `correct`."""
         choice, rest = batch.choice, condition.under
         assert isinstance(choice, Choice) and rest is not None
         ids = [sample.id for sample in batch.samples]
