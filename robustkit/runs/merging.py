@@ -31,8 +31,8 @@ def disagreements(there: Manifest, here: Manifest, conditions: Iterable[str] | N
 
 
 def join_manifests(there: Manifest, here: Manifest) -> Manifest:
-    """Return the manifest of all that two ask for, which agree. What decides no record is `here`'s, but for the start
-    and the kept pictures."""
+    """Return the manifest of all that two ask for, which agree. What decides no record is `here`'s, except for the
+    start and the kept pictures."""
     names = {entry.name for entry in there.checkpoints}
     return replace(
         here,
