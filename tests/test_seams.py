@@ -27,7 +27,7 @@ OF_A_FAMILY = {
     "results/comparison.py": "says which corruptions are not those of a paper, and which were compared by their mean",
     "results/pairing.py": "says that the evidence on an attack is missing",
     "results/published.py": "completes the attacks that a paper names from the card",
-    "tasks/labelled/subject.py": "runs the attack that a condition names; decodes images, those of a corrupted tree, too",
+    "tasks/labelled/subject.py": "runs the attack that a condition names; decodes images, also corrupted ones",
     "tasks/labelled/metrics.py": "knows the columns of an attack's stages",
     "tasks/segmentation/": "runs attacks; draws their curves, and bars and means of corruptions, in one section",
 }
