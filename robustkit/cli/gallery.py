@@ -180,7 +180,8 @@ class Choice:
                 f"--choose {self.how}: no map is scored, because no objects are known and --faithfulness is none; give "
                 "--boxes or --masks, or --choose random"
             )
-        for sample in self.samples(dataset) if self.ids else ():
+        samples = self.samples(dataset)  # also where it only refuses a class
+        for sample in samples if self.ids else ():
             try:
                 dataset.image(sample)
             except DataError as fault:

@@ -26,7 +26,7 @@ class Scripted(QueuedAttack):
     """Runs of `length` passes; run r of sample i breaks it at pass `falls[i, r]`, and writes down r as its point."""
 
     length: int = 4
-    total: int = 3
+    restarts: int = 3
     alone: int | None = 2
     falls: tuple[tuple[int, int, int], ...] = ()
     losses: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -38,9 +38,6 @@ class Scripted(QueuedAttack):
     @property
     def _alone(self) -> int | None:
         return self.alone
-
-    def _runs(self, classes: int) -> int:
-        return self.total
 
     def _begin(self, front: AttackState, rows: Tensor, runs: Tensor, places: Places) -> Restarts:
         return _Plain(rows, runs, torch.zeros_like(rows), places, front.clean[rows])
@@ -93,7 +90,7 @@ def test_every_run_goes_all_its_way_once(batch_size: int | None, alone: int | No
 
 
 def test_first_runs_go_first_and_second_ones_fill_the_places_that_are_left() -> None:
-    passes, _, _ = drain(Scripted(WIDE, length=3, total=2, alone=1), 3, 2)
+    passes, _, _ = drain(Scripted(WIDE, length=3, restarts=2, alone=1), 3, 2)
     assert passes == [
         [(0, 0, 0), (1, 0, 0)],
         [(0, 0, 1), (1, 0, 1)],
@@ -106,7 +103,7 @@ def test_first_runs_go_first_and_second_ones_fill_the_places_that_are_left() -> 
         [(1, 1, 2), (2, 1, 2)],
     ]
     # Sample 1 falls: its place goes to the next run of sample 0, which has been alone for long enough.
-    passes, ends, broken = drain(Scripted(WIDE, length=4, total=2, alone=2, falls=((1, 0, 1),)), 2)
+    passes, ends, broken = drain(Scripted(WIDE, length=4, restarts=2, alone=2, falls=((1, 0, 1),)), 2)
     assert passes == [
         [(0, 0, 0), (1, 0, 0)],
         [(0, 0, 1), (1, 0, 1)],
@@ -117,14 +114,14 @@ def test_first_runs_go_first_and_second_ones_fill_the_places_that_are_left() -> 
     ]
     assert broken.tolist() == [-1, 1] and ends[1] == pytest.approx(0.01)
     # Not before `alone` updates, and where that is None, not at the same time at all.
-    passes, _, _ = drain(Scripted(WIDE, length=4, total=2, alone=3, falls=((1, 0, 1),)), 2)
+    passes, _, _ = drain(Scripted(WIDE, length=4, restarts=2, alone=3, falls=((1, 0, 1),)), 2)
     assert passes[2:4] == [[(0, 0, 2)], [(0, 0, 3), (0, 1, 0)]]
-    passes, _, _ = drain(Scripted(WIDE, length=4, total=2, alone=None, falls=((1, 0, 1),)), 2)
+    passes, _, _ = drain(Scripted(WIDE, length=4, restarts=2, alone=None, falls=((1, 0, 1),)), 2)
     assert passes[2:5] == [[(0, 0, 2)], [(0, 0, 3)], [(0, 1, 0)]]
 
 
 def test_a_fall_ends_all_runs_of_the_sample_and_the_first_run_counts() -> None:
-    attack = Scripted(WIDE, length=4, total=3, alone=1, falls=((0, 0, 3), (0, 1, 2), (1, 0, 0), (2, 0, 0)))
+    attack = Scripted(WIDE, length=4, restarts=3, alone=1, falls=((0, 0, 3), (0, 1, 2), (1, 0, 0), (2, 0, 0)))
     passes, ends, broken = drain(attack, 3)
     # With two samples gone, sample 0 has three places: runs 1 and 2 begin with run 0 at its second pass.
     assert passes == [

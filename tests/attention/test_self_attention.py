@@ -42,7 +42,7 @@ def test_with_keys_as_large_as_values_it_is_torchs_layer(causal: bool) -> None:
 def test_optimisers_find_the_rows_of_each_head() -> None:
     made = layer(key=2)
     (found,) = projections(made)
-    assert (found.kind, found.heads) == ("mha", 3)
+    assert (found.kind, found.rows["query"].heads) == ("mha", 3)
     for which, linear in (("query", made.wq), ("key", made.wk)):
         expected = torch.stack([linear.weight[2 * head : 2 * head + 2].norm() for head in range(3)])
         torch.testing.assert_close(found.rows[which].norms("frobenius"), expected.detach())
