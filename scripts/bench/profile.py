@@ -29,7 +29,6 @@ from robustkit.data.dataset import Dataset
 from robustkit.errors import RobustkitError
 from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as Corruptions
 from robustkit.pipeline import classification as pipeline
-from robustkit.pipeline import scheduler as computing
 from robustkit.pipeline import units
 from robustkit.pipeline.units import Writer
 from robustkit.results.summary import Run
@@ -128,7 +127,7 @@ def profiled(clock: Clock, checkpoint: str, options: argparse.Namespace, out: Pa
         (Writer, "__exit__", clock.around(Writer.__exit__, "records")),
         (Dataset, "digest", clock.around(Dataset.digest, "digest")),
         (pipeline, "refresh", clock.around(pipeline.refresh, "summary")),
-        (computing, "gather_evidence", clock.around(computing.gather_evidence, "attack")),
+        (units, "gather_evidence", clock.around(units.gather_evidence, "attack")),
     ]
     with ExitStack() as held:
         for where, name, timed in patches:

@@ -76,7 +76,7 @@ def test_tasks_in_a_process_of_their_own_make_the_bytes_of_one(
 
     def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Any) -> Any:
         every = pending_work(plan, 2)
-        reporter = scheduler.announced(plan, Ranks(), progress, say, every)
+        reporter = scheduler.announce(plan, Ranks(), progress, say, every)
         order = scheduler._Order(plan.request, plan.run.manifest.to_plain(), str(mortal), (), 1, "cpu")
         by_text = {condition.text: condition for condition in plan.conditions}
         for tasks in scheduler._rounds(plan, every):
