@@ -98,7 +98,7 @@ def test_the_words_are_plain(place: str) -> None:
     ("text", "suffix", "words"),
     [
         ("drawn anew, Beside it", ".md", ["anew", "beside"]),
-        ("> quoted anew\n`neighbour`", ".md", []),
+        ("> quoted anew\n`beside`", ".md", []),
         ("beside = 1  # beside\n", ".py", ["beside"]),
         ("besides, renewed", ".md", []),
         ("what it says\nof itself", ".md", ["says of"]),

@@ -60,8 +60,8 @@ def totals_at_a_quarter(pace: Callable[[str, str], float], checkpoints: tuple[st
 @pytest.mark.parametrize("checkpoints", [("a",), ("a", "b"), ("a", "b", "c", "d")])
 def test_after_a_quarter_the_estimate_is_right_within_half(checkpoints: tuple[str, ...], shards: int) -> None:
     def pace(checkpoint: str, name: str) -> float:
-        neighbour = {"clean": 2.0, "fog": 1.5, "control": 0.8, "fgsm": 1.3}.get(name, 1.0)  # what passes do not say
-        return 0.05 * neighbour * {"a": 1.0, "b": 1.3, "c": 0.8, "d": 1.2}[checkpoint]
+        factor = {"clean": 2.0, "fog": 1.5, "control": 0.8, "fgsm": 1.3}.get(name, 1.0)  # what passes do not say
+        return 0.05 * factor * {"a": 1.0, "b": 1.3, "c": 0.8, "d": 1.2}[checkpoint]
 
     estimated, naive = totals_at_a_quarter(pace, checkpoints, shards)
     assert 1 / 1.5 < estimated < 1.5

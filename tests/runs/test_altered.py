@@ -158,19 +158,19 @@ def outcome(
     words = words if command == "report" else (*words, "--json", out)
     made = invoke(*words)
     if isinstance(made.exception, GateFailed):
-        return "told"
+        return "reported"
     if made.exception is not None:
         assert isinstance(made.exception, RobustkitError), made.exc_info
         return one_line(made.exception)
     if command == "report":
         said = " ".join(made.output.split())  # a line may end anywhere
         signs = ("unfinished:", "incomplete", "no records", "evidence is missing")
-        return "told" if any(words in said for words in signs) else "same"
+        return "reported" if any(words in said for words in signs) else "same"
     if command == "compare":
         pairs = json.loads(out.read_text())["pairs"]
         flagged = [line for pair in pairs for line in (*pair["flags"], *pair["left_out"])]
         return (
-            "told"
+            "reported"
             if any("incomplete" in line or "no records" in line or "missing" in line for line in flagged)
             else "same"
         )

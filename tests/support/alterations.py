@@ -23,7 +23,7 @@ def record(run: Run, condition: str = "clean", shard: int = 1) -> Path:
     return run.shard_path("net", condition, shard)
 
 
-def neighbour(run: Run, path: Path) -> Path:
+def timing_of(run: Run, path: Path) -> Path:
     return run.path / "timings" / path.relative_to(run.path / "records").with_suffix(".json")
 
 
@@ -31,11 +31,11 @@ def move(run: Run, path: Path, to: Path) -> None:
     """A record with what stands next to it."""
     copy(run, path, to)
     path.unlink()
-    neighbour(run, path).unlink()
+    timing_of(run, path).unlink()
 
 
 def copy(run: Run, path: Path, to: Path, source: Run | None = None) -> None:
-    for one, other in ((path, to), (neighbour(source or run, path), neighbour(run, to))):
+    for one, other in ((path, to), (timing_of(source or run, path), timing_of(run, to))):
         other.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(one, other)
 
@@ -46,7 +46,7 @@ def put(run: Run, path: Path, data: bytes, reported: bool = True) -> None:
 
     path.write_bytes(data)
     text = json.dumps({"sha256": hashlib.sha256(data).hexdigest()})
-    neighbour(run, path).write_text(text) if reported else neighbour(run, path).unlink()
+    timing_of(run, path).write_text(text) if reported else timing_of(run, path).unlink()
 
 
 def parquet(table: pa.Table) -> bytes:
@@ -187,7 +187,7 @@ def first(parts: dict[str, Any]) -> dict[str, Any]:
 EVIDENCE = "evidence/net/*.json"
 PICTURES = "pictures/net/clean/00000.parquet"
 REFUSED = "refused refused refused recomputed"
-TOLD = "told told told recomputed"
+TOLD = "reported reported reported recomputed"
 SAME = "same same same same"
 ALL_REFUSED = "refused refused refused refused"
 RECORDS: dict[str, tuple[Alter, str]] = {

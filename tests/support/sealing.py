@@ -59,7 +59,7 @@ def _bind(run: Run, manifest: Manifest, path: Path, table: pa.Table) -> None:
         known | provenance_metadata(provenance_of(manifest, checkpoint, condition), int(path.stem))
     )
     if path.is_relative_to(run.path / "records"):
-        neighbour = run.path / "timings" / path.relative_to(run.path / "records").with_suffix(".json")
-        run.write_shard(path, table, json.loads(neighbour.read_text()) if neighbour.is_file() else {})
+        timing = run.path / "timings" / path.relative_to(run.path / "records").with_suffix(".json")
+        run.write_shard(path, table, json.loads(timing.read_text()) if timing.is_file() else {})
     else:
         path.write_bytes(parquet_bytes(table))
