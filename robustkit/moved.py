@@ -58,16 +58,18 @@ MOVED = {
     "robustkit.data.picture_files": "robustkit.data.images",
     "robustkit.display.section": "robustkit.display.table",
     "robustkit.evaluations.cells": "robustkit.evaluations.metrics",
-    "robustkit.evaluations.kinds": "robustkit.evaluations.registry",
+    "robustkit.evaluations.kinds": "robustkit.evaluations.condition",
     "robustkit.evaluations.metric": "robustkit.evaluations.metrics",
     "robustkit.evaluations.recorded": "robustkit.evaluations.records",
     "robustkit.evaluations.rows": "robustkit.evaluations.aggregate",
-    "robustkit.evaluations.sentence": "robustkit.evaluations.interface",
+    "robustkit.evaluations.sentence": "robustkit.evaluations.condition",
     "robustkit.evaluations.shown": "robustkit.evaluations.subject",
     "robustkit.evaluations.term": "robustkit.evaluations.metrics",
-    "robustkit.evaluations.vocabulary": "robustkit.evaluations.interface",
+    "robustkit.evaluations.under": "robustkit.evaluations.family",
+    "robustkit.evaluations.vocabulary": "robustkit.evaluations.condition",
     "robustkit.pipeline.run": "robustkit.pipeline.scheduler",
     "robustkit.results.run": "robustkit.results.summary",
+    "robustkit.runs.binding": "robustkit.runs.untrusted",
 }
 RENAMED = {("robustkit.evaluations.cells", "Result"): "SummaryRow"}
 

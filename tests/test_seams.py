@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from places import ROOT
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
-from robustkit.evaluations.registry import EVERY_FAMILY, FOLDERS
+from robustkit.evaluations.condition import EVERY_FAMILY, FOLDERS
 from robustkit.tasks.registry import EVERY_TASK
 
 SLICES = [path.parent for path in (ROOT / "robustkit" / "tasks").glob("*/entry_points.txt")]
@@ -39,7 +39,7 @@ NAMES_A_KIND = {
     "cli/terminal.py": "what the demo evaluates",
     "common/plugins.py": "what one of a group is called",
     "data/shapes.py": "a square is a shape there",
-    "evaluations/registry.py": "says which family a kind is of",
+    "evaluations/condition.py": "says which family a kind is of",
     "models/claims.py": "a part of timm's names of ViTs",
     "moved.py": "a part of the names of modules",
     "pipeline/inputs.py": "the attack that has stages",

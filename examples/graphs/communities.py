@@ -27,11 +27,10 @@ from robustkit.data.dataset import Dataset
 from robustkit.data.layouts import Sample
 from robustkit.display.table import CardPart, Section, TextTable, of_tables
 from robustkit.evaluations.aggregate import Parts, RecordReader, column_of, readable_rows
+from robustkit.evaluations.condition import Vocabulary, share, words_of
 from robustkit.evaluations.family import Family
-from robustkit.evaluations.interface import Vocabulary, share
 from robustkit.evaluations.metrics import Metric, SummaryRow, Term, interval_cell, loss_cell, mean_share
 from robustkit.evaluations.records import CheckpointRecords, Compared
-from robustkit.evaluations.registry import words_of
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.models.checkpoint import load_into, read
 from robustkit.models.identity import Classifier, ModelIdentity, distinct_names, give_attention

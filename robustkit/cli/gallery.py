@@ -29,7 +29,7 @@ from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
 from ..data.sources import MAX_FILE_BYTES, is_image_name
 from ..errors import DataError, ModelError, ProtocolError, RunError, unknown
-from ..evaluations.inputs import shown_under
+from ..evaluations.family import shown_under
 from ..evaluations.maps.condition import TARGETS, MapSpec, map_condition, parse_cams, parse_named
 from ..evaluations.maps.evaluate import check_explainable, explainer_of
 from ..evaluations.maps.gallery import Gallery, GalleryRow, Tile, pick, write_page, write_sheet

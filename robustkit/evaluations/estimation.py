@@ -18,9 +18,9 @@ import numpy as np
 from ..common.intervals import Floats, Z
 from ..display.table import Grid, Part, TextTable, side_by_side
 from .aggregate import Result, Results, column_of
+from .condition import metric_in, words_of
 from .metrics import PREFIX, WEIGHT, Metric, interval_cell, is_finite, weight_of
 from .presenting import short_names
-from .registry import metric_in, words_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

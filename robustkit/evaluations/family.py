@@ -1,22 +1,23 @@
 """A family of evaluations: everything about one kind of condition, behind one interface.
 
-A family is loaded when a condition of its kind is met (`registry.EVERY_FAMILY`), and its computing code only when
+A family is loaded when a condition of its kind is met (`condition.EVERY_FAMILY`), and its computing code only when
 something is computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from .interface import ShortRow, Vocabulary
-from .registry import EVERY_FAMILY, OWN_KINDS, kind_of, name_of, plugin_family, vocabulary_of
+from .condition import EVERY_FAMILY, OWN_KINDS, ShortRow, Vocabulary, kind_of, name_of, plugin_family, vocabulary_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from torch import Tensor
 
     from ..common.determinism import SampleRng
     from ..common.plugins import Plugin
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..protocol.condition import Condition
     from ..runs.manifest import Manifest
     from .aggregate import Gatherer, Number, RecordReader, Result, Results
-    from .interface import Clause, Cost
+    from .condition import Clause, Cost
     from .metrics import Cells, Metric
     from .records import CheckpointRecords, Compared, PerSample
     from .subject import Batch, EvaluatedModel, Evaluation, Shown
@@ -91,7 +92,7 @@ class Evaluator(Part):
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         """Return what a sample costs under a condition, for an estimate: by default a forward. classes: the model's."""
-        from .interface import Cost
+        from .condition import Cost
 
         return Cost()
 
@@ -284,3 +285,22 @@ def by_family(conditions: Iterable[str]) -> list[tuple[AnyFamily, list[str]]]:
 @cache
 def _own(words: Vocabulary) -> LazyFamily:
     return LazyFamily(words)
+
+
+def attacked_inputs(subject: EvaluatedModel, batch: Batch, condition: Condition) -> Tensor:
+    """Return the inputs that an attack changes, (B, ...) in the card's space: clean, or as its `under` shows them."""
+    return (
+        subject.inputs(batch.inputs) if condition.under is None else shown_under(subject, batch, condition.under).inputs
+    )
+
+
+def inputs_under(subject: EvaluatedModel, batch: Batch, under: Condition) -> Tensor:
+    """Return what the network sees under a condition, made as it is alone; (B, 3, H, W) in the card's space."""
+    return subject.kept(under, batch.samples, lambda: shown_under(subject, batch, under).inputs)
+
+
+def shown_under(subject: EvaluatedModel, batch: Batch, under: Condition) -> Shown:
+    """Return what a condition shows the network, made as it is alone."""
+    rng = subject.rng(batch.samples, under)
+    alone = replace(batch, tell=None)
+    return subject.steadily(under.text, rng, lambda: family_of(under.name).evaluator.show(subject, alone, under, rng))

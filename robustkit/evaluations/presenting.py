@@ -15,9 +15,9 @@ from ..runs.description import repeat_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .aggregate import Results
+from .condition import by_words, group_of, kind_of, name_of, shares_of, words_of
 from .family import family_of
 from .metrics import LEFT_OUT, Cells, is_finite
-from .registry import by_words, group_of, kind_of, name_of, shares_of, words_of
 
 _NAMED = 3  # conditions and checkpoints that a flag names
 _WIDEST = 28

@@ -28,7 +28,7 @@ from ..errors import DamagedRecord, PluginError, ProtocolError, RunError, unknow
 from ..moved import keep_old_names
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
-from .registry import EVERY_FAMILY, kind_of, pattern_of, words_of
+from .condition import EVERY_FAMILY, kind_of, pattern_of, words_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -34,7 +34,7 @@ from ..models.setup_check import (
 from ..protocol.condition import CLEAN
 from ..runs.folder import RunFolder
 from ..runs.progress import Progress
-from .interface import Cost
+from .condition import Cost
 from .setup_flags import DECISIVE, FEWEST
 from .subject import Batch, EvaluatedModel, SampleSource
 

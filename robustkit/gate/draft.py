@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError
+from ..evaluations.condition import check_condition, shares_of
 from ..evaluations.maps.condition import is_control
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import chief_figures, unfinished_line
-from ..evaluations.registry import check_condition, shares_of
 from ..evaluations.setup_flags import is_of_setup
 from ..protocol.condition import CLEAN
 from ..runs.description import shown_as

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from ..common.files import TEXT, bytes_of, parse_toml, reason_of
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError, unknown
+from ..evaluations.condition import check_condition, pattern_of
 from ..evaluations.metrics import Metric
-from ..evaluations.registry import check_condition, pattern_of
 from ..protocol.card import parse_number
 from ..protocol.condition import ConditionPattern
 from ..tasks.registry import find_metric, metrics

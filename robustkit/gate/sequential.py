@@ -21,10 +21,10 @@ import numpy as np
 from ..common.intervals import Floats
 from ..errors import ProtocolError, RunError
 from ..evaluations.aggregate import STOPPED
+from ..evaluations.condition import is_exactly, matches, pattern_of, vocabulary_of, words_of
 from ..evaluations.corruptions.condition import possible_means
 from ..evaluations.metrics import INCOMPLETE
 from ..evaluations.records import CheckpointRecords
-from ..evaluations.registry import is_exactly, matches, pattern_of, vocabulary_of, words_of
 from ..protocol.condition import Condition
 from ..results.pairing import Side, missing_records, same_identity
 from ..runs.folder import RunFolder

@@ -19,8 +19,8 @@ from ..common.plugins import plugin_session
 from ..common.preprocessing import said_by
 from ..display.text import no_controls
 from ..errors import NothingEvaluated, ProtocolError, RunError
+from ..evaluations.condition import is_exactly, matches, pattern_of, shares_of, vocabulary_of, words_of
 from ..evaluations.metrics import INCOMPLETE, SummaryRow
-from ..evaluations.registry import is_exactly, matches, pattern_of, shares_of, vocabulary_of, words_of
 from ..protocol.card import card_names
 from ..protocol.condition import ConditionPattern
 from ..results import pairing

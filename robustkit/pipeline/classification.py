@@ -17,6 +17,7 @@ from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
 from ..evaluations.attention.logit_decomposition.condition import ledger_condition
+from ..evaluations.condition import is_attack, shows
 from ..evaluations.corruptions.tree import CorruptedTree, is_tree
 from ..evaluations.maps.condition import MapSpec, map_condition, parse_cams
 from ..evaluations.maps.counterfactuals.condition import CHANGES, counterfactual_conditions
@@ -25,7 +26,6 @@ from ..evaluations.maps.methods import check_method, chosen_of
 from ..evaluations.maps.regions.condition import parse_regions
 from ..evaluations.maps.truth import Truth, open_truth
 from ..evaluations.maps.two_objects.condition import two_object_condition
-from ..evaluations.registry import is_attack, shows
 from ..models.classifier import load
 from ..models.device import best_batch
 from ..models.identity import Classifier, distinct_names
@@ -33,8 +33,8 @@ from ..protocol.card import Card
 from ..protocol.condition import CLEAN, Condition
 from ..report.refresh import refresh
 from ..results.summary import Run
-from ..runs.binding import OF_CHECKPOINT
 from ..runs.manifest import CheckpointEntry, digest_of
+from ..runs.untrusted import OF_CHECKPOINT
 from ..tasks.labelled.subject import ClassifierSubject, Images
 from .inputs import labelled_data
 from .manifest import describe

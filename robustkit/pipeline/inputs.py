@@ -18,10 +18,10 @@ from ..errors import DataError, NothingEvaluated, PluginError, ProtocolError, un
 from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK, on_corrupted
 from ..evaluations.attacks.evaluate import Options, build_attack, parse_condition
 from ..evaluations.attacks.two_phase.condition import two_phase_condition
+from ..evaluations.condition import EVERY_FAMILY, check_condition, is_attack, kind_of, pattern_of, vocabulary_of
 from ..evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
 from ..evaluations.corruptions.plan import CorruptedInputs, Plan
 from ..evaluations.corruptions.tree import CorruptedTree
-from ..evaluations.registry import EVERY_FAMILY, check_condition, is_attack, kind_of, pattern_of, vocabulary_of
 from ..models.identity import ModelIdentity
 from ..protocol.card import Card
 from ..protocol.condition import Condition, split_condition

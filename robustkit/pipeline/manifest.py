@@ -23,10 +23,10 @@ from ..common.plugins import Plugin, Registry
 from ..common.preprocessing import Preprocessing
 from ..errors import RunError
 from ..evaluations.attacks.condition import EVERY_ATTACK
+from ..evaluations.condition import EVERY_FAMILY
 from ..evaluations.corruptions.condition import EVERY_CORRUPTION
 from ..evaluations.family import family_of
 from ..evaluations.maps.methods import EVERY_EXPLAINER
-from ..evaluations.registry import EVERY_FAMILY
 from ..evaluations.subject import Settings
 from ..models.device import device_name
 from ..models.identity import ModelIdentity

@@ -15,10 +15,10 @@ from ..evaluations.corruptions.evaluate import lines_on_device
 from ..evaluations.records import ENOUGH, Part
 from ..evaluations.setup import unsuited_reason
 from ..protocol.condition import CLEAN, Condition
-from ..runs.binding import shard_number
 from ..runs.folder import RunFolder
 from ..runs.kept_images import ADVERSARIALS, PICTURES, adversarials_path, strange_images
 from ..runs.progress import Progress
+from ..runs.untrusted import shard_number
 from .plan import Plan, PlannedCheckpoint
 from .processes import Ranks
 from .progress import PLAN, Estimate, Reporter, jobs_of, work_lines

@@ -15,10 +15,9 @@ from ..display.text import about, clock_time, no_controls
 from ..errors import RobustkitError
 from ..evaluations.attacks.evaluate import EVIDENCE, evidence_cost
 from ..evaluations.attacks.evidence import SAMPLES
+from ..evaluations.condition import Cost, shows
 from ..evaluations.family import family_of
-from ..evaluations.interface import Cost
 from ..evaluations.maps.evaluate import cost_lines
-from ..evaluations.registry import shows
 from ..evaluations.setup import CHECK, COST, FIRST
 from ..protocol.card import Card
 from ..protocol.condition import Condition

@@ -37,7 +37,6 @@ from ..evaluations.subject import Batch, EvaluatedModel, Evaluation, Reader
 from ..models.device import device_name, out_of_memory
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN, Condition
-from ..runs.binding import provenance_metadata, provenance_of
 from ..runs.folder import TAKEN, RunFolder
 from ..runs.kept_images import (
     DIGEST,
@@ -50,6 +49,7 @@ from ..runs.kept_images import (
     write_pictures,
 )
 from ..runs.progress import Watch
+from ..runs.untrusted import provenance_metadata, provenance_of
 from .manifest import preprocessing_of, versions
 from .plan import Plan, PlannedCheckpoint
 

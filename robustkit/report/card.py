@@ -19,10 +19,10 @@ from ..errors import NothingEvaluated, RunError, unknown
 from ..evaluations.aggregate import Results
 from ..evaluations.attacks.condition import starts_from
 from ..evaluations.attacks.two_phase.condition import estimated
+from ..evaluations.condition import name_of
 from ..evaluations.corruptions.condition import in_short
 from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import left_out_lines, unfinished_line
-from ..evaluations.registry import name_of
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN

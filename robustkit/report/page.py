@@ -15,8 +15,8 @@ from ..display.table import Section, join_tables
 from ..display.text import no_formula
 from ..display.web import ENLARGE
 from ..evaluations.aggregate import Results
+from ..evaluations.condition import Clause
 from ..evaluations.family import by_family
-from ..evaluations.interface import Clause
 from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
 from ..protocol.condition import CLEAN
 from ..results.summary import doubts_of

@@ -17,9 +17,9 @@ from ..data.class_names import class_names
 from ..data.images import Refused, open_picture
 from ..display.text import pixels
 from ..errors import RunError
+from ..evaluations.condition import name_of, words_of
 from ..evaluations.maps.gallery import overlay
 from ..evaluations.metrics import is_finite
-from ..evaluations.registry import name_of, words_of
 from ..protocol.condition import CLEAN
 from ..runs.folder import TAKEN, RunFolder, only_taken
 from ..runs.kept_images import Picture, read_pictures

@@ -23,12 +23,12 @@ from ..common.differences import Difference, holm
 from ..common.plugins import plugin_session
 from ..errors import DamagedRecord, RunError
 from ..evaluations.aggregate import Results
+from ..evaluations.condition import group_of, kind_of, name_of, words_of
 from ..evaluations.corruptions.condition import unlike_published
 from ..evaluations.corruptions.results import not_compared
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged, raised_flags, short_names
-from ..evaluations.registry import group_of, kind_of, name_of, words_of
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of

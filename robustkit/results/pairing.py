@@ -14,10 +14,10 @@ from ..common.differences import Difference
 from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
 from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
+from ..evaluations.condition import words_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged
 from ..evaluations.records import CheckpointRecords, check_plugins, common_ids, nothing_common
-from ..evaluations.registry import words_of
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of

@@ -31,7 +31,7 @@ from ..common.files import parse_toml, written_text
 from ..common.plugins import shipped_files
 from ..errors import RobustkitError, RunError, unknown
 from ..evaluations.attacks.condition import text_under
-from ..evaluations.registry import is_attack, kind_of, vocabularies, words_of
+from ..evaluations.condition import is_attack, kind_of, vocabularies, words_of
 from ..protocol.card import card_names, load_card
 from ..tasks.registry import find_metric, metrics
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ..common.plugins import plugin_session
 from ..display.text import no_controls, no_formula
 from ..evaluations.aggregate import Parts, RecordReader, Results, gatherers_of
+from ..evaluations.condition import words_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.records import check_plugins
-from ..evaluations.registry import words_of
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
 from ..tasks.task import task_of
 

@@ -15,10 +15,10 @@ from ..common.differences import Difference
 from ..common.intervals import Z
 from ..display.svg import labels, shorten_name
 from ..evaluations.aggregate import Results
+from ..evaluations.condition import is_over_groups, kind_of, name_of
 from ..evaluations.family import by_family, family_of
 from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import gaps_of
-from ..evaluations.registry import is_over_groups, kind_of, name_of
 from ..protocol.condition import CLEAN
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of

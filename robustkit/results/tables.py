@@ -9,8 +9,8 @@ from typing import Any
 
 from ..display.table import Grid, Part, TextTable, side_by_side
 from ..evaluations.aggregate import Results
+from ..evaluations.condition import ShortRow
 from ..evaluations.family import by_family
-from ..evaluations.interface import ShortRow
 from ..evaluations.metrics import Metric, SummaryRow, is_finite
 from ..runs.folder import RunFolder
 from ..tasks.registry import metric_of

@@ -27,9 +27,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..common.files import bytes_of, json_in, text_of, write_whole
 from ..errors import DamagedRecord, RunError
-from .binding import PROVENANCE, Unit, binding_fault, digest_of_run, parquet_bytes, shard_number
 from .manifest import Manifest, digest_of, encode_manifest, made_with, manifest_of
-from .untrusted import metadata_of, read_rows
+from .untrusted import (
+    PROVENANCE,
+    Unit,
+    binding_fault,
+    digest_of_run,
+    metadata_of,
+    parquet_bytes,
+    read_rows,
+    shard_number,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

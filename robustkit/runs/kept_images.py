@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DamagedRecord, RunError
-from .binding import parquet_bytes, shard_number
 from .folder import RunFolder, folder_name, refuse_link
-from .untrusted import metadata_of, read_rows
+from .untrusted import metadata_of, parquet_bytes, read_rows, shard_number
 
 if TYPE_CHECKING:
     from pathlib import Path

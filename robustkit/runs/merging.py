@@ -11,10 +11,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from ..errors import DamagedRecord, RunError
-from .binding import OF_CHECKPOINT, digest_of_run
 from .folder import RunFolder, folder_name
 from .kept_images import ADVERSARIALS, PICTURES, strange_images
 from .manifest import CorruptedEntry, Manifest, PluginEntry, digest_of_pages
+from .untrusted import OF_CHECKPOINT, digest_of_run
 
 _MAP = "cam("  # how the text of a map that is scored begins
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..display.table import Grid, Part, TextTable, side_by_side, with_flags
 from ..display.text import amount
+from ..evaluations.condition import words_of
 from ..evaluations.metrics import Metric, SummaryRow, is_finite
-from ..evaluations.registry import words_of
 
 if TYPE_CHECKING:
     from ..runs.manifest import Manifest

@@ -7,8 +7,8 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from ..common.plugins import Registry, built_in, plugin_session
+from ..evaluations.condition import EVERY_FAMILY, metric_in, vocabularies
 from ..evaluations.metrics import Metric, metric_named
-from ..evaluations.registry import EVERY_FAMILY, metric_in, vocabularies
 from ..protocol.card import TASKS
 
 

@@ -41,9 +41,9 @@ from robustkit.report import refresh as report
 from robustkit.results import comparison, pairing
 from robustkit.results.summary import Run
 from robustkit.results.tables import tables
-from robustkit.runs.binding import provenance_metadata, provenance_of
 from robustkit.runs.kept_images import Picture, write_pictures
 from robustkit.runs.manifest import Manifest, digests_of_shards
+from robustkit.runs.untrusted import provenance_metadata, provenance_of
 from robustkit.tasks.labelled.subject import CLASSIFICATION
 
 SHARD, CLASSES, KEPT, UNREADABLE = 128, 1000, 100, 3e-4

@@ -14,7 +14,7 @@ from robustkit.moved import MOVED
 @pytest.mark.parametrize(
     ("old", "new", "name"),
     [
-        ("robustkit.evaluations.vocabulary", "robustkit.evaluations.interface", "Vocabulary"),
+        ("robustkit.evaluations.vocabulary", "robustkit.evaluations.condition", "Vocabulary"),
         ("robustkit.evaluations.cells", "robustkit.evaluations.metrics", "interval_cell"),
         ("robustkit.display.section", "robustkit.display.table", "of_tables"),
     ],

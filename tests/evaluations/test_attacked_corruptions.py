@@ -22,8 +22,8 @@ from robustkit.evaluations.attacks.evaluate import parse_condition, parse_condit
 from robustkit.evaluations.attacks.evidence import bearing_evidence
 from robustkit.evaluations.attacks.ranking import order_flag
 from robustkit.evaluations.attacks.results import curves
+from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of
 from robustkit.evaluations.records import Outcomes
-from robustkit.evaluations.registry import check_condition, matches, name_of, pattern_of
 from robustkit.protocol.card import load_card
 from robustkit.results.summary import Run
 

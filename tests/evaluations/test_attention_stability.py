@@ -43,10 +43,10 @@ from robustkit.evaluations.attention.results import (
     layer_table,
 )
 from robustkit.evaluations.clean.evaluate import CleanEvaluator as Clean
+from robustkit.evaluations.condition import check_condition, matches, pattern_of
 from robustkit.evaluations.corruptions.evaluate import CorruptionsEvaluator as Corruptions
 from robustkit.evaluations.family import Evaluator
 from robustkit.evaluations.records import Layer, encode_layers
-from robustkit.evaluations.registry import check_condition, matches, pattern_of
 from robustkit.evaluations.subject import Batch, EvaluatedModel, Shown
 from robustkit.protocol.condition import Condition
 from robustkit.report.refresh import refresh

@@ -17,10 +17,10 @@ from robustkit.data import shapes
 from robustkit.data.dataset import open_dataset
 from robustkit.data.shapes import CLASSES, OWN, cached_render, label
 from robustkit.errors import DataError, ProtocolError
+from robustkit.evaluations.condition import check_condition
 from robustkit.evaluations.maps.counterfactuals.condition import CHANGES, VOCABULARY
 from robustkit.evaluations.maps.counterfactuals.results import AGGREGATOR
 from robustkit.evaluations.records import CheckpointRecords
-from robustkit.evaluations.registry import check_condition
 from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")

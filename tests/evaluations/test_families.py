@@ -17,10 +17,9 @@ from robustkit.common.plugins import built_in
 from robustkit.display.console import print_tables
 from robustkit.display.table import TextTable
 from robustkit.evaluations import family as seam
+from robustkit.evaluations.condition import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, Place, kind_of, name_of, vocabulary_of
 from robustkit.evaluations.corruptions.condition import SETS
 from robustkit.evaluations.family import Aggregator, Evaluator, Family, Presenter, families, families_of, family_of
-from robustkit.evaluations.interface import Place
-from robustkit.evaluations.registry import ATTACK_NAMES, EVERY_FAMILY, FOLDERS, kind_of, name_of, vocabulary_of
 from robustkit.report.page import SECTIONS, sections_of
 from robustkit.report.refresh import refresh
 from robustkit.tasks.task import task_of

@@ -10,6 +10,7 @@ from PIL import Image
 
 import robustkit
 from robustkit.errors import ProtocolError
+from robustkit.evaluations.condition import matches, pattern_of
 from robustkit.evaluations.corruptions.condition import (
     SETS,
     Corrupted,
@@ -23,7 +24,6 @@ from robustkit.evaluations.corruptions.condition import (
 )
 from robustkit.evaluations.corruptions.plan import choose_texture
 from robustkit.evaluations.corruptions.results import tree_doubts
-from robustkit.evaluations.registry import matches, pattern_of
 from scripts.studies.frost import make
 
 ALL = [Corrupted(name, s, texture="own").text for name, some in SETS["in-c"].items() for s in some]

@@ -21,9 +21,9 @@ from robustkit.errors import DamagedRecord, ProtocolError, RunError
 from robustkit.evaluations.attention.logit_decomposition.condition import LISTS, METRICS
 from robustkit.evaluations.attention.logit_decomposition.evaluate import columns_of
 from robustkit.evaluations.attention.results import heads_of
+from robustkit.evaluations.condition import check_condition, pattern_of
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Compared
-from robustkit.evaluations.registry import check_condition, pattern_of
 from robustkit.results.pairing import Side, paired_difference
 from robustkit.results.summary import Run
 from scripts.studies.attention_attacks.page import hidden, ledger, patches, without_folders

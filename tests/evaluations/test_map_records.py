@@ -20,7 +20,7 @@ from robustkit.data.dataset import open_dataset
 from robustkit.data.layouts import Sample
 from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError
-from robustkit.evaluations.interface import Cost
+from robustkit.evaluations.condition import Cost
 from robustkit.evaluations.maps.condition import FAITHFULNESS, map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import EVALUATOR
 from robustkit.evaluations.maps.truth import Located

@@ -11,7 +11,7 @@ from small_audit import UNCHECKED
 import robustkit
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.attacks.evaluate import parse_condition
-from robustkit.evaluations.registry import check_condition, pattern_of, words_of
+from robustkit.evaluations.condition import check_condition, pattern_of, words_of
 from robustkit.protocol.card import load_card
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")

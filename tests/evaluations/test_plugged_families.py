@@ -16,17 +16,16 @@ from msgspec.structs import replace
 from robustkit.common import plugins
 from robustkit.common.plugins import Plugin
 from robustkit.errors import PluginError
+from robustkit.evaluations.condition import EVERY_FAMILY, Vocabulary
 from robustkit.evaluations.family import Family, families, families_of
-from robustkit.evaluations.interface import Vocabulary
 from robustkit.evaluations.metrics import mean_share
 from robustkit.evaluations.records import check_plugins
-from robustkit.evaluations.registry import EVERY_FAMILY
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.condition import CLEAN, Condition
 from robustkit.results.pairing import Side, comparison_doubts
-from robustkit.runs.binding import binding_fault
 from robustkit.runs.manifest import PluginEntry
 from robustkit.runs.merging import plugin_differences
+from robustkit.runs.untrusted import binding_fault
 from robustkit.tasks.labelled.metrics import checked_numbers
 
 READ = pa.table({"kept": [True]})

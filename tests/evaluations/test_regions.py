@@ -18,11 +18,11 @@ from robustkit.common.differences import of_outcomes
 from robustkit.data.dataset import open_dataset
 from robustkit.data.shapes import cached_render
 from robustkit.errors import DataError, ProtocolError, RobustkitError
+from robustkit.evaluations.condition import check_condition, pattern_of
 from robustkit.evaluations.maps.regions.condition import VOCABULARY, parse_regions
 from robustkit.evaluations.maps.regions.evaluate import elsewhere, extreme, noised
 from robustkit.evaluations.maps.regions.results import AGGREGATOR
 from robustkit.evaluations.records import CheckpointRecords
-from robustkit.evaluations.registry import check_condition, pattern_of
 from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")

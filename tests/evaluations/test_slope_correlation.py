@@ -26,8 +26,8 @@ from robustkit.evaluations.attacks.distances.results import (
     slopes_of,
     spearman,
 )
+from robustkit.evaluations.condition import words_of
 from robustkit.evaluations.records import Layer
-from robustkit.evaluations.registry import words_of
 from robustkit.results.summary import Run
 
 stats = pytest.importorskip("scipy.stats")

@@ -25,7 +25,7 @@ from robustkit.common.preprocessing import Preprocessing
 from robustkit.errors import DamagedRecord, ProtocolError, RobustkitError
 from robustkit.evaluations.attacks.evaluate import parse_condition
 from robustkit.evaluations.attacks.transfer.condition import Passed, passed_of, transfer_condition
-from robustkit.evaluations.registry import check_condition, matches, pattern_of
+from robustkit.evaluations.condition import check_condition, matches, pattern_of
 from robustkit.gate.policy import parse_statement
 from robustkit.pipeline.classification import plan_transfer
 from robustkit.pipeline.request import ClassificationRequest

@@ -19,11 +19,11 @@ from robustkit.data import images
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.images import image_size, object_mask, read_image
 from robustkit.errors import BadImageError, DataError, RunError
+from robustkit.evaluations.condition import name_of
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.maps.condition import METRICS, only_boxes
 from robustkit.evaluations.maps.tables import scores
 from robustkit.evaluations.maps.truth import Truth, open_truth
-from robustkit.evaluations.registry import name_of
 from robustkit.results.summary import survey
 from robustkit.runs.manifest import BadImage
 

@@ -17,10 +17,10 @@ from cam import AGCAM
 from robustkit.data.dataset import Dataset, open_dataset
 from robustkit.data.shapes import PAIRS, pair_labels, rendered_pair
 from robustkit.errors import DataError, ProtocolError
+from robustkit.evaluations.condition import check_condition
 from robustkit.evaluations.maps.methods import chosen_of
 from robustkit.evaluations.maps.two_objects.condition import VOCABULARY
 from robustkit.evaluations.maps.two_objects.evaluate import masses
-from robustkit.evaluations.registry import check_condition
 from robustkit.results.summary import Run
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")

@@ -27,9 +27,9 @@ from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, KEPT, ph
 from robustkit.evaluations.attacks.two_phase.evaluate import choose
 from robustkit.evaluations.attacks.two_phase.results import PRESENTER as ESTIMATES
 from robustkit.evaluations.attacks.two_phase.results import TwoPhaseSummary, two_phase_share
+from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of, words_of
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Part
-from robustkit.evaluations.registry import check_condition, matches, name_of, pattern_of, words_of
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_statement
 from robustkit.gate.verdicts import UNDECIDED

@@ -13,7 +13,7 @@ from gate_runs import PGD, make, right, verdict, verdicts
 from paired_oracles import interval_of
 
 from robustkit.common.differences import of_outcomes, rare_share_bound
-from robustkit.evaluations.registry import pattern_of
+from robustkit.evaluations.condition import pattern_of
 from robustkit.gate.policy import Change, Value
 from robustkit.gate.verdicts import FAIL, PASS, UNDECIDED, Measured, decide, figure_of
 from robustkit.results.summary import Run

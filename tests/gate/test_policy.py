@@ -10,8 +10,8 @@ from places import ROOT
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 from robustkit.errors import ProtocolError
+from robustkit.evaluations.condition import check_condition, is_exactly, matches, pattern_of
 from robustkit.evaluations.corruptions.condition import SETS
-from robustkit.evaluations.registry import check_condition, is_exactly, matches, pattern_of
 from robustkit.gate.policy import Change, Identity, NoFlags, Value, parse_policy, parse_statement, read_policy
 from robustkit.protocol.condition import ConditionPattern
 from robustkit.tasks.registry import metrics

@@ -28,9 +28,9 @@ from robustkit.protocol.card import digest_of_part, load_card
 from robustkit.results.comparison import compare
 from robustkit.results.pairing import checkpoint_pairs
 from robustkit.results.summary import Run
-from robustkit.runs.binding import PROVENANCE
 from robustkit.runs.description import whole_card_line
 from robustkit.runs.manifest import Manifest
+from robustkit.runs.untrusted import PROVENANCE
 
 
 def test_records_hold_what_a_plain_loop_computes(place: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from small_audit import audit
 
 from robustkit.display.text import about, clock_time
 from robustkit.evaluations.attacks.evaluate import attack_cost, parse_condition
-from robustkit.evaluations.interface import Cost
+from robustkit.evaluations.condition import Cost
 from robustkit.evaluations.maps.condition import map_condition, parse_cams
 from robustkit.evaluations.maps.evaluate import EVALUATOR
 from robustkit.pipeline.progress import Estimate, Job, estimate_line, jobs_of, work_lines

@@ -23,9 +23,9 @@ from robustkit.pipeline.plan import PlannedCheckpoint
 from robustkit.pipeline.units import Worker
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN, Condition
-from robustkit.runs.binding import Unit
 from robustkit.runs.folder import RunFolder
 from robustkit.runs.manifest import digests_of_shards
+from robustkit.runs.untrusted import Unit
 
 CLASSES = 3
 

@@ -16,8 +16,8 @@ from small_audit import audit, command
 
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.display.text import clock_time
+from robustkit.evaluations.condition import Cost
 from robustkit.evaluations.corruptions.condition import Corrupted, corruption_condition
-from robustkit.evaluations.interface import Cost
 from robustkit.pipeline.processes import Ranks
 from robustkit.pipeline.progress import Estimate, Job, Reporter
 from robustkit.protocol.condition import CLEAN, Condition

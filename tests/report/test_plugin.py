@@ -21,8 +21,8 @@ from sealing import seal
 from robustkit.common import plugins
 from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
+from robustkit.evaluations.condition import check_condition, vocabularies
 from robustkit.evaluations.family import families_of
-from robustkit.evaluations.registry import check_condition, vocabularies
 from robustkit.gate.draft import draft
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import judge

@@ -2,7 +2,7 @@
 
 from page_runs import HOSTILE
 
-from robustkit.evaluations.registry import vocabularies
+from robustkit.evaluations.condition import vocabularies
 from robustkit.report.page import Terms, term_id
 from robustkit.report.pages import allow_breaks
 from robustkit.tasks.classification.task import TASK as CLASSIFICATION

@@ -30,7 +30,7 @@ from robustkit.errors import DamagedRecord, RobustkitError, RunError
 from robustkit.report.refresh import refresh
 from robustkit.results.summary import Run
 from robustkit.runs import untrusted
-from robustkit.runs.binding import PAGES, SAMPLES, provenance_metadata, provenance_of
+from robustkit.runs.untrusted import PAGES, SAMPLES, provenance_metadata, provenance_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

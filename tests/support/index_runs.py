@@ -11,8 +11,8 @@ from gate_runs import PGD, make, right
 from page_runs import HOSTILE
 
 from robustkit.results.summary import Run, write_summary
-from robustkit.runs.binding import digest_of_run
 from robustkit.runs.manifest import digest_of
+from robustkit.runs.untrusted import digest_of_run
 
 
 def audited(path: Path, name: str, hits: tuple[int, int], day: int, of: int = 50, **changes: Any) -> Run:

@@ -9,9 +9,9 @@ from manifests import UNGIVEN
 from msgspec.structs import replace
 
 from robustkit.results.summary import Run
-from robustkit.runs.binding import PROVENANCE, parquet_bytes, provenance_metadata, provenance_of
 from robustkit.runs.folder import folder_name
 from robustkit.runs.manifest import Manifest, digest_of_ids
+from robustkit.runs.untrusted import PROVENANCE, parquet_bytes, provenance_metadata, provenance_of
 
 
 def put(run: Run, checkpoint: str, condition: str, table: pa.Table, shard: int = 0) -> None:

@@ -19,9 +19,21 @@ from ...display.text import amount
 from ...errors import ProtocolError, unknown
 from ...protocol.card import Card, card_names, load_card
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, part_of
-from ..interface import Named, Place, PublishedNames, Vocabulary
+from ..condition import (
+    ATTACK_NAMES,
+    EVERY_FAMILY,
+    Named,
+    Place,
+    PublishedNames,
+    Vocabulary,
+    is_attack,
+    kind_of,
+    name_of,
+    pattern_of,
+    vocabulary_of,
+    words_of,
+)
 from ..metrics import WEIGHT, Metric, Term, of_samples, plain_name, supported_name
-from ..registry import ATTACK_NAMES, EVERY_FAMILY, is_attack, kind_of, name_of, pattern_of, vocabulary_of, words_of
 
 if TYPE_CHECKING:
     import attacks

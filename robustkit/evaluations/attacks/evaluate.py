@@ -38,10 +38,8 @@ from ...protocol.condition import (
     split_condition,
     split_list,
 )
-from ..family import Evaluator, family_of
-from ..inputs import attacked_inputs
-from ..interface import Cost, Vocabulary
-from ..registry import is_attack
+from ..condition import Cost, Vocabulary, is_attack
+from ..family import Evaluator, attacked_inputs, family_of
 from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_attacked
 from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
 from .peers import peer

@@ -20,7 +20,7 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.folder import RunFolder
 from ...runs.progress import Progress
-from ..inputs import attacked_inputs
+from ..family import attacked_inputs
 from ..subject import Batch, EvaluatedModel
 from .evaluate import build_attack
 from .examining import examine, examine_again, in_a_line

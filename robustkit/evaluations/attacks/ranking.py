@@ -21,10 +21,10 @@ from ...common.intervals import Floats, bootstrap
 from ...errors import RunError
 from ...protocol.condition import CLEAN, part_of
 from ..aggregate import EXCEEDS, FEWEST, Estimate, RecordReader, Result, column_of, readable_rows, share_of
+from ..condition import kind_of
 from ..estimation import supported_rows
 from ..family import Overview
 from ..records import Outcomes, aligned_outcomes, sign_test
-from ..registry import kind_of
 from .condition import FOUND, TOP1, starts_from, supporting
 from .distances.condition import distance_norm
 from .gradient_masking import Doubt

@@ -32,9 +32,9 @@ from ...protocol.condition import CLEAN, part_of
 from ...runs.folder import RunFolder
 from ...runs.manifest import Claim, Manifest
 from ..aggregate import Gatherer, Number, RecordReader, Results, column_of
+from ..condition import Clause, share
 from ..estimation import support_grids, support_tables
 from ..family import Aggregator, Overview, Presenter
-from ..interface import Clause, share
 from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
 from ..presenting import of_family
 from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, attack_parts, beneath, starts_from

@@ -8,9 +8,8 @@ from typing import ClassVar
 
 from ...errors import ProtocolError
 from ...protocol.condition import Condition, ConditionPattern
-from ..interface import Named, Place, Vocabulary
+from ..condition import Named, Place, Vocabulary, kind_of, shows, vocabulary_of
 from ..metrics import Metric, Term
-from ..registry import kind_of, shows, vocabulary_of
 
 COLUMN_NAMES = (
     *("largest_logit", "query_norm", "key_norm"),

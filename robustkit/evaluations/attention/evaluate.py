@@ -18,9 +18,8 @@ from ...common.plugins import Plugin
 from ...errors import ModelError
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from ..family import Evaluator, family_of
-from ..inputs import inputs_under
-from ..interface import Cost
+from ..condition import Cost
+from ..family import Evaluator, family_of, inputs_under
 from ..records import Layer, encode_layers
 from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import COLUMN_NAMES, LISTS, VOCABULARY

@@ -14,11 +14,10 @@ from ...display.svg import INK, Figure, Style, draw, labels, legend, shorten_nam
 from ...display.table import CardPart, Section, TextTable, grid_of, join_tables, with_flags
 from ...runs.manifest import Manifest
 from ..aggregate import Results
+from ..condition import ShortRow, name_of, words_of
 from ..family import Presenter
-from ..interface import ShortRow
 from ..metrics import Metric
 from ..presenting import flag_lines, of_family
-from ..registry import name_of, words_of
 from .condition import VOCABULARY, under_of
 from .results import COLLAPSE, EXPLOSION, Heads, WatchedHeads, attention_tables, layer_table
 

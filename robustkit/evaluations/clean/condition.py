@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ...errors import ProtocolError
 from ...protocol.condition import ConditionPattern
-from ..interface import Named, Place, PublishedNames, Vocabulary
+from ..condition import Named, Place, PublishedNames, Vocabulary
 
 
 class CleanWords(Vocabulary):

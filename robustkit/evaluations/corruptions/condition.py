@@ -15,9 +15,8 @@ from corruptions.registry import CORRUPTIONS as CORRUPTION_CLASSES
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, ConditionPattern, split_list
-from ..interface import Named, Place, PublishedNames, View, Vocabulary
+from ..condition import Named, Place, PublishedNames, View, Vocabulary, kind_of, words_of
 from ..metrics import Metric, Term, mean_share
-from ..registry import kind_of, words_of
 
 BENCHMARK = "in-c"  # the set that a rule means where it names none
 MOST_CE = 1 / 0.564592  # all wrong, where AlexNet's error is least (brightness)

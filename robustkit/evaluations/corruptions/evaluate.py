@@ -12,8 +12,8 @@ from ...errors import PluginError
 from ...models.device import has_float64
 from ...protocol.card import Card
 from ...protocol.condition import Condition
+from ..condition import Cost
 from ..family import Evaluator
-from ..interface import Cost
 from ..subject import Batch, EvaluatedModel, Shown, show_pixels
 from .condition import EVERY_CORRUPTION, VOCABULARY, Corrupted
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ...common.intervals import Floats, bootstrap, calibration_error
 from ...runs.manifest import Manifest
 from ..aggregate import RecordReader, Result
+from ..condition import words_of
 from ..family import Aggregator, Overview
 from ..records import CheckpointRecords, Compared, PerSample, common_ids
-from ..registry import words_of
 from .condition import (
     CORRUPTIONS,
     SETS,

@@ -11,8 +11,8 @@ from corruptions.registry import CATEGORIES
 
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ...runs.manifest import Manifest
+from ..condition import Clause, ShortRow, kind_of, percent, share
 from ..family import Presenter
-from ..interface import Clause, ShortRow, percent, share
 from ..metrics import (
     Cells,
     Metric,
@@ -26,7 +26,6 @@ from ..metrics import (
     percent_cell,
 )
 from ..presenting import flag_lines, left_out_lines, of_family
-from ..registry import kind_of
 from .condition import (
     BENCHMARK,
     CORRUPTIONS,

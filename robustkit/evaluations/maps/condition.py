@@ -12,9 +12,8 @@ from cam.registry import CONTROLS, METHODS
 from ...errors import ProtocolError, unknown
 from ...protocol.card import parse_number
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, split_list
-from ..interface import Named, Place, PublishedNames, View, Vocabulary
+from ..condition import Named, Place, PublishedNames, View, Vocabulary, name_of, vocabulary_of
 from ..metrics import WEIGHT, Metric, Term, mean_share, plain_name, supported_name
-from ..registry import name_of, vocabulary_of
 from .methods import METHOD_NAMES, Chosen, check_names, method_names, method_text, shown, take_options
 
 _SCORES = (

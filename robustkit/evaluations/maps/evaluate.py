@@ -39,9 +39,8 @@ from ...models.identity import Classifier
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...runs.kept_images import Picture
-from ..family import Evaluator, family_of
-from ..inputs import inputs_under
-from ..interface import Cost
+from ..condition import Cost
+from ..family import Evaluator, family_of, inputs_under
 from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import MODES, PLAIN, SCORES, VOCABULARY, MapSpec, explained_of
 from .methods import EVERY_EXPLAINER, FULL, Chosen, as_numbers, map_of_class, map_with_logits

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from ...display.table import Section, TextTable, part_of, side_by_side, with_flags
 from ..aggregate import RecordReader, Result, Results, readable_rows
+from ..condition import ShortRow
 from ..family import Aggregator, Presenter, Summary
-from ..interface import ShortRow
 from ..metrics import Metric, SummaryRow, by_checkpoint, figure_cell
 from ..presenting import flag_lines, of_family
 from ..records import CheckpointRecords, PerSample, not_paired

@@ -13,7 +13,7 @@ from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.card import format_number, parse_number
 from ...protocol.condition import Condition, ConditionPattern, split_condition
-from ..interface import Cost, Vocabulary
+from ..condition import Cost, Vocabulary
 
 if TYPE_CHECKING:
     import cam

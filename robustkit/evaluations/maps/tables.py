@@ -11,12 +11,11 @@ from cam.registry import CONTROLS
 
 from ...display.svg import Figure, Point, Style, dots, draw, labels, legend, list_some, panels, series_shift
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
+from ..condition import Clause, ShortRow, metric_in
 from ..estimation import support_grids, support_tables
 from ..family import Presenter
-from ..interface import Clause, ShortRow
 from ..metrics import Cells, Metric, SummaryRow, by_checkpoint, figure_cell, is_finite
 from ..presenting import flag_lines, of_family
-from ..registry import metric_in
 from .condition import BEST, FREE_HEADINGS, MODES, SCORE_HEADINGS, VOCABULARY, MapSpec, only_boxes, parts_of
 from .gallery import gallery_uri
 from .methods import METHOD_NAMES, method_names, shown

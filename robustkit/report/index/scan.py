@@ -15,10 +15,10 @@ from msgspec import Meta
 
 from ...common.files import bytes_of, write_whole
 from ...errors import RunError
+from ...evaluations.condition import words_of
 from ...evaluations.family import by_family
 from ...evaluations.metrics import Cells, SummaryRow
 from ...evaluations.presenting import chief_figures, missing_units
-from ...evaluations.registry import words_of
 from ...results.pairing import RunSetup, checkpoint_setup, run_setup
 from ...results.summary import doubts_of
 from ...runs.folder import OWN, OWN_PICTURES, RunFolder, refuse_link

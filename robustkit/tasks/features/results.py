@@ -14,11 +14,11 @@ from ...common.intervals import Floats, bootstrap, draws_interval, wilson
 from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, amount, code
 from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
+from ...evaluations.condition import is_over_groups, shares_of, words_of
 from ...evaluations.corruptions.condition import possible_means
 from ...evaluations.metrics import Cells, finite_or_none, interval_cell, is_finite
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import CheckpointRecords, PerSample, align, common_ids, not_paired, nothing_common
-from ...evaluations.registry import is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN
 from ...runs.manifest import CheckpointEntry, Manifest
 from ..registry import find_metric

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...common.differences import Difference
 from ...display.table import Section
 from ...evaluations.aggregate import column_of, readable_rows
-from ...evaluations.interface import share
+from ...evaluations.condition import share
 from ...evaluations.metrics import Metric, Term, mean_share, of_samples
 from ...evaluations.records import CheckpointRecords, Compared, PerSample
 from ...protocol.card import Samples

@@ -16,9 +16,9 @@ from ...display.table import TextTable
 from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Number, Parts, RecordReader, Result, column_of, readable_rows
 from ...evaluations.attacks.results import is_stage_column
+from ...evaluations.condition import kind_of, plugin_family
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
 from ...evaluations.metrics import Metric, Term, metric_named, of_samples
-from ...evaluations.registry import kind_of, plugin_family
 from ...protocol.card import Samples
 from ...protocol.condition import CLEAN
 

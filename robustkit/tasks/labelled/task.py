@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...display.table import Section
 from ...errors import RunError
+from ...evaluations.condition import share, words_of
 from ...evaluations.family import families_of
-from ...evaluations.interface import share
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import CheckpointRecords, Compared
-from ...evaluations.registry import words_of
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
 from .metrics import METRICS, WeakClasses, classification_rows

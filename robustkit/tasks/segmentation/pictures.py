@@ -20,8 +20,8 @@ from ...data.dataset import Sample
 from ...data.scenes import LabelledScenes
 from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
 from ...errors import BadImageError
+from ...evaluations.condition import words_of
 from ...evaluations.family import family_of
-from ...evaluations.registry import words_of
 from ...evaluations.subject import Batch, Settings
 from ...models.dense import Segmenter
 from ...protocol.card import Card

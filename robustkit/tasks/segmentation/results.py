@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats
 from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result
+from ...evaluations.condition import is_over_groups, shares_of, words_of
 from ...evaluations.corruptions.condition import possible_means
 from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.metrics import LEFT_OUT
 from ...evaluations.records import CheckpointRecords, common_ids, nothing_common
-from ...evaluations.registry import is_over_groups, shares_of, words_of
 from ...protocol.condition import CLEAN
 from .counts import BY_RUN, COLUMNS, METRICS, NO_INTERVAL, Counts, interval, is_biased, mean_known, weighted_mean
 

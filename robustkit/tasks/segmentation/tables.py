@@ -11,9 +11,9 @@ from ...display.svg import Figure, Point, dots, draw, labels, legend, list_some,
 from ...display.table import CardPart, TextTable
 from ...display.text import code
 from ...evaluations.attacks.condition import starts_from
+from ...evaluations.condition import is_over_groups, kind_of, words_of
 from ...evaluations.corruptions.tables import retention_tables
 from ...evaluations.metrics import Cells, SummaryRow, finite_or_none, percent_cell
-from ...evaluations.registry import is_over_groups, kind_of, words_of
 from ...protocol.condition import CLEAN
 from ..condition_table import ConditionTable
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...common.differences import Difference
 from ...display.table import Section, join_tables, of_tables, with_flags
 from ...evaluations.attacks.results import curve_figures
+from ...evaluations.condition import Clause, percent, share, words_of
 from ...evaluations.corruptions.figures import bar_figures, retention_bars
 from ...evaluations.family import families_of
-from ...evaluations.interface import Clause, percent, share
 from ...evaluations.metrics import Metric, Term, mean_share
 from ...evaluations.presenting import flag_lines, left_out_lines, of_family
 from ...evaluations.records import CheckpointRecords, Compared
-from ...evaluations.registry import words_of
 from ...protocol.condition import CLEAN
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task

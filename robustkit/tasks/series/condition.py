@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
+from ...evaluations.condition import Named, Place, Vocabulary
 from ...evaluations.family import LazyFamily
-from ...evaluations.interface import Named, Place, Vocabulary
 from ...evaluations.metrics import Term
 from ...protocol.condition import (
     Condition,

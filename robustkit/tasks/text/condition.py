@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import ClassVar
 
 from ...errors import ProtocolError
+from ...evaluations.condition import Named, Place, PublishedNames, Vocabulary
 from ...evaluations.family import LazyFamily
-from ...evaluations.interface import Named, Place, PublishedNames, Vocabulary
 from ...evaluations.metrics import Term
 from ...protocol.condition import Condition, ConditionPattern, Value
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...data.dataset import Dataset
 from ...errors import DataError, ModelError, NothingEvaluated, ProtocolError, unknown
-from ...evaluations.registry import kind_of, words_of
+from ...evaluations.condition import kind_of, words_of
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe

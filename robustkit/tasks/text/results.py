@@ -13,12 +13,11 @@ from ...common.intervals import Floats, intervals, resampled_figures
 from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
 from ...display.text import Made, code
 from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
+from ...evaluations.condition import Clause, kind_of, name_of, words_of
 from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter, family_of
-from ...evaluations.interface import Clause
 from ...evaluations.metrics import Cells, is_finite
 from ...evaluations.presenting import flag_lines
 from ...evaluations.records import CheckpointRecords, common_ids, nothing_common
-from ...evaluations.registry import kind_of, name_of, words_of
 from ...runs.description import shown_as
 from ...runs.manifest import CheckpointEntry
 from .condition import VOCABULARY

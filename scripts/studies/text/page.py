@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from robustkit.evaluations.condition import words_of
 from robustkit.evaluations.metrics import is_finite
-from robustkit.evaluations.registry import words_of
 from robustkit.results.summary import Run
 from robustkit.runs.description import shown_as
 from scripts.pages.writing import markdown, write_page

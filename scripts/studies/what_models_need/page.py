@@ -24,11 +24,11 @@ import robustkit
 from robustkit.cli.progress import ConsoleProgress
 from robustkit.display.table import TextTable
 from robustkit.evaluations.aggregate import Results
+from robustkit.evaluations.condition import words_of
 from robustkit.evaluations.maps.counterfactuals.condition import FLIPPED
 from robustkit.evaluations.maps.counterfactuals.results import PRESENTER as CHANGED
 from robustkit.evaluations.maps.regions.results import PRESENTER as REGIONS
 from robustkit.evaluations.maps.two_objects.results import PRESENTER as TWO_OBJECTS
-from robustkit.evaluations.registry import words_of
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.summary import Run
 from robustkit.tasks.registry import metric_of

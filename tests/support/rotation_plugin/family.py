@@ -11,8 +11,8 @@ from robustkit.common.intervals import bootstrap
 from robustkit.display.svg import Figure, draw
 from robustkit.display.table import Section, TextTable, of_tables
 from robustkit.evaluations.aggregate import Number, column_of
+from robustkit.evaluations.condition import Clause, share
 from robustkit.evaluations.family import Family
-from robustkit.evaluations.interface import Clause, share
 from robustkit.evaluations.metrics import Cells, Metric, percent_cell
 
 from .vocabulary import VOCABULARY, degrees_of

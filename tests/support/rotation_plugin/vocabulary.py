@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robustkit.evaluations.interface import Named, Place, View, Vocabulary
+from robustkit.evaluations.condition import Named, Place, View, Vocabulary
 from robustkit.evaluations.metrics import mean_share
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from ....protocol.condition import CLEAN, ConditionPattern, Value
-from ...interface import Named, Place, PublishedNames, Vocabulary
+from ...condition import Named, Place, PublishedNames, Vocabulary, words_of
 from ...metrics import Metric, Term, mean_share
-from ...registry import words_of
 from ..condition import attack_parts
 
 MEDIAN = Metric("median_distance", "median distance", better=1, least=0)

@@ -15,8 +15,8 @@ from attacks.threat import Norm, distance
 from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
+from ...condition import Cost
 from ...family import Evaluator
-from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation, show_attacked
 from ..evaluate import evaluate_shown
 from .condition import VOCABULARY

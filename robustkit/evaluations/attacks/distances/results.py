@@ -21,12 +21,11 @@ from ....protocol.card import parse_number
 from ....protocol.condition import CLEAN
 from ....runs.manifest import Manifest
 from ...aggregate import EXCEEDS, FEWEST, Number, RecordReader, Result, column_of, mean_of, readable_rows, share_of
+from ...condition import ShortRow, words_of
 from ...family import Aggregator, Overview, Presenter, Summary
-from ...interface import ShortRow
 from ...metrics import Metric, SummaryRow, by_checkpoint
 from ...presenting import flag_lines, of_family
 from ...records import Bools, CheckpointRecords, Layer, Outcomes, PerSample, decode_layers, head_name, not_paired
-from ...registry import words_of
 from ..condition import starts_from
 from ..ranking import Strengths, distances_of, evaluated
 from .condition import (

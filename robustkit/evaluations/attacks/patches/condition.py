@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 from ....protocol.condition import ConditionPattern, Value
-from ...interface import Named, Place, Vocabulary
+from ...condition import Named, Place, Vocabulary
 from ...metrics import Term
 from ..condition import attack_parts
 

@@ -13,7 +13,7 @@ from attacks.pgd import PatchResult
 from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
-from ...interface import Cost
+from ...condition import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import AttacksEvaluator, evaluate_shown
 from .condition import VOCABULARY

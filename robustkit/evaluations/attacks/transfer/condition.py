@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
-from ...interface import Named, Place, Vocabulary
+from ...condition import Named, Place, Vocabulary, is_attack, kind_of, vocabulary_of, words_of
 from ...metrics import Metric, Term
-from ...registry import is_attack, kind_of, vocabulary_of, words_of
 
 _START, _FROM = "transfer(", ",from="  # no attack's text has the second; a checkpoint's name may
 

@@ -9,8 +9,7 @@ import torch
 from ....common.determinism import SampleRng
 from ....common.plugins import Plugin
 from ....protocol.condition import Condition
-from ...family import Evaluator
-from ...inputs import attacked_inputs
+from ...family import Evaluator, attacked_inputs
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import build_attack, plugins_under, score_images
 from .condition import VOCABULARY

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 
 from ....display.table import Grid, Section, TextTable, with_flags
 from ....errors import RunError
-from ....runs.binding import PROVENANCE
 from ....runs.kept_images import DIGEST
+from ....runs.untrusted import PROVENANCE
 from ...aggregate import RecordReader, Result, Results, readable_rows, share_of
+from ...condition import ShortRow, name_of, percent
 from ...family import Aggregator, Overview, Presenter, Summary
-from ...interface import ShortRow, percent
 from ...metrics import Metric, SummaryRow, interval_cell, is_finite
 from ...presenting import flag_lines, flags_of, of_family, short_names
 from ...records import Outcomes, aligned_outcomes, sign_test
-from ...registry import name_of
 from ..condition import TOP1, starts_from
 from ..ranking import evaluated
 from .condition import ACCURACY, KEPT, VOCABULARY, Passed, passed_of

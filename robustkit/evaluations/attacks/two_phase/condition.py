@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
-from ...interface import Named, Place, Vocabulary
+from ...condition import Named, Place, Vocabulary, words_of
 from ...metrics import Metric, Term
-from ...registry import words_of
 
 _START = "two-phase("
 

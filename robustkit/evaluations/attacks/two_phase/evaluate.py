@@ -16,8 +16,8 @@ from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ....runs.folder import RunFolder
 from ...aggregate import readable_rows
+from ...condition import Cost
 from ...family import Evaluator, family_of
-from ...interface import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import plugins_under
 from .condition import VOCABULARY, phases_of

@@ -11,11 +11,10 @@ from scipy.special import betaincinv
 from ....common.intervals import Interval, Z, wilson
 from ....display.table import TextTable, of_tables
 from ...aggregate import RecordReader, Result, Results, column_of, readable_rows
+from ...condition import Clause, kind_of, name_of, share
 from ...family import Aggregator, Presenter, Summary, family_of
-from ...interface import Clause, share
 from ...metrics import Cells, Metric, interval_cell
 from ...presenting import short_names
-from ...registry import kind_of, name_of
 from ..results import is_stage_column
 from .condition import ESTIMATE, KEPT, VOCABULARY, phases_of
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ....protocol.condition import Condition
+from ...condition import kind_of
 from ...metrics import Metric, Term
-from ...registry import kind_of
 from ..condition import UnderWords
 
 

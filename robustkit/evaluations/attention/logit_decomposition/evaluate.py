@@ -12,8 +12,8 @@ from ....attention.logit_decomposition import FACTORS, STREAMS, SWAPS, Ledger, l
 from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
-from ...inputs import inputs_under
-from ...interface import Cost
+from ...condition import Cost
+from ...family import inputs_under
 from ...records import Layer
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import Looked, UnderEvaluator

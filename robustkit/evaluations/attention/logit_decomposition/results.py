@@ -13,11 +13,11 @@ from ....common.intervals import Floats
 from ....display.svg import Figure, draw, labels, legend, shorten_name, space_panels, style
 from ....display.table import CardPart, Section, TextTable, grid_of, join_tables, with_flags
 from ...aggregate import Gatherer, Number, RecordReader, Result, Results, column_of, mean_of, readable_rows, share_of
+from ...condition import words_of
 from ...family import Aggregator, Presenter, Summary
 from ...metrics import Metric, by_checkpoint, figure_cell
 from ...presenting import flag_lines, of_family
 from ...records import CheckpointRecords, Compared, PerSample, not_paired
-from ...registry import words_of
 from ..condition import under_of
 from ..results import Heads, WatchedHeads, heads_of
 from .condition import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ....errors import ProtocolError, unknown
 from ....protocol.condition import Condition, ConditionPattern, Value, parse_parameters
-from ...interface import Named, Place, View
+from ...condition import Named, Place, View
 from ...metrics import Metric, Term, of_samples
 from ..methods import Chosen, MapWords, chosen_of, method_text, shown, split_options, with_options
 

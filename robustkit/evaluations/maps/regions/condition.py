@@ -17,7 +17,7 @@ from ....protocol.condition import (
     split_condition,
     split_list,
 )
-from ...interface import Named, Place, View
+from ...condition import Named, Place, View
 from ...metrics import Metric, Term, of_samples
 from ..methods import MapWords, split_options, with_options
 

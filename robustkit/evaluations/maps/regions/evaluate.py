@@ -12,7 +12,7 @@ from torch import Tensor
 from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
-from ...interface import Cost
+from ...condition import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
 from ..evaluate import MapEvaluator, control_map, explainer_of
 from ..methods import chosen_of, map_with_logits

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ....protocol.condition import Condition, ConditionPattern, Value
-from ...interface import Named, Place
+from ...condition import Named, Place
 from ...metrics import Metric, Term, mean_share, of_samples
 from ..methods import Chosen, MapWords, shown, split_options, with_options
 

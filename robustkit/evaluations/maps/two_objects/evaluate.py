@@ -11,7 +11,7 @@ from cam.registry import CONTROLS
 from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
-from ...interface import Cost
+from ...condition import Cost
 from ...subject import Batch, EvaluatedModel, Evaluation
 from ..evaluate import MapEvaluator, control_map, explainer_of
 from ..methods import chosen_of, map_with_logits
