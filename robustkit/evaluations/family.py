@@ -82,9 +82,10 @@ class Evaluator(Part):
         return {}
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        """Return the plug-ins that a condition needs."""
-        plugin = EVERY_FAMILY.plugin(condition.name)
-        return () if plugin is None else (plugin,)
+        """Return the plug-ins that a condition needs, and those of the condition whose images it takes."""
+        own, under = EVERY_FAMILY.plugin(condition.name), condition.under
+        beneath = () if under is None else family_of(under.name).evaluator.plugins(under)
+        return (*filter(None, [own]), *beneath)
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes its own batches from a whole shard."""

@@ -259,7 +259,7 @@ _FORMS = {
     "softmax_slope": ("softmax slope", 1, 3),
 }
 HEADINGS = {m.name: _FORMS.get(m.name, (m.label, 1, 2)) for m in MEANS if m.name != "attention_entropy"}
-_LAYERS = (
+LAYERS = (
     ("largest_logits", "largest |logit|", 1, 1),
     ("query_norms", "query norm", 1, 1),
     ("key_norms", "key norm", 1, 1),
@@ -322,8 +322,8 @@ def _number(value: float, decimals: int, sign: str = "") -> str:
 
 
 def layer_table(heads: Heads, title: str) -> TextTable:
-    headings = ("layer", "heads", "N", *(name for _, name, _, _ in _LAYERS))
-    parts = [(heads.by_layer(name), factor, worst) for name, _, factor, worst in _LAYERS]
+    headings = ("layer", "heads", "N", *(name for _, name, _, _ in LAYERS))
+    parts = [(heads.by_layer(name), factor, worst) for name, _, factor, worst in LAYERS]
     rows = [
         (
             *(layer.name, str(layer.heads), str(layer.keys)),

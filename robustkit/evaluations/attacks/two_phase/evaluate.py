@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,7 +10,6 @@ import pyarrow as pa
 import torch
 
 from ....common.determinism import SampleRng, draw_samples
-from ....common.plugins import Plugin
 from ....errors import RunError
 from ....protocol.card import Card
 from ....protocol.condition import Condition
@@ -19,7 +18,6 @@ from ...aggregate import readable_rows
 from ...condition import Cost
 from ...family import Evaluator, family_of
 from ...subject import Batch, EvaluatedModel, Evaluation
-from ..evaluate import plugins_under
 from .condition import VOCABULARY, phases_of
 
 
@@ -55,9 +53,6 @@ class TwoPhaseEvaluator(Evaluator):
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
         return {"drawn": pa.bool_()}
-
-    def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        return plugins_under(condition)
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         return True
