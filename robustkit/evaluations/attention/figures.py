@@ -172,14 +172,23 @@ def _description(by_condition: Mapping[str, Heads], name: str) -> str:
     return f"{name}. {'; '.join(said)}."
 
 
-class AttentionPresenter(Presenter):
-    words = VOCABULARY
+class HeadsPresenter(Presenter):
+    """What heads do: figures that say how a model computes, not how well."""
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return ()  # its figures say how a model computes, not how well
+        return ()
 
     def card(self, results: Results) -> Iterable[CardPart]:
         return ()
+
+    def grids(self, results: Results, by_layer: Iterable[TextTable]) -> dict[str, Any]:
+        """Return its tables with their flags, checkpoints together, then, folded, those of each layer."""
+        tables = with_flags(join_tables(self.tables(results)), flag_lines(results, of_family(self.name)))
+        return {"grids": [*tables, *(grid_of(table, folded=True) for table in by_layer)]}
+
+
+class AttentionPresenter(HeadsPresenter):
+    words = VOCABULARY
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         return attention_tables(results)
@@ -190,9 +199,7 @@ class AttentionPresenter(Presenter):
 
         def values() -> dict[str, Any]:
             layers = (layer_table(some, f"{name}: {under}, layer by layer") for name, under, some in first)
-            by_layer = [grid_of(table, folded=True) for table in layers]
-            lines = flag_lines(results, of_family(self.name))
-            return {"grids": [*with_flags(join_tables(self.tables(results)), lines), *by_layer]}
+            return self.grids(results, layers)
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
 

@@ -19,7 +19,7 @@ from ...runs.manifest import Manifest
 from ..aggregate import FEWEST, Gatherer, RecordReader, Result, column_of, readable_rows
 from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
-from ..records import CheckpointRecords, Compared, Layer, PerSample, decode_layers, head_name, not_paired
+from ..records import CheckpointRecords, Compared, Layer, PerSample, common_places, decode_layers, head_name, not_paired
 from .condition import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
 
 if TYPE_CHECKING:
@@ -197,12 +197,9 @@ class Sampled:
 
     def minus(self, other: Sampled) -> Floats:
         """Return the differences (m, M) of the m samples that both have."""
-        import pyarrow.compute as pc
-
-        places = pc.index_in(self.ids, value_set=other.ids)
-        mine = places.is_valid().to_numpy(zero_copy_only=False)
+        mine, theirs = common_places([self.ids, other.ids])
         with np.errstate(invalid="ignore"):
-            difference: Floats = self.values[mine] - other.values[places.drop_null().to_numpy()]
+            difference: Floats = self.values[mine] - other.values[theirs]
         return difference
 
 
@@ -348,9 +345,7 @@ def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:
 
 class AttentionAggregator(Aggregator):
     words = VOCABULARY
-
-    def summary(self, reading: RecordReader) -> Summary:
-        return AttentionSummary(reading)
+    summary = AttentionSummary
 
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared

@@ -347,9 +347,7 @@ def _columns(condition: str, metric: str) -> tuple[str, str, str]:
 
 class MapsAggregator(Aggregator):
     words = VOCABULARY
-
-    def summary(self, reading: RecordReader) -> Summary:
-        return MapSummary(reading)
+    summary = MapSummary
 
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared

@@ -166,12 +166,8 @@ def matrices(results: Results) -> list[Matrix]:
 
 class TransferAggregator(Aggregator):
     words = VOCABULARY
-
-    def summary(self, reading: RecordReader) -> Summary:
-        return TransferSummary(reading)
-
-    def overview(self, reading: RecordReader) -> Overview:
-        return Masked(reading)
+    summary = TransferSummary
+    overview = Masked
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = "Transfer is not compared here: its matrix is in each report and summary.json."

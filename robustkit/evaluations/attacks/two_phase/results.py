@@ -122,9 +122,7 @@ _NOTE = (
 
 class TwoPhaseAggregator(Aggregator):
     words = VOCABULARY
-
-    def summary(self, reading: RecordReader) -> Summary:
-        return TwoPhaseSummary(reading)
+    summary = TwoPhaseSummary
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = (
