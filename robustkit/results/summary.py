@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.plugins import plugin_session
 from ..display.text import no_controls, no_formula
-from ..evaluations.aggregate import Parts, RecordReader, Results, gatherers_of
+from ..evaluations.aggregate import Parts, RecordReader, Results
 from ..evaluations.condition import words_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.records import check_plugins
@@ -35,7 +35,7 @@ def survey(run: RunFolder, for_page: bool = False) -> Results:
     task = task_of(manifest)
     collected: Parts = ([], [], [])
     unread: dict[str, str] = {}
-    gatherers = gatherers_of(task.gatherers(manifest) if for_page else (), manifest)
+    gatherers = {kind: kind(manifest) for kind in (task.gatherers(manifest) if for_page else ())}
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
         parts = task.rows(
             RecordReader(run, manifest, checkpoint, unread, gatherers), [condition for _, condition in units]
