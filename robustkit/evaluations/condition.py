@@ -266,7 +266,7 @@ def is_attack(kind: str) -> bool:
 
 
 def family_object(kind: str) -> Any:
-    """Return the family of a kind that is one object, of a file here, a slice or a plug-in; None where it is a folder."""
+    """Return the family of a kind that is one object, of a file here, a slice or a plug-in; None for a folder."""
     place = FOLDERS.get(kind)
     if place is None:
         return EVERY_FAMILY.get(kind)
