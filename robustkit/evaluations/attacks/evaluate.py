@@ -327,6 +327,3 @@ class AttacksEvaluator(Evaluator):
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         return evaluate_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
-
-
-EVALUATOR = AttacksEvaluator()

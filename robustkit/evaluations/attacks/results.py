@@ -331,9 +331,6 @@ class AttacksAggregator(Aggregator):
             yield f"{AFTER}{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
 
 
-AGGREGATOR = AttacksAggregator()
-
-
 class AttacksPresenter(Presenter):
     words = VOCABULARY
 
@@ -376,6 +373,3 @@ class AttacksPresenter(Presenter):
 
         yield Section("stages", "Attacks in stages", in_stages, tuple(stage_figures(results, looks)))
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})
-
-
-PRESENTER = AttacksPresenter()

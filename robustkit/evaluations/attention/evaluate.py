@@ -144,6 +144,3 @@ class AttentionEvaluator(UnderEvaluator):
             return logits, seen.columns(), seen.layers
 
         return self.watched(subject, batch, subject.settings.batch_size, of_part)
-
-
-EVALUATOR = AttentionEvaluator()

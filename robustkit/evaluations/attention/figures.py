@@ -208,6 +208,3 @@ class AttentionPresenter(HeadsPresenter):
             label = name_of(text, "badge", manifest)
             shown = [metric for metric in self.words.metrics if not metric.name.endswith("_change")]
             yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in shown)
-
-
-PRESENTER = AttentionPresenter()

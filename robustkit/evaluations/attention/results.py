@@ -363,6 +363,3 @@ class AttentionAggregator(Aggregator):
 
     def gatherers(self) -> Sequence[type[Gatherer]]:
         return (WatchedHeads,)
-
-
-AGGREGATOR = AttentionAggregator()

@@ -254,6 +254,3 @@ class CorruptionsAggregator(Aggregator):
         for text, part in shares.items():
             errors += part * (1 - side.samples(text, ["correct"]).of("correct", ids))
         return ids, errors
-
-
-AGGREGATOR = CorruptionsAggregator()

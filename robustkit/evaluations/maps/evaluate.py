@@ -357,6 +357,3 @@ class MapsEvaluator(Evaluator):
             for name, values in rows.items():
                 merged.setdefault(name, []).extend(values)
         return Evaluation(merged, pictures=pictures)
-
-
-EVALUATOR = MapsEvaluator()

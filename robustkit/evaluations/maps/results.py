@@ -376,6 +376,3 @@ class MapsAggregator(Aggregator):
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         return ["Maps are compared on images that both predict right."] if shown else []
-
-
-AGGREGATOR = MapsAggregator()

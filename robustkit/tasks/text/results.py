@@ -172,9 +172,6 @@ class PerturbationsAggregator(Aggregator):
         return [_CHANGED.format(card=card.name)] if changes else []
 
 
-AGGREGATOR = PerturbationsAggregator()
-
-
 class PerturbationsPresenter(Presenter):
     """Results of perturbations for people."""
 
@@ -187,6 +184,3 @@ class PerturbationsPresenter(Presenter):
             yield Clause(
                 f"{headline.word} {row['value']:.1f} {name_of(row['condition'], 'sentence', manifest)}", (row,)
             )
-
-
-PRESENTER = PerturbationsPresenter()

@@ -47,6 +47,3 @@ class DistancesEvaluator(Evaluator):
         right = done.columns["correct"]
         done.columns["distance"] = [math.nan if each else size for each, size in zip(right, sizes, strict=True)]
         return replace(done, change=None)
-
-
-EVALUATOR = DistancesEvaluator()

@@ -406,9 +406,6 @@ class DistancesAggregator(Aggregator):
         return [line] if shown else []
 
 
-AGGREGATOR = DistancesAggregator()
-
-
 class DistancesPresenter(Presenter):
     words = VOCABULARY
 
@@ -432,6 +429,3 @@ class DistancesPresenter(Presenter):
             grid = replace(side_by_side(title, parts, keys=2, headline="value", note=note)[0], title=title)
             values = {"grids": with_flags([grid], lines)}
             yield Section("distances", f"{title} that mislead", lambda: values, figures)
-
-
-PRESENTER = DistancesPresenter()

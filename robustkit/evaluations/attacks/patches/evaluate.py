@@ -39,6 +39,3 @@ class PatchesEvaluator(AttacksEvaluator):
         done.columns["patch_top"], done.columns["patch_left"] = shown.result.places.T.tolist()
         done.columns["patch_share"] = [size * size / math.prod(shown.inputs.shape[-2:])] * len(batch)
         return replace(done, change=None)
-
-
-EVALUATOR = PatchesEvaluator()

@@ -28,6 +28,3 @@ class TransferEvaluator(Evaluator):
             if subject.card.space != "pixels":
                 change = change * subject.classifier.std
         return Evaluation(score_images(subject, batch, shown) | subject.distance(change, len(batch)))
-
-
-EVALUATOR = TransferEvaluator()

@@ -174,9 +174,6 @@ class TransferAggregator(Aggregator):
         return [line] if there else []
 
 
-AGGREGATOR = TransferAggregator()
-
-
 class TransferPresenter(Presenter):
     words = VOCABULARY
 
@@ -193,6 +190,3 @@ class TransferPresenter(Presenter):
             lines = tuple(dict.fromkeys((*masked, *flag_lines(results, of_family(self.name)))))
             grids[-1] = replace(grids[-1], note=_NOTE)
             yield Section("transfers", "Transfer between checkpoints", lambda: {"grids": with_flags(grids, lines)})
-
-
-PRESENTER = TransferPresenter()

@@ -86,6 +86,3 @@ class TwoPhaseEvaluator(Evaluator):
             for row, value in zip(rows, values, strict=True):
                 column[row] = value
         return replace(done, columns=columns, pictures={}, change=None)
-
-
-EVALUATOR = TwoPhaseEvaluator()

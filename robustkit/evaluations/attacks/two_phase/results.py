@@ -132,9 +132,6 @@ class TwoPhaseAggregator(Aggregator):
         return [line] if there else []
 
 
-AGGREGATOR = TwoPhaseAggregator()
-
-
 class TwoPhasePresenter(Presenter):
     words = VOCABULARY
 
@@ -168,6 +165,3 @@ class TwoPhasePresenter(Presenter):
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):
             yield of_tables("two-phases", "Attacks in two phases", tuple(tables))
-
-
-PRESENTER = TwoPhasePresenter()

@@ -175,9 +175,6 @@ class LogitLedgerAggregator(Aggregator):
         return (LedgerHeads,)
 
 
-AGGREGATOR = LogitLedgerAggregator()
-
-
 class LogitLedgerPresenter(HeadsPresenter):
     words = VOCABULARY
 
@@ -197,6 +194,3 @@ class LogitLedgerPresenter(HeadsPresenter):
         if self.tables(results):
             figures = tuple(ledger_figures(first))
             yield Section("logits", "Why logits change", lambda: self.grids(results, by_layer()), figures)
-
-
-PRESENTER = LogitLedgerPresenter()
