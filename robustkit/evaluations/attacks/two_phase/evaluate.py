@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -48,11 +47,7 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
 
 
 class TwoPhaseEvaluator(Evaluator):
-    words = VOCABULARY
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        return {"drawn": pa.bool_()}
+    words, columns = VOCABULARY, {"drawn": pa.bool_()}
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         return True
