@@ -27,7 +27,7 @@ from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
 from ..results.summary import doubts_of, survey
-from ..runs.description import repeat_of, shown_as
+from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.registry import metrics
@@ -255,7 +255,8 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
     entry = manifest.checkpoint(described["name"])
     text = environment.from_string(source).render(
         {key: held[key] for key in ("seed", "device", "batch_size", "started", "robustkit")},
-        repeat=repeat_of(manifest.command),
+        command=manifest.command,
+        why_not=why_not_repeated(manifest.command),
         flags=[
             *(escape_markdown(caveat) for caveat in manifest.protocol.caveats),
             *_flags(run, rows, described["name"]),

@@ -21,7 +21,7 @@ from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
 from ..protocol.condition import CLEAN
 from ..results.summary import doubts_of
 from ..results.tables import comparison_grids, report_tables
-from ..runs.description import repeat_of, shown_as
+from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..tasks.task import Task, glossary, task_of
 from .front import front_of
@@ -170,7 +170,7 @@ def write_report(run: RunFolder, rows: Sequence[SummaryRow]) -> None:
     common = {
         "manifest": manifest.to_plain(),
         "folder": run.path.name,
-        "repeat": repeat_of(manifest.command),
+        "why_not": why_not_repeated(manifest.command),
         "verdicts": verdicts(run, results),
         "front": front_of(results, looks_of(run)),
     }
