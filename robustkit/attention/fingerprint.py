@@ -25,22 +25,27 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class FormulaFit:
-    """One formula on the images."""
+class Fit:
+    """One candidate, such as a formula, on the images."""
 
     name: str
     top1: float  # a fraction
     nll: float  # the mean in nats
-    difference: float  # from the best formula's NLL, image by image, with a 95 % interval of the mean
+    difference: float  # from the best one's NLL, image by image, with a 95 % interval of the mean
     ci_low: float
     ci_high: float
+
+    @property
+    def measured(self) -> str:
+        interval = f"95 % interval {self.ci_low:+.3f} to {self.ci_high:+.3f}"
+        return f"{self.name} (NLL {self.difference:+.3f}, {interval})"
 
 
 @dataclass(frozen=True)
 class Fingerprint:
     """All formulas that the weights allow, best first."""
 
-    rows: tuple[FormulaFit, ...]
+    rows: tuple[Fit, ...]
     best: str
     declared: str
     verdict: str  # fits or another-fits-better, where the second is worse beyond chance, or cannot-tell
@@ -131,7 +136,7 @@ def judge(
     order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
     best = order[0]
     rows = tuple(
-        FormulaFit(
+        Fit(
             name,
             float(fits[name][:, 1].mean()),
             float(fits[name][:, 0].mean()),
@@ -150,15 +155,15 @@ def judge(
     elif declared not in fits:
         parts.append(f"{declared} needs parameters that the model does not have; {best} fits best of the others")
     elif rival is None or n < FEWEST or not rival.ci_low > 0:
-        ahead = "" if rival is None or n < 2 else f": {best} is ahead of {_measured(rival)}"
+        ahead = "" if rival is None or n < 2 else f": {best} is ahead of {rival.measured}"
         parts.append(f"cannot tell which attention the weights were trained with{ahead}; take more images")
     elif declared == best:
         verdict = "fits"
-        parts.append(f"{declared} attention fits best, as {source}; the next is {_measured(rival)}")
+        parts.append(f"{declared} attention fits best, as {source}; the next is {rival.measured}")
     else:
         verdict = "another-fits-better"
         parts.append(
-            f"WARNING: {best} attention fits these weights better than {_measured(rival)}, which is {source}; "
+            f"WARNING: {best} attention fits these weights better than {rival.measured}, which is {source}; "
             f"check --attention, results under the wrong formula are wrong without an error"
         )
     if left_out:
@@ -166,10 +171,6 @@ def judge(
     if not any(name.startswith("softcap") for name in fits):
         parts.append("softcap is not ranked: logits below its cap are those of standard")
     return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out, source)
-
-
-def _measured(row: FormulaFit) -> str:
-    return f"{row.name} (NLL {row.difference:+.3f}, 95 % interval {row.ci_low:+.3f} to {row.ci_high:+.3f})"
 
 
 def paired_interval(differences: Tensor, level: float = 0.05) -> tuple[float, float, float]:
