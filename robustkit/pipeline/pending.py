@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..evaluations.records import ENOUGH, Part
 from ..evaluations.setup import unsuited_reason
 from ..protocol.condition import CLEAN, Condition
 from ..runs.folder import RunFolder
-from ..runs.kept_images import ADVERSARIALS, PICTURES, adversarials_path, strange_images
+from ..runs.kept_images import ADVERSARIALS, PICTURES, strange_images
 from ..runs.progress import Progress
 from ..runs.untrusted import shard_number
 from .plan import Plan, PlannedCheckpoint
@@ -43,15 +44,15 @@ def pending_units(
     """Return what lacks records, by shard: conditions on clean inputs together, each released corruption alone. needed:
     whether the adversarial images of a condition on a shard are. part: the units that count; None: all.
     """
-    units = []
+    units, place = [], partial(run.shard_path, name)
     for shard in range(shards):
         lacking = [
             condition
             for condition in conditions
             if (part is None or part.holds(name, condition.text, shard, shards))
             and (
-                not run.shard_path(name, condition.text, shard).is_file()
-                or (needed(condition.text, shard) and not adversarials_path(run, name, condition.text, shard).is_file())
+                not place(condition.text, shard).is_file()
+                or (needed(condition.text, shard) and not place(condition.text, shard, ADVERSARIALS).is_file())
             )
         ]
         clean = tuple(c for c in lacking if not c.released)

@@ -22,14 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def summarise(run: RunFolder) -> list[SummaryRow]:
-    """Return the rows of summary.json, in the order of the run's checkpoints and conditions."""
-    return [*survey(run).rows]
-
-
 @plugin_session()
 def survey(run: RunFolder, for_page: bool = False) -> Results:
-    """Return the results of a run; each record is read once. for_page: also gather what sections of the page show."""
+    """Return the results of a run, in the order of its checkpoints and conditions; each record is read once. for_page:
+    also gather what sections of the page show."""
     manifest = run.manifest
     check_plugins(manifest)
     task = task_of(manifest)
@@ -95,4 +91,4 @@ class Run(RunFolder):
         """Return the rows of summary.json with the columns of `SUMMARY_COLUMNS`, computed from the records."""
         import pandas as pd
 
-        return pd.DataFrame(summarise(self), columns=list(SUMMARY_COLUMNS))
+        return pd.DataFrame([*survey(self)], columns=list(SUMMARY_COLUMNS))

@@ -235,8 +235,8 @@ class RunFolder:
         for leftover in (path for name in ours for path in self.path.glob(f"{name}.*.tmp")):
             leftover.unlink(missing_ok=True)
 
-    def shard_path(self, checkpoint: str, condition: str, shard: int) -> Path:
-        return self.path / "records" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
+    def shard_path(self, checkpoint: str, condition: str, shard: int, kind: str = "records") -> Path:
+        return self.path / kind / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
 
     def record_paths(self, checkpoint: str, condition: str) -> list[Path]:
         """Return the records of a checkpoint under a condition, in the order of their names."""
