@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..attention.fingerprint import FEWEST, Fit, Formulas, paired_interval
+from ..attention.fingerprint import FEWEST, Fit, Formulas, figures_of, paired_interval
 from ..common.differences import holm, of_means
 from ..common.preprocessing import IMAGENET, INCEPTION, Preprocessing, few_numbers
 from ..data.class_names import class_names
@@ -346,12 +346,10 @@ def _judged(
     others = [name for name in finite if name != used]
     corrected = holm([_p_value(finite[name][:, 0] - finite[used][: len(finite[name]), 0]) for name in others])
     p_values = {used: math.nan, **dict(zip(others, corrected, strict=True))}
-    rows = []
-    for name, losses in finite.items():
-        n = len(losses)
-        interval = paired_interval(losses[:, 0] - finite[best][:n, 0])
-        top1, nll = float(losses[:, 1].mean()), float(losses[:, 0].mean())
-        rows.append(SetupFit(name, top1, nll, *interval, candidates[name], n, p_values[name]))
+    rows = [
+        SetupFit(name, *figures_of(losses, finite[best]), candidates[name], len(losses), p_values[name])
+        for name, losses in finite.items()
+    ]
     rows.sort(key=lambda row: (row.name != best, row.n < count, row.difference))
     verdict = UNKNOWN
     if count >= FEWEST and rows[0].nll < guessing - ALIKE:

@@ -81,13 +81,10 @@ def whole_card_line(manifest: Manifest) -> str:
 
 def without_option(words: Sequence[str], name: str) -> list[str]:
     """Return the words of a command without an option and its value."""
-    rest: list[str] = []
-    skipped = False
-    for word in words:
-        if skipped or word.startswith(f"{name}="):
-            skipped = False
-        elif word == name:
-            skipped = True
-        else:
+    rest, left = list[str](), iter(words)
+    for word in left:
+        if word == name:
+            next(left, None)
+        elif not word.startswith(f"{name}="):
             rest.append(word)
     return rest
