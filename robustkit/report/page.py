@@ -19,7 +19,7 @@ from ..evaluations.condition import Clause
 from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
 from ..protocol.condition import CLEAN
-from ..results.summary import doubts_of
+from ..results.summary import as_in_json, doubts_of
 from ..results.tables import comparison_grids, report_tables
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
@@ -87,9 +87,7 @@ def looks_of(run: RunFolder) -> dict[str, Style]:
 
 def sections_of(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Section]:
     """Return the sections of the page that show the results, in the order of a page. rows: of the summary."""
-    results = Results.of(run, rows).changed(  # None for nan, as the summary's JSON has it
-        lambda row: {key: None if isinstance(value, float) and value != value else value for key, value in row.items()}
-    )
+    results = as_in_json(Results.of(run, rows))
     return in_order(task_of(results.manifest).sections(results, looks_of(run)))
 
 

@@ -153,8 +153,7 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
 
 @plugin_session()
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
-    """Return all differences of these pairs. Raises RunError where a pair has other tasks, classes or labels, or
-    nothing in common."""
+    """Return all differences of these pairs. RunError for other tasks, classes or labels, or nothing in common."""
     resolved = None if reference is None else reference.resolved()
     family, compared = _family(pairs), list[Pair]()
     ready = {(pair.first.checkpoint, pair.second.checkpoint): pair for pair in (family.pairs if family else ())}
@@ -326,8 +325,7 @@ def asked_results(results: Results) -> list[Asked]:
 
 
 def pair_tests(results: Results) -> Tested:
-    """Return the paired tests of a run's checkpoints, computed once for the same results, and kept as long as the
-    run."""
+    """Return the paired tests of a run's checkpoints: computed once for the same results, kept as long as the run."""
     rows = list(results.rows)
     known = _FOUND.get(results.run)
     if known is None or known[0] != rows:

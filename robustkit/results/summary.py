@@ -62,11 +62,18 @@ def doubts_of(rows: Iterable[SummaryRow]) -> dict[str, list[str]]:
     return {flag: list(conditions) for flag, conditions in found.items()}
 
 
+def as_in_json(results: Results) -> Results:
+    """Return results with None for what is not finite."""
+
+    def value_of(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return results.changed(lambda row: {name: value_of(value) for name, value in row.items()})
+
+
 def write_summary(run: RunFolder, results: Results | None = None) -> Results:
     """Write summary.json and summary.csv; return the results as `Run.summary` reads them. results: from `survey`."""
-    finite = (survey(run) if results is None else results).changed(
-        lambda row: {name: _json_value(value) for name, value in row.items()}
-    )
+    finite = as_in_json(survey(run) if results is None else results)
     run.write_summary([*finite])
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, SUMMARY_COLUMNS, lineterminator="\n")
@@ -78,10 +85,6 @@ def write_summary(run: RunFolder, results: Results | None = None) -> Results:
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
     return {name: no_controls(no_formula(value)) if isinstance(value, str) else value for name, value in row.items()}
-
-
-def _json_value(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Run(RunFolder):

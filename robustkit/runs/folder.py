@@ -252,8 +252,7 @@ class RunFolder:
         return self.shard_count - len(self._shards(checkpoint, condition))
 
     def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
-        """Return the shards without a record. Raises RunError where run.json, which may be someone else's, claims other
-        shards than it describes."""
+        """Return the shards without a record. Raises RunError where run.json claims other shards than it describes."""
         self.unit(checkpoint, condition)
         there = self._shards(checkpoint, condition)
         return [shard for shard in range(self.shard_count) if shard not in there]
