@@ -408,13 +408,6 @@ class RunFolder:
             said = f"its records do not fit together ({fault})"
             raise DamagedRecord(f"{where}: {said}; delete them and run again") from None
 
-    def notes(self, checkpoint: str, condition: str) -> list[str]:
-        """Return how an attack deviated from its settings, each note once, from the metadata of its records."""
-        notes: dict[str, None] = {}
-        for shard in self.shards(checkpoint, condition, ["sample_id"]):
-            notes |= dict.fromkeys(map(str, json.loads((shard.schema.metadata or {}).get(b"notes", b"[]"))))
-        return list(notes)
-
     def units(self) -> Iterator[tuple[str, str]]:
         """Yield (checkpoint, condition) pairs that have records, in the order of run.json."""
         manifest = self.manifest
