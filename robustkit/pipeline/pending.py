@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +43,18 @@ def pending_units(
     """Return what lacks records, by shard: conditions on clean inputs together, each released corruption alone. needed:
     whether the adversarial images of a condition on a shard are. part: the units that count; None: all.
     """
-    units, place = [], partial(run.shard_path, name)
+    units = []
     for shard in range(shards):
         lacking = [
             condition
             for condition in conditions
             if (part is None or part.holds(name, condition.text, shard, shards))
             and (
-                not place(condition.text, shard).is_file()
-                or (needed(condition.text, shard) and not place(condition.text, shard, ADVERSARIALS).is_file())
+                not run.shard_path(name, condition.text, shard).is_file()
+                or (
+                    needed(condition.text, shard)
+                    and not run.shard_path(name, condition.text, shard, ADVERSARIALS).is_file()
+                )
             )
         ]
         clean = tuple(c for c in lacking if not c.released)
