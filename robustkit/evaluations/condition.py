@@ -1,4 +1,4 @@
-"""Words of conditions: what each family says of its own, and which family a condition's text is of. Loads no torch."""
+"""Words of conditions: what each family says about its own, and which family a text is of. Loads no torch."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Vocabulary:
     the checkpoint `from` where it names one, from the process that made them. levels: a regular expression of what the
     texts of conditions differ in that are counted and shown as one group. derived_metrics: numbers made of `metrics`,
     which lists leave out. remarks: how flags begin that raise no doubt. published: what published tables call them.
-    terms: what the words of its tables mean.
+    terms: what the words of its tables mean; those of robustkit's own families are in the TOML file next to them.
     """
 
     name: ClassVar[str] = ""

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from ..common.files import parse_toml
+from ..errors import ProtocolError
 
 
 class Term(NamedTuple):
@@ -14,6 +20,23 @@ class Term(NamedTuple):
     name: str
     definition: str
     also: tuple[str, ...] = ()
+
+
+@cache
+def terms_next_to(module: str) -> tuple[Term, ...]:
+    """Return the terms in the TOML file next to a module of robustkit, with its name; none where there is no file."""
+    if not module.startswith("robustkit."):
+        return ()
+    path = Path(str(sys.modules[module].__file__)).with_suffix(".toml")
+    table = parse_toml(path.read_text("utf-8"), str(path), ProtocolError) if path.is_file() else {}
+    return tuple(Term(name, each["definition"], tuple(each.get("also", ()))) for name, each in table.items())
+
+
+def terms_of(owner: Any) -> Iterator[Term]:
+    """Yield the terms of a task or a vocabulary: its own, and those next to the modules of its classes."""
+    yield from owner.terms
+    for kind in reversed(type(owner).__mro__):
+        yield from terms_next_to(kind.__module__)
 
 
 @dataclass(frozen=True)
@@ -112,22 +135,6 @@ def metric_named(metrics: Iterable[Metric], name: str) -> Metric | None:
 
 PREFIX = "supported_"
 WEIGHT = Metric("support_weight(", "λ", parametric=True)
-TERMS = (
-    Term(
-        "supported",
-        "The figure of a condition that was evaluated on a random part of the samples, corrected by how a cheaper "
-        "condition, evaluated on all, does on the others (prediction-powered inference, Angelopoulos et al. 2023). It "
-        "is right on average whatever the cheaper condition is, since the weight of each sample is chosen on others "
-        "(cross-fitting, Zrnic and Candès 2024), and as precise as the two go together. Which condition supports is "
-        "fixed by a rule, not by the result.",
-    ),
-    Term(
-        "λ",
-        "The weight of the supporting condition, from 0 (it says nothing) to 1, chosen for the least variance (PPI++, "
-        "Angelopoulos, Duchi and Zrnic 2023).",
-        ("lambda",),
-    ),
-)
 
 
 def supported_name(metric: Metric) -> Metric:

@@ -12,8 +12,7 @@ from ..common.differences import Difference, of_means, of_ranks
 from ..errors import ProtocolError, unknown
 from ..evaluations.condition import kind_of, metric_in, vocabularies, words_of
 from ..evaluations.family import family_of
-from ..evaluations.metrics import TERMS as OF_SUPPORT
-from ..evaluations.metrics import Metric, Term, metric_named
+from ..evaluations.metrics import Metric, Term, metric_named, terms_next_to, terms_of
 from ..evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, not_paired, nothing_common
 from ..protocol.card import Samples, samples_of
 from .registry import EVERY_TASK
@@ -38,13 +37,12 @@ class Task:
     with their columns. truth: the column of what is true of a sample, and others to read with it; differs: what is said
     where two runs have another one, of a sample and both values. shows_compared: whether the terminal shows checkpoints
     compared. browsed: whether the page shows its samples. command, card: of the command line that audits it. hub: what
-    a model hub calls it. terms: what the words of its tables mean.
+    a model hub calls it. terms: what the words of its tables mean, besides those in the TOML files next to its classes.
     """
 
     name: ClassVar[str]
     headline: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
-    terms: ClassVar[tuple[Term, ...]] = ()
     compared: ClassVar[Compared]
     paired: ClassVar[Mapping[str, str]]
     truth: ClassVar[Sequence[str]] = ("label",)
@@ -54,6 +52,7 @@ class Task:
     command: ClassVar[str]
     card: ClassVar[str]
     hub: ClassVar[str]
+    terms: ClassVar[tuple[Term, ...]] = ()
 
     def plan(self, request: Any) -> Any:
         """Return the `pipeline.plan.Plan` of a `pipeline.request.Request`: what the module `plan` next to it makes."""
@@ -172,51 +171,17 @@ def task_named(name: str | None) -> Task:
     return task
 
 
-def _statistics(samples: Samples) -> tuple[Term, ...]:
-    one, many = samples
-    return (
-        *OF_SUPPORT,
-        Term(
-            "95 %",
-            f"In brackets stands the 95 % interval: from other {many} of the same kind, 95 of 100 such intervals hold "
-            f"the true value. Of shares of {many} it is Wilson's; of other figures it comes from resampling the {many}."
-            " Of a difference it agrees with the test.",
-            ("95 % intervals", "Wilson's 95 % intervals"),
-        ),
-        Term("n", f"The number of {many} that a figure is of."),
-        Term(
-            "p",
-            "The probability of a difference at least this large between two checkpoints that are equally good.",
-            ("p-values", "p-value"),
-        ),
-        Term(
-            "Holm",
-            "Holm's correction: among many comparisons some are small by chance, so each p-value is raised until the "
-            "probability of even one false alarm among all tests is at most 5 %.",
-            ("p (Holm)", "Holm's"),
-        ),
-        Term(
-            "McNemar's exact test",
-            f"It looks at the {many} that only one of two checkpoints predicts right: of checkpoints that are equally "
-            "good, each should be the right one on half of them.",
-        ),
-        Term("paired", f"Both checkpoints are compared on the same {many}, {one} by {one}.", (f"paired by {one}",)),
-        Term(
-            "cannot tell",
-            f"The {many} are too few to say which checkpoint is better. It does not mean that they are equally good.",
-            ("Cannot tell",),
-        ),
-        Term("points", "Differences of percentages: from 60 % to 50 % are 10 points."),
-        Term(
-            "protocol card",
-            "The file that fixes every parameter of the evaluation, with a version and a digest. Figures under "
-            "different cards answer different questions.",
-            ("Protocol card", "protocol"),
-        ),
-    )
-
-
 def glossary(task: Task) -> tuple[Term, ...]:
-    """Return the terms of a task's reports; of two with the same name the first: the task's, then families'."""
-    every = (*task.terms, *(term for words in vocabularies() for term in words.terms), *_statistics(task.samples))
-    return tuple({term.name: term for term in reversed(every)}.values())[::-1]
+    """Return the terms of a task's reports, `{one}` and `{many}` in them standing for its samples; of two with the same
+    name the first: the task's, then families'.
+    """
+    owners = (task, *vocabularies())
+    every = (*(term for owner in owners for term in terms_of(owner)), *terms_next_to(Metric.__module__))
+    return tuple({term.name: _about(term, task.samples) for term in reversed(every)}.values())[::-1]
+
+
+def _about(term: Term, samples: Samples) -> Term:
+    def said(text: str) -> str:
+        return text.replace("{one}", samples.one).replace("{many}", samples.many)
+
+    return Term(said(term.name), said(term.definition), tuple(map(said, term.also)))

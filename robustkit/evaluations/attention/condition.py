@@ -9,7 +9,7 @@ from typing import ClassVar
 from ...errors import ProtocolError
 from ...protocol.condition import Condition, ConditionPattern
 from ..condition import Named, Place, Vocabulary, kind_of, shows, vocabulary_of
-from ..metrics import Metric, Term
+from ..metrics import Metric
 
 COLUMN_NAMES = (
     *("largest_logit", "query_norm", "key_norm"),
@@ -47,29 +47,6 @@ METRICS = (
         for metric in MEANS
         for low, high in [metric.difference_ends]
     ),
-)
-TERMS = (
-    Term(
-        "largest |logit|",
-        "The largest size of an attention score before softmax, over all heads. Above 100 it is flagged as an "
-        "explosion.",
-    ),
-    Term("query norm", "The length of the query vectors as they are projected, a mean over heads and tokens."),
-    Term("key norm", "The length of the key vectors as they are projected, a mean over heads and tokens."),
-    Term(
-        "entropy",
-        "How widely a query spreads its attention over N keys: log N where it is even, 0 where all of it goes to one "
-        "key. As a share of log N, models with other numbers of tokens compare.",
-        ("share of the largest entropy", "% of log N"),
-    ),
-    Term("strongest key", "The share of a query's attention that goes to the key with most of it."),
-    Term(
-        "softmax slope",
-        "How much a query's attention can change where its logits change: the spectral norm of softmax's Jacobian, a "
-        "mean over queries. 0.5 where two keys share all attention, 0 where one key has it and no gradient of a logit "
-        "is left.",
-    ),
-    Term("entropy collapse", "A mean entropy below 1 % of log N (Zhai et al. 2023): each query attends to one key."),
 )
 
 
@@ -112,7 +89,6 @@ class AttentionWords(UnderWords):
     usual = "clean"
     presenter_in = "figures"
     metrics = METRICS
-    terms = TERMS
 
     def needs(self, text: str, metric: str, conditions: Iterable[str]) -> list[str]:
         return [text, *(["attention(clean)"] if metric.endswith("_change") else [])]

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ...evaluations.metrics import Term
 from ...evaluations.records import Compared
-from ...protocol.card import samples_of
 from ..labelled.metrics import METRICS as METRICS
-from ..labelled.metrics import terms
 from ..labelled.task import Labelled
 
 if TYPE_CHECKING:
@@ -17,21 +14,11 @@ if TYPE_CHECKING:
     from ...evaluations.aggregate import Results
     from ...evaluations.family import Looks
 
-TERMS = (
-    *terms(samples_of("classification")),
-    Term(
-        "largest |δ|",
-        "The largest change of any image that was measured, in pixel units: of a pixel value under L∞, of the length "
-        "of the whole change under L2. It should not exceed the radius ε that the condition names.",
-        ("largest linf |δ|", "largest l2 |δ|", "|δ|"),
-    ),
-)
-
 
 class Classification(Labelled):
     """One class per image."""
 
-    name, terms = "classification", TERMS
+    name = "classification"
     compared = Compared(shown=("top1", "nll"), ended=("top1",), groups=("mean_error",), sets=("mean_error",))
     browsed = True
     command, card, hub = "audit", "standard", "image-classification"

@@ -18,8 +18,7 @@ from ...evaluations.aggregate import Gatherer, Number, Parts, RecordReader, Resu
 from ...evaluations.attacks.results import is_stage_column
 from ...evaluations.condition import family_object, kind_of
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
-from ...evaluations.metrics import Metric, Term, metric_named, of_samples
-from ...protocol.card import Samples
+from ...evaluations.metrics import Metric, metric_named, of_samples
 from ...protocol.condition import CLEAN
 
 if TYPE_CHECKING:
@@ -38,26 +37,6 @@ METRICS = (
     Metric("l2_max", "largest l2 |δ|", least=0),
     Metric("top1_after_", "top-1 % after a stage", 100, 1, binary=True, parametric=True),
 )
-
-
-def terms(samples: Samples) -> tuple[Term, ...]:
-    """Return what the words about the numbers mean, except for sizes of changes."""
-    return (
-        Term("top-1", f"The share of {samples.many} whose most probable class is the right one.", ("Top-1",)),
-        Term("top-5", f"The share of {samples.many} whose right class is among the five most probable."),
-        Term(
-            "NLL",
-            "Negative log-likelihood: minus the natural logarithm of the probability that the model gives the right "
-            f"class, as a mean over {samples.many}. 0 is perfect; guessing evenly among K classes gives ln K.",
-        ),
-        Term(
-            "ECE",
-            "Expected calibration error: the mean gap between confidence and accuracy over 15 bins of confidence of "
-            "equal width, weighted by their samples (Guo et al. 2017). 0 % means that a confidence of 80 % is right "
-            "80 % of the time.",
-            ("calibration error",),
-        ),
-    )
 
 
 _READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "linf", "l2"}

@@ -12,7 +12,7 @@ from ...evaluations.attacks.results import curve_figures
 from ...evaluations.condition import Clause, percent, share, words_of
 from ...evaluations.corruptions.figures import bar_figures, retention_bars
 from ...evaluations.family import families_of
-from ...evaluations.metrics import Metric, Term, mean_share
+from ...evaluations.metrics import Metric, mean_share
 from ...evaluations.presenting import flag_lines, left_out_lines, of_family
 from ...evaluations.records import CheckpointRecords, Compared
 from ...protocol.condition import CLEAN
@@ -45,29 +45,6 @@ METRICS = (
     Metric("retention", "retention %", 100, 1, hub=("retention", "share of clean mIoU"), least=0),
     Metric("iou(", "IoU % of a class", 100, 1, share=True, parametric=True),
 )
-TERMS = (
-    Term(
-        "IoU",
-        "Intersection over union of a class: the pixels that are of this class in prediction and truth, divided by "
-        "those that are in either; over all images together.",
-    ),
-    Term("mIoU", "The mean of IoU over the classes."),
-    Term(
-        "worst-case mIoU",
-        "mIoU where of each image that run of the attack counts which lowers the mIoU of all images most: chosen image "
-        "by image, in the order of their names, until nothing changes. Never above the mIoU of the points that the "
-        "attack keeps, which are the worst of each image by itself. Its interval takes the choice as given.",
-    ),
-    Term("pixel accuracy", "The share of pixels whose class is predicted right.", ("pixel acc.",)),
-    Term(
-        "mean accuracy", "The mean over classes of the share of their pixels that is predicted right.", ("mean acc.",)
-    ),
-    Term("retention", "mIoU under a condition divided by the clean mIoU: what is left of it. 100 % means no loss."),
-    Term(
-        "NLL", "Negative log-likelihood: minus the natural logarithm of the probability of the right class, as a mean."
-    ),
-    Term("largest |δ|", "The largest change of a pixel value, or its length under L2, that was measured in any image."),
-)
 
 
 _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
@@ -76,7 +53,7 @@ _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 class Segmentation(Task):
     """One class per pixel."""
 
-    name, headline, metrics, terms = "segmentation", "miou", METRICS, TERMS
+    name, headline, metrics = "segmentation", "miou", METRICS
     compared = Compared(shown=_FIGURES, ended=_FIGURES, groups=(), sets=_FIGURES)
     paired: ClassVar[Mapping[str, str]] = {"nll": "nll"}
     shows_compared = True

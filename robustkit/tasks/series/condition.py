@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
-from typing import ClassVar
 
 from ...errors import ProtocolError, unknown
 from ...evaluations.condition import Named, Place, Vocabulary
 from ...evaluations.family import LazyFamily
-from ...evaluations.metrics import Term
 from ...protocol.condition import (
     Condition,
     ConditionPattern,
@@ -42,28 +40,6 @@ class DisturbanceWords(Vocabulary):
     name = "disturbances"
     telling = ("sigma", "share")
     in_results = True
-    terms: ClassVar[tuple[Term, ...]] = (
-        Term(
-            "jitter",
-            "Normal noise is added to each value; sigma is its standard deviation in units of that of the channel in "
-            "the training data.",
-        ),
-        Term(
-            "drop-steps",
-            "At a random share of its time steps, a series has each channel's mean in place of what was measured.",
-        ),
-        Term("drop-channels", "A random share of the channels of a series has the channel's mean at every step."),
-        Term(
-            "warp",
-            "Time runs faster and slower: the logarithm of its speed is normal with standard deviation sigma at four "
-            "places of a series, and linear between them. Start, end and length stay.",
-        ),
-        Term(
-            "rescale",
-            "How far each channel is from its mean is multiplied by a factor of its own, normal around 1 with standard "
-            "deviation sigma.",
-        ),
-    )
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         kind, value = _parsed(text)

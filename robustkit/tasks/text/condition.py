@@ -10,7 +10,6 @@ from typing import ClassVar
 from ...errors import ProtocolError
 from ...evaluations.condition import Named, Place, PublishedNames, Vocabulary
 from ...evaluations.family import LazyFamily
-from ...evaluations.metrics import Term
 from ...protocol.condition import Condition, ConditionPattern, Value
 
 USUAL = "word-swap(rate=1.5),word-swap(rate=2.5),word-swap(rate=5)"  # the rates of published tables
@@ -31,22 +30,6 @@ class PerturbationWords(Vocabulary):
     in_sentence = "with {}"
     in_results = True
     published = PublishedNames(is_fixed=_is_fixed)
-    terms = (
-        Term(
-            "word-swap",
-            "Words are replaced by AAA. The rate is in percent of the words of a document: what stands between blanks. "
-            "Which ones is a function of seed, document and place, and those of a lower rate are among those of a "
-            "higher one.",
-        ),
-        Term(
-            "typo",
-            "In some words one letter is replaced by a neighbour on the keyboard, dropped or doubled. The rate is in "
-            "percent of the words.",
-        ),
-        Term(
-            "case", "Some words are in capitals, or in small letters if they were. The rate is in percent of the words."
-        ),
-    )
 
     def parse(self, text: str) -> Condition:
         condition = super().parse(text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ...common.differences import Difference
 from ...display.table import Section
 from ...evaluations.aggregate import readable_rows
-from ...evaluations.metrics import Metric, Term, mean_share
+from ...evaluations.metrics import Metric, mean_share
 from ...evaluations.records import CheckpointRecords, Compared
 from ...protocol.card import Samples
 from ..task import Task
@@ -46,29 +46,6 @@ METRICS = (
     Metric("nll", "NLL", better=-1, paired=True, least=0),
     mean_share("token_accuracy", "top-1 % of tokens", hub=("accuracy", "top-1 accuracy of tokens")),
 )
-TERMS = (
-    Term(
-        "perplexity",
-        "The exponential of the NLL: among how many equally likely tokens a model is as unsure. Of all documents "
-        "together. Models with other tokens cannot be compared by it.",
-    ),
-    Term(
-        "word perplexity",
-        "The same for each word, which is what stands between blanks: the exponential of the NLL of all tokens over "
-        "the number of words.",
-    ),
-    Term(
-        "bits a byte",
-        "The NLL of all tokens in bits, over the bytes of the text: what a text could be compressed to. It does not "
-        "depend on what a token is.",
-    ),
-    Term(
-        "NLL",
-        "Negative log-likelihood: minus the natural logarithm of the probability of the right token, as a mean over "
-        "the tokens of all documents.",
-    ),
-    Term("top-1 % of tokens", "The share of tokens that were the likeliest to come next.", ("top-1 of tokens",)),
-)
 
 
 _COMPARED = ("perplexity", "token_accuracy")
@@ -77,7 +54,7 @@ _COMPARED = ("perplexity", "token_accuracy")
 class Text(Task):
     """The next token of a text."""
 
-    name, headline, metrics, terms = "text", "perplexity", METRICS, TERMS
+    name, headline, metrics = "text", "perplexity", METRICS
     compared = Compared(shown=_COMPARED, ended=_COMPARED, groups=(), sets=())
     paired: ClassVar[Mapping[str, str]] = {}
     shows_compared = True

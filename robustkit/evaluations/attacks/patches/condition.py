@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from ....protocol.condition import ConditionPattern, Value
 from ...condition import Named, Place, Vocabulary
-from ...metrics import Term
 from ..condition import attack_parts
 
 _LOSSES = {"ce": "CE", "kq": "CE + Lkq", "kq-cls": "CE + Lkq*"}
@@ -28,14 +27,6 @@ class PatchWords(Vocabulary):
     defaults: ClassVar[Mapping[str, str]] = {"where": "corner", "loss": "ce", "engine": "robustkit"}
     in_sentence = "under a {}"
     in_results = True
-    terms = (
-        Term(
-            "patch",
-            "A square of so many pixels in each image takes any values, and the rest stays. CE: its values raise the "
-            "cross-entropy. Lkq: they also draw the queries of all tokens to the keys of the patch, before softmax; "
-            "Lkq*: the query of the class token.",
-        ),
-    )
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:
         _, given = attack_parts(text)

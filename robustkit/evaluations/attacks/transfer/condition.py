@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
 from ...condition import Named, Place, Vocabulary, is_attack, kind_of, vocabulary_of, words_of
-from ...metrics import Metric, Term
+from ...metrics import Metric
 
 _START, _FROM = "transfer(", ",from="  # no attack's text has the second; a checkpoint's name may
 
@@ -40,25 +40,11 @@ def passed_of(text: str) -> Passed | None:
 
 ACCURACY = Metric("transfer_accuracy", "transfer accuracy %", 100, 1, binary=True, share=True)
 KEPT = Metric("verdicts_kept", "verdicts kept %", 100, 1, binary=True, share=True)
-TERMS = (
-    Term(
-        "transfer accuracy",
-        "The share of samples that a checkpoint predicts right on adversarial images which an attack found with the "
-        "gradients of another checkpoint. They are rounded to 16 bits and drawn back into the ball of the attack.",
-        ("found for",),
-    ),
-    Term(
-        "verdicts kept",
-        "The share of samples on which a checkpoint is as right or wrong on its own adversarial images, once these are "
-        "rounded to 16 bits, as the attack's record says: what rounding costs the other figures of transfer.",
-    ),
-)
 
 
 class TransferWords(Vocabulary):
     name = "transfer"
     metrics = (ACCURACY, KEPT)
-    terms = TERMS
     telling = ("from",)
     images_of_under = True
     levels = r",from=.*(?=\)$)"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ....errors import ProtocolError
 from ....protocol.condition import Condition, ConditionPattern
 from ...condition import Named, Place, Vocabulary, words_of
-from ...metrics import Metric, Term
+from ...metrics import Metric
 
 _START = "two-phase("
 
@@ -43,21 +43,6 @@ ESTIMATE = Metric(
     narrowed_by=_MORE,
 )
 KEPT = Metric("kept_in_second", "of those drawn, still standing %", 100, 1, binary=True, share=True, narrowed_by=_MORE)
-TERMS = (
-    Term(
-        "two-phase",
-        "All samples go through the first stages of an attack, and m of those that they leave standing, drawn at "
-        "random, through the rest. The share that stands after the first phase, times the share of those drawn that "
-        "still stands, estimates what the whole attack would leave of all samples. The interval holds what both phases "
-        "leave to chance; where all that stand are drawn, figure and interval are those of the whole attack.",
-        ("robust accuracy, estimated", "two phases"),
-    ),
-    Term(
-        "drawn",
-        "Samples that stand after the first phase and were picked, by a hash of seed and id, to go through the second.",
-        ("of those drawn, still standing",),
-    ),
-)
 
 
 def estimated(text: str, metric: str) -> str:
@@ -69,7 +54,6 @@ def estimated(text: str, metric: str) -> str:
 class TwoPhaseWords(Vocabulary):
     name = "two phases"
     metrics = (ESTIMATE, KEPT)
-    terms = TERMS
     telling = ("m", "first")
 
     def label(self, text: str, place: Place = "axis", manifest: Named | None = None) -> str:

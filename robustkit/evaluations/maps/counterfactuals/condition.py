@@ -9,7 +9,7 @@ from typing import ClassVar
 from ....errors import ProtocolError, unknown
 from ....protocol.condition import Condition, ConditionPattern, Value, parse_parameters
 from ...condition import Named, Place, View
-from ...metrics import Metric, Term, of_samples
+from ...metrics import Metric, of_samples
 from ..methods import Chosen, MapWords, chosen_of, method_text, shown, split_options, with_options
 
 FLIPPED = Metric("flipped", "flips %", 100, paired=True, binary=True, noun="predictions that flip")
@@ -19,30 +19,6 @@ CHANGE = Metric(
 )
 BEFORE = Metric("mass_before", "mass on the object before %", 100, least=0, most=1)
 RIGHT = replace(of_samples("changed_top1", "top-1 % of changed images"), short="top-1 %")
-TERMS = (
-    Term(
-        "changed images",
-        "Each image is shown again with one thing changed, all else the same: the colour of its shape, which becomes "
-        "that of another class; the outline, which becomes that of the same other class and so decides the label; or "
-        "the photograph behind it.",
-        ("Changed images", "top-1 % of changed images"),
-    ),
-    Term(
-        "flips",
-        "Of the images that are predicted right as they are, the share whose prediction is another one once the image "
-        "is changed. A model that goes by the outline alone flips with it always, with colour and background never.",
-    ),
-    Term(
-        "flips to what was put in",
-        "The share of the same images whose prediction becomes the class whose colour, or outline, was put in. For the "
-        "colour it is the part of the predictions that a shortcut decides.",
-    ),
-    Term(
-        "mass on the object",
-        "The share of the sum of a map, of the predicted class, that lies on the object. Its change is paired.",
-        ("change of mass on the object", "mass on the object before"),
-    ),
-)
 
 
 KIND, CHANGES = "counterfactual", ("colour", "shape", "background")
@@ -56,7 +32,6 @@ class CounterfactualWords(MapWords):
     parameters: ClassVar[Mapping[str, Value]] = {"change": "", "map": ""}
     usual = ""
     metrics = (RIGHT, FLIPPED, FOLLOWED, BEFORE, CHANGE)
-    terms = TERMS
 
     def parse(self, text: str) -> Condition:
         plain, options = split_options(text, "")

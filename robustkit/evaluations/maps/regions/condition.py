@@ -18,7 +18,7 @@ from ....protocol.condition import (
     split_list,
 )
 from ...condition import Named, Place, View
-from ...metrics import Metric, Term, of_samples
+from ...metrics import Metric, of_samples
 from ..methods import MapWords, split_options, with_options
 
 if TYPE_CHECKING:
@@ -33,29 +33,6 @@ KEPT_RANDOM = replace(
     of_samples("region_random_kept", "kept without a random region %"), paired=False, short="random %"
 )
 LEAD = Metric("region_over_random", "kept over random, points", 100, paired=True, least=-1, most=1, short="difference")
-TERMS = (
-    Term(
-        "region noise",
-        "Noise drowns one region of each image, and the rest stays: the object, the background, or the highest or "
-        "lowest part of a map. Severities 1 to 4 add Gaussian noise with a standard deviation of 0.1, 0.2, 0.4 or 0.8 "
-        "of the range of pixels, cut off at its ends; severity 5 puts uniform noise in place of the region, "
-        "whose outline stays visible as that of the noise.",
-        ("Region noise", "drowned area", "without the region"),
-    ),
-    Term(
-        "accuracy kept",
-        "Of the images that are predicted right as they are, the share that is still right with a region drowned.",
-        ("kept",),
-    ),
-    Term(
-        "random region",
-        "The same region at a random place: moved by a drawn number of rows and columns, around the borders. So it has "
-        "the same area and shape, and the same noise drowns it. Images that a region fills are left out, since there "
-        "is no other place for it; a large one overlaps with its own random region. A model needs a region where it "
-        "keeps less accuracy without it than without the random one.",
-        ("kept without a random region", "kept over random"),
-    ),
-)
 
 
 KIND = "region-noise"
@@ -70,7 +47,6 @@ class RegionWords(MapWords):
     in_sentence = "with {}"
     parameters: ClassVar[Mapping[str, Value]] = {"region": "", "map": "agcam", "share": Fraction(1, 2), "severity": 5}
     metrics = (AREA, ACCURACY, KEPT, KEPT_RANDOM, LEAD)
-    terms = TERMS
 
     def parse(self, text: str) -> Condition:
         """Return the condition, whose draws are the same for all regions and severities, which share their noise."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ....protocol.condition import Condition, ConditionPattern, Value
 from ...condition import Named, Place
-from ...metrics import Metric, Term, mean_share, of_samples
+from ...metrics import Metric, mean_share, of_samples
 from ..methods import Chosen, MapWords, shown, split_options, with_options
 
 SHARE = replace(mean_share("asked_share", "share of the asked object %"), short="share of the asked %")
@@ -24,30 +24,6 @@ LEADS = {
     )
 }
 """By the column of the control's mass in the asked object: of the other class's map it is the mass in the other."""
-TERMS = (
-    Term(
-        "two objects",
-        "An image shows objects of two classes, and a map is asked for each class in turn. Figures of an image are "
-        "means over both classes.",
-        ("both classes found", "Two objects"),
-    ),
-    Term(
-        "share of the asked object",
-        "Of what a map has in both objects together, the share in the one whose class was asked for. A map that is the "
-        "same for every class has exactly 50 %.",
-    ),
-    Term(
-        "mass in the asked object",
-        "The share of a map's sum that lies in the object whose class was asked for.",
-        ("mass in the other object",),
-    ),
-    Term(
-        "map of the other class",
-        "A control that knows the image but not the question: what it has in an object, when the other one is asked "
-        "for.",
-        ("lead over the map of the other class", "lead over a centred Gaussian", "lead over a random map"),
-    ),
-)
 
 
 KIND = "two-object"
@@ -58,7 +34,6 @@ class TwoObjectWords(MapWords):
     in_sentence = "of {}"
     parameters: ClassVar[Mapping[str, Value]] = {"map": "agcam"}
     metrics = (SHARE, ASKED, OTHER, *LEADS.values(), FOUND)
-    terms = TERMS
 
     def parse(self, text: str) -> Condition:
         plain, options = split_options(text, "agcam")
