@@ -29,7 +29,7 @@ from ...errors import CheckpointError, DataError, ModelError
 from ...models.checkpoint import Checkpoint, load_into, read
 from ...models.claims import Allowance, check_arguments, formula_in
 from ...models.hugging_face import build
-from ...models.identity import Classifier, ModelIdentity, attention_notes, display_name
+from ...models.identity import Classifier, ModelIdentity, attention_notes, identity_of
 from ...models.input_config import InputOptions
 from ...models.specs import ModelFile, find
 from ...models.transformers_config import quiet
@@ -233,17 +233,10 @@ def _of_words(spec: str, attention: str | None) -> LanguageModel:
         )
     named = "name" if formula_in(file.path.name) else "default"
     source = "metadata" if "attention" in file.metadata else "option" if attention else named
-    identity = ModelIdentity(
-        name=display_name(loaded.name),
-        spec=spec,
-        path=file.path,
-        sha256=file.sha256,
-        arch=str(file.metadata["arch"]),
-        attention=formula,
-        attention_source=source,
+    identity = identity_of(
+        *(file, loaded.name, spec, str(file.metadata["arch"]), (formula, source)),
         num_classes=len(loaded.words),
         preprocessing=NOTHING,
-        weights=file.weights,
         notes=file.notes + attention_notes(formula, source, attention, file.metadata),
         metadata={name: value for name, value in file.metadata.items() if name != "vocabulary"},
     )
