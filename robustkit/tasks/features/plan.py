@@ -33,11 +33,10 @@ from ...models.device import best_batch
 from ...models.identity import Classifier, distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Plan, PlannedCheckpoint, plan_corrupted
+from ...pipeline.plan import Plan, PlannedCheckpoint, plan_corrupted, plan_of_models
 from ...pipeline.units import decoded
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
-from ...report.refresh import refresh
 from ...results.summary import Run
 from ...runs.folder import folder_name, refuse_link
 from ...runs.manifest import CheckpointEntry
@@ -209,22 +208,13 @@ def plan(request: FeatureRequest) -> Plan:
     shown = [card.preprocess(model.identity.preprocessing) for model in models]
     sizes = [preprocessing.input_size for preprocessing, _ in shown]
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants)
-    notes = [f"{model.identity.name}: {note}" for model in models for note in model.identity.notes]
-    notes += (f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line)
-    notes += (f"training images: {note}" for note in training.notes)
-    run = Run(request.folder(models[0].identity.name))
-    pairs = zip(models, shown, strict=True)
-    return Plan(
-        request=request,
-        run=run,
-        contenders=tuple(_contender(model, one, request, run, dataset, training, asked) for model, (one, _) in pairs),
-        conditions=tuple(dict.fromkeys((*attacked, *corruptions, *request.evaluation_conditions()))),
-        dataset=dataset,
-        digest=dataset.digest,
-        finish=partial(refresh, run),
-        inputs=inputs,
-        lines=tuple(dict.fromkeys((*notes, *dataset.notes, *more))),
-    )
+    lines = [f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line]
+    lines += (f"training images: {note}" for note in training.notes)
+    run, pairs = Run(request.folder(models[0].identity.name)), zip(models, shown, strict=True)
+    contenders = (_contender(model, one, request, run, dataset, training, asked) for model, (one, _) in pairs)
+    conditions = (*attacked, *corruptions, *request.evaluation_conditions())
+    lines += (*dataset.notes, *more)
+    return plan_of_models(request, models, contenders, conditions, dataset, lines, inputs)
 
 
 # Training images, and the images
