@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ...evaluations.metrics import Term
+from ...display.table import Section
+from ...evaluations.presenting import left_out_lines
 from ...evaluations.records import Compared
 from ...protocol.card import samples_of
+from ..labelled.metrics import LARGEST, terms
 from ..labelled.metrics import METRICS as METRICS
-from ..labelled.metrics import terms
 from ..labelled.task import Labelled
 
 if TYPE_CHECKING:
-    from ...display.table import Section
     from ...evaluations.aggregate import Results
     from ...evaluations.family import Looks
 
-TERMS = (
-    *terms(samples_of("classification")),
-    Term(
-        "largest |δ|",
-        "The largest change of any image that was measured, in pixel units: of a pixel value under L∞, of the length "
-        "of the whole change under L2. It should not exceed the radius ε that the condition names.",
-        ("largest linf |δ|", "largest l2 |δ|", "|δ|"),
-    ),
-)
+TERMS = (*terms(samples_of("classification")), LARGEST)
 
 
 class Classification(Labelled):
@@ -37,9 +29,6 @@ class Classification(Labelled):
     command, card, hub = "audit", "standard", "image-classification"
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.table import Section
-        from ...evaluations.presenting import left_out_lines
-
         shown = list(super().sections(results, looks))
         yield from shown
         if all(section.name != "corruptions" for section in shown):

@@ -60,6 +60,12 @@ def terms(samples: Samples) -> tuple[Term, ...]:
     )
 
 
+LARGEST = Term(
+    "largest |δ|",
+    "The largest change of any image that was measured, in pixel units: of a pixel value under L∞, of the length of "
+    "the whole change under L2. It should not exceed the radius ε that the condition names.",
+    ("largest linf |δ|", "largest l2 |δ|", "|δ|"),
+)
 _READ = {"sample_id", "error", "correct", "top5", "nll", "confidence", "linf", "l2"}
 
 
