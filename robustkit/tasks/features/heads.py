@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -182,12 +182,6 @@ class Asked:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"neighbours": list(self.neighbours), "shots": list(self.shots)}
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Asked:
-        """Return what `to_dict` gave. KeyError, TypeError or ValueError where it did not."""
-        given = {field.name: said[field.name] for field in fields(cls)}
-        return cls(**{**given, **{name: tuple(map(int, given[name])) for name in ("neighbours", "shots")}})
 
 
 @dataclass(frozen=True)

@@ -53,13 +53,6 @@ class Words:
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
             raise DataError(f"a vocabulary with {twice!r} twice; expected each word once")
 
-    @classmethod
-    def most_frequent(cls, documents: Iterable[Iterable[str]], size: int) -> Words:
-        """Return `<unk>` and the size - 1 most frequent words; of equally frequent ones the first by code points."""
-        counts = Counter(word for document in documents for word in document if word != UNKNOWN)
-        ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        return cls([UNKNOWN, *ranked[: size - 1]])
-
     def __len__(self) -> int:
         return len(self.words)
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from timm.layers import Mlp  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 from torch.nn import functional
@@ -23,7 +21,6 @@ from torch.nn import functional
 from ...attention.apply import get_attention, set_attention
 from ...attention.formulas import find_formula
 from ...attention.layers import SelfAttention
-from ...common.files import write_whole
 from ...common.preprocessing import Preprocessing
 from ...errors import CheckpointError, DataError, ModelError
 from ...models.checkpoint import Checkpoint, load_into, read
@@ -124,12 +121,6 @@ def metadata_of(network: WordModel, words: Words) -> dict[str, str]:
         "attention": get_attention(network),
         "vocabulary": json.dumps(words.words, ensure_ascii=False),
     }
-
-
-def save_word_model(path: str | Path, network: WordModel, words: Words, facts: Mapping[str, str] | None = None) -> None:
-    """Write one whole file. facts: more metadata, for people."""
-    tensors = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
-    write_whole(Path(path), save(tensors, {**(facts or {}), **metadata_of(network, words)}))
 
 
 def load_word_model(spec: str | Path, attention: str | None = None) -> WordCheckpoint:

@@ -44,12 +44,6 @@ def test_words_go_to_numbers_and_back() -> None:
         words.decode(torch.tensor([1, 3]))
 
 
-def test_the_most_frequent_words_come_first_and_ties_by_code_points() -> None:
-    documents = [["b", "a", "b", "<unk>", "<unk>"], ["c", "B", "a", "b"]]
-    assert Words.most_frequent(documents, 4).words == ("<unk>", "b", "a", "B")
-    assert Words.most_frequent(documents, 9).words == ("<unk>", "b", "a", "B", "c")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
