@@ -187,18 +187,15 @@ def write_tree(
                     continue
                 stacked = torch.stack([pixels for _, pixels in todo])
                 corrupted = recipe.corrupt(stacked, [sample.id for sample, _ in todo], name, severity)
-                _finish(ahead)
+                for saved in ahead:
+                    saved.result()
                 targets = [_target(out, name, severity, sample, image_format) for sample, _ in todo]
                 ahead = [pool.submit(_save, *pair, image_format) for pair in zip(corrupted, targets, strict=True)]
                 made += len(todo)
                 tell(len(todo))
-        _finish(ahead)
+        for saved in ahead:
+            saved.result()
     return made, found, bad
-
-
-def _finish(futures: list[Future[None]]) -> None:
-    for future in futures:
-        future.result()
 
 
 def prepare(

@@ -217,16 +217,6 @@ class _Images:
     passed: tuple[Differences, str] | None = None
     choice: Any = None
 
-    @classmethod
-    def of(
-        cls, run: RunFolder, condition: Condition, shard: int, keep: Container[str], hands: bool, choice: Any
-    ) -> _Images:
-        """Raises RunError where adversarial images are not there, or are not what was written."""
-        if not condition.source:
-            return cls(keep, hands, choice=choice)
-        assert condition.under is not None
-        return cls(keep, hands, read_adversarials(run, condition.source, condition.under.text, shard), choice)
-
     def given(self, samples: Sequence[Sample], condition: Condition) -> torch.Tensor | None:
         if self.passed is None:
             return None
@@ -355,8 +345,11 @@ class Worker:
                         began, before = time.monotonic(), subject.settings.batch_size
                         if condition.after is not None and text not in choices:
                             choices[text] = choose(self.run, name, condition)
+                        passed = None
+                        if condition.source and condition.under is not None:
+                            passed = read_adversarials(self.run, condition.source, condition.under.text, number)
                         keep, hands = self._wanted.under(condition), text in self.plan.handed
-                        images = _Images.of(self.run, condition, number, keep, hands, choices.get(text))
+                        images = _Images(keep, hands, passed, choices.get(text))
                         computed = self._unit(name, shard, places, condition, images)
                         if (now := subject.settings.batch_size) != self.settings.batch_size:
                             computed.metadata[b"batch_size"] = str(now).encode()
