@@ -201,7 +201,7 @@ def plan(request: FeatureRequest) -> Plan:
     attacked = request.attack_conditions(request.attack_list)
     training, dataset = _opened(request)
     asked = _asked(request, card, training)
-    training, dataset, digest = _apart(training, dataset)
+    dataset, digest = _apart(training, dataset)
     asked = replace(asked, training=digest)
     models = [load(str(spec), **request.model, features=True) for spec in request.checkpoints]
     distinct_names(models)
@@ -209,11 +209,22 @@ def plan(request: FeatureRequest) -> Plan:
     sizes = [preprocessing.input_size for preprocessing, _ in shown]
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants)
     lines = [f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line]
-    lines += (f"training images: {note}" for note in training.notes)
-    run, pairs = Run(request.folder(models[0].identity.name)), zip(models, shown, strict=True)
-    contenders = (_contender(model, one, request, run, dataset, training, asked) for model, (one, _) in pairs)
+    lines += (*(f"training images: {note}" for note in training.notes), *dataset.notes, *more)
+    run, settings = Run(request.folder(models[0].identity.name)), request.settings
+
+    def contender(model: Classifier, preprocessing: Preprocessing) -> PlannedCheckpoint:
+        entry = describe(model.identity, preprocessing, heads=asked.to_dict())
+        learned_from = Images(training, preprocessing)
+
+        def subject(settings: Settings) -> FeatureSubject:
+            heads = partial(kept_heads, run, entry, learned_from, asked, settings)
+            return FeatureSubject(model, card, settings, heads)
+
+        best = partial(best_batch, model, settings.device, settings.dtype)
+        return PlannedCheckpoint(entry, subject, Images(dataset, preprocessing), best_batch=best)
+
+    contenders = (contender(model, preprocessing) for model, (preprocessing, _) in zip(models, shown, strict=True))
     conditions = (*attacked, *corruptions, *request.evaluation_conditions())
-    lines += (*dataset.notes, *more)
     return plan_of_models(request, models, contenders, conditions, dataset, lines, inputs)
 
 
@@ -251,8 +262,8 @@ def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
     return training, replace(images, samples=relabelled, class_names=training.class_names, valid_labels=None)
 
 
-def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, Dataset, str]:
-    """Return both, noting shared images, and the training images' digest. DataError for over one in a hundred."""
+def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, str]:
+    """Return the images, noting shared ones, and the training images' digest. DataError for over one in a hundred."""
     contents = list(training.contents())
     learned = set(contents) - {"unreadable"}
     shared = [
@@ -266,18 +277,14 @@ def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, Dataset, str]:
     if shared:
         note = f"{len(shared)} of {len(images.samples)} images are training images, too ({shared[0]} …)"
         images = replace(images, notes=(*images.notes, note))
-    return training, images, training.digest_of(contents)
+    return images, training.digest_of(contents)
 
 
 # What is asked of the features
 
 
 def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
-    """Return how heads are made, by the options, else the card.
-
-    Raises:
-        ProtocolError: a value is not one, or asks for more training images than there are.
-    """
+    """Return how heads are made, by the options, else the card. ProtocolError for a value that is none, or too high."""
     said = card.scoring
     counts: dict[int, int] = {}
     for sample in training.samples:
@@ -329,33 +336,6 @@ def _positive(name: str, given: object) -> float:
     if not 0 < value < 1e12:
         raise ProtocolError(f"{name} {given!r}: expected a number above 0")
     return value
-
-
-def _contender(
-    model: Classifier,
-    preprocessing: Preprocessing,
-    request: FeatureRequest,
-    run: Run,
-    dataset: Dataset,
-    training: Dataset,
-    asked: Asked,
-) -> PlannedCheckpoint:
-    card = request.card
-    entry = describe(model.identity, preprocessing, heads=asked.to_dict())
-
-    def subject(settings: Settings) -> FeatureSubject:
-        heads: Callable[[Callable[[Tensor], Tensor]], Heads] = partial(
-            kept_heads, run, entry, Images(training, preprocessing), asked, settings
-        )
-        return FeatureSubject(model, card, settings, heads)
-
-    settings = request.settings
-    return PlannedCheckpoint(
-        entry,
-        subject,
-        Images(dataset, preprocessing),
-        best_batch=partial(best_batch, model, settings.device, settings.dtype),
-    )
 
 
 @takes_options_of(FeatureRequest)
