@@ -37,11 +37,9 @@ def test_words_go_to_numbers_and_back() -> None:
     text = ["the", "small", "dog", "the"]
     assert words.encode(text).tolist() == [1, 0, 2, 1]
     assert words.encode(text).dtype == torch.int64 and words.encode([]).shape == (0,)
-    assert words.decode(words.encode(text)) == ["the", "<unk>", "dog", "the"]
-    assert "dog" in words and "cat" not in words and len(words) == 3
+    assert [words.words[number] for number in words.encode(text)] == ["the", "<unk>", "dog", "the"]
+    assert len(words) == 3
     assert words.digest == Words(("<unk>", "the", "dog")).digest != Words(["<unk>", "dog", "the"]).digest
-    with pytest.raises(DataError, match="word number 3 of a vocabulary of 3; is it of another one"):
-        words.decode(torch.tensor([1, 3]))
 
 
 @pytest.mark.parametrize(
