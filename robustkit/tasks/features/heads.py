@@ -20,17 +20,6 @@ from .results import few_shot
 _AT_ONCE = 1 << 22  # similarities that are held at once, at most, or those of one query
 
 
-def rank_gallery(queries: Tensor, gallery: Tensor, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield for blocks of queries (B, D) the gallery (N, D), of length 1, most similar first, ties as they stand:
-    cosines and classes (b, N). places: (N,) classes.
-    """
-    unit, size = functional.normalize(queries, dim=1), max(1, _AT_ONCE // len(gallery))
-    for start in range(0, len(unit), size):
-        block = unit[start : start + size]
-        similarity, order = (block @ gallery.T).sort(dim=1, descending=True, stable=True)
-        yield similarity, places[order]
-
-
 def votes(similarity: Tensor, places: Tensor, k: int, temperature: float, classes: int) -> Tensor:
     """Return the class (b,) with most votes of the k nearest, exp(cosine / temperature) each (DINO, Caron et al. 2021),
     from (b, N), most similar first.
@@ -59,15 +48,18 @@ def nearest_answers(
     temperature: float,
     classes: int,
 ) -> tuple[dict[int, Tensor], Tensor]:
-    """Return by k the classes (B,) that neighbours vote for, and the average precision (B,) of the classes `labels`."""
+    """Return by k the classes (B,) that neighbours vote for, and the average precision (B,) of the classes `labels`.
+    queries: (B, D). gallery: (N, D), of length 1, of the classes `places`; of equally similar ones the first is nearer.
+    """
     voted: dict[int, list[Tensor]] = {k: [] for k in neighbours}
-    precisions, start = [], 0
-    for similarity, near in rank_gallery(queries, gallery, places):
+    precisions, unit, size = [], functional.normalize(queries, dim=1), max(1, _AT_ONCE // len(gallery))
+    for start in range(0, len(unit), size):
+        block = slice(start, start + size)
+        similarity, order = (unit[block] @ gallery.T).sort(dim=1, descending=True, stable=True)
+        near = places[order]
         for k, found in voted.items():
             found.append(votes(similarity, near, k, temperature, classes))
-        own = labels[start : start + len(near), None]
-        precisions.append(average_precision(similarity, near == own))
-        start += len(near)
+        precisions.append(average_precision(similarity, near == labels[block, None]))
     return {k: torch.cat(found) for k, found in voted.items()}, torch.cat(precisions)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -135,19 +136,13 @@ def kept_heads(
     finite.
     """
     path = run.path / "features" / folder_name(entry.name) / FILE
-    of = _of(run, entry)
+    of = json.dumps({"checkpoint": entry.to_plain(), "seed": run.manifest.deciding.seed}, sort_keys=True)
     refuse_link(path, run.path)
     with in_turn(path.parent):
-        try:
-            kept = _read(bytes_of(path, _LARGEST), of, asked)
-        except OSError:
-            kept, why = None, ""
-        else:
-            why = "" if kept else f"{path} is not what was written for this run; it is made again"
-        if kept is not None:
-            return kept
-        if why:
-            _LOG.info(why)
+        with contextlib.suppress(OSError):
+            if (kept := _read(bytes_of(path, _LARGEST), of, asked)) is not None:
+                return kept
+            _LOG.info(f"{path} is not what was written for this run; it is made again")
         _LOG.info(f"{entry.name}: features of {asked.images} training images")
         found = _all(supply, settings, features)
         samples = supply.dataset.samples
@@ -158,10 +153,6 @@ def kept_heads(
         said = json.dumps({"of": of, "digest": digest_of(tensors)})  # of several keys the order would be any
         run.write(path, safetensors.torch.save(tensors, {_KEY: said}))
         return heads
-
-
-def _of(run: Run, entry: CheckpointEntry) -> str:
-    return json.dumps({"checkpoint": entry.to_plain(), "seed": run.manifest.deciding.seed}, sort_keys=True)
 
 
 def _read(data: bytes, of: str, asked: Asked) -> Heads | None:
