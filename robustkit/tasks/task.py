@@ -10,10 +10,10 @@ import numpy as np
 
 from ..common.differences import Difference, of_means, of_ranks
 from ..errors import ProtocolError, unknown
-from ..evaluations.condition import kind_of, metric_in, vocabularies, words_of
+from ..evaluations.condition import Clause, kind_of, metric_in, vocabularies, words_of
 from ..evaluations.family import family_of
 from ..evaluations.metrics import TERMS as OF_SUPPORT
-from ..evaluations.metrics import Metric, Term, metric_named
+from ..evaluations.metrics import Cells, Metric, SummaryRow, Term, metric_named
 from ..evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, not_paired, nothing_common
 from ..protocol.card import Samples, samples_of
 from .registry import EVERY_TASK
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
     from ..display.table import CardPart, Section, TextTable
     from ..evaluations.aggregate import Gatherer, Parts, RecordReader, Results
-    from ..evaluations.condition import Clause
     from ..evaluations.family import Looks
-    from ..evaluations.metrics import Cells, SummaryRow
     from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from ...common.differences import Difference, of_draws, of_means
-from ...display.table import CardPart, Section
+from ...display.table import CardPart, Section, TextTable
 from ...display.text import Made, code
-from ...evaluations.aggregate import column_of, readable_rows
+from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
 from ...evaluations.condition import share, shares_of
-from ...evaluations.metrics import Metric, Term, mean_share, of_samples
+from ...evaluations.metrics import Metric, SummaryRow, Term, mean_share, of_samples
 from ...evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, nothing_common
 from ...protocol.card import Samples
 from ..labelled.metrics import LARGEST
@@ -28,12 +28,7 @@ from .results import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...display.table import TextTable
-    from ...evaluations.aggregate import Parts, RecordReader, Results
     from ...evaluations.family import Looks
-    from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
 
 METRICS = (

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...display.table import CardPart, Section
+from ...display.table import CardPart, Section, TextTable
 from ...display.text import Made, code
 from ...errors import RunError
 from ...evaluations.condition import share, words_of
@@ -19,7 +19,6 @@ from .metrics import METRICS, WeakClasses, classification_rows
 from .tables import Reliabilities, calibration_figures, class_grids
 
 if TYPE_CHECKING:
-    from ...display.table import TextTable
     from ...evaluations.aggregate import Gatherer, Parts, RecordReader, Results
     from ...evaluations.family import Looks
     from ...evaluations.metrics import SummaryRow

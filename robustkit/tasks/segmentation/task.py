@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
-from ...display.table import Section, join_tables, of_tables, with_flags
+from ...display.table import CardPart, Section, TextTable, join_tables, of_tables, with_flags
 from ...evaluations.attacks.results import curve_figures
 from ...evaluations.condition import Clause, percent, share, words_of
 from ...evaluations.corruptions.figures import bar_figures, retention_bars
 from ...evaluations.family import families_of
-from ...evaluations.metrics import Metric, Term, mean_share
+from ...evaluations.metrics import Cells, Metric, SummaryRow, Term, mean_share
 from ...evaluations.presenting import flag_lines, left_out_lines, of_family
 from ...evaluations.records import CheckpointRecords, Compared, common_ids
 from ...protocol.condition import CLEAN
@@ -25,10 +25,8 @@ from .tables import card_parts, class_figures, class_ious, scene_tables, termina
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...display.table import CardPart, TextTable
     from ...evaluations.aggregate import Parts, RecordReader, Results
     from ...evaluations.family import Looks
-    from ...evaluations.metrics import Cells, SummaryRow
     from ...runs.folder import RunFolder
     from ...runs.manifest import DataEntry
 

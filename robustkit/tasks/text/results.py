@@ -12,17 +12,15 @@ from ...display.table import Grid, Part, side_by_side, with_flags
 from ...evaluations.aggregate import RecordReader, Results, column_of
 from ...evaluations.condition import Clause, name_of, words_of
 from ...evaluations.family import Aggregator, Presenter
-from ...evaluations.metrics import Cells, is_finite
+from ...evaluations.metrics import Cells, Metric, is_finite
 from ...evaluations.presenting import flag_lines
 from ...runs.description import shown_as
-from ...runs.manifest import CheckpointEntry
+from ...runs.manifest import CheckpointEntry, Manifest
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...evaluations.metrics import Metric
-    from ...runs.manifest import Manifest
 
 SUMS = ("tokens", "words", "bytes", "nll", "right")  # the columns that every figure is made of
 FIGURES = ("perplexity", "word_perplexity", "bits_per_byte", "nll", "token_accuracy")

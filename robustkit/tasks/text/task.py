@@ -12,19 +12,17 @@ from ...common.differences import Difference, of_resamples
 from ...common.intervals import intervals
 from ...display.table import CardPart, Section, TextTable
 from ...display.text import Made, code
-from ...evaluations.aggregate import FEWEST, Result, column_of, readable_rows
+from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
 from ...evaluations.condition import kind_of
 from ...evaluations.family import AnyFamily, Family, family_of
-from ...evaluations.metrics import Metric, Term, mean_share
+from ...evaluations.metrics import Metric, SummaryRow, Term, mean_share
 from ...evaluations.records import CheckpointRecords, Compared, common_ids, nothing_common
 from ...protocol.card import Samples
 from ..task import Task
 from .results import FIGURES, HEADINGS, SUMS, figures, read_as, resampled, result_grids, sums_of, table_rows
 
 if TYPE_CHECKING:
-    from ...evaluations.aggregate import Parts, RecordReader, Results
     from ...evaluations.family import Looks
-    from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
 
 METRICS = (
