@@ -87,7 +87,6 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
             if metric != "moved" or condition != CLEAN.text
         }
         rows += _rows(condition, values, flags)
-        rows += _spreads(condition, values, flags)
         for norm in ("linf", "l2"):
             if (largest := float(column_of(read, norm).max())) > 0:
                 rows.append(Result(condition, f"{norm}_max", largest, len(read), *_NONE, flags))
@@ -123,18 +122,15 @@ def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single
             if single and is_binary(metric):
                 ends[metric] = wilson(int(each.sum()), n)
             yield Result(condition, metric, float(each.mean()), n, *ends[metric], flags)
+    for metric, each in values.items() if single else ():
+        if each.ndim > 1 and each.shape[1] > 1:
+            spread = float(np.std(each.mean(axis=0), ddof=1))
+            yield Result(condition, metric.replace("few_shot", "few_shot_spread"), spread, len(each), *_NONE, flags)
 
 
 def is_binary(metric: str) -> bool:
     definition = find_metric(metric)
     return definition is not None and definition.binary
-
-
-def _spreads(condition: str, values: Mapping[str, Floats], flags: list[str]) -> Iterator[Result]:
-    for metric, each in values.items():
-        if each.ndim > 1 and each.shape[1] > 1:
-            spread = float(np.std(each.mean(axis=0), ddof=1))
-            yield Result(condition, metric.replace("few_shot", "few_shot_spread"), spread, len(each), *_NONE, flags)
 
 
 def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
