@@ -88,11 +88,6 @@ def result_grids(results: Results) -> list[Grid]:
     return with_flags(grids, flag_lines(results, lambda text: words_of(text).in_results))
 
 
-_CHANGED = (
-    "the words to predict are changed, too (card {card}): corruption can look like an improvement; card text keeps them"
-)
-
-
 class PerturbationsAggregator(Aggregator):
     """Records of perturbations into results."""
 
@@ -100,8 +95,10 @@ class PerturbationsAggregator(Aggregator):
 
     def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
         card = reading.manifest.protocol
-        changes = card.parameters.get("scoring", {}).get("targets") == "changed"
-        return [_CHANGED.format(card=card.name)] if changes else []
+        if card.parameters.get("scoring", {}).get("targets") != "changed":
+            return []
+        why = "corruption can look like an improvement; card text keeps them"
+        return [f"the words to predict are changed, too (card {card.name}): {why}"]
 
 
 AGGREGATOR = PerturbationsAggregator()
