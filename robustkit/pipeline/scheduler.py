@@ -177,7 +177,7 @@ def _await(
 
 
 @dataclass
-class _Ears:
+class _Ears(Silent):
     """A `Watch` that keeps what it heard: of each unit the name, the samples, and when it began."""
 
     heard: list[tuple[str, int, float]] = field(default_factory=list)
@@ -189,8 +189,6 @@ class _Ears:
         self.heard.append((condition, samples, time.monotonic()))
 
     def written(self, checkpoint: str, condition: Condition) -> None: ...
-    def advance(self, samples: int) -> None: ...
-    def stage(self, name: str, standing: int, share: float) -> None: ...
 
     def taken(self) -> list[tuple[str, int, float]]:
         ends = [*(began for _, _, began in self.heard), time.monotonic()][1:]
