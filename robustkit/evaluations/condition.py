@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
@@ -236,7 +237,8 @@ FOLDERS = {
     "two-object": "maps.two_objects",
     "counterfactual": "maps.counterfactuals",
 }
-"""The folder of the family of each kind of condition, including means in results; without those of slices."""
+"""Where the family of each kind of condition is, including means in results; without those of slices. A folder, or of a
+family in one file its place, such as `rotation:ROTATION`."""
 OWN_KINDS = (*FOLDERS, *built_in("families"), "")
 """The kinds of robustkit's families, those of slices among them; the last stands for all attacks."""
 ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in FOLDERS)
@@ -263,9 +265,12 @@ def is_attack(kind: str) -> bool:
     return kind not in EVERY_FAMILY
 
 
-def plugin_family(kind: str) -> Any:
-    """Return the family of a kind of condition that is a slice's or a plug-in's; None where it has a folder here."""
-    return EVERY_FAMILY[kind] if kind not in FOLDERS and kind in EVERY_FAMILY else None
+def family_object(kind: str) -> Any:
+    """Return the family of a kind that is one object, of a file here, a slice or a plug-in; None for a folder."""
+    place = FOLDERS.get(kind)
+    if place is None:
+        return EVERY_FAMILY.get(kind)
+    return resolve_name(f"{__package__}.{place}") if ":" in place else None
 
 
 def module_of(kind: str, name: str) -> Any:
@@ -280,7 +285,7 @@ def kind_of(text: str) -> str:
 
 def vocabulary_of(kind: str) -> Vocabulary:
     """Return the vocabulary of a kind of condition, such as `cam`."""
-    family = plugin_family(kind)
+    family = family_object(kind)
     words: Vocabulary = module_of(kind, "condition").VOCABULARY if family is None else family.words
     return words
 

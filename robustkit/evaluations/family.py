@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from .condition import EVERY_FAMILY, OWN_KINDS, ShortRow, Vocabulary, kind_of, name_of, plugin_family, vocabulary_of
+from .condition import EVERY_FAMILY, OWN_KINDS, ShortRow, Vocabulary, family_object, kind_of, name_of, vocabulary_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -270,7 +270,7 @@ def families_of(manifest: Manifest, rows: Iterable[Mapping[str, Any]] = ()) -> l
 
 def family_of(kind: str) -> AnyFamily:
     """Return the family of the conditions of a kind, such as `cam`."""
-    return plugin_family(kind) or _own(vocabulary_of(kind))
+    return family_object(kind) or _own(vocabulary_of(kind))
 
 
 def by_family(conditions: Iterable[str]) -> list[tuple[AnyFamily, list[str]]]:

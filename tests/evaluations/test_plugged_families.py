@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -16,8 +17,8 @@ from msgspec.structs import replace
 from robustkit.common import plugins
 from robustkit.common.plugins import Plugin
 from robustkit.errors import PluginError
-from robustkit.evaluations.condition import EVERY_FAMILY, Vocabulary
-from robustkit.evaluations.family import Family, families, families_of
+from robustkit.evaluations.condition import EVERY_FAMILY, FOLDERS, Vocabulary, vocabulary_of
+from robustkit.evaluations.family import Family, families, families_of, family_of
 from robustkit.evaluations.metrics import mean_share
 from robustkit.evaluations.records import check_plugins
 from robustkit.pipeline.request import ClassificationRequest
@@ -80,6 +81,13 @@ def test_it_is_loaded_when_a_condition_is_of_it_and_not_before() -> None:
     assert family not in families() and family not in families_of(run) and not EVERY_FAMILY.loaded
     of_turns = replace(run, conditions=("clean", "turn"), plugins=(entry,))
     assert families_of(of_turns)[-1] is family
+
+
+def test_a_family_of_robustkit_s_own_may_be_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = Turns()
+    monkeypatch.setitem(sys.modules, "robustkit.evaluations.turns", cast("ModuleType", SimpleNamespace(TURNS=family)))
+    monkeypatch.setitem(FOLDERS, "turn", "turns:TURNS")
+    assert family_of("turn") is family and vocabulary_of("turn") is family.words
 
 
 @pytest.mark.parametrize("metric", ["top1", "never-declared"])

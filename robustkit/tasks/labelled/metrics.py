@@ -16,7 +16,7 @@ from ...display.table import TextTable
 from ...errors import PluginError
 from ...evaluations.aggregate import Gatherer, Number, Parts, RecordReader, Result, column_of, readable_rows
 from ...evaluations.attacks.results import is_stage_column
-from ...evaluations.condition import kind_of, plugin_family
+from ...evaluations.condition import family_object, kind_of
 from ...evaluations.family import AnyFamily, Family, Summary, families_of, family_of
 from ...evaluations.metrics import Metric, Term, metric_named, of_samples
 from ...protocol.card import Samples
@@ -106,7 +106,7 @@ def classification_rows(reading: RecordReader, conditions: Sequence[str]) -> Par
 def checked_numbers(family: AnyFamily, condition: str, read: pa.Table) -> Iterator[Number]:
     """Yield the numbers of a family. Raise PluginError for one that is not its own."""
     for number in family.aggregator.numbers(read):
-        if plugin_family(kind_of(condition)) is not None and (
+        if family_object(kind_of(condition)) is not None and (
             metric_named(family.words.metrics, number[0]) is None or metric_named(METRICS, number[0]) is not None
         ):
             raise PluginError(
