@@ -346,7 +346,8 @@ class Worker:
                         if condition.after is not None and text not in choices:
                             choices[text] = choose(self.run, name, condition)
                         passed = None
-                        if condition.source and condition.under is not None:
+                        if condition.source:
+                            assert condition.under is not None
                             passed = read_adversarials(self.run, condition.source, condition.under.text, number)
                         keep, hands = self._wanted.under(condition), text in self.plan.handed
                         images = _Images(keep, hands, passed, choices.get(text))
