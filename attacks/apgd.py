@@ -277,6 +277,7 @@ class AutoAttack(Attack):
     early_stop: bool = True
     only: str = ""
     queues: ClassVar[bool] = True
+    _tally = StagedTally
 
     def __post_init__(self) -> None:
         one_of(get_args(Version), self, "version")
@@ -321,9 +322,6 @@ class AutoAttack(Attack):
         if plus:
             return apgd("ce"), apgd("dlr"), fab(0), square, apgd("dlr-targeted"), fab(targets)
         return apgd("ce"), apgd("dlr-targeted"), fab(targets), square
-
-    def _tally(self, batch: int, device: torch.device, tell: Tell | None) -> StagedTally:
-        return StagedTally(batch, device, tell)
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         assert isinstance(tally, StagedTally)

@@ -121,10 +121,7 @@ class FMN(MinimalNorm):
 
     norms: ClassVar[tuple[str, ...]] = ("linf", "l2", "l1", "l0")
     _loss = "margin"
-
-    @property
-    def stage(self) -> str:
-        return "fmn"
+    stage = "fmn"
 
     @property
     def _start(self) -> float:
@@ -155,10 +152,7 @@ class DDN(MinimalNorm):
 
     norms: ClassVar[tuple[str, ...]] = ("l2",)
     _loss = "ce"
-
-    @property
-    def stage(self) -> str:
-        return "ddn"
+    stage = "ddn"
 
     def _update(self, s: Search, loss: Tensor, gradient: Tensor, wrong: Tensor, away: Tensor) -> Search:
         radius = s.radius * torch.where(wrong, 1 - self.gamma, 1 + self.gamma)

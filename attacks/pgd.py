@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .attack import Attack, AttackResult, Tally
+from .attack import Attack, AttackResult, Tally, Tell
 from .model_access import LOSSES, Oracle, cross_entropy, input_gradient, is_answer, is_missed
 from .queue import Survivors
 from .threat import Ball, Rng, ThreatModel, above_0, at_least, one_of, per_sample
@@ -256,8 +256,8 @@ class _PatchClimb(Survivors):
 class _Tally(Tally):
     """Counts, and the places of the patches that are returned."""
 
-    def __init__(self, batch: int, device: torch.device) -> None:
-        super().__init__(batch, device)
+    def __init__(self, batch: int, device: torch.device, tell: Tell | None) -> None:
+        super().__init__(batch, device, tell)
         self.places = torch.zeros(batch, 2, dtype=torch.int64, device=device)
 
     def result(self, adversarials: Tensor) -> PatchResult:
@@ -289,6 +289,7 @@ class Patch(Attack):
     early_stop: bool = True
     norms: ClassVar[tuple[str, ...]] = ("patch",)
     radius: ClassVar[bool] = False
+    _tally = _Tally
 
     def __post_init__(self) -> None:
         if self.threat.bounds is None:
@@ -296,9 +297,6 @@ class Patch(Attack):
         one_of(PATCH_LOSSES, self, "loss")
         at_least(1, self, "steps")
         above_0(self, "step_size")
-
-    def _tally(self, batch: int, device: torch.device, tell: object) -> Tally:
-        return _Tally(batch, device)
 
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:
         assert isinstance(tally, _Tally)

@@ -155,15 +155,12 @@ class Square(QueuedAttack):
     loss: str = "margin"
     rescale_schedule: bool = True
     early_stop: bool = True
+    stage = "square"
 
     def __post_init__(self) -> None:
         one_of(("margin", "ce"), self, "loss")
         at_least(1, self, "queries", "restarts")
         above_0(self, "p_init", share=True)
-
-    @property
-    def stage(self) -> str:
-        return "square"
 
     def _begin(self, front: AttackState, rows: Tensor, runs: Tensor, places: Places) -> Restarts:
         clean = front.clean[rows]

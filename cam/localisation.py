@@ -153,21 +153,6 @@ def pxap(counts: Tensor) -> Tensor:
     return (right / (right + wrong).clamp(min=1) * gained).sum(dim=-1) / right[..., -1]
 
 
-class PxAP:
-    """`pxap` over a stream of batches; its memory does not depend on their number."""
-
-    def __init__(self, bins: int = BINS) -> None:
-        self.counts = torch.zeros(2, bins + 1, dtype=torch.int64)
-
-    def update(self, maps: Tensor, truth: Truth) -> None:
-        """Add the pixels of a batch. An image with an empty truth adds pixels outside the truth only."""
-        self.counts += pixel_counts(maps, truth, self.counts.shape[1] - 1).sum(dim=0).cpu()
-
-    def compute(self) -> float:
-        """Compute PxAP of everything added; NaN while no pixel belonged to the truth."""
-        return pxap(self.counts).item()
-
-
 def box_hits(
     maps: Tensor, boxes: Sequence[Boxes], thresholds: Sequence[float] = THRESHOLDS, ious: Sequence[float] = IOUS
 ) -> Tensor:
@@ -203,25 +188,6 @@ def max_box_acc(hits: Tensor) -> Tensor:
     NaN without images.
     """
     return hits.double().mean(dim=0).amax(dim=0).mean() if len(hits) else torch.tensor(torch.nan, dtype=torch.float64)
-
-
-class MaxBoxAcc:
-    """`max_box_acc` over a stream of batches; images without a true box are left out and counted in `skipped`."""
-
-    def __init__(self, thresholds: Sequence[float] = THRESHOLDS, ious: Sequence[float] = IOUS) -> None:
-        self.thresholds, self.ious = tuple(thresholds), tuple(ious)
-        self.hits = torch.zeros(len(self.thresholds), len(self.ious), dtype=torch.int64)
-        self.images = self.skipped = 0
-
-    def update(self, maps: Tensor, boxes: Sequence[Boxes]) -> None:
-        """Add a batch; see `box_hits`."""
-        self.hits += box_hits(maps, boxes, self.thresholds, self.ious).sum(dim=0)
-        self.images += sum(len(truth) > 0 for truth in boxes)
-        self.skipped += sum(len(truth) == 0 for truth in boxes)
-
-    def compute(self) -> float:
-        """Compute MaxBoxAccV2 of everything added; NaN without images."""
-        return max_box_acc(self.hits.double()[None] / self.images).item()
 
 
 def entropy(maps: Tensor) -> Tensor:

@@ -25,13 +25,10 @@ class GaussianNoise(Corruption):
         return to_bytes(noise.add_(to_unit_range(images, noise.dtype)))
 
 
-class SpeckleNoise(Corruption):
-    """x + x c z: noise in proportion to the light. Draws: `normal` (3, H, W); computed in their dtype."""
+class SpeckleNoise(GaussianNoise):
+    """x + x c z: Gaussian noise in proportion to the light."""
 
     name, category = "speckle_noise", "extra"
-
-    def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
-        return Draws(severity, {"normal": rng.normal(shape, "normal")})
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         noise: Tensor = draws["normal"] * self.constants(draws.severity)

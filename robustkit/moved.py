@@ -99,9 +99,3 @@ def keep_old_names(module: str, **names: str) -> None:
         return getattr(sys.modules[module], new)
 
     sys.modules[module].__dict__["__getattr__"] = find
-
-
-def install() -> None:
-    """Let old names be imported."""
-    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
-        sys.meta_path.append(MovedModules())

@@ -120,6 +120,8 @@ def hooks(root: Path) -> dict[str, dict[str, list[str]]]:
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in own:
                 used.add((module, node.func.id))
         for name, node in own.items():
+            if "words" in defined(node):  # of a family, which takes its parts by their words
+                used.add((module, name))
             nodes[module, name] = node
             bases[module, name] = [(sources.get(base, ""), base) for base in map(ast.unparse, node.bases)]
     room = "robustkit.evaluations"

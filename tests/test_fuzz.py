@@ -31,7 +31,7 @@ from robustkit.evaluations.maps.condition import parse_cams, parse_explained
 from robustkit.gate.policy import parse_policy
 from robustkit.models.checkpoint import read
 from robustkit.protocol.card import load_card
-from robustkit.results.summary import Run, summarise
+from robustkit.results.summary import Run, survey
 
 hypothesis = pytest.importorskip("hypothesis", reason="needs hypothesis, of the extra `test`")
 from hypothesis import HealthCheck, configuration, given, settings  # noqa: E402
@@ -254,7 +254,7 @@ def a_run(folder: Path, changes: list[Edit], sidecar: bool, of_json: list[tuple[
         known = run.manifest
         pa.concat_tables([run.table("one", "clean")])
         if not of_json:  # what no rule of run.json's shape foresees is for the command to catch
-            assert summarise(run)
+            assert survey(run)
         assert known.checkpoints
     except RobustkitError as fault:
         one_line(fault)

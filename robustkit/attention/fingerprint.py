@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -21,26 +21,30 @@ from .formulas import find_formula
 from .registry import EVERY_FORMULA
 
 FEWEST = 10  # images below which no verdict is given
-Batches = Iterable[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class FormulaFit:
-    """One formula on the images."""
+class Fit:
+    """One candidate, such as a formula, on the images."""
 
     name: str
     top1: float  # a fraction
     nll: float  # the mean in nats
-    difference: float  # from the best formula's NLL, image by image, with a 95 % interval of the mean
+    difference: float  # from the best one's NLL, image by image, with a 95 % interval of the mean
     ci_low: float
     ci_high: float
+
+    @property
+    def measured(self) -> str:
+        interval = f"95 % interval {self.ci_low:+.3f} to {self.ci_high:+.3f}"
+        return f"{self.name} (NLL {self.difference:+.3f}, {interval})"
 
 
 @dataclass(frozen=True)
 class Fingerprint:
     """All formulas that the weights allow, best first."""
 
-    rows: tuple[FormulaFit, ...]
+    rows: tuple[Fit, ...]
     best: str
     declared: str
     verdict: str  # fits or another-fits-better, where the second is worse beyond chance, or cannot-tell
@@ -51,21 +55,20 @@ class Fingerprint:
 
 
 def rank_formulas(
-    model: nn.Module, batches: Batches | Callable[[], Batches], *, declared: str | None = None, source: str = "declared"
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, source: str = "declared"
 ) -> Fingerprint:
     """Rank the formulas by clean NLL on batches (images, labels), read once; `model` is left as it is.
 
-    declared: the formula that the checkpoint is said to have; left out, the one that the model has now. Raises
-    ModelError for a model without timm's attention, NothingEvaluated when there is no image.
+    source: what is said about the formula that it has now. Raises ModelError for a model without timm's attention,
+    NothingEvaluated when there is no image.
     """
     formulas = Formulas(model)
-    declared = declared or formulas.current
     was_training, guessing = model.training, math.inf
     losses: dict[str, list[Tensor]] = {name: [] for name in formulas.names}
     try:
         model.eval()
         with torch.inference_mode():
-            for images, labels in batches() if callable(batches) else batches:
+            for images, labels in batches:
                 for name in formulas.names:
                     logits = formulas.network(name)(images)
                     guessing = math.log(logits.shape[1])
@@ -75,7 +78,7 @@ def rank_formulas(
     if not losses[formulas.current]:
         raise NothingEvaluated("no image to test the attention formulas on; give --data-dir with labelled images")
     found = {name: torch.cat(parts) for name, parts in losses.items()}
-    return judge(found, declared, formulas.left_out, guessing, source)
+    return judge(found, formulas.current, formulas.left_out, guessing, source)
 
 
 class Formulas:
@@ -130,15 +133,7 @@ def judge(
     """Rank the formulas by (n, 2) tables of NLL and 1 where right; above the NLL of `guessing` none is believed."""
     order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
     best = order[0]
-    rows = tuple(
-        FormulaFit(
-            name,
-            float(fits[name][:, 1].mean()),
-            float(fits[name][:, 0].mean()),
-            *paired_interval(fits[name][:, 0] - fits[best][:, 0]),
-        )
-        for name in order
-    )
+    rows = tuple(Fit(name, *figures_of(fits[name], fits[best])) for name in order)
     n, verdict = len(fits[best]), "cannot-tell"
     rival = next((row for row in rows if row.name == (declared if declared != best else order[1])), None)
     parts = [f"{n} images"]
@@ -147,18 +142,16 @@ def judge(
             f"under no formula is the model better than guessing (NLL {rows[0].nll:.2f}, guessing {guessing:.2f}); "
             "check the labels, --mean and --std"
         )
-    elif declared not in fits:
-        parts.append(f"{declared} needs parameters that the model does not have; {best} fits best of the others")
     elif rival is None or n < FEWEST or not rival.ci_low > 0:
-        ahead = "" if rival is None or n < 2 else f": {best} is ahead of {_measured(rival)}"
+        ahead = "" if rival is None or n < 2 else f": {best} is ahead of {rival.measured}"
         parts.append(f"cannot tell which attention the weights were trained with{ahead}; take more images")
     elif declared == best:
         verdict = "fits"
-        parts.append(f"{declared} attention fits best, as {source}; the next is {_measured(rival)}")
+        parts.append(f"{declared} attention fits best, as {source}; the next is {rival.measured}")
     else:
         verdict = "another-fits-better"
         parts.append(
-            f"WARNING: {best} attention fits these weights better than {_measured(rival)}, which is {source}; "
+            f"WARNING: {best} attention fits these weights better than {rival.measured}, which is {source}; "
             f"check --attention, results under the wrong formula are wrong without an error"
         )
     if left_out:
@@ -168,8 +161,10 @@ def judge(
     return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out, source)
 
 
-def _measured(row: FormulaFit) -> str:
-    return f"{row.name} (NLL {row.difference:+.3f}, 95 % interval {row.ci_low:+.3f} to {row.ci_high:+.3f})"
+def figures_of(losses: Tensor, best: Tensor) -> tuple[float, float, float, float, float]:
+    """Return top-1, the mean NLL, and its difference from that of the best, with an interval, from (n, 2) tables."""
+    interval = paired_interval(losses[:, 0] - best[: len(losses), 0])
+    return float(losses[:, 1].mean()), float(losses[:, 0].mean()), *interval
 
 
 def paired_interval(differences: Tensor, level: float = 0.05) -> tuple[float, float, float]:

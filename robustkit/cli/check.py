@@ -21,7 +21,7 @@ from ..gate import output
 from ..gate.output import FAILED, FILE, SHARDS, WARNED
 from ..gate.policy import read_policy
 from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
-from ..runs.description import repeat_of, without_option
+from ..runs.description import why_not_repeated, without_option
 from ..runs.folder import OWN, RunFolder
 from .options import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
 from .terminal import audit_request, console, refuse_bad, usable
@@ -177,7 +177,7 @@ def _show(outcome: Outcome, screen: Any, details: bool) -> None:
     if passed and not details:
         print_line(screen, f"{PASS}: {len(passed)} of {len(outcome.verdicts)}; --details lists them")
     wanted = [*filter(None, (verdict.command or verdict.completes for verdict in urgent))]
-    if commands := dict.fromkeys(command for command in wanted if not repeat_of(command).why_not):
+    if commands := dict.fromkeys(command for command in wanted if not why_not_repeated(command)):
         print_line(screen, "what is missing is evaluated by:")
         print_as_it_is(screen, *commands)
 

@@ -89,7 +89,7 @@ class Sizes:
 
 
 def image_sizes(data: bytes) -> Sizes | None:
-    """Return the sizes of an image; None if its header cannot be read."""
+    """Return the sizes of an image as `read_image` decodes it; None if its header cannot be read."""
     _quiet_pillow()
     try:
         with open_picture(data) as image:
@@ -108,12 +108,6 @@ def check_turn(image: Sizes | None, mask: Sizes | None, name: str) -> None:
     if turned and image is not None and (mask is None or mask.turn != image.turn):
         why = "EXIF data turn the image, and nothing says whether its mask is of the stored or of the upright one"
         raise BadImageError(f"{name}: {why}; save the image upright")
-
-
-def image_size(data: bytes) -> tuple[int, int] | None:
-    """Return (height, width) of the upright image, as `read_image` decodes it; None if its header cannot be read."""
-    sizes = image_sizes(data)
-    return None if sizes is None else sizes.upright[::-1]
 
 
 @dataclass(frozen=True)

@@ -199,27 +199,26 @@ def _shade(value: float, lower: bool) -> float:
     return min(max(1 - value if lower else value, 0.0), 1.0)
 
 
-def grid_of(table: TextTable, *, keys: int = 1, folded: bool = False) -> Grid:
-    part = part_of(table)
-    shades = {place: _shade(value, True) for place, value in (part.values or {}).items()}
-    return Grid(table.title, table.headings, table.rows, keys, shades, table.note, part.flags, folded)
+def grid_of(table: TextTable, *, folded: bool = False) -> Grid:
+    shades = {place: _shade(value, True) for place, value in (part_of(table).values or {}).items()}
+    return Grid(table.title, table.headings, table.rows, 1, shades, table.note, table.flags, folded)
 
 
 def with_flags(grids: Sequence[Grid], flags: Texts) -> list[Grid]:
     return [replace(grids[0], flags=(*grids[0].flags, *flags)), *grids[1:]] if grids else []
 
 
-def part_of(table: TextTable, checkpoint: str = "") -> Part:
+def part_of(table: TextTable) -> Part:
     values = {
         (row, column): value
         for row, line in enumerate(table.values)
         for column, value in enumerate(line, start=1)
         if value is not None
     }
-    return Part(checkpoint or table.checkpoint, table.headings, table.rows, values, table.flags)
+    return Part(table.checkpoint, table.headings, table.rows, values, table.flags)
 
 
-def join_tables(tables: Iterable[TextTable], *, folded: bool = False) -> list[Grid]:
+def join_tables(tables: Iterable[TextTable]) -> list[Grid]:
     """Return tables as grids: those of several checkpoints whose titles are alike except for the name become one."""
     groups: dict[tuple[str, str], list[TextTable]] = {}
     for place, table in enumerate(tables):
@@ -228,10 +227,9 @@ def join_tables(tables: Iterable[TextTable], *, folded: bool = False) -> list[Gr
     grids = list[Grid]()
     for (alone, title), some in groups.items():
         if alone or len(some) == 1:
-            grids.append(grid_of(some[0], folded=folded))
+            grids.append(grid_of(some[0]))
             continue
         notes = dict.fromkeys(table.note for table in some)
         capital = title if title[1:2].isupper() else title[:1].upper() + title[1:]
-        of_all = side_by_side(capital, [part_of(table) for table in some], note=" ".join(filter(None, notes)))
-        grids += [replace(grid, folded=folded) for grid in of_all]
+        grids += side_by_side(capital, [part_of(table) for table in some], note=" ".join(filter(None, notes)))
     return grids

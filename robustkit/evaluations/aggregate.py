@@ -64,60 +64,8 @@ STOPPED = (
 FEWEST = 10  # fewer samples have no interval
 
 
-def joined(shards: Iterable[pa.Table], unread: dict[str, str]) -> tuple[pa.Table, list[str]]:
-    """Return the table of a condition, and how its attack deviated from its settings, each deviation once."""
-    import pyarrow as pa
-
-    tables, notes = [], dict[str, None]()
-    for shard in shards:
-        packed = (shard.schema.metadata or {}).get(b"notes", b"[]")
-        notes |= dict.fromkeys(map(str, json.loads(packed)))
-        if shard["error"].null_count < len(shard):
-            lost = shard.filter(shard["error"].is_valid())
-            unread |= zip(lost["sample_id"].to_pylist(), lost["error"].to_pylist(), strict=True)
-        tables.append(shard.replace_schema_metadata())
-    return pa.concat_tables(tables, promote_options="default"), list(notes)
-
-
 def readable_rows(table: pa.Table) -> pa.Table:
     return table if table["error"].null_count == len(table) else table.filter(table["error"].is_null())
-
-
-def record_flags(
-    table: pa.Table, read: pa.Table, manifest: Manifest, checkpoint: str, condition: str, claimed: str = ""
-) -> list[str]:
-    """Return the flags of a condition's records. claimed: the attack whose claim they must keep, if not its own."""
-    flags = []
-    if len(table) != (expected := min(manifest.data.n, part_of(condition) or manifest.data.n)):
-        flags.append(f"incomplete: {len(table)} of {expected} samples; the same command continues")
-        flags += [STOPPED] if manifest.is_sequential else []
-    described = manifest.checkpoint(checkpoint)
-    if described.weights.endswith("in part"):
-        flags.append("weights were loaded in part; the rest is random")
-    flags += (note for note in manifest.data.notes if note.startswith(FLAGGED))
-    claim = manifest.claims.get(claimed or condition)
-    changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
-    if claim and len(changes):
-        largest = float(column_of(changes, claim.norm).max())
-        space = manifest.protocol.space
-        unit = "" if space == "sigma" else " in pixels"
-        measured = f"largest {claim.norm} perturbation {amount(largest, claim.norm, space)}{unit}"
-        if space == "normalised":
-            flags.append(f"eps {claim.eps:.4g} is in normalised units: {measured}")
-        # In normalised units a step of eps is eps * std in pixels, at most that of the widest channel.
-        allowed = claim.eps * (max(described.preprocessing.std) if space == "normalised" else 1)
-        if largest > allowed + EXCEEDS:
-            flags.append(f"exceeds eps: {measured}, claimed {amount(allowed, claim.norm, space)}")
-    if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
-        broken = int((~np.isfinite(column_of(read, "nll"))).sum())
-        if broken:
-            flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
-    if condition == CLEAN.text:
-        some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
-        flags += guessing_flags(read, manifest.data.classes if some_compete else described.num_classes)
-    if unread := len(table) - len(read):
-        flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; left out")
-    return flags
 
 
 def column_of(table: pa.Table, name: str) -> Floats:
@@ -182,11 +130,54 @@ class RecordReader:
         return self.run.shards(self.checkpoint, condition, columns)
 
     def joined(self, shards: Iterable[pa.Table]) -> tuple[pa.Table, list[str]]:
-        return joined(shards, self.unread)
+        """Return the table of a condition, and how its attack deviated from its settings, each deviation once."""
+        import pyarrow as pa
+
+        tables, notes = [], dict[str, None]()
+        for shard in shards:
+            packed = (shard.schema.metadata or {}).get(b"notes", b"[]")
+            notes |= dict.fromkeys(map(str, json.loads(packed)))
+            if shard["error"].null_count < len(shard):
+                lost = shard.filter(shard["error"].is_valid())
+                self.unread |= zip(lost["sample_id"].to_pylist(), lost["error"].to_pylist(), strict=True)
+            tables.append(shard.replace_schema_metadata())
+        return pa.concat_tables(tables, promote_options="default"), list(notes)
 
     def flags(self, condition: str, table: pa.Table, claimed: str = "") -> list[str]:
-        """Return a condition's flags that do not depend on the family, from `table`; claimed: as in `record_flags`."""
-        flags = record_flags(table, readable_rows(table), self.manifest, self.checkpoint, condition, claimed)
+        """Return a condition's flags that do not depend on the family, from `table`.
+        claimed: the attack whose claim its records must keep, if not its own.
+        """
+        manifest, read = self.manifest, readable_rows(table)
+        flags = []
+        if len(table) != (expected := min(manifest.data.n, part_of(condition) or manifest.data.n)):
+            flags.append(f"incomplete: {len(table)} of {expected} samples; the same command continues")
+            flags += [STOPPED] if manifest.is_sequential else []
+        described = manifest.checkpoint(self.checkpoint)
+        if described.weights.endswith("in part"):
+            flags.append("weights were loaded in part; the rest is random")
+        flags += (note for note in manifest.data.notes if note.startswith(FLAGGED))
+        claim = manifest.claims.get(claimed or condition)
+        changes = read.filter(read[claim.norm].is_valid()) if claim else read  # null where an attack took no part
+        if claim and len(changes):
+            largest = float(column_of(changes, claim.norm).max())
+            space = manifest.protocol.space
+            unit = "" if space == "sigma" else " in pixels"
+            measured = f"largest {claim.norm} perturbation {amount(largest, claim.norm, space)}{unit}"
+            if space == "normalised":
+                flags.append(f"eps {claim.eps:.4g} is in normalised units: {measured}")
+            # In normalised units a step of eps is eps * std in pixels, at most that of the widest channel.
+            allowed = claim.eps * (max(described.preprocessing.std) if space == "normalised" else 1)
+            if largest > allowed + EXCEEDS:
+                flags.append(f"exceeds eps: {measured}, claimed {amount(allowed, claim.norm, space)}")
+        if len(read) and "correct" in read.column_names and read["correct"].null_count == 0:  # else there is no loss
+            broken = int((~np.isfinite(column_of(read, "nll"))).sum())
+            if broken:
+                flags.append(f"{broken} of {len(read)} samples have logits that are not finite; counted as wrong")
+        if condition == CLEAN.text:
+            some_compete = manifest.data.layout in ("imagenet-a", "imagenet-r")
+            flags += guessing_flags(read, manifest.data.classes if some_compete else described.num_classes)
+        if unread := len(table) - len(read):
+            flags.append(f"{unread} of {len(table)} {manifest.protocol.samples.many} could not be read; left out")
         return [*flags, *self._of_setup]
 
     @cached_property
@@ -200,10 +191,6 @@ class RecordReader:
 
 
 Gathering = TypeVar("Gathering", bound=Gatherer)
-
-
-def gatherers_of(kinds: Iterable[type[Gatherer]], manifest: Manifest) -> dict[type[Gatherer], Gatherer]:
-    return {kind: kind(manifest) for kind in kinds}
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,10 @@ class Evaluator(Part):
         return {}
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        """Return the plug-ins that a condition needs."""
-        plugin = EVERY_FAMILY.plugin(condition.name)
-        return () if plugin is None else (plugin,)
+        """Return the plug-ins that a condition needs, and those of the condition whose images it takes."""
+        own, under = EVERY_FAMILY.plugin(condition.name), condition.under
+        beneath = () if under is None else family_of(under.name).evaluator.plugins(under)
+        return (*filter(None, [own]), *beneath)
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         """Whether it makes its own batches from a whole shard."""
@@ -206,8 +207,8 @@ P = TypeVar("P", bound=Part)
 class LazyFamily:
     """A family of robustkit's own, whose parts are loaded when they are asked for.
 
-    They are `EVALUATOR` in `evaluate`, `AGGREGATOR` in `results` and `PRESENTER` in the module that its words name; a
-    family without one of them keeps to the defaults.
+    The evaluator is in `evaluate`, the aggregator in `results` and the presenter in the module that its words name: the
+    class that has these words. A family without one of them keeps to the defaults.
     """
 
     def __init__(self, words: Vocabulary) -> None:
@@ -230,10 +231,9 @@ class LazyFamily:
 
     def _part(self, kind: type[P], module: str) -> P:
         place = f"{type(self.words).__module__.rpartition('.')[0]}.{module}"
-        found: P | None = getattr(import_module(place), kind.__name__.upper(), None) if find_spec(place) else None
-        if found is not None:
-            return found
-        part = kind()
+        there = vars(import_module(place)).values() if find_spec(place) else ()
+        own = (each for each in there if isinstance(each, type) and vars(each).get("words") is self.words)
+        part = next((each for each in own if issubclass(each, kind)), kind)()
         part.words = self.words
         return part
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..display.svg import labels
-from ..runs.description import repeat_of
+from ..runs.description import why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import Manifest
 from .aggregate import Results
@@ -199,9 +199,9 @@ def unfinished_line(run: RunFolder, checkpoint: str | None = None) -> str:
     if not missing:
         return ""
     what = "ends when its rules are decided" if run.manifest.is_sequential else "unfinished"
-    repeat = repeat_of(run.manifest.command)
-    without = f"the same command completes it, which is not repeated here: {repeat.why_not}"
-    how = without if repeat.why_not else f"this completes it: {repeat.command}"
+    why_not = why_not_repeated(run.manifest.command)
+    without = f"the same command completes it, which is not repeated here: {why_not}"
+    how = without if why_not else f"this completes it: {run.manifest.command}"
     return f"{what}: {missing} of {every} units are missing; {how}"
 
 

@@ -182,6 +182,15 @@ def common_ids(ids: Sequence[pa.Array]) -> pa.Array:
     return reduce(lambda kept, other: kept if kept.equals(other) else kept.filter(pc.is_in(kept, value_set=other)), ids)
 
 
+def common_places(ids: Sequence[pa.Array | pa.ChunkedArray]) -> list[npt.NDArray[np.int64]]:
+    """Return for each of several records the places of the samples that all have, in the order of the first."""
+    import pyarrow.compute as pc
+
+    found = [pc.fill_null(pc.index_in(ids[0], value_set=each), -1).to_numpy().astype(np.int64) for each in ids]
+    every = np.stack(found)
+    return list(every[:, (every >= 0).all(axis=0)])
+
+
 def nothing_common(first: CheckpointRecords, second: CheckpointRecords, condition: str) -> RunError:
     return RunError(
         f"{second.run.path}: {first.checkpoint} and {second.checkpoint} have no sample in common under {condition}; "
@@ -212,11 +221,8 @@ class Outcomes:
 
 def aligned_outcomes(rights: Sequence[Outcomes]) -> list[Bools]:
     """Return one array for each condition, of the samples that all of them have."""
-    if all(each.ids.equals(rights[0].ids) for each in rights[1:]):
-        return [each.right for each in rights]
-    by_id = [dict(zip(each.ids.to_pylist(), each.right.tolist(), strict=True)) for each in rights]
-    common = [name for name in by_id[0] if all(name in each for each in by_id[1:])]
-    return [np.array([each[name] for name in common], dtype=bool) for each in by_id]
+    places = common_places([each.ids for each in rights])
+    return [each.right[place] for each, place in zip(rights, places, strict=True)]
 
 
 def sign_test(more: int, fewer: int) -> float:

@@ -25,7 +25,7 @@ from ..display.text import no_commands
 from ..errors import ProtocolError, RunError
 from ..evaluations.metrics import SummaryRow
 from ..protocol.condition import part_of
-from ..runs.description import repeat_of
+from ..runs.description import why_not_repeated
 from ..runs.manifest import CheckpointEntry, Manifest
 from .policy import Change, Identity, NoFlags, Statement, Value
 from .verdicts import FAIL, PASS, UNDECIDED, Measured, Outcome, Verdict
@@ -58,13 +58,12 @@ def advice(verdict: Verdict, below: bool = False) -> str:
         return _IDENTITY[statement.subject] if verdict.state == FAIL else ""
     if verdict.completes:
         then = "; then look at the flags that are left" if isinstance(statement, NoFlags) else ""
-        repeat = repeat_of(verdict.completes)
-        command = "with the command below" if below else f"which makes what is missing: {repeat.command}"
-        if repeat.why_not:
-            command = f"which makes what is missing; its command is not shown, since {repeat.why_not}"
+        command = "with the command below" if below else f"which makes what is missing: {verdict.completes}"
+        if why_not := why_not_repeated(verdict.completes):
+            command = f"which makes what is missing; its command is not shown, since {why_not}"
         return f"run the audit again, {command}{then}"
     if below and verdict.command:
-        why_not = repeat_of(verdict.command).why_not
+        why_not = why_not_repeated(verdict.command)
         return f"its command is not shown, since {why_not}" if why_not else "evaluate it with the command below"
     if isinstance(statement, NoFlags):
         return _FLAGS if verdict.state == FAIL else ""

@@ -26,7 +26,7 @@ from ..protocol.condition import ConditionPattern
 from ..results import pairing
 from ..results.pairing import Side, missing_records
 from ..results.summary import survey
-from ..runs.description import repeat_of, shown_as
+from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..runs.merging import card_difference, list_differences
@@ -274,8 +274,8 @@ SAME = "the baseline is this very checkpoint, so that nothing could differ; give
 class Verdict:
     """The verdict on a rule for one checkpoint; none where the rule is about the whole run. reason: says more than the
     figure, or nothing. needed: samples that would decide it. whole: nothing was missing. command, completes: as of
-    CannotTell; text of run.json, shown through `repeat_of`. of: how many samples there are, where it was decided while
-    they came."""
+    CannotTell; text of run.json, see `why_not_repeated`. of: how many samples there are, where it ended while they
+    came."""
 
     rule: Rule
     checkpoint: str
@@ -294,8 +294,8 @@ class Verdict:
         """The reason, with the command that evaluates what is missing."""
         if not self.command:
             return self.reason
-        repeat = repeat_of(self.command)
-        how = f"not shown, since {repeat.why_not}" if repeat.why_not else repeat.command
+        why_not = why_not_repeated(self.command)
+        how = f"not shown, since {why_not}" if why_not else self.command
         return f"{self.reason}; evaluate it with: {how}"
 
     @property

@@ -126,15 +126,6 @@ _FAMILY = re.compile(f"{_TOP}|{_BLOCK}")
 REMEDY = "give --arch NAME (a timm name, or your own FILE.py:FUNCTION)"
 
 
-@dataclass(frozen=True)
-class Guess:
-    """arch: a timm name of the family. kwargs: what `timm.create_model` needs to match the tensors exactly."""
-
-    arch: str
-    kwargs: dict[str, Any]
-    notes: tuple[str, ...]
-
-
 def rename_layer_scale(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return tensors with the LayerScale names of DeiT-3's files (`gamma_1`) as timm has them (`ls1.gamma`); notes."""
     new = {re.sub(r"^(blocks\.\d+)\.gamma_([12])$", r"\1.ls\2.gamma", name): tensor for name, tensor in tensors.items()}
@@ -143,10 +134,12 @@ def rename_layer_scale(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor]
     return new, (note,) if changed else ()
 
 
-def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless: bool = False) -> Guess:
-    """Return the timm architecture of a ViT/DeiT state_dict. CheckpointError for other networks and, unless `headless`,
-    without a classifier. names: of the model and its file; one that mentions DeiT decides between timm's configs of ViT
-    and DeiT.
+def guess(
+    tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless: bool = False
+) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """Return the timm name of a ViT/DeiT state_dict, what `timm.create_model` needs to match it exactly, and notes.
+    CheckpointError for other networks and, unless `headless`, without a classifier. names: of the model and its file;
+    one that mentions DeiT decides between timm's configs of ViT and DeiT.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     _check_family(shapes, headless)
@@ -198,10 +191,10 @@ def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless:
     seen = [text for text, there in (("distilled", distilled), (f"{registers} register tokens", registers)) if there]
     classes = f"{kwargs['num_classes']} classes" if kwargs["num_classes"] else "no classifier"
     summary = f"{depth} blocks, patch {patch}, {grid * patch} pixels, {classes}"
-    notes = (f"architecture guessed from the tensors: {arch}, {', '.join([summary, *seen])}; {convention}",)
+    notes = [f"architecture guessed from the tensors: {arch}, {', '.join([summary, *seen])}; {convention}"]
     if named and not distilled and not deit3:
-        notes += (f"taken for a DeiT because of the name {named!r}",)  # type: ignore[assignment]
-    return Guess(arch, kwargs, notes)
+        notes.append(f"taken for a DeiT because of the name {named!r}")
+    return arch, kwargs, tuple(notes)
 
 
 def _refusal(why: str) -> CheckpointError:

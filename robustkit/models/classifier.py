@@ -105,7 +105,7 @@ def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
         raise ModelError(f"{why}; leave --num-classes out, or give the file of a checkpoint that was trained on them")
     by_timm = "published" if pretrained else "architecture"
     kind, source = give_attention(network, wanted.attention, {}, {}, spec, plain="published")
-    resolved = resolve_preprocessing(network, wanted, {}, spec, config_of=by_timm)
+    preprocessing, sources, more = resolve_preprocessing(network, wanted, {}, spec, config_of=by_timm)
     identity = ModelIdentity(
         name=display_name(name),
         spec=spec,
@@ -115,10 +115,10 @@ def _from_timm(spec: str, wanted: InputOptions, pretrained: bool) -> Classifier:
         attention=kind,
         attention_source=source,
         num_classes=int(network.num_classes),  # type: ignore[arg-type]
-        preprocessing=resolved.preprocessing,
-        preprocessing_source=resolved.sources,
+        preprocessing=preprocessing,
+        preprocessing_source=sources,
         weights="pretrained" if pretrained else "random",
-        notes=notes + resolved.notes,
+        notes=notes + more,
     )
     return Classifier(network, identity)
 
@@ -158,19 +158,20 @@ def _from_file(
     where, said_by, code = str(checkpoint.path), checkpoint.metadata_source, is_factory(arch)
     config_of = "code" if code else "architecture"
     resolved = resolve_preprocessing(network, wanted, metadata, where, said_by=said_by, config_of=config_of)
-    notes += resolved.notes
+    preprocessing, sources, more = resolved
+    notes += more
     timm_classes = None if code else getattr(network, "num_classes", None)
     if not features and timm_classes is not None:
         _check_head(timm_classes, spec)
-    classes = 0 if features else timm_classes or classes_of(network, resolved.preprocessing.input_size)
+    classes = 0 if features else timm_classes or classes_of(network, preprocessing.input_size)
     if not features and wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     names = metadata.get("class_names")
     identity = identity_of(
         *(checkpoint, name, spec, arch, (kind, source), partial),
         num_classes=int(classes),
-        preprocessing=resolved.preprocessing,
-        preprocessing_source=resolved.sources,
+        preprocessing=preprocessing,
+        preprocessing_source=sources,
         code_sha256=code_digest(arch) if code else None,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == classes else None,
         notes=checkpoint.notes + notes,
@@ -204,14 +205,14 @@ def _architecture(
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
     tensors, _ = rename_layer_scale(select_network(checkpoint, VIT).tensors)
     try:
-        guessed = guess(tensors, names=checkpoint.names, headless=headless)
+        arch, guessed, seen = guess(tensors, names=checkpoint.names, headless=headless)
     except CheckpointError as error:
         if known := _timm_name_in(str(claimed or "")):
             return known, kwargs, (f"architecture {known} taken from the name {claimed!r} in the file",)
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
-    kwargs, more = _of_stated_size(guessed.kwargs, checkpoint)
-    return guessed.arch, kwargs, notes + guessed.notes + more
+    kwargs, more = _of_stated_size(guessed, checkpoint)
+    return arch, kwargs, notes + seen + more
 
 
 def _timm_name_in(name: str) -> str:

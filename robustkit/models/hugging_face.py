@@ -357,9 +357,9 @@ def _with_processor(
     else:
         trained = getattr(loaded.model.config, "image_size", None)
         said["input_size"] = [trained, trained] if isinstance(trained, int) else list(trained or (224, 224))
-    resolved = resolve_preprocessing(network, wanted, said, str(source.path))
-    more = {"preprocessing": resolved.preprocessing, "preprocessing_source": resolved.sources}
-    return Classifier(network, loaded.identity(source.name, spec, classes, notes=loaded.notes + resolved.notes, **more))
+    pixels, by, more = resolve_preprocessing(network, wanted, said, str(source.path))
+    what: dict[str, Any] = {"preprocessing": pixels, "preprocessing_source": by, "notes": loaded.notes + more}
+    return Classifier(network, loaded.identity(source.name, spec, classes, **what))
 
 
 def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: WindowOptions) -> Segmenter:
@@ -388,14 +388,14 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
         raise CheckpointError(f"{source.path}: {classes} output; expected a segmenter of two classes or more")
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    resolved = resolve_preprocessing(network, replace(wanted, img_size=probe), said, str(source.path))
-    notes = loaded.notes + more + resolved.notes
+    pixels, by, last = resolve_preprocessing(network, replace(wanted, img_size=probe), said, str(source.path))
+    notes = loaded.notes + more + last
     if squashed:
         notes += (f"images are resized to {squashed[0]}x{squashed[1]} inside the model, as its processor does",)
     if getattr(processor, "do_reduce_labels", False):
         notes += ("its processor counts labels of masks from 1 (do_reduce_labels): class 0 is label 1, 0 is no class",)
-    pixels = replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation=mode)
-    by = {name: resolved.sources[name] for name in ("mean", "std")}
+    pixels = replace(pixels, crop_mode="none", crop_pct=1.0, interpolation=mode)
+    by = {name: by[name] for name in ("mean", "std")}
     identity = loaded.identity(source.name, spec, classes, preprocessing=pixels, preprocessing_source=by, notes=notes)
     return Segmenter(dense, identity)
 

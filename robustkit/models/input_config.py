@@ -36,15 +36,6 @@ class InputOptions:
     img_size: int | tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """How images become pixels. sources: who said each value, `common.preprocessing.SAID_BY`; notes: for the user."""
-
-    preprocessing: Preprocessing
-    sources: dict[str, str]
-    notes: tuple[str, ...]
-
-
 def resolve_preprocessing(
     network: nn.Module,
     wanted: InputOptions,
@@ -53,11 +44,12 @@ def resolve_preprocessing(
     *,
     said_by: Mapping[str, str] = MappingProxyType({}),
     config_of: str = "architecture",
-) -> Resolved:
-    """Take each value from the option, else metadata, else the architecture's config, else our default; notes say so.
-    said_by: the source of metadata that is not the file's own (`Checkpoint.metadata_source`). config_of: the config is
-    `published` with these weights, `code` of the user's own, or `architecture`. Images of at most `SMALL` pixels are
-    not cropped by default.
+) -> tuple[Preprocessing, dict[str, str], tuple[str, ...]]:
+    """Return how images become pixels, who said each value (`common.preprocessing.SAID_BY`), and notes for the user.
+    Each is from the option, else metadata, else the architecture's config, else our default; notes say so. said_by: the
+    source of metadata that is not the file's own (`Checkpoint.metadata_source`). config_of: the config is `published`
+    with these weights, `code` of the user's own, or `architecture`. Images of at most `SMALL` pixels are not cropped by
+    default.
     """
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
     if config_of == "code" and isinstance(config, Mapping) and config.get("architecture"):
@@ -99,7 +91,7 @@ def resolve_preprocessing(
         said_crop = repr(crop_pct)[:80]
         raise ModelError(f"{where}: crop_pct is {said_crop}; expected a number in [{_LEAST_CROP}, 1]; check --crop-pct")
     preprocessing = Preprocessing(size, mean, std, interpolation, float(crop_pct), crop_mode)
-    return Resolved(preprocessing, sources, tuple(notes))
+    return preprocessing, sources, tuple(notes)
 
 
 def _three_numbers(value: Any, name: str, where: str) -> tuple[float, ...]:

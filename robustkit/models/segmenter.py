@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..attention.formulas import find_formula
 from ..common.determinism import seeded
-from ..common.preprocessing import LARGEST_SIDE
+from ..common.preprocessing import LARGEST_SIDE, Preprocessing
 from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
 from .architecture import build, code_digest, is_factory, resample_positions
@@ -32,7 +32,7 @@ from .dense import (
     sides,
 )
 from .identity import attention_notes, give_attention, identity_of, warn_of_assumptions
-from .input_config import InputOptions, Resolved, height_and_width, resolve_preprocessing
+from .input_config import InputOptions, height_and_width, resolve_preprocessing
 from .specs import find
 from .state_dict import VIT
 
@@ -156,11 +156,11 @@ def _segmenter(
     notes += more
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     said_by = checkpoint.metadata_source
-    resolved = resolve_preprocessing(network.encoder, wanted, metadata, str(checkpoint.path), said_by=said_by)
+    pixels, by, _ = resolve_preprocessing(network.encoder, wanted, metadata, str(checkpoint.path), said_by=said_by)
     windows, more = resolve_windows(size, shown, metadata, ours, metadata.get("stride") if size == trained else None)
-    said = _said(checkpoint, classes, resolved)
+    said = _said(checkpoint, classes, pixels, by) | {"notes": checkpoint.notes + notes + partial + more}
     identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, **said)
-    return Segmenter(Dense(network, windows), replace(identity, notes=checkpoint.notes + notes + partial + more))
+    return Segmenter(Dense(network, windows), identity)
 
 
 def _factory(
@@ -191,19 +191,20 @@ def _factory(
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
     sized, said_by = replace(wanted, img_size=size), checkpoint.metadata_source
     resolved = resolve_preprocessing(network, sized, metadata, str(checkpoint.path), said_by=said_by, config_of="code")
-    said = _said(checkpoint, classes, resolved)
+    pixels, by, last = resolved
+    said = _said(checkpoint, classes, pixels, by) | {"notes": checkpoint.notes + notes + partial + more + last}
     identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, code_sha256=code_digest(arch), **said)
-    return Segmenter(dense, replace(identity, notes=checkpoint.notes + notes + partial + more + resolved.notes))
+    return Segmenter(dense, identity)
 
 
-def _said(checkpoint: Checkpoint, classes: int, resolved: Resolved) -> dict[str, Any]:
+def _said(checkpoint: Checkpoint, classes: int, pixels: Preprocessing, by: Mapping[str, str]) -> dict[str, Any]:
     said = checkpoint.metadata.get("class_names")
     names = tuple(printable(str(name)) for name in said) if isinstance(said, list) else ()
     return {
         "num_classes": classes,
         "class_names": names if len(names) == classes else None,
-        "preprocessing": replace(resolved.preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
-        "preprocessing_source": {name: resolved.sources[name] for name in ("mean", "std")},  # the rest is of windows
+        "preprocessing": replace(pixels, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
+        "preprocessing_source": {name: by[name] for name in ("mean", "std")},  # the rest is of windows
     }
 
 
@@ -230,11 +231,10 @@ def _encoder(
         return claimed, kwargs, height_and_width(size, checkpoint.path, LARGEST_SIDE), (note,)
     encoder = _part(tensors, "encoder.")
     try:
-        guessed = guess({**encoder, "head.weight": torch.empty(1, 1)}, names=checkpoint.names)
+        arch, guessed, seen = guess({**encoder, "head.weight": torch.empty(1, 1)}, names=checkpoint.names)
     except CheckpointError as error:
         raise CheckpointError(f"{checkpoint.path}: encoder: {error}") from error
-    kwargs = {key: value for key, value in guessed.kwargs.items() if key not in ("num_classes", "img_size")}
-    arch = wanted.arch or guessed.arch
-    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in guessed.notes)
-    side = guessed.kwargs["img_size"]
-    return arch, kwargs, (side, side), notes
+    kwargs = {key: value for key, value in guessed.items() if key not in ("num_classes", "img_size")}
+    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in seen)
+    side = guessed["img_size"]
+    return wanted.arch or arch, kwargs, (side, side), notes

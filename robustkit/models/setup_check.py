@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..attention.fingerprint import FEWEST, Formulas, paired_interval
+from ..attention.fingerprint import FEWEST, Fit, Formulas, figures_of, paired_interval
 from ..common.differences import holm, of_means
 from ..common.preprocessing import IMAGENET, INCEPTION, Preprocessing, few_numbers
 from ..data.class_names import class_names
@@ -135,19 +135,13 @@ def _places(keys: Sequence[str] | Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class SetupFit:
-    """One candidate of a part. nll: the mean in nats; difference: to the best one's, with a 95 % interval. p_value: of
-    no difference from the one in use, corrected for the number of candidates; nan for that one.
+class SetupFit(Fit):
+    """One candidate of a part. p_value: of no difference from the one in use, corrected for the number of candidates;
+    nan for that one.
     """
 
-    name: str
     setup: Setup
     n: int
-    top1: float
-    nll: float
-    difference: float
-    ci_low: float
-    ci_high: float
     p_value: float
 
     @property
@@ -185,7 +179,7 @@ class PartFit:
         if self.verdict == BETTER:
             alike = [name for name in self.open if name != used.name]
             return (
-                f"WARNING: {self.part}: {best.name} fits better than {measured(used)}, which is in use; "
+                f"WARNING: {self.part}: {best.name} fits better than {used.measured}, which is in use; "
                 f"{best.setup.option(self.part)}" + (f" (no worse beyond chance: {', '.join(alike)})" if alike else "")
             )
         if self.verdict == FITS:
@@ -194,11 +188,11 @@ class PartFit:
             return (
                 f"{self.part}: {used.name} fits best, and is in use"
                 + (f"; {', '.join(same)} would do the same, within {ALIKE} of NLL" if same else "")
-                + (f"; the next is {measured(behind)}" if behind is not None else "")
+                + (f"; the next is {behind.measured}" if behind is not None else "")
             )
         if best.n < FEWEST or used.name == best.name:
             return f"{self.part}: cannot tell {used.name}, which is in use, from {', '.join(self.open or ('others',))}"
-        return f"{self.part}: cannot tell; {best.name} is ahead of {measured(used)}, which is in use"
+        return f"{self.part}: cannot tell; {best.name} is ahead of {used.measured}, which is in use"
 
     @property
     def makes_no_difference(self) -> bool:
@@ -207,10 +201,6 @@ class PartFit:
     @property
     def open(self) -> tuple[str, ...]:
         return tuple(row.name for row in self.rows[1:] if not row.ci_low > 0)
-
-
-def measured(row: SetupFit) -> str:
-    return f"{row.name} (NLL {row.difference:+.3f}, 95 % interval {row.ci_low:+.3f} to {row.ci_high:+.3f})"
 
 
 @dataclass(frozen=True)
@@ -356,12 +346,10 @@ def _judged(
     others = [name for name in finite if name != used]
     corrected = holm([_p_value(finite[name][:, 0] - finite[used][: len(finite[name]), 0]) for name in others])
     p_values = {used: math.nan, **dict(zip(others, corrected, strict=True))}
-    rows = []
-    for name, losses in finite.items():
-        n = len(losses)
-        interval = paired_interval(losses[:, 0] - finite[best][:n, 0])
-        top1, nll = float(losses[:, 1].mean()), float(losses[:, 0].mean())
-        rows.append(SetupFit(name, candidates[name], n, top1, nll, *interval, p_values[name]))
+    rows = [
+        SetupFit(name, *figures_of(losses, finite[best]), candidates[name], len(losses), p_values[name])
+        for name, losses in finite.items()
+    ]
     rows.sort(key=lambda row: (row.name != best, row.n < count, row.difference))
     verdict = UNKNOWN
     if count >= FEWEST and rows[0].nll < guessing - ALIKE:

@@ -15,7 +15,7 @@ from ..evaluations.records import ENOUGH, Part
 from ..evaluations.setup import unsuited_reason
 from ..protocol.condition import CLEAN, Condition
 from ..runs.folder import RunFolder
-from ..runs.kept_images import ADVERSARIALS, PICTURES, adversarials_path, strange_images
+from ..runs.kept_images import ADVERSARIALS, PICTURES, strange_images
 from ..runs.progress import Progress
 from ..runs.untrusted import shard_number
 from .plan import Plan, PlannedCheckpoint
@@ -45,7 +45,10 @@ def pending_units(
             if (part is None or part.holds(name, condition.text, shard, shards))
             and (
                 not run.shard_path(name, condition.text, shard).is_file()
-                or (needed(condition.text, shard) and not adversarials_path(run, name, condition.text, shard).is_file())
+                or (
+                    needed(condition.text, shard)
+                    and not run.shard_path(name, condition.text, shard, ADVERSARIALS).is_file()
+                )
             )
         ]
         clean = tuple(c for c in lacking if not c.released)

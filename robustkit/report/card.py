@@ -21,13 +21,12 @@ from ..evaluations.attacks.condition import starts_from
 from ..evaluations.attacks.two_phase.condition import estimated
 from ..evaluations.condition import name_of
 from ..evaluations.corruptions.condition import in_short
-from ..evaluations.metrics import is_finite
 from ..evaluations.presenting import left_out_lines, unfinished_line
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
-from ..results.summary import doubts_of, survey
-from ..runs.description import repeat_of, shown_as
+from ..results.summary import as_in_json, doubts_of, survey
+from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.registry import metrics
@@ -106,10 +105,7 @@ def write_cards(run: Path, *, checkpoint: str | None = None, out: Path | None = 
     if out is None and folder.is_symlink():  # in an untrusted run folder it may point anywhere
         raise RunError(f"{folder} is a link to {folder.resolve()}; choose that folder, or another, with --out")
     described = _chosen(source, checkpoint).to_plain()
-    figures = ("value", "ci_low", "ci_high")
-    rows = survey(_OfOne(run, described["name"])).changed(
-        lambda row: {**row, **{key: row[key] if is_finite(row[key]) else None for key in figures}}
-    )
+    rows = as_in_json(survey(_OfOne(run, described["name"])))
     if not len(rows):
         raise NothingEvaluated(f"{run}: {described['name']} has no results; run the audit again to make them")
     document = facts(manifest, described, rows)
@@ -255,7 +251,8 @@ def markdown(run: RunFolder, described: Mapping[str, Any], rows: Results) -> str
     entry = manifest.checkpoint(described["name"])
     text = environment.from_string(source).render(
         {key: held[key] for key in ("seed", "device", "batch_size", "started", "robustkit")},
-        repeat=repeat_of(manifest.command),
+        command=manifest.command,
+        why_not=why_not_repeated(manifest.command),
         flags=[
             *(escape_markdown(caveat) for caveat in manifest.protocol.caveats),
             *_flags(run, rows, described["name"]),

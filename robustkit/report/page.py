@@ -19,9 +19,9 @@ from ..evaluations.condition import Clause
 from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
 from ..protocol.condition import CLEAN
-from ..results.summary import doubts_of
+from ..results.summary import as_in_json, doubts_of
 from ..results.tables import comparison_grids, report_tables
-from ..runs.description import repeat_of, shown_as
+from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..tasks.task import Task, glossary, task_of
 from .front import front_of
@@ -87,9 +87,7 @@ def looks_of(run: RunFolder) -> dict[str, Style]:
 
 def sections_of(run: RunFolder, rows: Sequence[SummaryRow]) -> list[Section]:
     """Return the sections of the page that show the results, in the order of a page. rows: of the summary."""
-    results = Results.of(run, rows).changed(  # None for nan, as the summary's JSON has it
-        lambda row: {key: None if isinstance(value, float) and value != value else value for key, value in row.items()}
-    )
+    results = as_in_json(Results.of(run, rows))
     return in_order(task_of(results.manifest).sections(results, looks_of(run)))
 
 
@@ -170,7 +168,7 @@ def write_report(run: RunFolder, rows: Sequence[SummaryRow]) -> None:
     common = {
         "manifest": manifest.to_plain(),
         "folder": run.path.name,
-        "repeat": repeat_of(manifest.command),
+        "why_not": why_not_repeated(manifest.command),
         "verdicts": verdicts(run, results),
         "front": front_of(results, looks_of(run)),
     }

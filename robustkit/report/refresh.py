@@ -16,7 +16,7 @@ from ..errors import NothingEvaluated, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.records import missing_by_part
 from ..results.summary import Run, survey, write_summary
-from ..runs.description import repeat_of, without_option
+from ..runs.description import why_not_repeated, without_option
 from ..runs.folder import RunFolder, refuse_links
 from ..runs.kept_images import remove_adversarials
 from ..runs.manifest import BadImage
@@ -102,10 +102,10 @@ def _refuse_missing(run: Run) -> None:
     first = {number: f"{some[0]}{'; …' if len(some) > 1 else ''}" for number, some in missing.items()}
     said = [f"part {number}/{count} lacks {len(some)} ({first[number]})" for number, some in missing.items()]
     more = f", and {len(said) - _NAMED} more parts" if len(said) > _NAMED else ""
-    repeat = repeat_of(manifest.command)
-    command = f"the same command ({repeat.why_not})"
-    if not repeat.why_not:  # here is what the second phase of an attack waits for, whichever folders it came from
-        command = shlex.join([*without_option(shlex.split(repeat.command), "--out"), "--out", str(run.path)])
+    why_not = why_not_repeated(manifest.command)
+    command = f"the same command ({why_not})"
+    if not why_not:  # here is what the second phase of an attack waits for, whichever folders it came from
+        command = shlex.join([*without_option(shlex.split(manifest.command), "--out"), "--out", str(run.path)])
     option = f" --part {next(iter(missing))}/{count}" if count > 1 else ""
     these = "those of the first of these parts" if len(missing) > 1 else "them"
     raise RunError(

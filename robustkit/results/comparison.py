@@ -153,15 +153,13 @@ def own_flags(pairs: Sequence[Pair]) -> list[str]:
 
 @plugin_session()
 def compare(pairs: Sequence[tuple[Side, Side]], reference: Published | None = None) -> Comparison:
-    """Return all differences of these pairs. Raises RunError where a pair has other tasks, classes or labels, or
-    nothing in common."""
+    """Return all differences of these pairs. RunError for other tasks, classes or labels, or nothing in common."""
     resolved = None if reference is None else reference.resolved()
     family, compared = _family(pairs), list[Pair]()
     ready = {(pair.first.checkpoint, pair.second.checkpoint): pair for pair in (family.pairs if family else ())}
     for place, (first, second) in enumerate(pairs):
-        pair = ready.get((first.checkpoint, second.checkpoint))
-        made = _paired(first, second, resolved) if pair is None else _as_asked(pair, first, second, resolved)
-        compared.append(_with_flags(made, resolved))
+        pair = ready.get((first.checkpoint, second.checkpoint)) or _paired(first, second)
+        compared.append(_with_flags(_as_asked(pair, first, second, resolved), resolved))
         later = {id(side) for pair in pairs[place + 1 :] for side in pair}
         for side in (first, second):
             if id(side) not in later:
@@ -216,7 +214,7 @@ def compare_with_first(run: RunFolder) -> Comparison:
     for name in names[1:]:
         second = Side(run, name)
         try:
-            pair = _paired(base, second, None)
+            pair = _paired(base, second)
         except RunError:  # records of one of them are not there yet
             continue
         second.forget()
@@ -238,7 +236,7 @@ def correct_together(
     return Comparison(pairs, reference, with_theirs(others))
 
 
-def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
+def _paired(first: Side, second: Side) -> Pair:
     common = [condition for condition in first.conditions if condition in second.conditions]
     refuse_incomparable(first, second, common)
     rows, left_out = list[ComparisonRow](), list[str]()
@@ -250,8 +248,7 @@ def _paired(first: Side, second: Side, reference: Published | None) -> Pair:
         except RunError as fault:
             left_out.append(str(fault))
             continue
-        published = _published(reference, first, second, condition, metric)
-        rows.append(ComparisonRow(first, second, condition, metric, difference, published=published))
+        rows.append(ComparisonRow(first, second, condition, metric, difference))
     left_out += _left_out(first, second, common, [row.condition for row in rows])
     differ = tuple(intended_differences(first.described, second.described))
     return Pair(first, second, tuple(rows), differ, left_out=tuple(dict.fromkeys(left_out)))
@@ -328,8 +325,7 @@ def asked_results(results: Results) -> list[Asked]:
 
 
 def pair_tests(results: Results) -> Tested:
-    """Return the paired tests of a run's checkpoints, computed once for the same results, and kept as long as the
-    run."""
+    """Return the paired tests of a run's checkpoints: computed once for the same results, kept as long as the run."""
     rows = list(results.rows)
     known = _FOUND.get(results.run)
     if known is None or known[0] != rows:

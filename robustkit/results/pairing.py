@@ -29,8 +29,7 @@ _ROUNDED = ("compile", "version of")
 
 class RunSetup(msgspec.Struct, frozen=True):
     """What a run decides for all its checkpoints. values: texts by name. files, cards: by condition, digests of the
-    files that it reads (empty for none) and of what it uses of the card. whole: do records name the whole card
-    instead?"""
+    files that it reads (empty for none) and of what it uses of the card. whole: do records name the whole card?"""
 
     values: dict[str, str]
     files: dict[str, str]

@@ -41,8 +41,7 @@ Figures = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Published:
-    """Published figures by attention, condition as the file names it, and metric. spreads: standard deviations over
-    trainings."""
+    """Figures by attention, condition as the file names it, and metric. spreads: standard deviations over trainings."""
 
     name: str
     summary: str
@@ -53,8 +52,7 @@ class Published:
     spreads: Mapping[str, Figures] = field(default_factory=dict)
 
     def resolved(self) -> Published:
-        """Return the same with texts of conditions as runs have them. Raises RunError where the card does not determine
-        one."""
+        """Return the same with texts of conditions as runs have them. RunError where the card determines none."""
 
         def with_texts(by_attention: Mapping[str, Figures]) -> dict[str, Figures]:
             tables = by_attention.items()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.plugins import plugin_session
 from ..display.text import no_controls, no_formula
-from ..evaluations.aggregate import Parts, RecordReader, Results, gatherers_of
+from ..evaluations.aggregate import Parts, RecordReader, Results
 from ..evaluations.condition import words_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.records import check_plugins
@@ -22,20 +22,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def summarise(run: RunFolder) -> list[SummaryRow]:
-    """Return the rows of summary.json, in the order of the run's checkpoints and conditions."""
-    return [*survey(run).rows]
-
-
 @plugin_session()
 def survey(run: RunFolder, for_page: bool = False) -> Results:
-    """Return the results of a run; each record is read once. for_page: also gather what sections of the page show."""
+    """Return the results of a run, in the order of its checkpoints and conditions; each record is read once. for_page:
+    also gather what sections of the page show."""
     manifest = run.manifest
     check_plugins(manifest)
     task = task_of(manifest)
     collected: Parts = ([], [], [])
     unread: dict[str, str] = {}
-    gatherers = gatherers_of(task.gatherers(manifest) if for_page else (), manifest)
+    gatherers = {kind: kind(manifest) for kind in (task.gatherers(manifest) if for_page else ())}
     for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
         parts = task.rows(
             RecordReader(run, manifest, checkpoint, unread, gatherers), [condition for _, condition in units]
@@ -66,11 +62,18 @@ def doubts_of(rows: Iterable[SummaryRow]) -> dict[str, list[str]]:
     return {flag: list(conditions) for flag, conditions in found.items()}
 
 
+def as_in_json(results: Results) -> Results:
+    """Return results with None for what is not finite."""
+
+    def value_of(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return results.changed(lambda row: {name: value_of(value) for name, value in row.items()})
+
+
 def write_summary(run: RunFolder, results: Results | None = None) -> Results:
     """Write summary.json and summary.csv; return the results as `Run.summary` reads them. results: from `survey`."""
-    finite = (survey(run) if results is None else results).changed(
-        lambda row: {name: _json_value(value) for name, value in row.items()}
-    )
+    finite = as_in_json(survey(run) if results is None else results)
     run.write_summary([*finite])
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, SUMMARY_COLUMNS, lineterminator="\n")
@@ -84,10 +87,6 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
     return {name: no_controls(no_formula(value)) if isinstance(value, str) else value for name, value in row.items()}
 
 
-def _json_value(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 class Run(RunFolder):
     """A run folder and its results, which come from the records alone: no model is needed."""
 
@@ -95,4 +94,4 @@ class Run(RunFolder):
         """Return the rows of summary.json with the columns of `SUMMARY_COLUMNS`, computed from the records."""
         import pandas as pd
 
-        return pd.DataFrame(summarise(self), columns=list(SUMMARY_COLUMNS))
+        return pd.DataFrame([*survey(self)], columns=list(SUMMARY_COLUMNS))

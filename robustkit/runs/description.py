@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..common.plugins import built_in
 from ..common.preprocessing import exact_numbers, texts_of
@@ -46,21 +45,9 @@ def making_commands() -> tuple[str, ...]:
     return ("audit", "attack", "segment", *built_in("commands"), "cam", "demo")
 
 
-@dataclass(frozen=True)
-class Repeat:
-    """The command that made a run. why_not: why it is not offered to be typed again; empty where it is."""
-
-    command: str
-    why_not: str
-
-
-def repeat_of(command: str) -> Repeat:
-    """Return the command in run.json: offered if it is one of robustkit's, printable, quoted so that a shell sees
-    nothing but words, and names no code to run."""
-    return Repeat(command, _why_not(command))
-
-
-def _why_not(command: str) -> str:
+def why_not_repeated(command: str) -> str:
+    """Return why the command in run.json is not offered to be typed again; empty where it is one of robustkit's,
+    printable, quoted so that a shell sees nothing but words, and names no code to run."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -94,13 +81,10 @@ def whole_card_line(manifest: Manifest) -> str:
 
 def without_option(words: Sequence[str], name: str) -> list[str]:
     """Return the words of a command without an option and its value."""
-    rest: list[str] = []
-    skipped = False
-    for word in words:
-        if skipped or word.startswith(f"{name}="):
-            skipped = False
-        elif word == name:
-            skipped = True
-        else:
+    rest, left = list[str](), iter(words)
+    for word in left:
+        if word == name:
+            next(left, None)
+        elif not word.startswith(f"{name}="):
             rest.append(word)
     return rest

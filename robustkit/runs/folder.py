@@ -235,8 +235,8 @@ class RunFolder:
         for leftover in (path for name in ours for path in self.path.glob(f"{name}.*.tmp")):
             leftover.unlink(missing_ok=True)
 
-    def shard_path(self, checkpoint: str, condition: str, shard: int) -> Path:
-        return self.path / "records" / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
+    def shard_path(self, checkpoint: str, condition: str, shard: int, kind: str = "records") -> Path:
+        return self.path / kind / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
 
     def record_paths(self, checkpoint: str, condition: str) -> list[Path]:
         """Return the records of a checkpoint under a condition, in the order of their names."""
@@ -252,8 +252,7 @@ class RunFolder:
         return self.shard_count - len(self._shards(checkpoint, condition))
 
     def missing_shards(self, checkpoint: str, condition: str) -> list[int]:
-        """Return the shards without a record. Raises RunError where run.json, which may be someone else's, claims other
-        shards than it describes."""
+        """Return the shards without a record. Raises RunError where run.json claims other shards than it describes."""
         self.unit(checkpoint, condition)
         there = self._shards(checkpoint, condition)
         return [shard for shard in range(self.shard_count) if shard not in there]
@@ -408,13 +407,6 @@ class RunFolder:
             where = self.shard_path(checkpoint, condition, 0).parent
             said = f"its records do not fit together ({fault})"
             raise DamagedRecord(f"{where}: {said}; delete them and run again") from None
-
-    def notes(self, checkpoint: str, condition: str) -> list[str]:
-        """Return how an attack deviated from its settings, each note once, from the metadata of its records."""
-        notes: dict[str, None] = {}
-        for shard in self.shards(checkpoint, condition, ["sample_id"]):
-            notes |= dict.fromkeys(map(str, json.loads((shard.schema.metadata or {}).get(b"notes", b"[]"))))
-        return list(notes)
 
     def units(self) -> Iterator[tuple[str, str]]:
         """Yield (checkpoint, condition) pairs that have records, in the order of run.json."""

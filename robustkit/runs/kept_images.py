@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DamagedRecord, RunError
-from .folder import RunFolder, folder_name, refuse_link
+from .folder import RunFolder, refuse_link
 from .untrusted import metadata_of, parquet_bytes, read_rows, shard_number
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def write_pictures(
     columns |= {name: [getattr(kept, name) for kept in pictures.values()] for name in COLUMNS}
     fields = [("sample_id", pa.string()), *((name, pa.binary()) for name in COLUMNS)]
     schema = pa.schema(fields, metadata=dict(metadata))
-    run.write(_path(run, PICTURES, checkpoint, condition, shard), parquet_bytes(pa.table(columns, schema=schema)))
+    run.write(run.shard_path(checkpoint, condition, shard, PICTURES), parquet_bytes(pa.table(columns, schema=schema)))
 
 
 def read_pictures(run: RunFolder, checkpoint: str, condition: str) -> dict[str, Picture]:
@@ -139,17 +139,13 @@ def write_adversarials(
     values = [np.ascontiguousarray(differences[name], dtype="<f2").tobytes() for name in names]
     schema = pa.schema([("sample_id", pa.string()), ("difference", pa.binary())], metadata={**metadata, **stated})
     table = pa.table({"sample_id": names, "difference": values}, schema=schema)
-    run.write(adversarials_path(run, checkpoint, condition, shard), parquet_bytes(table))
-
-
-def adversarials_path(run: RunFolder, checkpoint: str, condition: str, shard: int) -> Path:
-    return _path(run, ADVERSARIALS, checkpoint, condition, shard)
+    run.write(run.shard_path(checkpoint, condition, shard, ADVERSARIALS), parquet_bytes(table))
 
 
 def read_adversarials(run: RunFolder, checkpoint: str, condition: str, shard: int) -> tuple[Differences, str]:
     """Return the differences of one unit, and their digest. Raises DamagedRecord where they are not what was written,
     or not what the record is about; RunError where there are none, or they cannot be read at the moment."""
-    path = adversarials_path(run, checkpoint, condition, shard)
+    path = run.shard_path(checkpoint, condition, shard, ADVERSARIALS)
     data, what = _bytes(run, ADVERSARIALS, path), _WHAT[ADVERSARIALS]
     fault = partial(run.unit(checkpoint, condition).fault, path.stem, whole=False)
     metadata, _ = metadata_of(data, what)
@@ -200,12 +196,8 @@ def strange_images(run: RunFolder, kind: str, checkpoint: str, conditions: Seque
     return strange
 
 
-def _path(run: RunFolder, kind: str, checkpoint: str, condition: str, shard: int) -> Path:
-    return run.path / kind / folder_name(checkpoint) / folder_name(condition) / f"{shard:05d}.parquet"
-
-
 def _files(run: RunFolder, kind: str, checkpoint: str, condition: str) -> Iterator[tuple[Path, bytes]]:
-    folder = _path(run, kind, checkpoint, condition, 0).parent
+    folder = run.shard_path(checkpoint, condition, 0, kind).parent
     refuse_link(folder, run.path)
     yield from ((path, _bytes(run, kind, path)) for path in sorted(folder.glob("*.parquet")))
 

@@ -320,8 +320,7 @@ class Manifest(Part, frozen=True, kw_only=True):
         ]
 
     def card_digest(self, condition: str, other: Manifest | None = None) -> str:
-        """Return the digest of what a condition uses of the card; all of it where a plug-in, here or in `other`,
-        may."""
+        """Return the digest of what a condition uses of the card: all where a plug-in, here or in `other`, may."""
         plugins = (*self.used_plugins, *(other.used_plugins if other else ()))
         reading = (plugin for plugin in plugins if plugin.group in ("families", "tasks"))
         whole = any(condition in plugin.conditions or plugin.checkpoints for plugin in reading)
@@ -375,8 +374,7 @@ def encode_manifest(plain: Mapping[str, Any]) -> bytes:
 
 
 def manifest_of(data: Any, path: Path) -> Manifest:
-    """Return the contents of a run.json. data: its JSON. Raises RunError where no audit wrote it so, or it was
-    altered."""
+    """Return what a run.json holds. data: its JSON. Raises RunError where no audit wrote it so, or it was altered."""
     if not isinstance(data, dict):
         raise RunError(f"{path}: not a whole run.json; restore it or use another --out")
     if type(found := data.get("format")) is not int or found not in get_args(Format):

@@ -353,7 +353,7 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
     assert last.ci_low == pytest.approx(float(difference.mean() - half), rel=1e-3)
     assert last.ci_high == pytest.approx(float(difference.mean() + half), rel=1e-3)
 
-    wrong = rank_formulas(set_attention(model, "standard"), lambda: batches)
+    wrong = rank_formulas(set_attention(model, "standard"), batches)
     assert (wrong.best, wrong.declared, wrong.verdict) == ("quest", "standard", "another-fits-better")
     assert "WARNING: quest attention fits these weights better than standard" in wrong.text
     assert get_attention(model) == "standard"
@@ -375,7 +375,6 @@ def test_fingerprint_finds_the_formula_that_made_the_labels() -> None:
         (100, 0.5, 4.0, "standard", "cannot-tell"),  # the interval of the difference holds 0
         (100, 0.5, 0.1, "quest", "another-fits-better"),
         (100, 0.5, 4.0, "quest", "cannot-tell"),
-        (100, 0.5, 0.1, "qknorm", "cannot-tell"),  # its parameters are not there
         (100, 9.0, 0.1, "standard", "fits"),
     ],
 )
@@ -405,7 +404,6 @@ def test_fingerprint_keeps_the_scales_of_the_declared_formula() -> None:
     assert own.nll != pytest.approx(float(nn.functional.cross_entropy(at_start, labels)), rel=1e-4)
     assert model.training
     assert torch.equal(model.blocks[0].attn.qk_scale, torch.full((2,), 9.0))
-    assert rank_formulas(model, [(pixels, labels)], declared="qknorm").verdict == "cannot-tell"
 
 
 @pytest.mark.slow

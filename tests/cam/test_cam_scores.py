@@ -20,8 +20,6 @@ from cam import AGCAM, InputGradient, Rollout
 from cam.boxes import boxes_of, mask_of, read_csv, resize_crop_boxes
 from cam.faithfulness import abpc, blurred, ends_of, insertion_deletion
 from cam.localisation import (
-    MaxBoxAcc,
-    PxAP,
     box_hits,
     energy_inside,
     iou_at,
@@ -139,11 +137,8 @@ def test_pxap_is_the_loop_over_thresholds_in_any_batches() -> None:
     expected = slow.pxap(maps, truth, 50)
     counts = pixel_counts(maps, truth, 50)
     assert pxap(counts.sum(dim=0)).item() == pytest.approx(expected) and 0.1 < expected < 0.9
-    stream = PxAP(bins=50)
-    assert math.isnan(stream.compute())
-    for part in ([0, 3], [1], [2, 4, 5]):
-        stream.update(maps[part], truth[part])
-    assert stream.compute() == pytest.approx(expected)
+    parts = [pixel_counts(maps[part], truth[part], 50).sum(dim=0) for part in ([0, 3], [1], [2, 4, 5])]
+    assert pxap(torch.stack(parts).sum(dim=0)).item() == pytest.approx(expected)
     draws = torch.tensor([[0, 0, 3], [5, 4, 1]])  # two resamples at once
     again = [slow.pxap(maps[rows], truth[rows], 50) for rows in draws]
     assert pxap(counts[draws].sum(dim=1)).tolist() == pytest.approx(again)
@@ -177,11 +172,9 @@ def test_max_box_acc_is_the_loop_over_thresholds() -> None:
     thresholds = [step / 20 for step in range(20)]
     expected = slow.max_box_acc(maps, boxes, thresholds)
     assert max_box_acc(box_hits(maps, boxes, thresholds)).item() == pytest.approx(expected) and 0.1 < expected < 0.9
-    stream = MaxBoxAcc(thresholds)
-    assert math.isnan(stream.compute())
-    stream.update(maps[:5], boxes[:5])
-    stream.update(torch.cat([maps[5:], maps[:2]]), [*boxes[5:], [], []])
-    assert stream.compute() == pytest.approx(expected) and (stream.images, stream.skipped) == (8, 2)
+    parts = [box_hits(maps[part], boxes[part], thresholds) for part in (slice(5), slice(5, 8))]
+    assert max_box_acc(torch.cat(parts)).item() == pytest.approx(expected)
+    assert not box_hits(maps[:2], [[], []], thresholds).any()
 
 
 # --- faithfulness ----------------------------------------------------------------------------------------------------
@@ -344,7 +337,7 @@ MAPS = torch.zeros(2, 8, 8)
             lambda: resize_crop_boxes([], (9, 9), (8, 8), "center", 1.1),
             "crop_pct is 1.1; expected a number above 0, at",
         ),
-        (lambda: PxAP().update(MAPS - 0.5, MAPS.bool()), "maps lie in [-0.5, -0.5]; expected [0, 1], min-max norm"),
+        (lambda: pixel_counts(MAPS - 0.5, MAPS.bool()), "maps lie in [-0.5, -0.5]; expected [0, 1], min-max norm"),
         (lambda: iou_at(MAPS, MAPS[:1]), "maps of (2, 8, 8) and (1, 8, 8); expected the same shape"),
     ],
 )

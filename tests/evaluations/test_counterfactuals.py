@@ -19,7 +19,7 @@ from robustkit.data.shapes import CLASSES, OWN, cached_render, label
 from robustkit.errors import DataError, ProtocolError
 from robustkit.evaluations.condition import check_condition
 from robustkit.evaluations.maps.counterfactuals.condition import CHANGES, VOCABULARY
-from robustkit.evaluations.maps.counterfactuals.results import AGGREGATOR
+from robustkit.evaluations.maps.counterfactuals.results import CounterfactualsAggregator
 from robustkit.evaluations.records import CheckpointRecords
 from robustkit.results.summary import Run
 
@@ -128,7 +128,7 @@ def test_results_count_what_is_right_as_it_is(run: Run) -> None:
         assert figures["mass_change"]["value"] == pytest.approx(np.mean(changes))
         assert ("followed" in figures) == (change != "background")
         for metric in ("flipped", "mass_change"):
-            ids, values = AGGREGATOR.per_sample(CheckpointRecords(run, NAME), text, metric)
+            ids, values = CounterfactualsAggregator().per_sample(CheckpointRecords(run, NAME), text, metric)
             assert len(ids) == len(counted) and values.mean() == pytest.approx(figures[metric]["value"])
     flips = {row["condition"]: row["value"] for row in run.summary() if row["metric"] == "flipped"}
     assert flips[TEXTS["colour"]] > 0.8 > 0.3 > flips[TEXTS["background"]]  # the zoo goes by colour
@@ -172,7 +172,9 @@ def test_images_with_a_constant_map_count_for_flips_and_not_for_mass(
         lost = len(counted) - len(reported)
         why = f"{lost} of {len(counted)} images have a map that is constant or not finite; left out"
         assert why in figures["mass_change"]["flags"]
-        assert len(AGGREGATOR.per_sample(CheckpointRecords(flat, NAME), text, "mass_change")[0]) == len(reported)
+        assert len(
+            CounterfactualsAggregator().per_sample(CheckpointRecords(flat, NAME), text, "mass_change")[0]
+        ) == len(reported)
 
 
 def test_words() -> None:

@@ -22,7 +22,7 @@ from robustkit.data.shapes import CLASSES
 from robustkit.errors import DataError, ModelError, ProtocolError
 from robustkit.evaluations.condition import Cost
 from robustkit.evaluations.maps.condition import FAITHFULNESS, map_condition, parse_cams
-from robustkit.evaluations.maps.evaluate import EVALUATOR
+from robustkit.evaluations.maps.evaluate import MapsEvaluator
 from robustkit.evaluations.maps.truth import Located
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card
@@ -155,7 +155,7 @@ def test_maps_ask_what_is_announced_and_share_what_all_begin_and_end_with(place:
         subject.classifier.network.register_forward_pre_hook(count)
         for spec in specs:
             rows[spec] = evaluate(subject, small_batch(), map_condition(spec)).columns
-        announced = sum((EVALUATOR.cost(map_condition(spec), subject.card, 3) for spec in specs), Cost(0))
+        announced = sum((MapsEvaluator().cost(map_condition(spec), subject.card, 3) for spec in specs), Cost(0))
         assert asked == 5 * announced.forwards + (faithfulness != "none")  # one image of nothing for all
         found.append(rows)
     assert repr(found[0]) == repr({spec: found[1][spec] for spec in wanted})

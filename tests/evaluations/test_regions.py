@@ -21,7 +21,7 @@ from robustkit.errors import DataError, ProtocolError, RobustkitError
 from robustkit.evaluations.condition import check_condition, pattern_of
 from robustkit.evaluations.maps.regions.condition import VOCABULARY, parse_regions
 from robustkit.evaluations.maps.regions.evaluate import elsewhere, extreme, noised
-from robustkit.evaluations.maps.regions.results import AGGREGATOR
+from robustkit.evaluations.maps.regions.results import RegionsAggregator
 from robustkit.evaluations.records import CheckpointRecords
 from robustkit.results.summary import Run
 
@@ -137,7 +137,7 @@ def test_results_are_of_the_records(run: Run) -> None:
     assert alone == {"region_top1", "region_area", "region_kept"}
     from robustkit.evaluations.records import CheckpointRecords
 
-    ids, values = AGGREGATOR.per_sample(CheckpointRecords(run, NAME), TOP, "region_over_random")
+    ids, values = RegionsAggregator().per_sample(CheckpointRecords(run, NAME), TOP, "region_over_random")
     assert len(ids) == len(rows) and values.mean() == pytest.approx(lead["value"])
 
 
@@ -178,7 +178,7 @@ def test_images_without_a_region_are_not_counted(tmp_path: Path) -> None:
         filled = "1 of 20 images are filled by it, which leaves no other place; not counted"
         assert (filled in rows["region_top1"]["flags"]) == (region == "object")
         assert (
-            len(AGGREGATOR.per_sample(CheckpointRecords(run, MODEL), text, "region_over_random")[0])
+            len(RegionsAggregator().per_sample(CheckpointRecords(run, MODEL), text, "region_over_random")[0])
             == rows["region_over_random"]["n"]
         )
         without = [row for row in _rows(run, text).values() if row["region_area"] == 0]

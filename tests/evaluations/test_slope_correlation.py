@@ -18,7 +18,7 @@ import robustkit
 from robustkit.errors import DamagedRecord
 from robustkit.evaluations.aggregate import RecordReader, Results
 from robustkit.evaluations.attacks.distances.results import (
-    PRESENTER,
+    DistancesPresenter,
     DistanceSummary,
     Slopes,
     by_chance,
@@ -139,7 +139,7 @@ def test_a_run_with_both_has_it_for_each_distance_and_on_the_page(run: Run) -> N
         assert rows["slope_correlation"]["n"] == len(far) >= 10
         assert [rows[key]["value"] for key in (*rows,)][:2] == pytest.approx([expected, of_heads[best]], abs=1e-9)
         assert rows["slope_correlation"]["ci_low"] < expected < rows["slope_correlation"]["ci_high"]
-    (shown,) = PRESENTER.tables(Results.of(run, run.summary()))
+    (shown,) = DistancesPresenter().tables(Results.of(run, run.summary()))
     lines = [(what, value) for _, what, value in shown.rows if what.startswith("slope")]
     assert [what for what, _ in lines] == ["slope correlation", "slope correlation, largest of all heads"] * 2
     assert lines[2][1].startswith(f"{expected:+.2f} [") and lines[2][1].endswith(f"], n = {len(far)}")
@@ -157,7 +157,7 @@ def test_without_slopes_there_is_none_and_a_missing_head_is_damage(run: Run, tmp
     alone = robustkit.audit([f"zoo:{NAME}"], out=tmp_path / "alone", **fewer)
     assert [text for text in alone.manifest.conditions if "steps" in text] == [FMN, DDN]  # nor maps next to them
     assert not rows_of(alone, FMN)
-    (shown,) = PRESENTER.tables(Results.of(alone, alone.summary()))
+    (shown,) = DistancesPresenter().tables(Results.of(alone, alone.summary()))
     assert "Slope" not in shown.note
     shutil.copytree(run.path, tmp_path / "run")
     copy = Run(tmp_path / "run")

@@ -20,7 +20,7 @@ from robustkit.evaluations.estimation import supported_mean
 from robustkit.evaluations.maps.condition import parse_cams
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import part_of
-from robustkit.results.summary import Run, summarise
+from robustkit.results.summary import Run, survey
 
 SPSA = "spsa(eps=8/255,steps=2,directions=4{})"
 WHOLE, SOME, FEWER = SPSA.format(""), SPSA.format(",on=12"), SPSA.format(",on=5")
@@ -111,7 +111,7 @@ def test_a_figure_of_a_part_is_supported_by_what_ran_on_all(tmp_path: Path) -> N
     first = np.array([f"{place:03d}.png" in taken for place in range(n)])
     _keep_part(run, part, first)
     expected = supported_mean(expensive[first] * 1.0, cheap[first] * 1.0, cheap[~first] * 1.0, binary=True)
-    rows = {row["metric"]: row for row in summarise(Run(run.path)) if row["condition"] == part}
+    rows = {row["metric"]: row for row in survey(Run(run.path)) if row["condition"] == part}
     row = rows["supported_top1"]
     assert [row[key] for key in ("value", "ci_low", "ci_high", "n")] == [*expected[:3], 60]
     assert rows[f"support_weight(top1 by {pgd})"]["value"] == expected.weight > 0.5

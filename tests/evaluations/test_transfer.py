@@ -31,7 +31,7 @@ from robustkit.pipeline.classification import plan_transfer
 from robustkit.pipeline.request import ClassificationRequest
 from robustkit.protocol.card import load_card
 from robustkit.results.summary import Run
-from robustkit.runs.kept_images import adversarials_path, digest_of_differences, read_adversarials, write_adversarials
+from robustkit.runs.kept_images import ADVERSARIALS, digest_of_differences, read_adversarials, write_adversarials
 from robustkit.runs.manifest import PreprocessingEntry
 
 pytestmark = pytest.mark.usefixtures("one_thread", "unexamined")
@@ -191,8 +191,8 @@ def test_adversarial_images_are_kept_on_request_and_checked(nets: Path, tmp_path
     assert digest == digest_of_differences(differences) and len(differences) == 16
     assert all(d.dtype == np.float16 and d.shape == (3, 8, 8) for d in differences.values())
     assert max(float(np.abs(d).max()) for d in differences.values()) <= EPS * (1 + 2**-11)
-    path = adversarials_path(run, "a", PGD, 1)
-    other = adversarials_path(run, "b", PGD, 1)
+    path = run.shard_path("a", PGD, 1, ADVERSARIALS)
+    other = run.shard_path("b", PGD, 1, ADVERSARIALS)
     mine = path.read_bytes()
     spoilt = mine[:200] + bytes([mine[200] ^ 1]) + mine[201:]
     for data in (other.read_bytes(), spoilt, b"nothing"):

@@ -17,7 +17,7 @@ from small_audit import audit
 from robustkit.common.preprocessing import Preprocessing
 from robustkit.data import images
 from robustkit.data.dataset import Dataset, open_dataset
-from robustkit.data.images import image_size, object_mask, read_image
+from robustkit.data.images import image_sizes, object_mask, read_image
 from robustkit.errors import BadImageError, DataError, RunError
 from robustkit.evaluations.condition import name_of
 from robustkit.evaluations.family import family_of
@@ -270,16 +270,16 @@ def test_the_size_is_of_the_upright_image(kind: str, late: bool) -> None:
         data = turned(kind, orientation, late)
         width, height = read_image(data, "a").size
         assert (width, height) == ((20, 12) if orientation > 4 else (12, 20)), orientation
-        assert image_size(data) == (height, width), orientation
+        assert (sizes := image_sizes(data)) and sizes.upright == (width, height), orientation
 
 
 def test_the_size_of_a_plain_png_is_had_without_its_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, orientated = encoded(Image.new("RGB", (12, 20))), turned("PNG", 6)
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", None)
-    assert image_size(plain) == (20, 12)
+    assert (sizes := image_sizes(plain)) and sizes.upright == (12, 20)
     monkeypatch.setattr(images, "MAX_PIXELS", 239)  # nor those of a picture too large to be read
-    assert image_size(orientated) is None
-    assert image_size(b"no image") is None
+    assert image_sizes(orientated) is None
+    assert image_sizes(b"no image") is None
 
 
 @pytest.mark.parametrize("kind", ["csv", "xml", "masks"])

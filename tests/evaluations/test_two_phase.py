@@ -25,8 +25,7 @@ from robustkit.evaluations.aggregate import RecordReader, Results
 from robustkit.evaluations.attacks.evaluate import parse_conditions
 from robustkit.evaluations.attacks.two_phase.condition import ESTIMATE, KEPT, phases_of
 from robustkit.evaluations.attacks.two_phase.evaluate import choose
-from robustkit.evaluations.attacks.two_phase.results import PRESENTER as ESTIMATES
-from robustkit.evaluations.attacks.two_phase.results import TwoPhaseSummary, two_phase_share
+from robustkit.evaluations.attacks.two_phase.results import TwoPhasePresenter, TwoPhaseSummary, two_phase_share
 from robustkit.evaluations.condition import check_condition, matches, name_of, pattern_of, words_of
 from robustkit.evaluations.family import family_of
 from robustkit.evaluations.records import Part
@@ -272,7 +271,9 @@ def test_where_nobody_stands_there_is_no_share_of_those_drawn(run: Run) -> None:
     (row,) = TwoPhaseSummary(Broken(run, run.manifest, "shapes-vit-quest", {})).add(two_phase(4))
     assert row[1:4] == ("estimated_top1", 0, 18) and row[4:6] == wilson(0, 18)
     summary = [dict(each) for each in run.summary() if (each["condition"], each["metric"]) != (two_phase(4), KEPT.name)]
-    cells = {line[1]: line[4:6] for (table,) in [ESTIMATES.tables(Results.of(run, summary))] for line in table.rows}
+    cells = {
+        line[1]: line[4:6] for (table,) in [TwoPhasePresenter().tables(Results.of(run, summary))] for line in table.rows
+    }
     assert cells[phase_label(4)] == ("0", "–") and cells[phase_label(3)][0] == "3"
 
 

@@ -42,15 +42,15 @@ def test_small_images_are_not_cropped_unless_somebody_says_so(
     size: int, config: Any, options: dict[str, Any], metadata: dict[str, Any], crop: float, said: str
 ) -> None:
     wanted = InputOptions(**{**NOTHING, "img_size": size, **options})
-    resolved = resolve_preprocessing(Net(config), wanted, metadata, "net.pth")
-    assert (resolved.preprocessing.crop_pct, resolved.sources["crop_pct"]) == (crop, said)
-    assert (resolved.preprocessing.input_size, resolved.sources["input_size"]) == ((size, size), "option")
+    preprocessing, sources, _ = resolve_preprocessing(Net(config), wanted, metadata, "net.pth")
+    assert (preprocessing.crop_pct, sources["crop_pct"]) == (crop, said)
+    assert (preprocessing.input_size, sources["input_size"]) == ((size, size), "option")
 
 
 def test_each_value_has_who_said_it_and_what_nobody_said_is_noted() -> None:
     wanted = InputOptions(**{**NOTHING, "img_size": 48, "mean": (0.1, 0.1, 0.1)})
-    resolved = resolve_preprocessing(Net(None), wanted, {"interpolation": "bilinear"}, "net.pth")
-    assert resolved.sources == {
+    preprocessing, sources, notes = resolve_preprocessing(Net(None), wanted, {"interpolation": "bilinear"}, "net.pth")
+    assert sources == {
         "input_size": "option",
         "mean": "option",
         "std": "default",
@@ -58,20 +58,20 @@ def test_each_value_has_who_said_it_and_what_nobody_said_is_noted() -> None:
         "crop_pct": "default",
         "crop_mode": "default",
     }
-    assert [note for note in resolved.notes if "NORMALISATION" in note] == [
+    assert [note for note in notes if "NORMALISATION" in note] == [
         "NO NORMALISATION: nothing gives std, mean and std 0.1 and 1 are taken; give --std"
     ]
-    text = describe_preprocessing(vars(resolved.preprocessing), resolved.sources, "net.py:build")
+    text = describe_preprocessing(vars(preprocessing), sources, "net.py:build")
     assert text == (
         "48x48 pixels, mean 0.1 (by the user); bilinear (by the checkpoint); "
         "crop 1, center, std 1 (assumed, our default)"
     )
-    filled = resolve_preprocessing(
+    filled, sources, _ = resolve_preprocessing(
         Net({"input_size": (3, 32, 32)}), InputOptions(**NOTHING), {}, "net.pth", config_of="code"
     )
-    assert filled.preprocessing.mean == IMAGENET["mean"] and filled.sources["mean"] == "default"  # timm's usual one
+    assert filled.mean == IMAGENET["mean"] and sources["mean"] == "default"  # timm's usual one
     assert "32x32 pixels (by the configuration of its code)" in describe_preprocessing(
-        vars(filled.preprocessing), filled.sources, "net.py:build"
+        vars(filled), sources, "net.py:build"
     )
 
 

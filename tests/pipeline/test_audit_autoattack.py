@@ -283,7 +283,8 @@ def test_members_alone_say_that_there_are_fewer_targets(place: Path, tmp_path: P
         place, tmp_path / "run", attacks="fab(steps=2),apgd(steps=2,loss=margin-targeted)", eps="4/255", limit=6
     )
     for condition in run.manifest.conditions[1:]:
-        assert run.notes(run.manifest.checkpoints[0].name, condition) == ["3 classes: 2 targets instead of 9"]
+        (shard,) = run.shards(run.manifest.names[0], condition)
+        assert json.loads(shard.schema.metadata[b"notes"]) == ["3 classes: 2 targets instead of 9"]
 
 
 def test_a_shard_without_a_readable_image_does_no_harm(place: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from robustkit.display.text import about, clock_time
 from robustkit.evaluations.attacks.evaluate import attack_cost, parse_condition
 from robustkit.evaluations.condition import Cost
 from robustkit.evaluations.maps.condition import map_condition, parse_cams
-from robustkit.evaluations.maps.evaluate import EVALUATOR
+from robustkit.evaluations.maps.evaluate import MapsEvaluator
 from robustkit.pipeline.progress import Estimate, Job, estimate_line, jobs_of, work_lines
 from robustkit.protocol.card import load_card
 from robustkit.protocol.condition import CLEAN
@@ -123,7 +123,12 @@ def test_planned_passes_are_those_of_the_records(place: Any, tmp_path: Any) -> N
 def test_controls_of_maps_are_announced() -> None:
     card = load_card("standard")
     conditions = [CLEAN, *map(map_condition, parse_cams("agcam"))]
-    assert [EVALUATOR.cost(each, card, 10) for each in conditions[1:]] == [Cost(19, 1), Cost(18), Cost(18), Cost(1)]
+    assert [MapsEvaluator().cost(each, card, 10) for each in conditions[1:]] == [
+        Cost(19, 1),
+        Cost(18),
+        Cost(18),
+        Cost(1),
+    ]
     lines = work_lines(conditions, 2, 60, 10, 0, 0, card, 10)
     assert lines[0] == "to do: 2 checkpoints, 5 conditions, 60 samples: 10 units of work"
     assert "57 + 1; of these clean 1 + 0, maps 56 + 1" in lines[1]

@@ -26,7 +26,7 @@ from robustkit.common.intervals import (
 from robustkit.evaluations.aggregate import mean_of, share_of
 from robustkit.gate.policy import parse_policy
 from robustkit.gate.verdicts import FAIL, PASS, judge
-from robustkit.results.summary import summarise
+from robustkit.results.summary import survey
 from scripts.studies.statistics.ece_coverage import CONFIDENCE, RIGHT, SIZES, measured
 
 Floats = NDArray[np.float64]
@@ -145,7 +145,7 @@ def test_no_bound_on_the_calibration_error_is_both_kept_and_broken(tmp_path: Pat
     confidence = stream.uniform(0.1, 1, 60)
     rows = [row(i, bool(stream.random() < c), confidence=float(c)) for i, c in enumerate(confidence)]
     run = make_run(tmp_path, {"clean": rows})
-    found = next(r for r in summarise(run) if r["metric"] == "ece")
+    found = next(r for r in survey(run) if r["metric"] == "ece")
     assert found["ci_low"] <= found["value"] <= found["ci_high"] and found["ci_low"] == 0
     bounds = [*np.linspace(0.01, 0.4, 40), found["value"] + 1e-6, found["value"] - 1e-6]
     rules = [f"ece under clean {sign} {b:.9f}{sure}" for b in bounds for sure in ("", SURE) for sign in (">=", "<")]

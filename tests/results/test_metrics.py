@@ -14,13 +14,13 @@ from robustkit.common.files import write_whole
 from robustkit.common.intervals import bootstrap, calibration_error, calibration_interval, percentiles, wilson
 from robustkit.errors import RunError
 from robustkit.report.refresh import refresh
-from robustkit.results.summary import Run, summarise, write_summary
+from robustkit.results.summary import Run, survey, write_summary
 from robustkit.runs.folder import folder_name
 
 
 def test_an_infinite_loss_is_no_warning(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"clean": [row(i, True, nll=float("inf") if i == 0 else 0.5) for i in range(6)]})
-    found = {one["metric"]: one for one in summarise(run)}
+    found = {one["metric"]: one for one in survey(run)}
     assert found["nll"]["value"] == float("inf") and found["top1"]["value"] == 1.0
 
 
@@ -54,7 +54,7 @@ def test_summary_of_records_made_by_hand(tmp_path: Path) -> None:
     clean = [row(0, True), row(1, False, nll=1.25, top5=False), row(2, True)]
     clean.append({"sample_id": "003", "label": 1, "error": "003: not an image"})
     run = make_run(tmp_path, {"clean": clean, PGD: [row(i, False, linf=1.2e-2, nll=float("nan")) for i in range(4)]})
-    rows = {(r["condition"], r["metric"]): r for r in summarise(run)}
+    rows = {(r["condition"], r["metric"]): r for r in survey(run)}
     top1 = rows["clean", "top1"]
     assert (top1["value"], top1["n"], top1["protocol"]) == (2 / 3, 3, "standard@1:00")
     assert (top1["ci_low"], top1["ci_high"]) == pytest.approx(wilson(2, 3))
@@ -71,19 +71,19 @@ def test_summary_of_records_made_by_hand(tmp_path: Path) -> None:
 
 def test_eps_of_another_space_is_flagged_with_its_size_in_pixels(tmp_path: Path) -> None:
     run = make_run(tmp_path, {PGD: [row(0, False, linf=0.5 / 255)]}, space="normalised")
-    assert summarise(run)[0]["flags"] == [
+    assert survey(run)[0]["flags"] == [
         "eps 0.003922 is in normalised units: largest linf perturbation 0.5/255 in pixels"
     ]
 
 
 def test_an_excess_in_normalised_units_is_flagged_too(tmp_path: Path) -> None:
     run = make_run(tmp_path, {PGD: [row(0, False, linf=0.8 / 255)]}, space="normalised")  # std 0.5: 0.5/255 is allowed
-    assert "exceeds eps: largest linf perturbation 0.8/255 in pixels, claimed 0.5/255" in summarise(run)[0]["flags"]
+    assert "exceeds eps: largest linf perturbation 0.8/255 in pixels, claimed 0.5/255" in survey(run)[0]["flags"]
 
 
 def test_rounding_is_not_an_excess(tmp_path: Path) -> None:
     run = make_run(tmp_path, {PGD: [row(0, False, linf=1 / 255 + 5e-7)]})
-    assert summarise(run)[0]["flags"] == []
+    assert survey(run)[0]["flags"] == []
 
 
 def test_files_agree_with_each_other_and_escape_what_they_show(tmp_path: Path) -> None:
@@ -123,10 +123,10 @@ def test_an_altered_run_folder_is_explained(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"clean": [row(0, True)]})
     run.shard_path("vit <b>&", "clean", 0).write_bytes(b"PAR1 nonsense")
     with pytest.raises(RunError, match="the same command of the audit computes it again"):
-        summarise(run)
+        survey(run)
     run.manifest_path.write_text("{")
     with pytest.raises(RunError, match=r"run\.json: cannot be read"):
-        summarise(run)
+        survey(run)
     assert math.isnan(calibration_error(np.array([]), np.array([])))
 
 
@@ -134,7 +134,7 @@ def test_the_interval_of_nll_is_that_of_resampled_samples(tmp_path: Path) -> Non
     stream = np.random.Generator(np.random.PCG64(5))
     confidence, correct, nll = stream.uniform(0.1, 1, 40), stream.random(40) < 0.6, stream.exponential(1, 40)
     rows = [row(i, bool(correct[i]), confidence=float(confidence[i]), nll=float(nll[i])) for i in range(40)]
-    found = {r["metric"]: r for r in summarise(make_run(tmp_path, {"clean": rows}))}
+    found = {r["metric"]: r for r in survey(make_run(tmp_path, {"clean": rows}))}
     draws = np.random.Generator(np.random.PCG64(0))
     figures = []
     for _ in range(1000):

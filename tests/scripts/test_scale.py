@@ -19,7 +19,7 @@ from robustkit.evaluations.maps.results import Counted, Pooled
 from robustkit.report.refresh import refresh
 from robustkit.results.comparison import compare, compare_with_first
 from robustkit.results.pairing import Side, checkpoint_pairs
-from robustkit.results.summary import Run, summarise, survey
+from robustkit.results.summary import Run, survey
 from scripts.bench import scale
 
 Make = Callable[..., Run]
@@ -71,7 +71,7 @@ def test_a_summary_reads_each_record_once_and_what_it_needs(
     make: Make, opened: dict[tuple[str, str], list[str]]
 ) -> None:
     run = make(250)  # three shards
-    summarise(run)
+    survey(run)
     assert {len(read) for read in opened.values()} == {3} and len(opened) == 11
     plain = "sample_id correct top5 nll confidence linf l2"
     assert set(opened["vit-0", "clean"]) == {f"{plain} broken_by error"}

@@ -28,10 +28,10 @@ def peak() -> int:
 def use(image: bytes, folder: Path) -> str:
     """What is done with a picture: as an image of a data set, and as either kind of mask."""
     from robustkit.common.preprocessing import Preprocessing
-    from robustkit.data.images import image_size, object_mask, read_image, read_index_mask, to_pixels
+    from robustkit.data.images import image_sizes, object_mask, read_image, read_index_mask, to_pixels
     from robustkit.errors import BadImageError
 
-    image_size(image)
+    image_sizes(image)
     for read in (object_mask, read_index_mask):
         try:
             read(image, "photo.jpg")

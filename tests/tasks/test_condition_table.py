@@ -16,7 +16,7 @@ from sealing import seal
 from robustkit.display.console import print_tables
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions import tables as corruptions
-from robustkit.evaluations.maps.regions.results import PRESENTER as REGIONS
+from robustkit.evaluations.maps.regions.results import RegionsPresenter
 from robustkit.evaluations.metrics import mean_share
 from robustkit.gate.policy import parse_policy
 from robustkit.report.refresh import refresh
@@ -87,8 +87,9 @@ def test_a_new_metric_of_a_family_is_a_column_of_its_tables(monkeypatch: pytest.
         figures = {"checkpoint": "one", "condition": condition, "value": 0.25, "n": 9, "ci_low": 0.125, "ci_high": 0.5}
         return [figures | {"metric": name, "flags": []} for name in (*names, TOY.name)]
 
-    monkeypatch.setattr(type(REGIONS.words), "metrics", (*REGIONS.words.metrics, TOY))
-    (table,) = REGIONS.tables(rows("region-noise(region=object,severity=5)", "region_top1"))
+    words = RegionsPresenter.words
+    monkeypatch.setattr(type(words), "metrics", (*words.metrics, TOY))
+    (table,) = RegionsPresenter().tables(rows("region-noise(region=object,severity=5)", "region_top1"))
     assert dict(zip(table.headings, table.rows[0], strict=True))[TOY.label] == "25.0 [12.5, 50.0]"
     monkeypatch.setattr(corruptions, "METRICS", (*corruptions.METRICS, TOY))
     foggy = rows("corruption(fog,severity=3)", "top1")

@@ -39,7 +39,7 @@ from ...protocol.condition import (
     split_list,
 )
 from ..condition import Cost, Vocabulary, is_attack
-from ..family import Evaluator, attacked_inputs, family_of
+from ..family import Evaluator, attacked_inputs
 from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_attacked
 from .condition import ENGINES, EVERY_ATTACK, EVERY_DENSE_ATTACK, VOCABULARY, on_corrupted, parted
 from .peers import peer
@@ -308,17 +308,11 @@ def _stage(rows: dict[str, list[Any]], result: attacks.StagedResult) -> dict[str
     return dict(zip(result.stages, result.seconds, strict=True))
 
 
-def plugins_under(condition: Condition) -> tuple[Plugin, ...]:
-    under = condition.under
-    return () if under is None else tuple(family_of(under.name).evaluator.plugins(under))
-
-
 class AttacksEvaluator(Evaluator):
     words: Vocabulary = VOCABULARY
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        own = EVERY_ATTACK.plugin(condition.name)
-        return (*filter(None, [own]), *plugins_under(condition))
+        return (*filter(None, [EVERY_ATTACK.plugin(condition.name)]), *super().plugins(condition))
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         beneath = Cost(0) if condition.under is None else Cost(0, extra=0.2)
@@ -333,6 +327,3 @@ class AttacksEvaluator(Evaluator):
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         return evaluate_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
-
-
-EVALUATOR = AttacksEvaluator()

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attacks import Attack, AttackResult, Rng, StagedResult, ThreatModel
+from attacks import Attack, AttackResult, AutoAttack, Rng, StagedResult, ThreatModel
 from attacks.attack import Tally, Tell
 from attacks.model_access import Oracle, is_missed
 from attacks.pgd import STEP_SHARES
@@ -82,32 +82,20 @@ _SUPPORTED = {
 }
 
 
-def _defaults(name: str) -> dict[str, Any]:
-    """Return the parameters of RobustKit's attack. early_stop and relinearise only spend passes: peers have one way."""
-    own = (part for part in fields(ATTACKS[name]) if part.init and part.name not in ("threat", "chunk"))
-    return {part.name: part.default for part in own}
+def _parameters(attack: Any) -> dict[str, Any]:
+    """Return those of RobustKit's attack, or of its class the usual ones. early_stop and relinearise only spend passes:
+    peers have one way.
+    """
+    own = (part.name for part in fields(attack) if part.init and part.name not in ("threat", "chunk"))
+    return {name: getattr(attack, name) for name in own}
 
 
-_TARGETED: tuple[str, dict[str, Any]] = ("apgd", {"loss": "dlr-targeted"})
-_SQUARE: tuple[str, dict[str, Any]] = ("square", {"rescale_schedule": False})
-_VERSIONS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
-    "standard": {"apgd-ce": ("apgd", {}), "apgd-t": _TARGETED, "fab-t": ("fab", {}), "square": _SQUARE},
-    "plus": {
-        "apgd-ce": ("apgd", {"restarts": 5}),
-        "apgd-dlr": ("apgd", {"loss": "dlr", "restarts": 5}),
-        "fab": ("fab", {"targets": 0, "restarts": 5}),
-        "square": _SQUARE,
-        "apgd-t": _TARGETED,
-        "fab-t": ("fab", {}),
-    },
-    "rand": {"apgd-ce": ("apgd", {"eot": 20}), "apgd-dlr": ("apgd", {"loss": "dlr", "eot": 20})},
-}
 _ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "fgsm": {"loss": ("ce",)},
     "pgd": {"restarts": (1,), "early_stop": (False,), "loss": ("ce",)},
     "apgd": {"loss": ("ce", "dlr", "dlr-targeted")},
     "square": {"loss": ("margin", "ce")},
-    "autoattack": {"version": tuple(_VERSIONS), "only": ("",)},
+    "autoattack": {"version": ("standard", "plus", "rand"), "only": ("",)},
 }
 
 
@@ -125,7 +113,7 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
     if name not in _SUPPORTED[engine]:
         listed = ", ".join(_SUPPORTED[engine])
         raise ProtocolError(f"engine {engine} has no {name} that means the same; expected one of: {listed}; or {ours}")
-    known = _defaults(name)
+    known = _parameters(ATTACKS[name])
     resolved = known | dict(parameters)
     for key, value in resolved.items():
         if key not in known:
@@ -137,7 +125,7 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
     if threat.bounds != (0.0, 1.0) or threat.cut_images:
         bounds = f"the bounds are {threat.bounds}{' with cut_images' * threat.cut_images}"
         raise ProtocolError(f"engine {engine} attacks images in [0, 1] and cuts to that; {bounds}; {ours}")
-    stages = _stages(name, resolved)
+    stages = _stages(name, threat, resolved)
     for stage in stages:
         if engine == "torchattacks" and threat.norm == "l2" and (reason := _gap(stage)):
             what = name if stage.name == name else f"{stage.name} of {name}"
@@ -148,15 +136,11 @@ def peer(engine: str, name: str, threat: ThreatModel, parameters: Mapping[str, A
     return PeerAttack(threat, engine=engine, name=name, stages=stages)
 
 
-def _stages(name: str, resolved: dict[str, Any]) -> tuple[PeerStage, ...]:
+def _stages(name: str, threat: ThreatModel, resolved: dict[str, Any]) -> tuple[PeerStage, ...]:
     if name != "autoattack":
         return (PeerStage(name, name, resolved),)
-    stages = []
-    for stage, (attack, changes) in _VERSIONS[resolved["version"]].items():
-        own = _defaults(attack)
-        shared = {key: value for key, value in resolved.items() if key in own}
-        stages.append(PeerStage(stage, attack, own | shared | changes))
-    return tuple(stages)
+    stages = AutoAttack(threat, **resolved).stages(classes=max(4, resolved["targets"] + 1))  # enough for every loss
+    return tuple(PeerStage(each.stage, type(each).__name__.lower(), _parameters(each)) for each in stages)
 
 
 def _gap(stage: PeerStage) -> str | None:

@@ -34,7 +34,7 @@ from ...runs.manifest import Claim, Manifest
 from ..aggregate import Gatherer, Number, RecordReader, Results, column_of
 from ..condition import Clause, share
 from ..estimation import support_grids, support_tables
-from ..family import Aggregator, Overview, Presenter
+from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
 from ..presenting import of_family
 from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, attack_parts, beneath, starts_from
@@ -316,9 +316,7 @@ def dossier_grids(results: Results) -> list[Grid]:
 
 class AttacksAggregator(Aggregator):
     words = VOCABULARY
-
-    def overview(self, reading: RecordReader) -> Overview:
-        return OrderOfAttacks(reading)
+    overview = OrderOfAttacks
 
     def gatherers(self) -> Sequence[type[Gatherer]]:
         return (Stages,)
@@ -331,9 +329,6 @@ class AttacksAggregator(Aggregator):
         n = len(read)
         for stage in stages_of(read):
             yield f"{AFTER}{stage.name}", stage.standing / n, n, *wilson(stage.standing, n)
-
-
-AGGREGATOR = AttacksAggregator()
 
 
 class AttacksPresenter(Presenter):
@@ -378,6 +373,3 @@ class AttacksPresenter(Presenter):
 
         yield Section("stages", "Attacks in stages", in_stages, tuple(stage_figures(results, looks)))
         yield Section("doubts", "Can these numbers be trusted?", lambda: {"grids": dossier_grids(results)})
-
-
-PRESENTER = AttacksPresenter()

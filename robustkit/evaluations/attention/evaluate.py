@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from ...attention.apply import attention_kind, attention_layers, capturable_layers, capture
 from ...attention.logit_decomposition import softmax_slope
 from ...common.determinism import SampleRng
-from ...common.plugins import Plugin
 from ...errors import ModelError
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ..condition import Cost
-from ..family import Evaluator, family_of, inputs_under
+from ..family import Evaluator, inputs_under
 from ..records import Layer, encode_layers
 from ..subject import Batch, EvaluatedModel, Evaluation
 from .condition import COLUMN_NAMES, LISTS, VOCABULARY
@@ -118,10 +117,6 @@ def _joined(parts: Sequence[Tensor], samples: int) -> Tensor:
 class UnderEvaluator(Evaluator):
     """A family that watches heads on the images that another condition shows."""
 
-    def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        under = condition.under
-        return () if under is None else family_of(under.name).evaluator.plugins(under)
-
     def watched(self, subject: EvaluatedModel, batch: Batch, size: int, watch: Callable[[slice], Looked]) -> Evaluation:
         """Return the columns of a batch. watch: returns logits, columns and layers of at most `size` samples."""
         columns, layers = Columns(), tuple[Layer, ...]()
@@ -149,6 +144,3 @@ class AttentionEvaluator(UnderEvaluator):
             return logits, seen.columns(), seen.layers
 
         return self.watched(subject, batch, subject.settings.batch_size, of_part)
-
-
-EVALUATOR = AttentionEvaluator()

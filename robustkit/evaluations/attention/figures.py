@@ -19,7 +19,7 @@ from ..family import Presenter
 from ..metrics import Metric
 from ..presenting import flag_lines, of_family
 from .condition import VOCABULARY, under_of
-from .results import COLLAPSE, EXPLOSION, Heads, WatchedHeads, attention_tables, layer_table
+from .results import COLLAPSE, EXPLOSION, LAYERS, Heads, WatchedHeads, attention_tables, layer_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,14 +27,7 @@ if TYPE_CHECKING:
 
     from ..family import Looks
 
-PANELS = (
-    ("largest_logits", "largest |logit|", 1),
-    ("query_norms", "query norm", 1),
-    ("key_norms", "key norm", 1),
-    ("entropy_shares", "entropy, % of log N", 100),
-    ("strongest_keys", "strongest key, %", 100),
-    ("softmax_slopes", "softmax slope", 1),
-)  # figure of a head, its name, its factor
+PANELS = tuple(row for row in LAYERS if row[0] != "attention_entropies")  # as shares of log N they compare
 COLUMNS = 2  # checkpoints in a figure
 LINES = 6  # conditions in a panel: clean, and those under which entropy changes most
 _WIDE_RANGE = 30  # ratio of the highest to the lowest figure above which an axis is logarithmic; not for shares
@@ -56,7 +49,7 @@ def attention_figures(entries: Watched) -> Iterator[Figure]:
     shown = _shown(entries)
     looks = {condition: style(place) for place, condition in enumerate(shown)}
     drawn = [heads[condition] for heads in entries.values() for condition in shown if condition in heads]
-    limits = {name: _limits([heads.figures(name) for heads in drawn], factor) for name, _, factor in PANELS}
+    limits = {name: _limits([heads.figures(name) for heads in drawn], factor) for name, _, factor, _ in PANELS}
     names, said = labels(entries, 30), _legend(shown)
     lost = max(map(len, entries.values())) - len(shown)
     for start in range(0, len(entries), COLUMNS):
@@ -67,7 +60,7 @@ def attention_figures(entries: Watched) -> Iterator[Figure]:
             grid = canvas.subplots(len(PANELS), len(group), squeeze=False, sharey="row", sharex="col")
             for column, (checkpoint, heads) in enumerate(group.items()):
                 there = [condition for condition in shown if condition in heads]
-                for row, (name, title, factor) in enumerate(PANELS):
+                for row, (name, title, factor, _) in enumerate(PANELS):
                     axes = grid[row, column]
                     for condition in there:
                         _curve(axes, heads[condition].by_layer(name), factor, looks[condition].colour)
@@ -179,14 +172,23 @@ def _description(by_condition: Mapping[str, Heads], name: str) -> str:
     return f"{name}. {'; '.join(said)}."
 
 
-class AttentionPresenter(Presenter):
-    words = VOCABULARY
+class HeadsPresenter(Presenter):
+    """What heads do: figures that say how a model computes, not how well."""
 
     def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return ()  # its figures say how a model computes, not how well
+        return ()
 
     def card(self, results: Results) -> Iterable[CardPart]:
         return ()
+
+    def grids(self, results: Results, by_layer: Iterable[TextTable]) -> dict[str, Any]:
+        """Return its tables with their flags, checkpoints together, then, folded, those of each layer."""
+        tables = with_flags(join_tables(self.tables(results)), flag_lines(results, of_family(self.name)))
+        return {"grids": [*tables, *(grid_of(table, folded=True) for table in by_layer)]}
+
+
+class AttentionPresenter(HeadsPresenter):
+    words = VOCABULARY
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         return attention_tables(results)
@@ -197,9 +199,7 @@ class AttentionPresenter(Presenter):
 
         def values() -> dict[str, Any]:
             layers = (layer_table(some, f"{name}: {under}, layer by layer") for name, under, some in first)
-            by_layer = [grid_of(table, folded=True) for table in layers]
-            lines = flag_lines(results, of_family(self.name))
-            return {"grids": [*with_flags(join_tables(self.tables(results)), lines), *by_layer]}
+            return self.grids(results, layers)
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
 
@@ -208,6 +208,3 @@ class AttentionPresenter(Presenter):
             label = name_of(text, "badge", manifest)
             shown = [metric for metric in self.words.metrics if not metric.name.endswith("_change")]
             yield from (ShortRow(self.name, f"{label}: {metric.label}", text, metric) for metric in shown)
-
-
-PRESENTER = AttentionPresenter()

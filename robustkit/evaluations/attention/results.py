@@ -19,7 +19,7 @@ from ...runs.manifest import Manifest
 from ..aggregate import FEWEST, Gatherer, RecordReader, Result, column_of, readable_rows
 from ..family import Aggregator, Summary
 from ..metrics import by_checkpoint
-from ..records import CheckpointRecords, Compared, Layer, PerSample, decode_layers, head_name, not_paired
+from ..records import CheckpointRecords, Compared, Layer, PerSample, common_places, decode_layers, head_name, not_paired
 from .condition import COLUMN_NAMES, LISTS, MEANS, VOCABULARY, under_of
 
 if TYPE_CHECKING:
@@ -197,12 +197,9 @@ class Sampled:
 
     def minus(self, other: Sampled) -> Floats:
         """Return the differences (m, M) of the m samples that both have."""
-        import pyarrow.compute as pc
-
-        places = pc.index_in(self.ids, value_set=other.ids)
-        mine = places.is_valid().to_numpy(zero_copy_only=False)
+        mine, theirs = common_places([self.ids, other.ids])
         with np.errstate(invalid="ignore"):
-            difference: Floats = self.values[mine] - other.values[places.drop_null().to_numpy()]
+            difference: Floats = self.values[mine] - other.values[theirs]
         return difference
 
 
@@ -259,7 +256,7 @@ _FORMS = {
     "softmax_slope": ("softmax slope", 1, 3),
 }
 HEADINGS = {m.name: _FORMS.get(m.name, (m.label, 1, 2)) for m in MEANS if m.name != "attention_entropy"}
-_LAYERS = (
+LAYERS = (
     ("largest_logits", "largest |logit|", 1, 1),
     ("query_norms", "query norm", 1, 1),
     ("key_norms", "key norm", 1, 1),
@@ -322,8 +319,8 @@ def _number(value: float, decimals: int, sign: str = "") -> str:
 
 
 def layer_table(heads: Heads, title: str) -> TextTable:
-    headings = ("layer", "heads", "N", *(name for _, name, _, _ in _LAYERS))
-    parts = [(heads.by_layer(name), factor, worst) for name, _, factor, worst in _LAYERS]
+    headings = ("layer", "heads", "N", *(name for _, name, _, _ in LAYERS))
+    parts = [(heads.by_layer(name), factor, worst) for name, _, factor, worst in LAYERS]
     rows = [
         (
             *(layer.name, str(layer.heads), str(layer.keys)),
@@ -348,9 +345,7 @@ def _mean_and_worst(values: Floats, sign: int, percent: bool) -> str:
 
 class AttentionAggregator(Aggregator):
     words = VOCABULARY
-
-    def summary(self, reading: RecordReader) -> Summary:
-        return AttentionSummary(reading)
+    summary = AttentionSummary
 
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
@@ -368,6 +363,3 @@ class AttentionAggregator(Aggregator):
 
     def gatherers(self) -> Sequence[type[Gatherer]]:
         return (WatchedHeads,)
-
-
-AGGREGATOR = AttentionAggregator()

@@ -75,6 +75,3 @@ class CleanEvaluator(Evaluator):
         subject.asked_alone = True
         ask = partial(super().evaluate, subject, condition=condition, rng=rng)
         return replace(done, notes=(*done.notes, *depends_on_batch(subject, batch, done, ask)))
-
-
-EVALUATOR = CleanEvaluator()

@@ -54,6 +54,3 @@ class CorruptionsEvaluator(Evaluator):
                 f"{tuple(pixels.shape)}"
             )
         return show_pixels(subject, batch, shown)
-
-
-EVALUATOR = CorruptionsEvaluator()

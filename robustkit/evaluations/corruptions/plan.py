@@ -15,7 +15,7 @@ from corruptions.base import SMALLEST
 
 from ...common.files import bytes_of
 from ...data.dataset import Dataset, Sample
-from ...data.images import image_size, read_image
+from ...data.images import image_sizes, read_image
 from ...errors import BadImageError, DataError, ProtocolError, unknown
 from ...protocol.condition import Condition
 from .condition import FROST, PRESETS, VARIANTS, Corrupted, asked_texture, corruption_condition, expand
@@ -172,7 +172,8 @@ def _read(samples: Sequence[Sample], tree: CorruptedTree, part: Corrupted) -> tu
     def look(sample: Sample) -> tuple[bytes, tuple[int, int] | None]:
         try:
             data = tree.read(sample.id, part.name, part.severity)
-            return hashlib.sha256(data).digest(), image_size(data)
+            sizes = image_sizes(data)
+            return hashlib.sha256(data).digest(), sizes.upright[::-1] if sizes else None
         except BadImageError:
             return b"unreadable", None
 

@@ -15,7 +15,7 @@ from ...runs.manifest import Manifest
 from ..aggregate import RecordReader, Result
 from ..condition import words_of
 from ..family import Aggregator, Overview
-from ..records import CheckpointRecords, Compared, PerSample, common_ids
+from ..records import CheckpointRecords, Compared, PerSample, common_ids, common_places
 from .condition import (
     CORRUPTIONS,
     SETS,
@@ -175,18 +175,8 @@ def _of_common_samples(conditions: Sequence[CorruptionSample]) -> list[Corruptio
     first = conditions[0].ids
     if all(condition.ids is first or condition.ids.equals(first) for condition in conditions):
         return list(conditions)
-    import pyarrow as pa
-
-    coded = pa.chunked_array([condition.ids for condition in conditions]).combine_chunks().dictionary_encode()
-    codes = np.split(coded.indices.to_numpy(), np.cumsum([len(condition.ids) for condition in conditions])[:-1])
-    seen = np.bincount(np.concatenate(codes), minlength=len(coded.dictionary))
-    common = np.flatnonzero(seen == len(conditions))
-    aligned = []
-    for condition, code in zip(conditions, codes, strict=True):
-        place = np.zeros(len(coded.dictionary), dtype=np.int64)
-        place[code] = np.arange(len(code))
-        aligned.append(condition.take(place[common]))
-    return aligned
+    places = common_places([condition.ids for condition in conditions])
+    return [condition.take(place) for condition, place in zip(conditions, places, strict=True)]
 
 
 def why_no_mce(manifest: Manifest) -> str:
@@ -242,9 +232,7 @@ def not_compared(common: Iterable[str], shown: Iterable[str]) -> list[str]:
 
 class CorruptionsAggregator(Aggregator):
     words = VOCABULARY
-
-    def overview(self, reading: RecordReader) -> Overview:
-        return MeanErrors(reading)
+    overview = MeanErrors
 
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
@@ -266,6 +254,3 @@ class CorruptionsAggregator(Aggregator):
         for text, part in shares.items():
             errors += part * (1 - side.samples(text, ["correct"]).of("correct", ids))
         return ids, errors
-
-
-AGGREGATOR = CorruptionsAggregator()

@@ -338,6 +338,3 @@ class CorruptionsPresenter(Presenter):
             },
             tuple(drawn),
         )
-
-
-PRESENTER = CorruptionsPresenter()

@@ -320,10 +320,8 @@ class MapsEvaluator(Evaluator):
 
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         spec = explained_of(condition)
-        if spec is not None and (plugged := EVERY_EXPLAINER.plugin(spec.method)) is not None:
-            yield plugged
-        if condition.under is not None:
-            yield from family_of(condition.under.name).evaluator.plugins(condition.under)
+        plugged = None if spec is None else EVERY_EXPLAINER.plugin(spec.method)
+        return (*filter(None, [plugged]), *super().plugins(condition))
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         spec = explained_of(condition)
@@ -359,6 +357,3 @@ class MapsEvaluator(Evaluator):
             for name, values in rows.items():
                 merged.setdefault(name, []).extend(values)
         return Evaluation(merged, pictures=pictures)
-
-
-EVALUATOR = MapsEvaluator()

@@ -347,9 +347,7 @@ def _columns(condition: str, metric: str) -> tuple[str, str, str]:
 
 class MapsAggregator(Aggregator):
     words = VOCABULARY
-
-    def summary(self, reading: RecordReader) -> Summary:
-        return MapSummary(reading)
+    summary = MapSummary
 
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
@@ -378,6 +376,3 @@ class MapsAggregator(Aggregator):
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         return ["Maps are compared on images that both predict right."] if shown else []
-
-
-AGGREGATOR = MapsAggregator()

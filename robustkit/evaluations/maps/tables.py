@@ -318,6 +318,3 @@ class MapsPresenter(Presenter):
             return {"grids": with_flags(grids, lines), "gallery": gallery_uri(results.run)}
 
         yield Section("maps", "What it looks at", values, tuple(map_figures(scores(results, boxes), looks)))
-
-
-PRESENTER = MapsPresenter()

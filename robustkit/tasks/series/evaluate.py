@@ -82,6 +82,3 @@ class DisturbancesEvaluator(Evaluator):
         ((_, amount),) = condition.parameters
         shown = DISTURBANCES[condition.name](inputs, float(amount), rng)
         return Shown(shown, lambda: shown, shown - inputs)
-
-
-EVALUATOR = DisturbancesEvaluator()

@@ -92,6 +92,3 @@ class PerturbationsEvaluator(Evaluator):
         shown = [change_text(text, drawn, share, change) for text, drawn in zip(texts, draws, strict=True)]
         inputs = as_bytes(shown).to(subject.settings.device)
         return Shown(inputs, lambda: inputs, None)
-
-
-EVALUATOR = PerturbationsEvaluator()

@@ -101,9 +101,6 @@ class PerturbationsAggregator(Aggregator):
         return [f"the words to predict are changed, too (card {card.name}): {why}"]
 
 
-AGGREGATOR = PerturbationsAggregator()
-
-
 class PerturbationsPresenter(Presenter):
     """Results of perturbations for people."""
 
@@ -116,6 +113,3 @@ class PerturbationsPresenter(Presenter):
             yield Clause(
                 f"{headline.word} {row['value']:.1f} {name_of(row['condition'], 'sentence', manifest)}", (row,)
             )
-
-
-PRESENTER = PerturbationsPresenter()

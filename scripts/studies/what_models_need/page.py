@@ -26,9 +26,9 @@ from robustkit.display.table import TextTable
 from robustkit.evaluations.aggregate import Results
 from robustkit.evaluations.condition import words_of
 from robustkit.evaluations.maps.counterfactuals.condition import FLIPPED
-from robustkit.evaluations.maps.counterfactuals.results import PRESENTER as CHANGED
-from robustkit.evaluations.maps.regions.results import PRESENTER as REGIONS
-from robustkit.evaluations.maps.two_objects.results import PRESENTER as TWO_OBJECTS
+from robustkit.evaluations.maps.counterfactuals.results import CounterfactualsPresenter
+from robustkit.evaluations.maps.regions.results import RegionsPresenter
+from robustkit.evaluations.maps.two_objects.results import TwoObjectsPresenter
 from robustkit.results.comparison import compare_with_first
 from robustkit.results.summary import Run
 from robustkit.tasks.registry import metric_of
@@ -117,8 +117,8 @@ def evaluate(part: Part, options: argparse.Namespace) -> Run:
 def tables(run: Run) -> Iterator[TextTable]:
     """Yield the tables of what this page is about."""
     results = Results.of(run, run.summary())
-    for make in (REGIONS.tables, TWO_OBJECTS.tables, CHANGED.tables):
-        yield from make(results)
+    for presenter in (RegionsPresenter(), TwoObjectsPresenter(), CounterfactualsPresenter()):
+        yield from presenter.tables(results)
 
 
 def differences(run: Run, metrics: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -23,11 +22,7 @@ from .condition import VOCABULARY
 
 
 class DistancesEvaluator(Evaluator):
-    words = VOCABULARY
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        return {"distance": pa.float32()}
+    words, columns = VOCABULARY, {"distance": pa.float32()}
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         return True  # the attack makes its own batches
@@ -47,6 +42,3 @@ class DistancesEvaluator(Evaluator):
         right = done.columns["correct"]
         done.columns["distance"] = [math.nan if each else size for each, size in zip(right, sizes, strict=True)]
         return replace(done, change=None)
-
-
-EVALUATOR = DistancesEvaluator()

@@ -25,7 +25,7 @@ from ...condition import ShortRow, words_of
 from ...family import Aggregator, Overview, Presenter, Summary
 from ...metrics import Metric, SummaryRow, by_checkpoint
 from ...presenting import flag_lines, of_family
-from ...records import Bools, CheckpointRecords, Layer, Outcomes, PerSample, decode_layers, head_name, not_paired
+from ...records import Outcomes, common_places, decode_layers, head_name, not_paired
 from ..condition import starts_from
 from ..ranking import Strengths, distances_of, evaluated
 from .condition import (
@@ -49,9 +49,8 @@ if TYPE_CHECKING:
 
     from ...aggregate import Results
     from ...family import Looks
-    from ...records import Compared
+    from ...records import Bools, CheckpointRecords, Compared, Layer, PerSample
 
-Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 _LEAST = 0.02  # the share of the samples that may be missed without a flag, and one sample always: random starts differ
 
 
@@ -100,16 +99,8 @@ def _others(reading: RecordReader, condition: str, read: pa.Table | None) -> Ite
         if claim.norm != norm or claim.eps <= 0 or starts_from(other) != CLEAN.text:
             continue
         if (table := evaluated(reading, other, ["sample_id", "correct"])) is not None:
-            mine, theirs = shared_samples(read["sample_id"].to_pylist(), table["sample_id"].to_pylist())
+            mine, theirs = common_places([read["sample_id"], table["sample_id"]])
             yield other, claim.eps, distances_of(read)[mine], Outcomes.of(table).right[theirs]
-
-
-def shared_samples(first: Sequence[str], second: Sequence[str]) -> tuple[Places, Places]:
-    """Return the places in the first and in the second of the samples that both have, in the order of the first."""
-    places = {name: place for place, name in enumerate(second)}
-    common = [(place, places[name]) for place, name in enumerate(first) if name in places]
-    both = np.array(common, dtype=np.int64).reshape(-1, 2)
-    return both[:, 0], both[:, 1]
 
 
 _FIGURES = ("softmax_slope", "softmax_slopes")
@@ -163,7 +154,7 @@ def correlations(ids: Sequence[str], distances: Floats, slopes: Slopes) -> Itera
 
     Infinite distances rank last; ties share their rank. Samples with a slope that is not finite are left out.
     """
-    mine, theirs = shared_samples(ids, slopes.ids)
+    mine, theirs = common_places([pa.array(ids, pa.string()), pa.array(slopes.ids, pa.string())])
     finite = np.isfinite(slopes.means) & np.isfinite(slopes.heads).all(axis=1)
     kept = (distances[mine] > 0) & finite[theirs]
     far, theirs = distances[mine][kept], theirs[kept]
@@ -386,12 +377,8 @@ def _ours(texts: Iterable[str]) -> list[str]:
 
 class DistancesAggregator(Aggregator):
     words = VOCABULARY
-
-    def summary(self, reading: RecordReader) -> Summary:
-        return DistanceSummary(reading)
-
-    def overview(self, reading: RecordReader) -> Overview:
-        return LeftStanding(reading)
+    summary = DistanceSummary
+    overview = LeftStanding
 
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
@@ -419,9 +406,6 @@ class DistancesAggregator(Aggregator):
         return [line] if shown else []
 
 
-AGGREGATOR = DistancesAggregator()
-
-
 class DistancesPresenter(Presenter):
     words = VOCABULARY
 
@@ -445,6 +429,3 @@ class DistancesPresenter(Presenter):
             grid = replace(side_by_side(title, parts, keys=2, headline="value", note=note)[0], title=title)
             values = {"grids": with_flags([grid], lines)}
             yield Section("distances", f"{title} that mislead", lambda: values, figures)
-
-
-PRESENTER = DistancesPresenter()

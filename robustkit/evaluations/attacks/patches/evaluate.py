@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -20,11 +19,7 @@ from .condition import VOCABULARY
 
 
 class PatchesEvaluator(AttacksEvaluator):
-    words = VOCABULARY
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        return {"patch_top": pa.int32(), "patch_left": pa.int32(), "patch_share": pa.float32()}
+    words, columns = VOCABULARY, {"patch_top": pa.int32(), "patch_left": pa.int32(), "patch_share": pa.float32()}
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         given = dict(condition.parameters)
@@ -39,6 +34,3 @@ class PatchesEvaluator(AttacksEvaluator):
         done.columns["patch_top"], done.columns["patch_left"] = shown.result.places.T.tolist()
         done.columns["patch_share"] = [size * size / math.prod(shown.inputs.shape[-2:])] * len(batch)
         return replace(done, change=None)
-
-
-EVALUATOR = PatchesEvaluator()

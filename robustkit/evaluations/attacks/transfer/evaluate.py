@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
 from ....common.determinism import SampleRng
-from ....common.plugins import Plugin
 from ....protocol.condition import Condition
 from ...family import Evaluator, attacked_inputs
 from ...subject import Batch, EvaluatedModel, Evaluation
-from ..evaluate import build_attack, plugins_under, score_images
+from ..evaluate import build_attack, score_images
 from .condition import VOCABULARY
 
 
 class TransferEvaluator(Evaluator):
     words = VOCABULARY
-
-    def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        return plugins_under(condition)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return answers in full precision; rounding may leave the ball, so the sum is drawn back into it."""
@@ -34,6 +28,3 @@ class TransferEvaluator(Evaluator):
             if subject.card.space != "pixels":
                 change = change * subject.classifier.std
         return Evaluation(score_images(subject, batch, shown) | subject.distance(change, len(batch)))
-
-
-EVALUATOR = TransferEvaluator()

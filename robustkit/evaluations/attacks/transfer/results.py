@@ -166,19 +166,12 @@ def matrices(results: Results) -> list[Matrix]:
 
 class TransferAggregator(Aggregator):
     words = VOCABULARY
-
-    def summary(self, reading: RecordReader) -> Summary:
-        return TransferSummary(reading)
-
-    def overview(self, reading: RecordReader) -> Overview:
-        return Masked(reading)
+    summary = TransferSummary
+    overview = Masked
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = "Transfer is not compared here: its matrix is in each report and summary.json."
         return [line] if there else []
-
-
-AGGREGATOR = TransferAggregator()
 
 
 class TransferPresenter(Presenter):
@@ -197,6 +190,3 @@ class TransferPresenter(Presenter):
             lines = tuple(dict.fromkeys((*masked, *flag_lines(results, of_family(self.name)))))
             grids[-1] = replace(grids[-1], note=_NOTE)
             yield Section("transfers", "Transfer between checkpoints", lambda: {"grids": with_flags(grids, lines)})
-
-
-PRESENTER = TransferPresenter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,7 +9,6 @@ import pyarrow as pa
 import torch
 
 from ....common.determinism import SampleRng, draw_samples
-from ....common.plugins import Plugin
 from ....errors import RunError
 from ....protocol.card import Card
 from ....protocol.condition import Condition
@@ -19,7 +17,6 @@ from ...aggregate import readable_rows
 from ...condition import Cost
 from ...family import Evaluator, family_of
 from ...subject import Batch, EvaluatedModel, Evaluation
-from ..evaluate import plugins_under
 from .condition import VOCABULARY, phases_of
 
 
@@ -50,14 +47,7 @@ def choose(run: RunFolder, checkpoint: str, condition: Condition) -> Choice:
 
 
 class TwoPhaseEvaluator(Evaluator):
-    words = VOCABULARY
-
-    @property
-    def columns(self) -> Mapping[str, pa.DataType]:
-        return {"drawn": pa.bool_()}
-
-    def plugins(self, condition: Condition) -> Iterable[Plugin]:
-        return plugins_under(condition)
+    words, columns = VOCABULARY, {"drawn": pa.bool_()}
 
     def takes_shards(self, condition: Condition, card: Card) -> bool:
         return True
@@ -91,6 +81,3 @@ class TwoPhaseEvaluator(Evaluator):
             for row, value in zip(rows, values, strict=True):
                 column[row] = value
         return replace(done, columns=columns, pictures={}, change=None)
-
-
-EVALUATOR = TwoPhaseEvaluator()

@@ -122,9 +122,7 @@ _NOTE = (
 
 class TwoPhaseAggregator(Aggregator):
     words = VOCABULARY
-
-    def summary(self, reading: RecordReader) -> Summary:
-        return TwoPhaseSummary(reading)
+    summary = TwoPhaseSummary
 
     def comparison_notes(self, shown: Sequence[str], there: Sequence[str]) -> list[str]:
         line = (
@@ -132,9 +130,6 @@ class TwoPhaseAggregator(Aggregator):
             "second. They are in each report; what stands after the first phase is compared."
         )
         return [line] if there else []
-
-
-AGGREGATOR = TwoPhaseAggregator()
 
 
 class TwoPhasePresenter(Presenter):
@@ -170,6 +165,3 @@ class TwoPhasePresenter(Presenter):
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
         if tables := self.tables(results):
             yield of_tables("two-phases", "Attacks in two phases", tuple(tables))
-
-
-PRESENTER = TwoPhasePresenter()

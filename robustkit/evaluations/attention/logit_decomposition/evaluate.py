@@ -67,6 +67,3 @@ class LogitLedgerEvaluator(UnderEvaluator):
             return books.shown, columns_of(books), layers
 
         return self.watched(subject, batch, max(1, subject.settings.batch_size // STREAMS), of_part)
-
-
-EVALUATOR = LogitLedgerEvaluator()

@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from ....common.intervals import Floats
 from ....display.svg import Figure, draw, labels, legend, shorten_name, space_panels, style
-from ....display.table import CardPart, Section, TextTable, grid_of, join_tables, with_flags
+from ....display.table import Section, TextTable
 from ...aggregate import Gatherer, Number, RecordReader, Result, Results, column_of, mean_of, readable_rows, share_of
 from ...condition import words_of
-from ...family import Aggregator, Presenter, Summary
-from ...metrics import Metric, by_checkpoint, figure_cell
-from ...presenting import flag_lines, of_family
+from ...family import Aggregator, Summary
+from ...metrics import by_checkpoint, figure_cell
 from ...records import CheckpointRecords, Compared, PerSample, not_paired
 from ..condition import under_of
+from ..figures import HeadsPresenter
 from ..results import Heads, WatchedHeads, heads_of
 from .condition import ANSWERS, BACK, CHANGE, LISTS, METRICS, SHARES, VOCABULARY
 
@@ -156,9 +156,7 @@ def _description(books: Heads) -> str:
 
 class LogitLedgerAggregator(Aggregator):
     words = VOCABULARY
-
-    def summary(self, reading: RecordReader) -> Summary:
-        return LedgerSummary(reading)
+    summary = LedgerSummary
 
     def compared(
         self, first: CheckpointRecords, second: CheckpointRecords, common: Sequence[str], compared: Compared
@@ -177,17 +175,8 @@ class LogitLedgerAggregator(Aggregator):
         return (LedgerHeads,)
 
 
-AGGREGATOR = LogitLedgerAggregator()
-
-
-class LogitLedgerPresenter(Presenter):
+class LogitLedgerPresenter(HeadsPresenter):
     words = VOCABULARY
-
-    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
-        return ()  # its figures say why, not how well
-
-    def card(self, results: Results) -> Iterable[CardPart]:
-        return ()
 
     def tables(self, results: Results) -> Sequence[TextTable]:
         every = by_checkpoint(results, lambda text: under_of(text, "ledger"))
@@ -198,16 +187,10 @@ class LogitLedgerPresenter(Presenter):
         for (checkpoint, condition), books in results.gathered(LedgerHeads).by_unit.items():
             first.setdefault(checkpoint, (condition, books))
 
-        def values() -> dict[str, Any]:
-            by_layer = [
-                grid_of(layer_table(books, f"{checkpoint}: {self.words.label(condition)}, layer by layer"), folded=True)
-                for checkpoint, (condition, books) in first.items()
-            ]
-            lines = flag_lines(results, of_family(self.name))
-            return {"grids": [*with_flags(join_tables(self.tables(results)), lines), *by_layer]}
+        def by_layer() -> Iterator[TextTable]:
+            for checkpoint, (condition, books) in first.items():
+                yield layer_table(books, f"{checkpoint}: {self.words.label(condition)}, layer by layer")
 
         if self.tables(results):
-            yield Section("logits", "Why logits change", values, tuple(ledger_figures(first)))
-
-
-PRESENTER = LogitLedgerPresenter()
+            figures = tuple(ledger_figures(first))
+            yield Section("logits", "Why logits change", lambda: self.grids(results, by_layer()), figures)

@@ -79,6 +79,3 @@ class CounterfactualsEvaluator(MapEvaluator):
         }
         pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
         return Evaluation(rows | said | masses, pictures=pictures)
-
-
-EVALUATOR = CounterfactualsEvaluator()

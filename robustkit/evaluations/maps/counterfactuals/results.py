@@ -61,9 +61,6 @@ class CounterfactualsAggregator(ListedAggregator):
             yield from ((text, metric.name) for metric in some)
 
 
-AGGREGATOR = CounterfactualsAggregator()
-
-
 class CounterfactualsPresenter(ListedPresenter):
     words, section_title, first, optional = VOCABULARY, "Changed images", "what is changed", (BEFORE, CHANGE)
     chief, counted = (FLIPPED,), FLIPPED
@@ -72,6 +69,3 @@ class CounterfactualsPresenter(ListedPresenter):
         "are of the n images that are predicted right as they are: predictions that change, and those that become the "
         "class whose colour or outline was put in. In brackets 95 % intervals."
     )
-
-
-PRESENTER = CounterfactualsPresenter()

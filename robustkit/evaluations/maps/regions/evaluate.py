@@ -109,6 +109,3 @@ class RegionsEvaluator(MapEvaluator):
             rows["random_correct"] = _answers(subject, batch, control)["correct"]
         rows["region_area"] = regions.float().mean(dim=(1, 2)).tolist()
         return Evaluation(rows, pictures=subject.pictures(batch, image=shown.images()) if batch.keep else {})
-
-
-EVALUATOR = RegionsEvaluator()

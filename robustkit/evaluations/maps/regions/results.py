@@ -58,9 +58,6 @@ class RegionsAggregator(ListedAggregator):
         return read.ids, np.where(counted, figures, np.nan)
 
 
-AGGREGATOR = RegionsAggregator()
-
-
 class RegionsPresenter(ListedPresenter):
     words = VOCABULARY
     section_title, first, template = "Region noise", "region", "regions"
@@ -70,6 +67,3 @@ class RegionsPresenter(ListedPresenter):
         "noise; random: with the same region drowned at a random place. Difference: kept minus random in points, "
         "paired by image. In brackets 95 % intervals."
     )
-
-
-PRESENTER = RegionsPresenter()

@@ -70,6 +70,3 @@ class TwoObjectsEvaluator(MapEvaluator):
         for name, some in figures.items():
             rows[name] = [value if seen else None for value, seen in zip(some.tolist(), there, strict=True)]
         return Evaluation(rows)
-
-
-EVALUATOR = TwoObjectsEvaluator()

@@ -36,9 +36,6 @@ class TwoObjectsAggregator(ListedAggregator):
         yield Result(condition, FOUND.name, *share_of(column_of(whole, FOUND.name)), flags)
 
 
-AGGREGATOR = TwoObjectsAggregator()
-
-
 class TwoObjectsPresenter(ListedPresenter):
     words, section_title, first, chief, counted = VOCABULARY, "Two objects", "map", (SHARE,), SHARE
     note = (
@@ -47,6 +44,3 @@ class TwoObjectsPresenter(ListedPresenter):
         "asked object is ahead, in points, of the map of the other class, a centred Gaussian, and a random map. Both "
         "found: the two most probable classes are those of the objects. In brackets 95 % intervals."
     )
-
-
-PRESENTER = TwoObjectsPresenter()

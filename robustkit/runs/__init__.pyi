@@ -1,0 +1,1 @@
+from .folder import RunFolder as RunFolder
