@@ -11,7 +11,7 @@ from ...common.intervals import Floats, resampled_figures
 from ...display.table import Grid, Part, side_by_side, with_flags
 from ...evaluations.aggregate import RecordReader, Results, column_of
 from ...evaluations.condition import Clause, name_of, words_of
-from ...evaluations.family import Aggregator, Presenter
+from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter
 from ...evaluations.metrics import Cells, Metric, is_finite
 from ...evaluations.presenting import flag_lines
 from ...runs.description import shown_as
@@ -41,6 +41,12 @@ def sums_of(table: pa.Table) -> Floats:
 
 def resampled(sums: Floats) -> Floats:
     return resampled_figures(lambda counts: figures(counts @ sums), len(sums))
+
+
+def is_wanted(family: AnyFamily, column: str) -> bool:
+    """Whether the figures of a condition need a column of its records."""
+    own = family.columns if isinstance(family, Family) else ()
+    return column in (*SUMS, "unknown", "sample_id", "error", *own)
 
 
 _COLUMNS = (

@@ -14,12 +14,12 @@ from ...display.table import CardPart, Section, TextTable
 from ...display.text import Made, code
 from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
 from ...evaluations.condition import kind_of
-from ...evaluations.family import AnyFamily, Family, family_of
+from ...evaluations.family import family_of
 from ...evaluations.metrics import Metric, SummaryRow, Term, mean_share
 from ...evaluations.records import CheckpointRecords, Compared, common_ids, nothing_common
 from ...protocol.card import Samples
 from ..task import Task
-from .results import FIGURES, HEADINGS, SUMS, figures, read_as, resampled, result_grids, sums_of, table_rows
+from .results import FIGURES, HEADINGS, SUMS, figures, is_wanted, read_as, resampled, result_grids, sums_of, table_rows
 
 if TYPE_CHECKING:
     from ...evaluations.family import Looks
@@ -68,11 +68,6 @@ TERMS = (
 _COMPARED = ("perplexity", "token_accuracy")
 
 
-def _is_wanted(family: AnyFamily, column: str) -> bool:
-    own = family.columns if isinstance(family, Family) else ()
-    return column in (*SUMS, "unknown", "sample_id", "error", *own)
-
-
 class Text(Task):
     """The next token of a text."""
 
@@ -88,7 +83,7 @@ class Text(Task):
         rows = list[dict[str, Any]]()
         for condition in conditions:
             family = family_of(kind_of(condition))
-            table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family)))
+            table, notes = reading.joined(reading.shards(condition, partial(is_wanted, family)))
             read = readable_rows(table)
             if not len(read):
                 continue
