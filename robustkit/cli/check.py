@@ -264,7 +264,7 @@ def verify(spec: str, file: Path, others: list[str], warned: bool = False) -> No
             f"{spec} is not what {file} attests: its digest is {found.weights[:12]}…, expected {' or '.join(meant)}; "
             "fetch the file again, or audit and attest this one"
         )
-    if found.config is not None and not attested.configured(found.config):
+    if found.config is not None and all(said.get(FILE) != found.config for _, said in attested.configuration):
         remedy = "fetch them again, or audit and attest these"
         raise GateFailed(f"{spec}: its weights are what {file} attests, its config.json or processor is not; {remedy}")
     attests = f"{spec} is {', '.join(names)} of {file}"

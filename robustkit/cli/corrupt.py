@@ -72,7 +72,11 @@ def draw(sheet: Sheet) -> Image.Image:
     width = layout.column(1 + len(severities)) - layout.gap + layout.margin
     canvas = Image.new("RGB", (width, bottom + layout.margin + 30 * len(sheet.footnotes)), PAPER)
     pen = ImageDraw.Draw(canvas)
-    _head(pen, sheet, layout, severities, width)
+    room = width - 2 * layout.margin
+    pen.text((layout.margin, 36), fit_text(sheet.title, 40, room), INK, font(40))
+    pen.text((layout.margin, 90), fit_text(sheet.subtitle, 19, room), FAINT, font(19))
+    for column, head in enumerate(["clean", *(f"severity {severity}" for severity in severities)]):
+        pen.text((layout.column(column) + layout.tile / 2, layout.title - 14), head, INK, font(20), anchor="ms")
     clean = _shown(sheet.clean)
     for name, (top, category) in places.items():
         if category:
@@ -86,8 +90,7 @@ def draw(sheet: Sheet) -> Image.Image:
             if severity in sheet.rows[name]:
                 canvas.paste(_shown(sheet.rows[name][severity]), (layout.column(place), top))
     for line, text in enumerate(sheet.footnotes):
-        text = fit_text(text, 19, width - 2 * layout.margin)
-        pen.text((layout.margin, bottom + 28 + 30 * line), text, FAINT, font(19))
+        pen.text((layout.margin, bottom + 28 + 30 * line), fit_text(text, 19, room), FAINT, font(19))
     return canvas
 
 
@@ -139,14 +142,6 @@ def _places(sheet: Sheet, layout: Layout) -> tuple[dict[str, tuple[int, str]], i
             places[name] = (top, category if name == shown[0] else "")
             top += layout.tile + layout.gap
     return places, top - layout.gap
-
-
-def _head(pen: ImageDraw.ImageDraw, sheet: Sheet, layout: Layout, severities: Sequence[int], width: int) -> None:
-    room = width - 2 * layout.margin
-    pen.text((layout.margin, 36), fit_text(sheet.title, 40, room), INK, font(40))
-    pen.text((layout.margin, 90), fit_text(sheet.subtitle, 19, room), FAINT, font(19))
-    for column, head in enumerate(["clean", *(f"severity {severity}" for severity in severities)]):
-        pen.text((layout.column(column) + layout.tile / 2, layout.title - 14), head, INK, font(20), anchor="ms")
 
 
 def _shown(pixels: Tensor) -> Image.Image:

@@ -19,7 +19,7 @@ import json
 import math
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -78,16 +78,19 @@ class Recipe:
 
     def decoded(
         self, dataset: Dataset, samples: Sequence[Sample], pool: Executor
-    ) -> Iterator[tuple[Sample, Tensor | BadImageError]]:
-        """Yield the samples resized and cropped, (3, H, W) uint8, or why one cannot be read."""
+    ) -> tuple[list[tuple[Sample, Tensor]], dict[str, str]]:
+        """Return the samples resized and cropped, (3, H, W) uint8, and by id why others cannot be read."""
 
-        def read(sample: Sample) -> Tensor | BadImageError:
+        def read(sample: Sample) -> Tensor:
+            return to_pixels(dataset.image(sample), self.preprocessing, sample.id)
+
+        clean, bad = list[tuple[Sample, Tensor]](), dict[str, str]()
+        for sample, reading in [(sample, pool.submit(read, sample)) for sample in samples]:
             try:
-                return to_pixels(dataset.image(sample), self.preprocessing, sample.id)
+                clean.append((sample, reading.result()))
             except BadImageError as fault:
-                return fault
-
-        yield from zip(samples, pool.map(read, samples), strict=True)
+                bad[sample.id] = str(fault)
+        return clean, bad
 
 
 def settle(
@@ -174,31 +177,24 @@ def write_tree(
             found += there
             tell(there)
             needed = [sample for sample in batch if any(sample.id in ids for ids in lacking.values())]
-            clean: list[tuple[Sample, Tensor]] = []
-            for sample, pixels in recipe.decoded(dataset, needed, pool):
-                if isinstance(pixels, BadImageError):
-                    bad.append(str(pixels))
-                    tell(sum(sample.id in ids for ids in lacking.values()))
-                else:
-                    clean.append((sample, pixels))
+            clean, unread = recipe.decoded(dataset, needed, pool)
+            bad += unread.values()
+            tell(sum(name in ids for ids in lacking.values() for name in unread))
             for (name, severity), ids in lacking.items():
                 todo = [(sample, pixels) for sample, pixels in clean if sample.id in ids]
                 if not todo:
                     continue
                 stacked = torch.stack([pixels for _, pixels in todo])
                 corrupted = recipe.corrupt(stacked, [sample.id for sample, _ in todo], name, severity)
-                _finish(ahead)
+                for saved in ahead:
+                    saved.result()
                 targets = [_target(out, name, severity, sample, image_format) for sample, _ in todo]
                 ahead = [pool.submit(_save, *pair, image_format) for pair in zip(corrupted, targets, strict=True)]
                 made += len(todo)
                 tell(len(todo))
-        _finish(ahead)
+        for saved in ahead:
+            saved.result()
     return made, found, bad
-
-
-def _finish(futures: list[Future[None]]) -> None:
-    for future in futures:
-        future.result()
 
 
 def prepare(
@@ -389,12 +385,8 @@ def measure(
             cells.remove((name, severity))
     with ThreadPoolExecutor(workers or usual_workers()) as pool:
         for start in range(0, len(dataset.samples), batch_size):
-            clean: list[tuple[Sample, Tensor]] = []
-            for sample, pixels in recipe.decoded(dataset, dataset.samples[start : start + batch_size], pool):
-                if isinstance(pixels, BadImageError):
-                    drift.lines.append(f"{pixels}; left out")
-                else:
-                    clean.append((sample, pixels))
+            clean, unread = recipe.decoded(dataset, dataset.samples[start : start + batch_size], pool)
+            drift.lines += (f"{why}; left out" for why in unread.values())
             for name, severity in cells:
                 distances = _compare(tree, clean, name, severity, recipe, drift.lines)
                 drift.distances.setdefault((name, severity), {}).update(distances)

@@ -13,7 +13,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from cam import Explanation
 
 from ..common.determinism import SampleRng
 from ..common.files import bytes_of, reason_of, write_whole
-from ..common.preprocessing import Preprocessing
 from ..data.class_names import class_name, class_names, target_of
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image, to_pixels
@@ -41,6 +39,7 @@ from ..models.classifier import load
 from ..models.device import pick_device
 from ..models.identity import Classifier, ModelIdentity, distinct_names
 from ..pipeline.inputs import labelled_data
+from ..pipeline.manifest import preprocessing_of
 from ..pipeline.request import ClassificationRequest
 from ..protocol.card import load_card
 from ..protocol.condition import CLEAN, Condition
@@ -440,8 +439,7 @@ def _as_recorded(run: RunFolder, classifiers: Sequence[Classifier]) -> list[Clas
         # The same file may be there twice, under two names.
         entry = min(matching, key=lambda entry: (entry.name in taken, entry.name != ours.name, entry.spec != ours.spec))
         taken.add(entry.name)
-        preprocessing = Preprocessing(**msgspec.structs.asdict(entry.preprocessing))
-        classifier.identity = replace(ours, name=entry.name, preprocessing=preprocessing)
+        classifier.identity = replace(ours, name=entry.name, preprocessing=preprocessing_of(entry))
     return list(classifiers)
 
 

@@ -424,9 +424,6 @@ class Attested:
     def names_of(self, digests: Mapping[str, str]) -> list[str]:
         return [name for name, said in self.subjects if digests.items() & said.items()]
 
-    def configured(self, digest: str) -> bool:
-        return any(said.get(FILE) == digest for _, said in self.configuration)
-
 
 def read_attestation(path: Path) -> Attested:
     """Return what a file attests. Raises RunError where it is no statement that `check --attestation` writes."""

@@ -419,11 +419,8 @@ def parse_policy(text: str, where: str) -> Policy:
 
 
 def _rule(table: Mapping[str, Any], line: int, place: Callable[[int, int], str], where: str) -> Rule:
-    fields, severities, here = (
-        ("require", "name", "checkpoint", "severity"),
-        ("error", "warning"),
-        f"rule at line {line}",
-    )
+    fields, severities = ("require", "name", "checkpoint", "severity"), ("error", "warning")
+    here = f"rule at line {line}"
     for key, value in table.items():
         if key not in fields:
             raise ProtocolError(f"{where}: {here}: " + unknown("field", key, fields))

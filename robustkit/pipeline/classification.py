@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ..attention.surrogates import can_be_seen
-from ..common.preprocessing import Preprocessing, describe_preprocessing
+from ..common.preprocessing import describe_preprocessing
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
 from ..evaluations.attacks.evaluate import attacked_labels
@@ -151,17 +151,6 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    classifier: Classifier
-    dataset: Dataset
-    preprocessing: Preprocessing
-
-    @property
-    def name(self) -> str:
-        return self.classifier.identity.name
-
-
 def plan(request: ClassificationRequest) -> Plan:
     """Return all that an audit of classifiers needs. Raises RobustkitError for anything that is wrong with it."""
     card = request.card
@@ -172,12 +161,12 @@ def plan(request: ClassificationRequest) -> Plan:
     more_asked = (request.corruptions, request.evaluations, request.region_noise) != (None, None, None)
     of_maps_alone = bool(maps) and tuple(attacked) == (CLEAN,) and not more_asked
     unlabelled = of_maps_alone and all(spec.target != "label" for spec in maps)
-    candidates, lines = _open(request, place, unlabelled)
-    dataset = _shared_dataset(candidates)
+    opened, lines = _open(request, place, tree, unlabelled)
+    dataset = opened[0][1].dataset
     check_labels(dataset, attacked, card)
-    sizes = [candidate.preprocessing.input_size for candidate in candidates]
+    sizes = [images.preprocessing.input_size for _, images in opened]
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants, tree)
-    _check_networks(request, candidates, attacked, (*maps, *of_regions))
+    _check_networks(request, [classifier for classifier, _ in opened], attacked, (*maps, *of_regions))
     truth = open_truth(dataset, request.boxes, request.masks)
     check_located(regions, truth)
     dataset = replace(dataset, notes=(*dataset.notes, *truth.notes))  # the page says what was read, too
@@ -187,25 +176,25 @@ def plan(request: ClassificationRequest) -> Plan:
         shown = ()  # without labels nothing is right or wrong, but predictions have maps
     scored = tuple(map(map_condition, maps))
     others = (condition for condition in evaluations if condition not in showing)
-    entries = [describe(candidate.classifier.identity, candidate.preprocessing) for candidate in candidates]
+    entries = [describe(classifier.identity, images.preprocessing) for classifier, images in opened]
     passed, sources = plan_transfer(request, [each for each in attacked if each in shown], entries)
     explained = (*scored, *of_the_data(dataset, maps), *regions, *next_to(request, shown, maps))
     conditions = (*_watched(request, shown), *others, *explained, *passed)
     reused = frozenset(each.text for each in shown if each != CLEAN and shows(each.text) and request.watch_attention)
     located = (condition.text for condition in explained if condition.needs_truth)
     digests = inputs.digests | sources | dict.fromkeys(located, truth.digest or "none")
-    run = Run(request.folder(candidates[0].name))
+    run = Run(request.folder(entries[0].name))
     browsed = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
     return Plan(
         request=request,
         run=run,
-        contenders=tuple(_contender(candidate, request, tree, truth, reused) for candidate in candidates),
+        contenders=tuple(_contender(*each, request, truth, reused) for each in opened),
         conditions=conditions,
         dataset=dataset,
         digest=dataset.digest,
         finish=partial(refresh, run),
         inputs=replace(inputs, digests=digests),
-        lines=tuple(dict.fromkeys((*lines, *dataset.notes, *more))),
+        lines=tuple(dict.fromkeys((*lines, *_inputs_in_words(entries), *dataset.notes, *more))),
         keep_misclassified=request.keep_misclassified,
         pictures=tuple(sample.id for sample in browsed.samples[: request.browse]),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
@@ -227,10 +216,12 @@ def _tree(request: ClassificationRequest) -> tuple[CorruptedTree | None, bool]:
 
 
 def _open(
-    request: ClassificationRequest, place: str | Path | CorruptedTree, unlabelled: bool
-) -> tuple[list[_Candidate], list[str]]:
-    """Return each checkpoint with its samples, and lines for the user. unlabelled: samples need no labels."""
-    candidates, lines = [], list[str]()
+    request: ClassificationRequest, place: str | Path | CorruptedTree, tree: CorruptedTree | None, unlabelled: bool
+) -> tuple[list[tuple[Classifier, Images]], list[str]]:
+    """Return each checkpoint with its images, of samples that all share, and lines for the user. unlabelled: samples
+    need no labels. DataError where checkpoints number the classes differently.
+    """
+    opened, lines = list[tuple[Classifier, Images]](), list[str]()
     for spec in request.checkpoints:
         classifier = load(str(spec), **request.model)
         identity = classifier.identity
@@ -243,46 +234,34 @@ def _open(
             raise fault if len(request.checkpoints) == 1 else DataError(f"{identity.name}: {fault}") from None
         preprocessing, line = request.card.preprocess(identity.preprocessing)
         lines += [f"{identity.name}: {line}"] if line else []
-        candidates.append(_Candidate(classifier, dataset, preprocessing))
-    distinct_names([candidate.classifier for candidate in candidates])
-    return candidates, [*lines, *_inputs_in_words(candidates)]
+        opened.append((classifier, Images(dataset, preprocessing, tree)))
+    distinct_names([classifier for classifier, _ in opened])
+    first, shared = opened[0][0].identity.name, opened[0][1].dataset
+    for other, images in opened[1:]:
+        if images.dataset.samples != shared.samples or images.dataset.valid_labels != shared.valid_labels:
+            what = f"{first} and {other.identity.name} number the classes of {shared.root} differently"
+            raise DataError(f"{what}; audit them in runs of their own")
+    return opened, lines
 
 
-def _inputs_in_words(candidates: Sequence[_Candidate]) -> Iterator[str]:
+def _inputs_in_words(entries: Sequence[CheckpointEntry]) -> Iterator[str]:
     """Yield how images become the inputs of the checkpoints, and who says so; those that are alike share a line."""
     names: dict[str, list[str]] = {}
-    for candidate in candidates:
-        entry = describe(candidate.classifier.identity, candidate.preprocessing)
-        names.setdefault(describe_preprocessing(asdict(candidate.preprocessing), entry.said, entry.arch), []).append(
-            entry.name
-        )
+    for entry in entries:
+        text = describe_preprocessing(entry.preprocessing.to_plain(), entry.said, entry.arch)
+        names.setdefault(text, []).append(entry.name)
     yield from (f"{', '.join(alike)}: input: {text}" for text, alike in names.items())
 
 
-def _shared_dataset(candidates: Sequence[_Candidate]) -> Dataset:
-    """Return the data set that all checkpoints share. DataError where they number its classes differently."""
-    first = candidates[0]
-    for other in candidates[1:]:
-        if other.dataset.samples != first.dataset.samples or other.dataset.valid_labels != first.dataset.valid_labels:
-            what = f"{first.name} and {other.name} number the classes of {first.dataset.root} differently"
-            raise DataError(f"{what}; audit them in runs of their own")
-    return first.dataset
-
-
 def _contender(
-    candidate: _Candidate,
-    request: ClassificationRequest,
-    tree: CorruptedTree | None,
-    truth: Truth,
-    reused: frozenset[str],
+    classifier: Classifier, images: Images, request: ClassificationRequest, truth: Truth, reused: frozenset[str]
 ) -> PlannedCheckpoint:
-    classifier, dataset, own = candidate.classifier, candidate.dataset, request.settings
     return PlannedCheckpoint(
-        describe(classifier.identity, candidate.preprocessing),
-        lambda settings: ClassifierSubject(classifier, request.card, settings, dataset.valid_labels, reused),
-        Images(dataset, candidate.preprocessing, tree, truth),
-        candidate.preprocessing,
-        partial(best_batch, classifier, own.device, own.dtype),
+        describe(classifier.identity, images.preprocessing),
+        partial(ClassifierSubject, classifier, request.card, valid=images.dataset.valid_labels, reused=reused),
+        replace(images, truth=truth),
+        images.preprocessing,
+        partial(best_batch, classifier, request.settings.device, request.settings.dtype),
     )
 
 
@@ -318,20 +297,24 @@ def _watched(request: ClassificationRequest, shown: tuple[Condition, ...]) -> tu
 
 
 def _check_networks(
-    request: ClassificationRequest, candidates: list[_Candidate], attacked: Sequence[Condition], maps: Sequence[MapSpec]
+    request: ClassificationRequest,
+    classifiers: Sequence[Classifier],
+    attacked: Sequence[Condition],
+    maps: Sequence[MapSpec],
 ) -> None:
     """Raise ModelError for a network that cannot be explained, or whose attention cannot be watched or attacked."""
-    for candidate in candidates:
-        check_explainable(candidate.classifier, candidate.name, maps)
+    for classifier in classifiers:
+        name = classifier.identity.name
+        check_explainable(classifier, name, maps)
         if request.watch_attention:
-            check_watchable(candidate.classifier.network, candidate.name, "--watch-attention")
+            check_watchable(classifier.network, name, "--watch-attention")
         for condition in attacked:
             given = dict(condition.parameters)
             inside = given.get("version") == "attention" or str(given.get("loss")).startswith("kq")
-            if inside and not can_be_seen(candidate.classifier.network):
+            if inside and not can_be_seen(classifier.network):
                 instead = "loss ce" if "loss" in given else "another version, such as standard"
                 why = "works on attention, and there is no attention that is understood"
-                raise ModelError(f"{candidate.name}: {condition.text} {why}; expected {instead}")
+                raise ModelError(f"{name}: {condition.text} {why}; expected {instead}")
 
 
 def check_labels(dataset: Dataset, conditions: Sequence[Condition], card: Card) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,8 @@ from .plan import Plan, PlannedCheckpoint
 from .processes import Ranks
 from .progress import PLAN, Estimate, Reporter, jobs_of, work_lines
 
-
-@dataclass(frozen=True)
-class UnitsOfShard:
-    """A shard's number, and conditions that use the same files of it, which are decoded once."""
-
-    shard: int
-    conditions: tuple[Condition, ...]
+UnitsOfShard = tuple[int, tuple[Condition, ...]]
+"""A shard's number, and conditions that use the same files of it, which are decoded once."""
 
 
 def pending_units(
@@ -43,7 +37,7 @@ def pending_units(
     """Return what lacks records, by shard: conditions on clean inputs together, each released corruption alone. needed:
     whether the adversarial images of a condition on a shard are. part: the units that count; None: all.
     """
-    units = []
+    units = list[UnitsOfShard]()
     for shard in range(shards):
         lacking = [
             condition
@@ -58,7 +52,7 @@ def pending_units(
             )
         ]
         clean = tuple(c for c in lacking if not c.released)
-        units += [UnitsOfShard(shard, group) for group in (clean, *((c,) for c in lacking if c.released)) if group]
+        units += [(shard, group) for group in (clean, *((c,) for c in lacking if c.released)) if group]
     return units
 
 
@@ -95,9 +89,9 @@ def _lacking(
         return text in plan.handed and (run.manifest.keeps_adversarials or _awaited(plan, name, text, shard))
 
     lacking = pending_units(run, name, conditions, shards, needed, part)
-    done = sum(map(len, units_of(plan, name, conditions).values())) - sum(len(piece.conditions) for piece in lacking)
+    done = sum(map(len, units_of(plan, name, conditions).values())) - sum(len(some) for _, some in lacking)
     if processes > 1 and len(lacking) < ENOUGH * processes:
-        lacking = [UnitsOfShard(piece.shard, (condition,)) for piece in lacking for condition in piece.conditions]
+        lacking = [(shard, (condition,)) for shard, some in lacking for condition in some]
     card = plan.request.card
     bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
     measured = [each for each in (CLEAN, *bearing) if part is None or part.measures(name, each.text, shards)]
@@ -105,7 +99,7 @@ def _lacking(
     checks = CLEAN in measured and not (conditions and conditions[0].waits)
     unchecked = _why_unchecked(plan, contender) if checks else ""
     unchecked = unchecked if lacking or unchecked is None else ""  # a finished run is as it is
-    return [(piece.shard, [c.text for c in piece.conditions]) for piece in lacking], doubted, done, lines, unchecked
+    return [(shard, [c.text for c in some]) for shard, some in lacking], doubted, done, lines, unchecked
 
 
 def _awaited(plan: Plan, source: str, attack: str, shard: int) -> bool:

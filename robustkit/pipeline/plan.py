@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -12,9 +12,11 @@ from ..data.dataset import Dataset
 from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree
 from ..evaluations.subject import EvaluatedModel, SampleSource, Settings
+from ..models.identity import Classifier
 from ..moved import keep_old_names
 from ..protocol.card import TASKS
 from ..protocol.condition import Condition
+from ..report.refresh import refresh
 from ..results.summary import Run
 from ..runs.manifest import CheckpointEntry
 from ..tasks.registry import EVERY_TASK
@@ -78,6 +80,31 @@ class Plan:
         if self.request.batch_size != "auto" or not measures:
             return settings
         return replace(settings, batch_size=chosen or min(measure() for measure in measures))
+
+
+def plan_of_models(
+    request: Request,
+    models: Sequence[Classifier],
+    contenders: Iterable[PlannedCheckpoint],
+    conditions: Iterable[Condition],
+    dataset: Dataset,
+    lines: Iterable[str],
+    inputs: CorruptedInputs | None = None,
+) -> Plan:
+    """Return the plan of a run that ends with summary and page. lines: for the user, after the notes of the models."""
+    run = Run(request.folder(models[0].identity.name))
+    notes = (f"{model.identity.name}: {note}" for model in models for note in model.identity.notes)
+    return Plan(
+        request=request,
+        run=run,
+        contenders=tuple(contenders),
+        conditions=tuple(dict.fromkeys(conditions)),
+        dataset=dataset,
+        digest=dataset.digest,
+        finish=partial(refresh, run),
+        inputs=inputs or CorruptedInputs(),
+        lines=tuple(dict.fromkeys((*notes, *lines))),
+    )
 
 
 def plan_corrupted(

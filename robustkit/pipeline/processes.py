@@ -103,22 +103,17 @@ class Ranks:
             self._beaten, self._beats = time.monotonic(), self._beats + 1
             self.store.set(f"beat {self.rank}", str(self._beats))
 
-    def meet(self, name: str) -> None:
-        """Wait until all processes have come to the same place. Raises RunError as `finish`."""
+    def finish(self) -> None:
+        """Say that this process is done; the leader waits for all. Raises RunError as `meet`."""
+        self.meet("done", waits=self.leads)
+
+    def meet(self, name: str, waits: bool = True) -> None:
+        """Say that this process has come to a place, and wait for all. RunError where one is silent for `silence` s."""
         if self.store is None:
             return
         self.store.set(f"{name} {self.rank}", "")
-        self._await(name)
-
-    def finish(self) -> None:
-        """Say that this process is done; the leader waits for all. RunError where one is silent for `silence` s."""
-        if self.store is None:
+        if not waits:
             return
-        self.store.set(f"done {self.rank}", "")
-        if self.leads:
-            self._await("done")
-
-    def _await(self, name: str) -> None:
         heard = {rank: ("", time.monotonic()) for rank in range(self.size) if rank != self.rank}
         while heard:
             self.beat()

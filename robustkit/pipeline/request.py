@@ -42,7 +42,6 @@ OPTIONS: dict[str, dict[str, dict[str, str | int]]] = {
 """Options by preset, by task. The radius is the protocol card's; without a limit all samples are evaluated. Grad-CAM
 works for CNNs and ViTs alike.
 """
-NAMES = tuple(OPTIONS["classification"])
 _CONSTANTS = ("auto", "imagenet", "cifar")
 
 

@@ -177,7 +177,7 @@ def _await(
 
 
 @dataclass
-class _Ears:
+class _Ears(Silent):
     """A `Watch` that keeps what it heard: of each unit the name, the samples, and when it began."""
 
     heard: list[tuple[str, int, float]] = field(default_factory=list)
@@ -189,8 +189,6 @@ class _Ears:
         self.heard.append((condition, samples, time.monotonic()))
 
     def written(self, checkpoint: str, condition: Condition) -> None: ...
-    def advance(self, samples: int) -> None: ...
-    def stage(self, name: str, standing: int, share: float) -> None: ...
 
     def taken(self) -> list[tuple[str, int, float]]:
         ends = [*(began for _, _, began in self.heard), time.monotonic()][1:]
@@ -332,13 +330,10 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
 
 def _check_complete(plan: Plan) -> None:
     run, shards = plan.run, shards_of(plan)
-    lacking = sum(
-        len(piece.conditions)
-        for contender in plan.contenders
-        for piece in pending_units(
-            run, contender.name, computable(plan, contender.name, plan.conditions), shards, part=plan.request.share
-        )
-    )
+    names = [contender.name for contender in plan.contenders]
+    every = ((name, computable(plan, name, plan.conditions)) for name in names)
+    units = (unit for each in every for unit in pending_units(run, *each, shards, part=plan.request.share))
+    lacking = sum(len(conditions) for _, conditions in units)
     if lacking:
         raise RunError(
             f"{run.path}: {lacking} units of work have no record here, though all processes are done; make sure that "

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from ..data.scenes import LabelledScenes
 from ..errors import NothingEvaluated
-from ..models.dense import Segmenter
 from ..models.identity import distinct_names
 from ..models.segmenter import load_segmenter
-from ..protocol.card import Card
 from ..report.refresh import rebuild_summary, write_page
 from ..results.summary import Run
 from ..tasks.segmentation.pictures import FILE, draw_examples
@@ -52,7 +50,14 @@ def plan(request: SegmentationRequest) -> Plan:
     return Plan(
         request=request,
         run=run,
-        contenders=tuple(_contender(model, card, scenes) for model in models),
+        contenders=tuple(
+            PlannedCheckpoint(
+                describe(model.identity, model.identity.preprocessing, windows=model.windows),
+                partial(SegmenterSubject, model, card, unjudged=scenes.unjudged),
+                SceneImages(scenes, model.network.windows),
+            )
+            for model in models
+        ),
         conditions=conditions,
         dataset=replace(scenes.dataset, class_names=scenes.class_names),
         digest=scenes.digest,
@@ -61,12 +66,4 @@ def plan(request: SegmentationRequest) -> Plan:
         lines=tuple(dict.fromkeys((*notes, *scenes.notes, *more))),
         unjudged=tuple(scenes.unjudged),
         checks_setup=request.setup_check,
-    )
-
-
-def _contender(model: Segmenter, card: Card, scenes: LabelledScenes) -> PlannedCheckpoint:
-    return PlannedCheckpoint(
-        describe(model.identity, model.identity.preprocessing, windows=model.windows),
-        lambda settings: SegmenterSubject(model, card, settings, scenes.unjudged),
-        SceneImages(scenes, model.network.windows),
     )

@@ -147,47 +147,44 @@ class Shard:
 
 def decoded(read: Reader, samples: Sequence[Sample], workers: int, device: torch.device) -> list[tuple[Sample, Tensor]]:
     """Return samples with their inputs, decoded in threads; without those that cannot be read."""
-    for _, shard in Decoder(workers, device).shards([("", read, samples)]):
-        each = (shard.read(place) for place in range(len(shard)))
-        return [(sample, pixels) for sample, pixels, _ in each if isinstance(pixels, Tensor)]
-    return []
+    return [
+        (sample, pixels)
+        for _, shard in decoded_shards([("", read, samples)], workers, device)
+        for sample, pixels, _ in map(shard.read, range(len(shard)))
+        if isinstance(pixels, Tensor)
+    ]
 
 
-class Decoder:
-    """A reader of shards, in threads. device: where inputs are wanted. For an accelerator the next shard is decoded
+def decoded_shards(
+    shards: Iterable[tuple[T, Reader, Sequence[Sample]]], workers: int, device: torch.device
+) -> Iterator[tuple[T, Shard]]:
+    """Yield shards, read in threads. device: where inputs are wanted. For an accelerator the next shard is decoded
     while one is computed, so two are held; on a CPU first, since threads that decode slow those that multiply.
     """
-
-    def __init__(self, workers: int, device: torch.device) -> None:
-        self.device = device
-        self.pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="robustkit-decode")
-
-    @staticmethod
-    def _input(read: Reader, sample: Sample) -> Tensor | str:
-        try:
-            return read(sample)
-        except BadImageError as fault:
-            return str(fault)
-
-    def shards(self, shards: Iterable[tuple[T, Reader, Sequence[Sample]]]) -> Iterator[tuple[T, Shard]]:
-        ahead: tuple[T, Shard] | None = None
-        try:
-            for key, read, samples in shards:
-                submitted = [
-                    (sample, self.pool.submit(copy_context().run, self._input, read, sample)) for sample in samples
-                ]
-                shard = Shard(submitted, self.device)
-                if self.device.type == "cpu":
-                    wait([future for _, future in submitted])
-                    yield key, shard
-                    continue
-                if ahead is not None:
-                    yield ahead
-                ahead = key, shard
+    pool = ThreadPoolExecutor(max(workers, 1), thread_name_prefix="robustkit-decode")
+    ahead: tuple[T, Shard] | None = None
+    try:
+        for key, read, samples in shards:
+            submitted = [(sample, pool.submit(copy_context().run, _input, read, sample)) for sample in samples]
+            shard = Shard(submitted, device)
+            if device.type == "cpu":
+                wait([future for _, future in submitted])
+                yield key, shard
+                continue
             if ahead is not None:
                 yield ahead
-        finally:
-            self.pool.shutdown(cancel_futures=True)
+            ahead = key, shard
+        if ahead is not None:
+            yield ahead
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _input(read: Reader, sample: Sample) -> Tensor | str:
+    try:
+        return read(sample)
+    except BadImageError as fault:
+        return str(fault)
 
 
 def _write(
@@ -219,16 +216,6 @@ class _Images:
     hands: bool = False
     passed: tuple[Differences, str] | None = None
     choice: Any = None
-
-    @classmethod
-    def of(
-        cls, run: RunFolder, condition: Condition, shard: int, keep: Container[str], hands: bool, choice: Any
-    ) -> _Images:
-        """Raises RunError where adversarial images are not there, or are not what was written."""
-        if not condition.source:
-            return cls(keep, hands, choice=choice)
-        assert condition.under is not None
-        return cls(keep, hands, read_adversarials(run, condition.source, condition.under.text, shard), choice)
 
     def given(self, samples: Sequence[Sample], condition: Condition) -> torch.Tensor | None:
         if self.passed is None:
@@ -343,9 +330,9 @@ class Worker:
                 for piece in chain([first], pieces)
             )
             choices, taken = dict[str, Choice](), dict[int, frozenset[str]]()
-            decoder = Decoder(subject.settings.workers, subject.settings.device)
+            workers, device = subject.settings.workers, subject.settings.device
             with Writer() as writer:
-                for (number, conditions), shard in decoder.shards(cuts):
+                for (number, conditions), shard in decoded_shards(cuts, workers, device):
                     subject.forget()
                     for condition in conditions:
                         writer.check()
@@ -358,8 +345,12 @@ class Worker:
                         began, before = time.monotonic(), subject.settings.batch_size
                         if condition.after is not None and text not in choices:
                             choices[text] = choose(self.run, name, condition)
+                        passed = None
+                        if condition.source:
+                            assert condition.under is not None
+                            passed = read_adversarials(self.run, condition.source, condition.under.text, number)
                         keep, hands = self._wanted.under(condition), text in self.plan.handed
-                        images = _Images.of(self.run, condition, number, keep, hands, choices.get(text))
+                        images = _Images(keep, hands, passed, choices.get(text))
                         computed = self._unit(name, shard, places, condition, images)
                         if (now := subject.settings.batch_size) != self.settings.batch_size:
                             computed.metadata[b"batch_size"] = str(now).encode()

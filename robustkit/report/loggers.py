@@ -13,10 +13,10 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import ProtocolError, RunError, unknown
 from ..runs.folder import RunFolder
@@ -24,12 +24,16 @@ from ..runs.folder import RunFolder
 _LONGEST = 250  # characters of a name
 
 
-class Logger(Protocol):
-    """One logging library. Names come as (checkpoint, condition, metric), and are made legal here. start: begin or
-    continue an entry; folder: of the run. finish: called last, also after a failure."""
+@dataclass
+class Logger:
+    """One logging library. Names come as (checkpoint, condition, metric), and are made legal here. where: what follows
+    the name in `spec`. start: begin or continue an entry; folder: of the run. finish: called last, also after a
+    failure."""
 
-    @property
-    def spec(self) -> str: ...
+    spec: str
+    where: str
+    _run: Any = field(default=None, init=False)
+
     def start(self, name: str, folder: Path) -> None: ...
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None: ...
     def params(self, values: Mapping[str, str]) -> None: ...
@@ -108,46 +112,31 @@ def legal_names(names: Sequence[tuple[str, ...]], allowed: str) -> list[str]:
     return list(legal)
 
 
-@dataclass
-class TensorBoard:
+class TensorBoard(Logger):
     """Scalars at step 0 and a text of parameters in DIR/<entry>; DIR is `tensorboard` in the run if left out."""
-
-    spec: str
-    where: str = ""
-    _writer: Any = field(default=None, init=False)
-    _before: list[Path] = field(default_factory=list, init=False)
 
     def start(self, name: str, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         place = (Path(self.where) if self.where else folder / "tensorboard") / name
         self._before = list(place.glob("events.out.tfevents.*.robustkit"))
-        self._writer = SummaryWriter(str(place), filename_suffix=".robustkit")
+        self._run = SummaryWriter(str(place), filename_suffix=".robustkit")
 
     def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
         for name, value in zip(legal_names(list(values), r"\w.,()=+ -"), values.values(), strict=True):
-            self._writer.add_scalar(name, value, 0)
+            self._run.add_scalar(name, value, 0)
 
     def params(self, values: Mapping[str, str]) -> None:
-        self._writer.add_text("parameters", "\n".join(f"    {name}: {value}" for name, value in values.items()), 0)
-
-    def file(self, path: Path) -> None:
-        """Keep no files."""
+        self._run.add_text("parameters", "\n".join(f"    {name}: {value}" for name, value in values.items()), 0)
 
     def finish(self) -> None:
-        self._writer.close()
+        self._run.close()
         for path in self._before:  # otherwise every figure would be there twice
             path.unlink(missing_ok=True)
 
 
-@dataclass
-class MLflow:
+class MLflow(Logger):
     """A run of the experiment `robustkit` at URI; without it at MLFLOW_TRACKING_URI, else in `mlflow` in the run."""
-
-    spec: str
-    where: str = ""
-    _client: Any = field(default=None, init=False)
-    _run: Any = field(default=None, init=False)
 
     def start(self, name: str, folder: Path) -> None:
         uri, local = self.where or os.environ.get("MLFLOW_TRACKING_URI", ""), (folder / "mlflow").resolve()
@@ -187,13 +176,8 @@ class MLflow:
             self._client.set_terminated(self._run.info.run_id)
 
 
-@dataclass
-class WeightsAndBiases:
+class WeightsAndBiases(Logger):
     """The summary of a run of PROJECT, `robustkit` if left out; its local files are in `wandb` in the run."""
-
-    spec: str
-    where: str = ""
-    _run: Any = field(default=None, init=False)
 
     def start(self, name: str, folder: Path) -> None:
         wandb = importlib.import_module("wandb")
@@ -217,5 +201,4 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-LOGGERS: dict[str, Callable[[str, str], Logger]]
-LOGGERS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
+LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..common.differences import Difference, of_means, of_ranks
 from ..errors import ProtocolError, unknown
-from ..evaluations.condition import kind_of, metric_in, vocabularies, words_of
+from ..evaluations.condition import Clause, kind_of, metric_in, vocabularies, words_of
 from ..evaluations.family import family_of
-from ..evaluations.metrics import Metric, Term, metric_named, terms_next_to, terms_of
+from ..evaluations.metrics import Cells, Metric, SummaryRow, Term, metric_named, terms_next_to, terms_of
 from ..evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, not_paired, nothing_common
 from ..protocol.card import Samples, samples_of
 from .registry import EVERY_TASK
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from ..display.table import CardPart, Section, TextTable
     from ..evaluations.aggregate import Gatherer, Parts, RecordReader, Results
-    from ..evaluations.condition import Clause
     from ..evaluations.family import Looks
-    from ..evaluations.metrics import Cells, SummaryRow
     from ..runs.folder import RunFolder
     from ..runs.manifest import Manifest
 

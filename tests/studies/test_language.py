@@ -18,7 +18,7 @@ from robustkit.errors import RunError
 from robustkit.tasks.text.documents import Words
 from robustkit.tasks.text.language_model import Sizes, load_word_model
 from scripts.studies.language import grid, train
-from scripts.studies.language.run import Corpus, Recipe, Run, attention_logits, batches, loss_of, windows
+from scripts.studies.language.run import Corpus, Recipe, Run, attention_logits, batches, loss_of, most_frequent, windows
 from scripts.studies.qana import page as qana
 from scripts.studies.qana import train as keys
 from scripts.studies.quack import page as quack
@@ -38,6 +38,12 @@ SMALL = Recipe(
     probes=3,
     dropout=0.2,
 )
+
+
+def test_the_most_frequent_words_come_first_and_ties_by_code_points() -> None:
+    documents = [["b", "a", "b", "<unk>", "<unk>"], ["c", "B", "a", "b"]]
+    assert most_frequent(documents, 4).words == ("<unk>", "b", "a", "B")
+    assert most_frequent(documents, 9).words == ("<unk>", "b", "a", "B", "c")
 
 
 def corpus() -> Corpus:

@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from series_files import write_ts
@@ -24,6 +25,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert train.main([*words, "--attention", "quest", "--seeds", "3-4", "--out", str(root / "one")]) == 0
     assert train.main([*words, "--attention", "quest", "--seeds", "3", "--out", str(root / "two")]) == 0
     return root
+
+
+def test_statistics_are_over_all_steps_of_all_series() -> None:
+    series = [np.array([[1, 2, 3], [7, 7, 7]], np.float32), np.array([[6], [7]], np.float32)]
+    assert train.channel_statistics(series) == ((3.0, 7.0), (pytest.approx(3.5**0.5), 1.0))
 
 
 def test_a_training_learns_is_repeated_to_the_byte_and_loads(trained: Path) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from robustkit.tasks.text.documents import Words
-from robustkit.tasks.text.language_model import Sizes, WordModel, save_word_model
+from robustkit.tasks.text.language_model import Sizes, WordModel, metadata_of
 from robustkit.tasks.text.subject import by_word
 
 WORDS = ["the", "a", "cat", "dog", "sees", "hears", "big", "small", "AAA", ","]
@@ -25,6 +26,11 @@ PAGE = """
 
  a small dog sees a bird , the big dog hears the small cat
 """
+
+
+def save_word_model(path: Path, network: WordModel, words: Words, **facts: str) -> None:
+    tensors = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
+    save_file(tensors, path, {**facts, **metadata_of(network, words)})
 
 
 def word_model(path: Path, attention: str = "standard", seed: int = 0, context: int = 16) -> Path:

@@ -103,9 +103,7 @@ def inspect(checkpoint: str, data_dir: str | None, **options: Any) -> None:
 )
 @_run_option("--batch-size", type=AT_LEAST_1, default=16, help="Images in a batch.")
 @_run_option("--workers", type=AT_LEAST_1, help="Threads that decode and encode images; default: one for each core.")
-@request_options(ClassificationRequest, "device")
-@_run_option("--seed", type=int, default=0, help="Seed of every random draw.")
-@request_options(ClassificationRequest, *_SAMPLES)
+@request_options(ClassificationRequest, "device", "seed", *_SAMPLES)
 @common
 def corrupt(images: tuple[str, ...], **options: Any) -> None:
     """Show a picture under the common corruptions, write a corrupted tree, or compare one.

@@ -232,7 +232,10 @@ def index_page(folder: Path, listed: Listed, pairs: Pairs, served: bool = False)
 
 def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
     # What a filter looks for in a run, lower case.
-    templates = environment(address=relative_url, words=lambda run: " ".join((run.card, run.data, run.started)).lower())
+    templates = environment(
+        address=lambda path: Markup(quote(os.fsencode(path))),  # a relative URL, which has no character of HTML
+        words=lambda run: " ".join((run.card, run.data, run.started)).lower(),
+    )
     helpers: dict[str, Any] = {
         "mark": Markup(scan.MARK),
         "figure_name": figure_name,
@@ -241,11 +244,6 @@ def _rendered(template: str, scripts: Sequence[str], **values: Any) -> str:
         "at": lambda *names: str(PurePosixPath(*names)),
     }
     return render_page(templates, template, ("style.css", "index.css"), scripts, **helpers, **values)
-
-
-def relative_url(path: str) -> Markup:
-    """Return a path beneath the folder as a relative URL, which has no character of HTML."""
-    return Markup(quote(os.fsencode(path)))
 
 
 COMPARED = 8  # New comparisons that an index computes at most; each reads the records of two runs

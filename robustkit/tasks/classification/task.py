@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ...display.table import Section
+from ...evaluations.presenting import left_out_lines
 from ...evaluations.records import Compared
 from ..labelled.metrics import METRICS as METRICS
 from ..labelled.task import Labelled
 
 if TYPE_CHECKING:
-    from ...display.table import Section
     from ...evaluations.aggregate import Results
     from ...evaluations.family import Looks
 
@@ -24,9 +25,6 @@ class Classification(Labelled):
     command, card, hub = "audit", "standard", "image-classification"
 
     def sections(self, results: Results, looks: Looks) -> Iterable[Section]:
-        from ...display.table import Section
-        from ...evaluations.presenting import left_out_lines
-
         shown = list(super().sections(results, looks))
         yield from shown
         if all(section.name != "corruptions" for section in shown):

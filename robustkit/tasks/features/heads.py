@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,17 +18,6 @@ from ...models.device import has_float64
 from .results import few_shot
 
 _AT_ONCE = 1 << 22  # similarities that are held at once, at most, or those of one query
-
-
-def rank_gallery(queries: Tensor, gallery: Tensor, places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield for blocks of queries (B, D) the gallery (N, D), of length 1, most similar first, ties as they stand:
-    cosines and classes (b, N). places: (N,) classes.
-    """
-    unit, size = functional.normalize(queries, dim=1), max(1, _AT_ONCE // len(gallery))
-    for start in range(0, len(unit), size):
-        block = unit[start : start + size]
-        similarity, order = (block @ gallery.T).sort(dim=1, descending=True, stable=True)
-        yield similarity, places[order]
 
 
 def votes(similarity: Tensor, places: Tensor, k: int, temperature: float, classes: int) -> Tensor:
@@ -59,15 +48,18 @@ def nearest_answers(
     temperature: float,
     classes: int,
 ) -> tuple[dict[int, Tensor], Tensor]:
-    """Return by k the classes (B,) that neighbours vote for, and the average precision (B,) of the classes `labels`."""
+    """Return by k the classes (B,) that neighbours vote for, and the average precision (B,) of the classes `labels`.
+    queries: (B, D). gallery: (N, D), of length 1, of the classes `places`; of equally similar ones the first is nearer.
+    """
     voted: dict[int, list[Tensor]] = {k: [] for k in neighbours}
-    precisions, start = [], 0
-    for similarity, near in rank_gallery(queries, gallery, places):
+    precisions, unit, size = [], functional.normalize(queries, dim=1), max(1, _AT_ONCE // len(gallery))
+    for start in range(0, len(unit), size):
+        block = slice(start, start + size)
+        similarity, order = (unit[block] @ gallery.T).sort(dim=1, descending=True, stable=True)
+        near = places[order]
         for k, found in voted.items():
             found.append(votes(similarity, near, k, temperature, classes))
-        own = labels[start : start + len(near), None]
-        precisions.append(average_precision(similarity, near == own))
-        start += len(near)
+        precisions.append(average_precision(similarity, near == labels[block, None]))
     return {k: torch.cat(found) for k, found in voted.items()}, torch.cat(precisions)
 
 
@@ -182,12 +174,6 @@ class Asked:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"neighbours": list(self.neighbours), "shots": list(self.shots)}
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Asked:
-        """Return what `to_dict` gave. KeyError, TypeError or ValueError where it did not."""
-        given = {field.name: said[field.name] for field in fields(cls)}
-        return cls(**{**given, **{name: tuple(map(int, given[name])) for name in ("neighbours", "shots")}})
 
 
 @dataclass(frozen=True)

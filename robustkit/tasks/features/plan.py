@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -33,11 +34,10 @@ from ...models.device import best_batch
 from ...models.identity import Classifier, distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Plan, PlannedCheckpoint, plan_corrupted
+from ...pipeline.plan import Plan, PlannedCheckpoint, plan_corrupted, plan_of_models
 from ...pipeline.units import decoded
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
-from ...report.refresh import refresh
 from ...results.summary import Run
 from ...runs.folder import folder_name, refuse_link
 from ...runs.manifest import CheckpointEntry
@@ -136,19 +136,13 @@ def kept_heads(
     finite.
     """
     path = run.path / "features" / folder_name(entry.name) / FILE
-    of = _of(run, entry)
+    of = json.dumps({"checkpoint": entry.to_plain(), "seed": run.manifest.deciding.seed}, sort_keys=True)
     refuse_link(path, run.path)
     with in_turn(path.parent):
-        try:
-            kept = _read(bytes_of(path, _LARGEST), of, asked)
-        except OSError:
-            kept, why = None, ""
-        else:
-            why = "" if kept else f"{path} is not what was written for this run; it is made again"
-        if kept is not None:
-            return kept
-        if why:
-            _LOG.info(why)
+        with contextlib.suppress(OSError):
+            if (kept := _read(bytes_of(path, _LARGEST), of, asked)) is not None:
+                return kept
+            _LOG.info(f"{path} is not what was written for this run; it is made again")
         _LOG.info(f"{entry.name}: features of {asked.images} training images")
         found = _all(supply, settings, features)
         samples = supply.dataset.samples
@@ -159,10 +153,6 @@ def kept_heads(
         said = json.dumps({"of": of, "digest": digest_of(tensors)})  # of several keys the order would be any
         run.write(path, safetensors.torch.save(tensors, {_KEY: said}))
         return heads
-
-
-def _of(run: Run, entry: CheckpointEntry) -> str:
-    return json.dumps({"checkpoint": entry.to_plain(), "seed": run.manifest.deciding.seed}, sort_keys=True)
 
 
 def _read(data: bytes, of: str, asked: Asked) -> Heads | None:
@@ -202,29 +192,31 @@ def plan(request: FeatureRequest) -> Plan:
     attacked = request.attack_conditions(request.attack_list)
     training, dataset = _opened(request)
     asked = _asked(request, card, training)
-    training, dataset, digest = _apart(training, dataset)
+    dataset, digest = _apart(training, dataset)
     asked = replace(asked, training=digest)
     models = [load(str(spec), **request.model, features=True) for spec in request.checkpoints]
     distinct_names(models)
     shown = [card.preprocess(model.identity.preprocessing) for model in models]
     sizes = [preprocessing.input_size for preprocessing, _ in shown]
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants)
-    notes = [f"{model.identity.name}: {note}" for model in models for note in model.identity.notes]
-    notes += (f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line)
-    notes += (f"training images: {note}" for note in training.notes)
-    run = Run(request.folder(models[0].identity.name))
-    pairs = zip(models, shown, strict=True)
-    return Plan(
-        request=request,
-        run=run,
-        contenders=tuple(_contender(model, one, request, run, dataset, training, asked) for model, (one, _) in pairs),
-        conditions=tuple(dict.fromkeys((*attacked, *corruptions, *request.evaluation_conditions()))),
-        dataset=dataset,
-        digest=dataset.digest,
-        finish=partial(refresh, run),
-        inputs=inputs,
-        lines=tuple(dict.fromkeys((*notes, *dataset.notes, *more))),
-    )
+    lines = [f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line]
+    lines += (*(f"training images: {note}" for note in training.notes), *dataset.notes, *more)
+    run, settings = Run(request.folder(models[0].identity.name)), request.settings
+
+    def contender(model: Classifier, preprocessing: Preprocessing) -> PlannedCheckpoint:
+        entry = describe(model.identity, preprocessing, heads=asked.to_dict())
+        learned_from = Images(training, preprocessing)
+
+        def subject(settings: Settings) -> FeatureSubject:
+            heads = partial(kept_heads, run, entry, learned_from, asked, settings)
+            return FeatureSubject(model, card, settings, heads)
+
+        best = partial(best_batch, model, settings.device, settings.dtype)
+        return PlannedCheckpoint(entry, subject, Images(dataset, preprocessing), best_batch=best)
+
+    contenders = (contender(model, preprocessing) for model, (preprocessing, _) in zip(models, shown, strict=True))
+    conditions = (*attacked, *corruptions, *request.evaluation_conditions())
+    return plan_of_models(request, models, contenders, conditions, dataset, lines, inputs)
 
 
 # Training images, and the images
@@ -261,8 +253,8 @@ def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
     return training, replace(images, samples=relabelled, class_names=training.class_names, valid_labels=None)
 
 
-def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, Dataset, str]:
-    """Return both, noting shared images, and the training images' digest. DataError for over one in a hundred."""
+def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, str]:
+    """Return the images, noting shared ones, and the training images' digest. DataError for over one in a hundred."""
     contents = list(training.contents())
     learned = set(contents) - {"unreadable"}
     shared = [
@@ -276,18 +268,14 @@ def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, Dataset, str]:
     if shared:
         note = f"{len(shared)} of {len(images.samples)} images are training images, too ({shared[0]} …)"
         images = replace(images, notes=(*images.notes, note))
-    return training, images, training.digest_of(contents)
+    return images, training.digest_of(contents)
 
 
 # What is asked of the features
 
 
 def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
-    """Return how heads are made, by the options, else the card.
-
-    Raises:
-        ProtocolError: a value is not one, or asks for more training images than there are.
-    """
+    """Return how heads are made, by the options, else the card. ProtocolError for a value that is none, or too high."""
     said = card.scoring
     counts: dict[int, int] = {}
     for sample in training.samples:
@@ -339,33 +327,6 @@ def _positive(name: str, given: object) -> float:
     if not 0 < value < 1e12:
         raise ProtocolError(f"{name} {given!r}: expected a number above 0")
     return value
-
-
-def _contender(
-    model: Classifier,
-    preprocessing: Preprocessing,
-    request: FeatureRequest,
-    run: Run,
-    dataset: Dataset,
-    training: Dataset,
-    asked: Asked,
-) -> PlannedCheckpoint:
-    card = request.card
-    entry = describe(model.identity, preprocessing, heads=asked.to_dict())
-
-    def subject(settings: Settings) -> FeatureSubject:
-        heads: Callable[[Callable[[Tensor], Tensor]], Heads] = partial(
-            kept_heads, run, entry, Images(training, preprocessing), asked, settings
-        )
-        return FeatureSubject(model, card, settings, heads)
-
-    settings = request.settings
-    return PlannedCheckpoint(
-        entry,
-        subject,
-        Images(dataset, preprocessing),
-        best_batch=partial(best_batch, model, settings.device, settings.dtype),
-    )
 
 
 @takes_options_of(FeatureRequest)

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.differences import Difference, of_draws, of_means
 from ...common.intervals import Floats, bootstrap, draws_interval, wilson
-from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
-from ...display.text import Made, amount, code
+from ...display.table import Grid, Part, TextTable, side_by_side, with_flags
+from ...display.text import amount
 from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
 from ...evaluations.condition import is_over_groups, shares_of, words_of
 from ...evaluations.corruptions.condition import possible_means
 from ...evaluations.metrics import Cells, finite_or_none, interval_cell, is_finite
 from ...evaluations.presenting import flag_lines
-from ...evaluations.records import CheckpointRecords, PerSample, align, common_ids, not_paired, nothing_common
+from ...evaluations.records import CheckpointRecords, PerSample, align, common_ids, not_paired
 from ...protocol.condition import CLEAN
 from ...runs.manifest import CheckpointEntry, Manifest
 from ..registry import find_metric
@@ -88,7 +87,6 @@ def feature_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
             if metric != "moved" or condition != CLEAN.text
         }
         rows += _rows(condition, values, flags)
-        rows += _spreads(condition, values, flags)
         for norm in ("linf", "l2"):
             if (largest := float(column_of(read, norm).max())) > 0:
                 rows.append(Result(condition, f"{norm}_max", largest, len(read), *_NONE, flags))
@@ -110,7 +108,7 @@ def _is_wanted(column: str) -> bool:
 def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single: bool = True) -> Iterator[Result]:
     """Yield the rows of a condition; single: it is none of several together, so that an image is right or wrong."""
     shares = {metric: each[np.isfinite(each)] if each.ndim == 1 else each for metric, each in values.items()}
-    many = [metric for metric in shares if not (single and _is_binary(metric)) and len(shares[metric]) >= FEWEST]
+    many = [metric for metric in shares if not (single and is_binary(metric)) and len(shares[metric]) >= FEWEST]
     resampled = [metric for metric in many if shares[metric].ndim == 1]
     ends = dict.fromkeys(shares, _NONE)
     ends |= {metric: draws_interval(shares[metric]) for metric in many if shares[metric].ndim > 1}
@@ -121,21 +119,18 @@ def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single
         ends |= zip(alike, bootstrap(lambda counts, of=every, n=n: counts @ of / n, n, means), strict=True)  # type: ignore[misc]
     for metric, each in shares.items():
         if n := len(each):
-            if single and _is_binary(metric):
+            if single and is_binary(metric):
                 ends[metric] = wilson(int(each.sum()), n)
             yield Result(condition, metric, float(each.mean()), n, *ends[metric], flags)
-
-
-def _is_binary(metric: str) -> bool:
-    definition = find_metric(metric)
-    return definition is not None and definition.binary
-
-
-def _spreads(condition: str, values: Mapping[str, Floats], flags: list[str]) -> Iterator[Result]:
-    for metric, each in values.items():
+    for metric, each in values.items() if single else ():
         if each.ndim > 1 and each.shape[1] > 1:
             spread = float(np.std(each.mean(axis=0), ddof=1))
             yield Result(condition, metric.replace("few_shot", "few_shot_spread"), spread, len(each), *_NONE, flags)
+
+
+def is_binary(metric: str) -> bool:
+    definition = find_metric(metric)
+    return definition is not None and definition.binary
 
 
 def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
@@ -158,14 +153,8 @@ def _means(kept: Mapping[str, Kept], expected: int) -> Iterator[Result]:
         yield from _rows(mean, sums, flags, single=False)
 
 
-def per_sample(side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-    """Return a figure of each image under a condition, or a mean over conditions. Raises RunError without it."""
-    ids, each = _recorded(side, condition, metric)
-    return ids, each if each.ndim == 1 else each.mean(axis=1)
-
-
-def _recorded(side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-    """Return the same, of few-shot heads a figure for each draw."""
+def recorded(side: CheckpointRecords, condition: str, metric: str) -> PerSample:
+    """Return a figure of each image under a condition, or a mean over conditions; of few-shot heads for each draw."""
     columns, shares = columns_of(metric, draws_of(side.described.heads)), shares_of(condition)
     if not columns:
         raise not_paired(condition, metric, ["knn", "probe", "retrieval", "moved", "knn(K)", "few_shot(N)"])
@@ -175,24 +164,12 @@ def _recorded(side: CheckpointRecords, condition: str, metric: str) -> PerSample
     return ids, np.sum(parts, axis=0)
 
 
-def recorded_difference(first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str) -> Difference:
-    """Return how the second's figure differs from the first's on the images that both have. Raises RunError without."""
-    (first_ids, before), (second_ids, after) = (_recorded(side, condition, metric) for side in (first, second))
-    ids = common_ids([first_ids, second_ids])
-    if not len(ids):
-        raise nothing_common(first, second, condition)
-    before, after = align(first_ids, before, ids), align(second_ids, after, ids)
-    if before.ndim > 1:
-        return of_draws(before, after)
-    return of_means(before, after, binary=_is_binary(metric) and len(shares_of(condition)) == 1)
-
-
 _MAIN = (("knn", "kNN % [95 %]"), ("probe", "linear probe % [95 %]"), ("retrieval", "retrieval mAP % [95 %]"))
 _SWEPT = re.compile(r"knn\((\d+)\)|few_shot\((\d+)\)")
 _HEADLINE = _MAIN[0][1]
 
 
-def _table_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[tuple[str, ...]]:
+def table_rows(cells: Cells, texts: Sequence[str], manifest: Manifest) -> list[tuple[str, ...]]:
     rows = []
     for text in texts:
         norm, knn = manifest.norm(text), cells[text, "knn"]
@@ -243,7 +220,7 @@ def _is_shown(text: str) -> bool:
     return words_of(text).in_results
 
 
-def _in_short(cells: Cells) -> list[str]:
+def in_short(cells: Cells) -> list[str]:
     """Return the conditions that are not single severities of a mean."""
     every = _texts(cells)
     covered = {share for text in every if len(shares_of(text)) > 1 for share in shares_of(text)}
@@ -266,7 +243,7 @@ def terminal_tables(results: Results) -> Iterator[TextTable]:
     swept, under, metrics = list[tuple[str, ...]](), list[str](), _sweep(results)
     for entry in manifest.checkpoints:
         cells = results.cells[entry.name]
-        own = _table_rows(cells, _in_short(cells), manifest)
+        own = table_rows(cells, in_short(cells), manifest)
         rows += [(entry.name, *row) for row in own]
         heads += [f"{entry.name}, {entry.attention} attention"] * len(own)
         more = _swept(cells, _texts(cells, _is_shown), metrics)
@@ -300,14 +277,6 @@ def _grids(results: Results, title: str, wanted: Callable[[str], bool], note: st
     parts = []
     for entry in results.manifest.checkpoints:
         cells = results.cells[entry.name]
-        rows = _table_rows(cells, _texts(cells, wanted), results.manifest)
+        rows = table_rows(cells, _texts(cells, wanted), results.manifest)
         parts += [Part(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in rows))] if rows else []
     return side_by_side(title, parts, headline=_HEADLINE, note=note)
-
-
-def card_parts(checkpoint: str, results: Results) -> Iterator[CardPart]:
-    cells, entry = results.cells[checkpoint], results.manifest.checkpoint(checkpoint)
-    if rows := _table_rows(cells, _in_short(cells), results.manifest):
-        shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
-        note = f"In brackets 95 % intervals, n is the number of images. {heads_of(entry)}."
-        yield CardPart("What heads make of its features", note, [("", HEADINGS[:-1], shown)])

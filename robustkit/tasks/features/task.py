@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from ...common.differences import Difference
-from ...display.table import Section
-from ...evaluations.aggregate import column_of, readable_rows
-from ...evaluations.condition import share
-from ...evaluations.metrics import Metric, mean_share, of_samples
-from ...evaluations.records import CheckpointRecords, Compared, PerSample
+from ...common.differences import Difference, of_draws, of_means
+from ...display.table import CardPart, Section, TextTable
+from ...display.text import Made, code
+from ...evaluations.aggregate import Parts, RecordReader, Results, column_of, readable_rows
+from ...evaluations.condition import share, shares_of
+from ...evaluations.metrics import Metric, SummaryRow, mean_share, of_samples
+from ...evaluations.records import CheckpointRecords, Compared, PerSample, align, common_ids, nothing_common
 from ...protocol.card import Samples
 from ..task import Task
 from .results import (
-    card_parts,
+    HEADINGS,
     feature_rows,
-    per_sample,
-    recorded_difference,
+    heads_of,
+    in_short,
+    is_binary,
+    recorded,
     result_grids,
+    table_rows,
     terminal_tables,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...display.table import CardPart, TextTable
-    from ...evaluations.aggregate import Parts, RecordReader, Results
     from ...evaluations.family import Looks
-    from ...evaluations.metrics import SummaryRow
     from ...runs.folder import RunFolder
 
 METRICS = (
@@ -65,16 +64,28 @@ class Features(Task):
     def difference(
         self, first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str
     ) -> Difference:
-        return recorded_difference(first, second, condition, metric)
+        (first_ids, before), (second_ids, after) = (recorded(side, condition, metric) for side in (first, second))
+        ids = common_ids([first_ids, second_ids])
+        if not len(ids):
+            raise nothing_common(first, second, condition)
+        before, after = align(first_ids, before, ids), align(second_ids, after, ids)
+        if before.ndim > 1:
+            return of_draws(before, after)
+        return of_means(before, after, binary=is_binary(metric) and len(shares_of(condition)) == 1)
 
     def per_sample(self, side: CheckpointRecords, condition: str, metric: str) -> PerSample:
-        return per_sample(side, condition, metric)
+        ids, each = recorded(side, condition, metric)
+        return ids, each if each.ndim == 1 else each.mean(axis=1)
 
     def clean_clause(self, row: SummaryRow) -> str:
         return f"nearest neighbours {share(row)} right on {row['n']} clean images"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        return card_parts(checkpoint, results)
+        cells, entry = results.cells[checkpoint], results.manifest.checkpoint(checkpoint)
+        if rows := table_rows(cells, in_short(cells), results.manifest):
+            shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
+            note = f"In brackets 95 % intervals, n is the number of images. {heads_of(entry)}."
+            yield CardPart("What heads make of its features", note, [("", HEADINGS[:-1], shown)])
 
     def terminal(self, results: Results) -> Iterable[TextTable]:
         return terminal_tables(results)

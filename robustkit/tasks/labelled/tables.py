@@ -11,11 +11,9 @@ import numpy as np
 
 from ...common.intervals import calibration_error, calibration_gaps, wilson
 from ...display.svg import INK, Figure, Point, Style, dots, draw, percent, shorten_name, space_panels
-from ...display.table import CardPart, Grid, TextTable
-from ...display.text import Made, code
+from ...display.table import Grid, TextTable
 from ...evaluations.aggregate import Gatherer
 from ...protocol.condition import CLEAN
-from ..condition_table import CHANGE, ConditionTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,19 +36,6 @@ def class_grids(tables: Sequence[TextTable]) -> list[Grid]:
         note = " ".join(dict.fromkeys(table.note for table in some))
         grids.append(Grid(title[:1].upper() + title[1:], headings, rows, 1 + several, note=note))
     return [grids[0], *(replace(grid, folded=True) for grid in grids[1:])] if grids else []
-
-
-def card_parts(table: ConditionTable) -> Iterator[CardPart]:
-    """Yield the table of results with all intervals, unless it is empty."""
-    rows = []
-    for key, figures in table.figures.items():
-        mark = " ⚑" * any(row["flags"] for row in figures.values())
-        rows.append(table.cells(key, whole=True) | {"condition": Made(code(key[1]) + mark)})
-    if rows:
-        called = table.manifest.protocol.samples.many
-        note = f"In brackets 95 % intervals, n is the number of {called}; ⚑ marks what is flagged above."
-        headings = tuple({CHANGE: "largest change"}.get(heading, heading) for heading in rows[0])
-        yield CardPart("Clean and under attack", note, [("", headings, [tuple(row.values()) for row in rows])])
 
 
 @dataclass(frozen=True)

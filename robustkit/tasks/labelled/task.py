@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...display.table import Section
+from ...display.table import CardPart, Section, TextTable
+from ...display.text import Made, code
 from ...errors import RunError
 from ...evaluations.condition import share, words_of
 from ...evaluations.family import families_of
@@ -15,10 +16,9 @@ from ...evaluations.records import CheckpointRecords, Compared
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
 from .metrics import METRICS, WeakClasses, classification_rows
-from .tables import Reliabilities, calibration_figures, card_parts, class_grids
+from .tables import Reliabilities, calibration_figures, class_grids
 
 if TYPE_CHECKING:
-    from ...display.table import CardPart, TextTable
     from ...evaluations.aggregate import Gatherer, Parts, RecordReader, Results
     from ...evaluations.family import Looks
     from ...evaluations.metrics import SummaryRow
@@ -55,7 +55,15 @@ class Labelled(Task):
         return f"{share(row)} right on {row['n']} clean {self.samples.many}"
 
     def card_parts(self, checkpoint: str, results: Results) -> Iterable[CardPart]:
-        yield from card_parts(ConditionTable.of(self, results, results.manifest))
+        table, rows = ConditionTable.of(self, results, results.manifest), list[dict[str, str]]()
+        for key, figures in table.figures.items():
+            mark = " ⚑" * any(row["flags"] for row in figures.values())
+            rows.append(table.cells(key, whole=True) | {"condition": Made(code(key[1]) + mark)})
+        if rows:
+            called = results.manifest.protocol.samples.many
+            note = f"In brackets 95 % intervals, n is the number of {called}; ⚑ marks what is flagged above."
+            headings = tuple({CHANGE: "largest change"}.get(heading, heading) for heading in rows[0])
+            yield CardPart("Clean and under attack", note, [("", headings, [tuple(row.values()) for row in rows])])
         for family in families_of(results.manifest, results):
             yield from family.presenter.card(results)
 

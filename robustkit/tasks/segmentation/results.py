@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...common.differences import Difference, of_resamples
 from ...common.intervals import Floats
-from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result
-from ...evaluations.condition import is_over_groups, shares_of, words_of
+from ...evaluations.aggregate import FEWEST, Result
+from ...evaluations.condition import is_over_groups, shares_of
 from ...evaluations.corruptions.condition import possible_means
 from ...evaluations.corruptions.results import merged_flags
 from ...evaluations.metrics import LEFT_OUT
@@ -43,11 +43,11 @@ def counts_of_runs(table: pa.Table) -> list[Counts]:
     return found
 
 
-def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], notes: Sequence[str]) -> Iterator[Result]:
+def worst_rows(condition: str, counts: Counts, runs: Sequence[Counts], names: Sequence[str]) -> Iterator[Result]:
     """Yield the row of `miou_worst`; none without runs. Its interval takes the runs chosen on all images as given."""
     n = len(counts.ids)
     if n and runs:
-        worst = worst_case(counts, runs)
+        worst, notes = worst_case(counts, runs), _notes([counts, *runs], names).get("miou", [])
         bounds = worst.intervals[0] if n >= FEWEST else NO_INTERVAL
         yield Result(condition, "miou_worst", float(worst.values[0]), n, *bounds, [*counts.flags, *notes])
 
@@ -172,24 +172,6 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return [name if often[name] == 1 else f"{name} {place}" for place, name in enumerate(names)]
 
 
-def segmentation_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
-    data = reading.manifest.data
-    every, expected = data.class_names, data.n
-    judged = [place for place in range(len(every)) if place not in (data.unjudged or ())]
-    names = [every[place] for place in judged]
-    rows: list[dict[str, Any]] = []
-    by_condition: dict[str, Counts] = {}
-    for condition in conditions:
-        table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or of_runs(name)))
-        counts = Counts.of(table, [*reading.flags(condition, table), *odd]).of_classes(judged)
-        rows += reading.rows(scene_rows(condition, counts, names))
-        if runs := [each.of_classes(judged) for each in counts_of_runs(table)]:
-            rows += reading.rows(worst_rows(condition, counts, runs, _notes([counts, *runs], names).get("miou", [])))
-        if words_of(condition).in_means:
-            by_condition[condition] = counts
-    return rows, reading.rows(scene_mean_rows(by_condition, expected, names)), []
-
-
 @dataclass(frozen=True)
 class Scenes:
     """What was read from a record of scenes: (n,) ids, (4 + K,) figures and (R, 4) of resampled images (`Counts`)."""
@@ -245,14 +227,3 @@ def scene_difference(
     with np.errstate(invalid="ignore"):
         resampled = drawn_after[:, place] - drawn_before[:, place]
     return of_resamples(float(before[place]), float(after[place]), resampled, n, FEWEST)
-
-
-def other_mask(first: CheckpointRecords, second: CheckpointRecords, condition: str) -> tuple[int, str]:
-    """Return how many images both have, and which of them has another mask; empty if none."""
-    tables = [side.table(condition, ["sample_id", "labelled", "error"]) for side in (first, second)]
-    read = [table.filter(table["error"].is_null()) for table in tables]
-    ids = common_ids([table["sample_id"].combine_chunks() for table in read]).to_pylist()
-    masks = [dict(zip(t["sample_id"].to_pylist(), t["labelled"].to_pylist(), strict=True)) for t in read]
-    if first.described.preprocessing != second.described.preprocessing:
-        masks = masks[:1] * 2  # counts at other image sizes say nothing
-    return len(ids), next((f"the mask of {name} differs" for name in ids if masks[0][name] != masks[1][name]), "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...display.svg import Figure, Point, dots, draw, labels, legend, list_some, panels, percent, shorten_name, style
@@ -79,16 +78,13 @@ MOST = 24  # classes that are drawn
 _TOGETHER = 4  # checkpoints in a figure
 
 
-@dataclass(frozen=True)
-class Classes:
-    """The IoU of each class of a checkpoint: clean, under the worst attack, and as means over corruptions."""
-
-    checkpoint: str
-    points: Mapping[str, Mapping[str, Point]]
+Points = Mapping[str, Mapping[str, Point]]  # the IoU of each class of a checkpoint, by condition
 
 
-def class_ious(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Any]) -> list[Classes]:
-    """Return the classes of every checkpoint, under `in-c` if it was evaluated whole, else under each set that was."""
+def class_ious(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Any]) -> dict[str, Points]:
+    """Return the IoU of the classes of every checkpoint: clean, under the worst attack, and under `in-c` if it was
+    evaluated whole, else under each set that was.
+    """
     by_checkpoint: dict[str, dict[str, dict[str, Point]]] = {}
     miou: dict[str, dict[str, float]] = {}
     for row in results:
@@ -99,11 +95,10 @@ def class_ious(results: Sequence[Mapping[str, Any]], claims: Mapping[str, Any]) 
         elif row["metric"].startswith("iou("):
             by_condition = by_checkpoint.setdefault(row["checkpoint"], {}).setdefault(row["condition"], {})
             by_condition[row["metric"][4:-1]] = Point.of(row)
-    found = []
-    for checkpoint, points in by_checkpoint.items():
-        shown = _shown(points, miou.get(checkpoint, {}), claims)
-        found.append(Classes(checkpoint, {condition: points[condition] for condition in shown}))
-    return found
+    return {
+        checkpoint: {condition: points[condition] for condition in _shown(points, miou.get(checkpoint, {}), claims)}
+        for checkpoint, points in by_checkpoint.items()
+    }
 
 
 def _shown(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: Mapping[str, Any]) -> list[str]:
@@ -115,29 +110,30 @@ def _shown(by_condition: Mapping[str, Any], miou: Mapping[str, float], claims: M
     return [*chosen, *([min(attacked, key=lambda condition: miou[condition])] if attacked else [])]
 
 
-def class_figures(entries: Sequence[Classes]) -> Iterator[Figure]:
+def class_figures(entries: Mapping[str, Points]) -> Iterator[Figure]:
     """Yield figures of a few checkpoints each, one panel per checkpoint; classes by the first one's clean IoU."""
     if not entries:
         return
-    conditions = list(dict.fromkeys(condition for entry in entries for condition in entry.points))
-    every = list(dict.fromkeys(name for entry in entries for points in entry.points.values() for name in points))
-    first = entries[0].points.get(conditions[0], {})
+    conditions = list(dict.fromkeys(condition for entry in entries.values() for condition in entry))
+    every = list(dict.fromkeys(name for entry in entries.values() for points in entry.values() for name in points))
+    checkpoints = list(entries)
+    first = entries[checkpoints[0]].get(conditions[0], {})
     order = sorted(every, key=lambda name: first[name].value if name in first else math.inf)
     chosen = order[:MOST]
     classes, keys = labels(chosen, 20), labels(conditions, 44)
     looks = {condition: style(place) for place, condition in enumerate(conditions)}
     for start in range(0, len(entries), _TOGETHER):
-        group = entries[start : start + _TOGETHER]
-        names = labels((entry.checkpoint for entry in group), 22)
+        group = checkpoints[start : start + _TOGETHER]
+        names = labels(group, 22)
 
-        def paint(canvas: Canvas, group: Sequence[Classes] = group, names: Mapping[str, str] = names) -> None:
+        def paint(canvas: Canvas, group: Sequence[str] = group, names: Mapping[str, str] = names) -> None:
             grid = panels(canvas, len(group), sharex=True, sharey=True)
-            for axes, entry in zip(grid, group, strict=True):
-                for condition, points in entry.points.items():
+            for axes, checkpoint in zip(grid, group, strict=True):
+                for condition, points in entries[checkpoint].items():
                     rows = [row for row, name in enumerate(chosen) if name in points]
                     bare = [Point(points[chosen[row]].value, math.nan, math.nan, points[chosen[row]].n) for row in rows]
                     dots(axes, rows, bare, looks[condition], across=True)
-                axes.set_title(names[entry.checkpoint])
+                axes.set_title(names[checkpoint])
                 axes.set_xlim(-3, 103)
             for axes in grid[-2:]:
                 axes.set_xlabel("IoU in %")
@@ -153,16 +149,16 @@ def class_figures(entries: Sequence[Classes]) -> Iterator[Figure]:
             f"IoU by class{several}",
             20 + 18 * -(-len(keys) // 2) + (58 + 17 * len(chosen)) * -(-len(group) // 2),
             paint,
-            alt=f"IoU by class. {list_some([_in_words(entry, names[entry.checkpoint]) for entry in group])}.",
-            caption=f"Classes by the IoU of {shorten_name(entries[0].checkpoint, 40)}, "
+            alt=f"IoU by class. {list_some([_in_words(entries[name], names[name]) for name in group])}.",
+            caption=f"Classes by the IoU of {shorten_name(checkpoints[0], 40)}, "
             f"{shorten_name(conditions[0], 60)}, lowest first.{lowest} Intervals and numbers are in the tables.",
-            name=" ".join(entry.checkpoint for entry in group),
+            name=" ".join(group),
         )
 
 
-def _in_words(entry: Classes, name: str) -> str:
+def _in_words(entry: Points, name: str) -> str:
     sentences = []
-    for condition, points in entry.points.items():
+    for condition, points in entry.items():
         low = sorted((point.value, class_name) for class_name, point in points.items())[:2]
         said = " and ".join(f"{shorten_name(class_name, 40)} with {percent(value)}" for value, class_name in low)
         sentences.append(f"{shorten_name(condition, 60)} lowest {said}")

@@ -7,29 +7,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...common.differences import Difference
-from ...display.table import Section, join_tables, of_tables, with_flags
+from ...display.table import CardPart, Section, TextTable, join_tables, of_tables, with_flags
 from ...evaluations.attacks.results import curve_figures
 from ...evaluations.condition import Clause, percent, share, words_of
 from ...evaluations.corruptions.figures import bar_figures, retention_bars
 from ...evaluations.family import families_of
-from ...evaluations.metrics import Metric, mean_share
+from ...evaluations.metrics import Cells, Metric, SummaryRow, mean_share
 from ...evaluations.presenting import flag_lines, left_out_lines, of_family
-from ...evaluations.records import CheckpointRecords, Compared
+from ...evaluations.records import CheckpointRecords, Compared, common_ids
 from ...protocol.condition import CLEAN
 from ..condition_table import CHANGE, ConditionTable
 from ..task import Task
 from .counts import COLUMNS, Counts
-from .results import other_mask, recorded_difference, scene_ids, segmentation_rows
+from .results import counts_of_runs, of_runs, recorded_difference, scene_ids, scene_mean_rows, scene_rows, worst_rows
 from .tables import card_parts, class_figures, class_ious, scene_tables, terminal_scenes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...display.table import CardPart, TextTable
     from ...evaluations.aggregate import Parts, RecordReader, Results
     from ...evaluations.family import Looks
-    from ...evaluations.metrics import Cells, SummaryRow
     from ...runs.folder import RunFolder
+    from ...runs.manifest import DataEntry
 
 METRICS = (
     replace(mean_share("miou", "mIoU %", drafted=True, hub=("mean_iou", "mIoU")), also=("iou", "jaccard")),
@@ -50,6 +49,10 @@ METRICS = (
 _FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
 
+def _judged(data: DataEntry) -> list[int]:
+    return [place for place in range(len(data.class_names)) if place not in (data.unjudged or ())]
+
+
 class Segmentation(Task):
     """One class per pixel."""
 
@@ -60,12 +63,22 @@ class Segmentation(Task):
     command, card, hub = "segment", "segmentation", "image-segmentation"
 
     def rows(self, reading: RecordReader, conditions: Sequence[str]) -> Parts:
-        return segmentation_rows(reading, conditions)
+        data = reading.manifest.data
+        judged = _judged(data)
+        names = [data.class_names[place] for place in judged]
+        rows, by_condition = list[dict[str, Any]](), dict[str, Counts]()
+        for condition in conditions:
+            table, odd = reading.joined(reading.shards(condition, lambda name: name in COLUMNS or of_runs(name)))
+            counts = Counts.of(table, [*reading.flags(condition, table), *odd]).of_classes(judged)
+            runs = [each.of_classes(judged) for each in counts_of_runs(table)]
+            rows += reading.rows(scene_rows(condition, counts, names))
+            rows += reading.rows(worst_rows(condition, counts, runs, names))
+            if words_of(condition).in_means:
+                by_condition[condition] = counts
+        return rows, reading.rows(scene_mean_rows(by_condition, data.n, names)), []
 
     def brief(self, run: RunFolder, checkpoint: str, condition: str) -> float | None:
-        data = run.manifest.data
-        judged = [place for place in range(len(data.class_names)) if place not in (data.unjudged or ())]
-        counts = Counts.of(run.table(checkpoint, condition, COLUMNS), ()).of_classes(judged)
+        counts = Counts.of(run.table(checkpoint, condition, COLUMNS), ()).of_classes(_judged(run.manifest.data))
         return float(counts.values[0]) if len(counts.ids) else None
 
     def difference(
@@ -79,7 +92,13 @@ class Segmentation(Task):
         return scene_ids(side, condition)
 
     def other_truth(self, first: CheckpointRecords, second: CheckpointRecords, condition: str) -> tuple[int, str]:
-        return other_mask(first, second, condition)
+        tables = [side.table(condition, ["sample_id", "labelled", "error"]) for side in (first, second)]
+        read = [table.filter(table["error"].is_null()) for table in tables]
+        ids = common_ids([table["sample_id"].combine_chunks() for table in read]).to_pylist()
+        masks = [dict(zip(t["sample_id"].to_pylist(), t["labelled"].to_pylist(), strict=True)) for t in read]
+        if first.described.preprocessing != second.described.preprocessing:
+            masks = masks[:1] * 2  # counts at other image sizes say nothing
+        return len(ids), next((f"the mask of {name} differs" for name in ids if masks[0][name] != masks[1][name]), "")
 
     def clean_clause(self, row: SummaryRow) -> str:
         return f"mIoU {share(row)} on {row['n']} clean images"

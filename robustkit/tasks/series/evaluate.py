@@ -13,11 +13,10 @@ from torch.nn import functional
 
 from ...common.determinism import SampleRng
 from ...evaluations.family import Evaluator
-from ...evaluations.subject import Shown
+from ...evaluations.subject import Batch, EvaluatedModel, Shown
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
-    from ...evaluations.subject import Batch, EvaluatedModel
     from ...protocol.condition import Condition
 
 KNOTS = 4

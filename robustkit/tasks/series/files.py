@@ -93,13 +93,6 @@ def open_series(path: str | Path, class_names: Sequence[str] | None = None, num_
     return Dataset(path.stem, str(path), "ts", own, tuple(samples), None, tuple(notes), source)
 
 
-def channel_statistics(series: Sequence[Values]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return each channel's mean and standard deviation over all steps of all series; 1 where all are the same."""
-    joined = np.concatenate([each.astype(np.float64) for each in series], axis=1)
-    means, stds = joined.mean(axis=1), joined.std(axis=1)
-    return tuple(means.tolist()), tuple(np.where(stds > 0, stds, 1.0).tolist())
-
-
 def _text(path: Path) -> list[str]:
     try:
         content = bytes_of(path, LARGEST_FILE)

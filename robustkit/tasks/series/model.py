@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -24,12 +23,13 @@ from torch.nn import functional
 from ...attention.apply import set_attention
 from ...attention.formulas import find_formula
 from ...common.determinism import seeded
+from ...common.files import first_line
 from ...common.preprocessing import Preprocessing, few_numbers
 from ...errors import CheckpointError, ModelError
 from ...models.architecture import build, code_digest, is_factory
-from ...models.checkpoint import Checkpoint, load_into, read, select_network
+from ...models.checkpoint import load_into, read, select_network
 from ...models.claims import Allowance, check_arguments, check_classes
-from ...models.identity import Classifier, ModelIdentity, attention_notes, display_name, give_attention
+from ...models.identity import Classifier, attention_notes, give_attention, identity_of
 from ...models.specs import find
 
 ARCH = "series-transformer"  # the name that checkpoints have for it
@@ -109,15 +109,6 @@ class SeriesClassifier(Classifier):
     of_channels: ClassVar[tuple[int, ...]] = (1, -1, 1)
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    arch: str | None
-    attention: str | None
-    num_classes: int | None
-    mean: Sequence[float] | None
-    std: Sequence[float] | None
-
-
 def load_series(
     spec: str | Path,
     *,
@@ -140,17 +131,12 @@ def load_series(
     if source.transformers:
         raise ModelError(f"{spec}: a checkpoint of transformers; expected a file of a model of time series")
     checkpoint = read(source.path, use_ema=use_ema)
-    wanted = _Wanted(arch, attention, num_classes, mean, std)
-    return _from_file(source.name, spec, checkpoint, wanted, allow_partial)
-
-
-def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, allow_partial: bool) -> SeriesClassifier:
     metadata = checkpoint.metadata
     if (task := metadata.get("task", "series")) != "series":
         raise CheckpointError(f"{spec} is a model for {str(task)[:40]}; expected one of time series")
-    mean, std, sources = _statistics(wanted, metadata, spec)
-    arch, kwargs = _architecture(wanted, metadata, spec)
-    classes = wanted.num_classes if wanted.num_classes is not None else metadata.get("num_classes")
+    mean, std, sources = _statistics({"mean": mean, "std": std}, metadata, spec)
+    arch, kwargs = _architecture(arch, metadata, spec)
+    classes = num_classes if num_classes is not None else metadata.get("num_classes")
     kwargs = {**kwargs, "channels": len(mean)}
     if classes is not None:
         kwargs["num_classes"] = check_classes(classes, checkpoint.path)
@@ -158,7 +144,7 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, al
         with nullcontext() if is_factory(arch) else Allowance(checkpoint.tensors, checkpoint.path):
             network = build(arch, kwargs=kwargs, img_size=None) if is_factory(arch) else _own(kwargs, checkpoint.path)
         checkpoint = select_network(checkpoint, network.state_dict())
-        by_tensors = [name for name, source in checkpoint.metadata_source.items() if source == "weights"]
+        by_tensors = [name for name, said_by in checkpoint.metadata_source.items() if said_by == "weights"]
         held = [tuple(checkpoint.metadata.get(name) or ()) for name in by_tensors]
         if held and held != [mean, std] and "option" not in sources.values():
             raise CheckpointError(
@@ -166,38 +152,31 @@ def _from_file(name: str, spec: str, checkpoint: Checkpoint, wanted: _Wanted, al
                 f"{' and '.join(map(few_numbers, held))}; give --mean and --std"
             )
         tensors = checkpoint.tensors
-        kind, said_by = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
+        kind, said_by = give_attention(network, attention, metadata, tensors, spec, **checkpoint.hints)
     partial = load_into(network, checkpoint, allow_partial=allow_partial)
     outputs = _outputs(network, len(mean))
     if classes not in (None, outputs):
         raise ModelError(f"{arch} gives {outputs} classes, not {classes}; check --num-classes")
     names = metadata.get("class_names")
-    identity = ModelIdentity(
-        name=display_name(name),
-        spec=spec,
-        path=checkpoint.path,
-        sha256=checkpoint.sha256,
-        arch=arch,
-        attention=kind,
-        attention_source=said_by,
+    identity = identity_of(
+        *(checkpoint, source.name, spec, arch, (kind, said_by), partial),
         num_classes=outputs,
         preprocessing=Preprocessing.standardised(mean, std),
         preprocessing_source=sources,
-        weights=checkpoint.weights + (", in part" if partial else ""),
         code_sha256=code_digest(arch) if is_factory(arch) else None,
         class_names=tuple(map(str, names)) if isinstance(names, list) and len(names) == outputs else None,
-        notes=(*checkpoint.notes, *attention_notes(kind, said_by, wanted.attention, metadata), *partial),
+        notes=(*checkpoint.notes, *attention_notes(kind, said_by, attention, metadata), *partial),
         metadata=metadata,
     )
     return SeriesClassifier(network, identity)
 
 
-def _architecture(wanted: _Wanted, metadata: Mapping[str, Any], spec: str) -> tuple[str, dict[str, Any]]:
+def _architecture(asked: str | None, metadata: Mapping[str, Any], spec: str) -> tuple[str, dict[str, Any]]:
     """Return the architecture and its arguments. A file never names code."""
     claimed, kwargs = metadata.get("arch"), metadata.get("arch_kwargs", {})
-    arch = wanted.arch or (ARCH if claimed == ARCH else "")
+    arch = asked or (ARCH if claimed == ARCH else "")
     if not arch or (arch != ARCH and not is_factory(arch)):
-        said = f"the file says {str(claimed)[:80]!r}" if not wanted.arch else f"--arch {wanted.arch}"
+        said = f"--arch {asked}" if asked else f"the file says {str(claimed)[:80]!r}"
         raise ModelError(
             f"{spec}: no architecture for time series ({said}); expected {ARCH}, or --arch FILE.py:FUNCTION"
         )
@@ -212,17 +191,16 @@ def _own(kwargs: Mapping[str, Any], where: Path) -> SeriesTransformer:
     try:
         return SeriesTransformer(**kwargs)
     except (TypeError, ValueError, AssertionError, RuntimeError, ZeroDivisionError) as fault:
-        reason = (str(fault).splitlines() or [type(fault).__name__])[0][:160]
         raise CheckpointError(
-            f"{where}: {ARCH} cannot be built with {dict(kwargs)} ({reason}); check arch_kwargs"
+            f"{where}: {ARCH} cannot be built with {dict(kwargs)} ({first_line(fault)}); check arch_kwargs"
         ) from None
 
 
 def _statistics(
-    wanted: _Wanted, metadata: Mapping[str, Any], spec: str
+    asked: Mapping[str, Sequence[float] | None], metadata: Mapping[str, Any], spec: str
 ) -> tuple[tuple[float, ...], tuple[float, ...], dict[str, str]]:
     values, sources = {}, {}
-    for name, given in (("mean", wanted.mean), ("std", wanted.std)):
+    for name, given in asked.items():
         found = metadata.get(name) if given is None else list(given)
         if found is None:
             raise ModelError(
@@ -252,10 +230,8 @@ def _outputs(network: nn.Module, channels: int) -> int:
         with torch.no_grad():
             logits = network.eval()(torch.zeros(1, channels, PROBED))
     except Exception as fault:  # the user's own code
-        reason = (str(fault).splitlines() or [type(fault).__name__])[0][:160]
-        raise ModelError(
-            f"{type(network).__name__} fails on series of {channels} channels ({reason}); check --arch and --mean"
-        ) from fault
+        shown = f"{channels} channels ({first_line(fault)})"
+        raise ModelError(f"{type(network).__name__} fails on series of {shown}; check --arch and --mean") from fault
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise ModelError(f"{type(network).__name__} returned {what}; expected logits of shape (batch, classes)")

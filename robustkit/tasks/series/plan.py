@@ -16,10 +16,9 @@ from ...evaluations.subject import Reader
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Plan, PlannedCheckpoint
+from ...pipeline.plan import Plan, PlannedCheckpoint, plan_of_models
 from ...protocol.card import Card
 from ...protocol.condition import Condition
-from ...report.refresh import refresh
 from ...results.summary import Run
 from ...runs.progress import Progress
 from ..labelled.subject import LabelledSubject
@@ -61,7 +60,6 @@ class SeriesSubject(LabelledSubject):
 
 def plan(request: SeriesRequest) -> Plan:
     """Return all that a run of classifiers of series needs. Raises RobustkitError for a wrong request."""
-    card = request.card
     conditions = (*_attacks(request), *parse_disturbances(request.disturbances or ()), *request.evaluation_conditions())
     models = [load_series(spec, **request.model) for spec in request.checkpoints]
     distinct_names(models)
@@ -70,18 +68,8 @@ def plan(request: SeriesRequest) -> Plan:
     dataset = dataset.select(limit=request.limit, ids=ids, seed=request.seed)
     if not dataset.samples:
         raise NothingEvaluated(f"{request.data_dir}: no series is left to evaluate; loosen --limit or --ids")
-    run = Run(request.folder(models[0].identity.name))
-    notes = (f"{model.identity.name}: {note}" for model in models for note in model.identity.notes)
-    return Plan(
-        request=request,
-        run=run,
-        contenders=tuple(_contender(model, card, dataset) for model in models),
-        conditions=tuple(dict.fromkeys(conditions)),
-        dataset=dataset,
-        digest=dataset.digest,
-        finish=partial(refresh, run),
-        lines=tuple(dict.fromkeys((*notes, *dataset.notes))),
-    )
+    contenders = (_contender(model, request.card, dataset) for model in models)
+    return plan_of_models(request, models, contenders, conditions, dataset, dataset.notes)
 
 
 def _attacks(request: SeriesRequest) -> tuple[Condition, ...]:

@@ -53,18 +53,8 @@ class Words:
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
             raise DataError(f"a vocabulary with {twice!r} twice; expected each word once")
 
-    @classmethod
-    def most_frequent(cls, documents: Iterable[Iterable[str]], size: int) -> Words:
-        """Return `<unk>` and the size - 1 most frequent words; of equally frequent ones the first by code points."""
-        counts = Counter(word for document in documents for word in document if word != UNKNOWN)
-        ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        return cls([UNKNOWN, *ranked[: size - 1]])
-
     def __len__(self) -> int:
         return len(self.words)
-
-    def __contains__(self, word: str) -> bool:
-        return word in self._numbers
 
     @property
     def digest(self) -> str:
@@ -74,14 +64,6 @@ class Words:
     def encode(self, words: Iterable[str]) -> Tensor:
         """Return the numbers of words, (T,) int64. A text is given as `text.split()`."""
         return torch.tensor([self._numbers.get(word, 0) for word in words], dtype=torch.int64)
-
-    def decode(self, numbers: Tensor) -> list[str]:
-        """Return the words of numbers (T,). Raises DataError for a number that no word has."""
-        listed: list[int] = numbers.tolist()
-        for number in listed:
-            if not 0 <= number < len(self):
-                raise DataError(f"word number {number} of a vocabulary of {len(self)}; is it of another one?")
-        return [self.words[number] for number in listed]
 
 
 SPLITS: Mapping[str, tuple[int, int]] = {"train": (0, 80), "validation": (80, 90), "test": (90, 100)}

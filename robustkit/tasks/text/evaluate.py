@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...evaluations.family import Evaluator
-from ...evaluations.subject import Shown
+from ...evaluations.subject import Batch, EvaluatedModel, Shown
 from .condition import VOCABULARY
 from .documents import WORD, as_bytes, as_text
 
 if TYPE_CHECKING:
     from ...common.determinism import SampleRng
-    from ...evaluations.subject import Batch, EvaluatedModel
     from ...protocol.condition import Condition
 
 SWAPPED = "AAA"  # what the published word swap puts in place of a word

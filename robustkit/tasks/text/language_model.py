@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from timm.layers import Mlp  # type: ignore[attr-defined, unused-ignore]
 from torch import Tensor, nn
 from torch.nn import functional
@@ -23,13 +21,12 @@ from torch.nn import functional
 from ...attention.apply import get_attention, set_attention
 from ...attention.formulas import find_formula
 from ...attention.layers import SelfAttention
-from ...common.files import write_whole
 from ...common.preprocessing import Preprocessing
 from ...errors import CheckpointError, DataError, ModelError
 from ...models.checkpoint import Checkpoint, load_into, read
 from ...models.claims import Allowance, check_arguments, formula_in
 from ...models.hugging_face import build
-from ...models.identity import Classifier, ModelIdentity, attention_notes, display_name
+from ...models.identity import Classifier, ModelIdentity, attention_notes, identity_of
 from ...models.input_config import InputOptions
 from ...models.specs import ModelFile, find
 from ...models.transformers_config import quiet
@@ -124,12 +121,6 @@ def metadata_of(network: WordModel, words: Words) -> dict[str, str]:
         "attention": get_attention(network),
         "vocabulary": json.dumps(words.words, ensure_ascii=False),
     }
-
-
-def save_word_model(path: str | Path, network: WordModel, words: Words, facts: Mapping[str, str] | None = None) -> None:
-    """Write one whole file. facts: more metadata, for people."""
-    tensors = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
-    write_whole(Path(path), save(tensors, {**(facts or {}), **metadata_of(network, words)}))
 
 
 def load_word_model(spec: str | Path, attention: str | None = None) -> WordCheckpoint:
@@ -233,17 +224,10 @@ def _of_words(spec: str, attention: str | None) -> LanguageModel:
         )
     named = "name" if formula_in(file.path.name) else "default"
     source = "metadata" if "attention" in file.metadata else "option" if attention else named
-    identity = ModelIdentity(
-        name=display_name(loaded.name),
-        spec=spec,
-        path=file.path,
-        sha256=file.sha256,
-        arch=str(file.metadata["arch"]),
-        attention=formula,
-        attention_source=source,
+    identity = identity_of(
+        *(file, loaded.name, spec, str(file.metadata["arch"]), (formula, source)),
         num_classes=len(loaded.words),
         preprocessing=NOTHING,
-        weights=file.weights,
         notes=file.notes + attention_notes(formula, source, attention, file.metadata),
         metadata={name: value for name, value in file.metadata.items() if name != "vocabulary"},
     )

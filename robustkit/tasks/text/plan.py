@@ -13,10 +13,9 @@ from ...evaluations.condition import kind_of, words_of
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Plan, PlannedCheckpoint
+from ...pipeline.plan import Plan, PlannedCheckpoint, plan_of_models
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition, split_list
-from ...report.refresh import refresh
 from ...results.summary import Run
 from ...runs.progress import Progress
 from .condition import USUAL, VOCABULARY
@@ -51,18 +50,8 @@ def plan(request: TextRequest) -> Plan:
                 f"{first.identity.name} and {other.identity.name} have other vocabularies; evaluate them in runs of "
                 "their own"
             )
-    notes = (f"{model.identity.name}: {note}" for model in models for note in model.identity.notes)
-    run = Run(request.folder(first.identity.name))
-    return Plan(
-        request=request,
-        run=run,
-        contenders=tuple(_contender(model, card, dataset, request) for model in models),
-        conditions=conditions,
-        dataset=dataset,
-        digest=dataset.digest,
-        finish=partial(refresh, run),
-        lines=tuple(dict.fromkeys((*notes, *dataset.notes))),
-    )
+    contenders = (_contender(model, card, dataset, request) for model in models)
+    return plan_of_models(request, models, contenders, conditions, dataset, dataset.notes)
 
 
 def _perturbations(asked: str | Sequence[str] | None) -> tuple[Condition, ...]:

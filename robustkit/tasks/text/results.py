@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...common.differences import Difference, of_resamples
-from ...common.intervals import Floats, intervals, resampled_figures
-from ...display.table import CardPart, Grid, Part, TextTable, side_by_side, with_flags
-from ...display.text import Made, code
-from ...evaluations.aggregate import FEWEST, Parts, RecordReader, Result, Results, column_of, readable_rows
-from ...evaluations.condition import Clause, kind_of, name_of, words_of
-from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter, family_of
-from ...evaluations.metrics import Cells, is_finite
+from ...common.intervals import Floats, resampled_figures
+from ...display.table import Grid, Part, side_by_side, with_flags
+from ...evaluations.aggregate import RecordReader, Results, column_of
+from ...evaluations.condition import Clause, name_of, words_of
+from ...evaluations.family import Aggregator, AnyFamily, Family, Presenter
+from ...evaluations.metrics import Cells, Metric, is_finite
 from ...evaluations.presenting import flag_lines
-from ...evaluations.records import CheckpointRecords, common_ids, nothing_common
 from ...runs.description import shown_as
-from ...runs.manifest import CheckpointEntry
+from ...runs.manifest import CheckpointEntry, Manifest
 from .condition import VOCABULARY
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...evaluations.metrics import Metric
-    from ...runs.manifest import Manifest
 
 SUMS = ("tokens", "words", "bytes", "nll", "right")  # the columns that every figure is made of
 FIGURES = ("perplexity", "word_perplexity", "bits_per_byte", "nll", "token_accuracy")
@@ -49,46 +43,10 @@ def resampled(sums: Floats) -> Floats:
     return resampled_figures(lambda counts: figures(counts @ sums), len(sums))
 
 
-def text_rows(reading: RecordReader, conditions: Sequence[str]) -> Parts:
-    """Return the rows of a checkpoint, of single conditions. Documents are resampled; few of them give no interval."""
-    rows: list[dict[str, Any]] = []
-    for condition in conditions:
-        family = family_of(kind_of(condition))
-        table, notes = reading.joined(reading.shards(condition, partial(_is_wanted, family)))
-        read = readable_rows(table)
-        if not len(read):
-            continue
-        flags = [*reading.flags(condition, table), *notes, *family.aggregator.doubts(reading, condition, read)]
-        sums, n = sums_of(read), len(read)
-        if broken := int(np.isnan(sums).any(axis=1).sum()):
-            flags.append(f"{broken} of {n} documents have logits that are not finite")
-        if lacking := column_of(read, "unknown").sum():
-            share = 100 * lacking / sums[:, 0].sum()
-            flags.append(f"{share:.1f} % of the tokens are of words that the vocabulary lacks, and count as one word")
-        values = figures(sums.sum(axis=0))
-        bounds = intervals(resampled(sums), n, values) if n >= FEWEST else [(np.nan, np.nan)] * len(values)
-        pairs = zip(FIGURES, values.tolist(), bounds, strict=True)
-        rows += reading.rows(Result(condition, name, value, n, *ends, flags) for name, value, ends in pairs)
-    return rows, [], []
-
-
-def _is_wanted(family: AnyFamily, column: str) -> bool:
+def is_wanted(family: AnyFamily, column: str) -> bool:
+    """Whether the figures of a condition need a column of its records."""
     own = family.columns if isinstance(family, Family) else ()
     return column in (*SUMS, "unknown", "sample_id", "error", *own)
-
-
-def recorded_difference(first: CheckpointRecords, second: CheckpointRecords, condition: str, metric: str) -> Difference:
-    """Return the second's figure less the first's, over the same resampled documents. RunError without common ones."""
-    read = [side.samples(condition, SUMS) for side in (first, second)]
-    ids = common_ids([side.ids for side in read])
-    if not len(ids):
-        raise nothing_common(first, second, condition)
-    place = FIGURES.index(metric)
-    sums = [np.stack([side.of(name, ids) for name in SUMS], axis=1) for side in read]
-    before, after = (float(figures(each.sum(axis=0))[place]) for each in sums)
-    with np.errstate(invalid="ignore"):
-        drawn = (resampled(sums[1]) - resampled(sums[0]))[:, place]
-    return of_resamples(before, after, drawn, len(ids), FEWEST)
 
 
 _COLUMNS = (
@@ -102,7 +60,7 @@ HEADINGS = ("condition", "n", *(heading for _, heading, _, _ in _COLUMNS), "flag
 _HEADLINE = HEADINGS[2]
 
 
-def _rows(cells: Cells) -> list[tuple[str, ...]]:
+def table_rows(cells: Cells) -> list[tuple[str, ...]]:
     rows = []
     for text in dict.fromkeys(text for text, _ in cells if words_of(text).in_results):
         first = cells[text, _COLUMNS[0][0]]
@@ -121,44 +79,19 @@ def _cell(row: Any, scale: float, form: str) -> str:
     return f"{value} [{scale * row['ci_low']:{form}}, {scale * row['ci_high']:{form}}]"
 
 
-def _read_as(entry: CheckpointEntry) -> str:
+def read_as(entry: CheckpointEntry) -> str:
     return ", ".join(shown_as(entry).values())
-
-
-def terminal_table(results: Results) -> TextTable:
-    protocol, rows, heads = results.manifest.protocol, list[tuple[str, ...]](), list[str]()
-    for entry in results.manifest.checkpoints:
-        own = _rows(results.cells[entry.name])
-        rows += [(entry.name, *row) for row in own]
-        heads += [f"{entry.name}, {entry.attention} attention, {_read_as(entry)}"] * len(own)
-    title = f"protocol {protocol.tag}: {protocol.summary}"
-    spare = (HEADINGS[5], HEADINGS[3], HEADINGS[4], "n")
-    table = TextTable(title, ("checkpoint", *HEADINGS), tuple(rows), spare=spare)
-    return table.said_once("n").under_heads(heads)
 
 
 def result_grids(results: Results) -> list[Grid]:
     """Return the perplexities of all checkpoints side by side, then every figure."""
     parts = [
-        Part(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in _rows(results.cells[entry.name])))
+        Part(entry.name, HEADINGS[:-1], tuple(row[:-1] for row in table_rows(results.cells[entry.name])))
         for entry in results.manifest.checkpoints
     ]
-    said = dict.fromkeys(f"{entry.name}: {_read_as(entry)}." for entry in results.manifest.checkpoints)
+    said = dict.fromkeys(f"{entry.name}: {read_as(entry)}." for entry in results.manifest.checkpoints)
     grids = side_by_side("Clean and with changed words", parts, headline=_HEADLINE, note=" ".join(said))
     return with_flags(grids, flag_lines(results, lambda text: words_of(text).in_results))
-
-
-def card_parts(checkpoint: str, results: Results) -> Iterator[CardPart]:
-    if rows := _rows(results.cells[checkpoint]):
-        shown = [(Made(code(row[0]) + (" ⚑" if row[-1] else "")), *row[1:-1]) for row in rows]
-        entry = results.manifest.checkpoint(checkpoint)
-        note = f"In brackets 95 % intervals, n is the number of documents; {_read_as(entry)}."
-        yield CardPart("Clean and with changed words", note, [("", HEADINGS[:-1], shown)])
-
-
-_CHANGED = (
-    "the words to predict are changed, too (card {card}): corruption can look like an improvement; card text keeps them"
-)
 
 
 class PerturbationsAggregator(Aggregator):
@@ -168,8 +101,10 @@ class PerturbationsAggregator(Aggregator):
 
     def doubts(self, reading: RecordReader, condition: str, read: pa.Table) -> list[str]:
         card = reading.manifest.protocol
-        changes = card.parameters.get("scoring", {}).get("targets") == "changed"
-        return [_CHANGED.format(card=card.name)] if changes else []
+        if card.parameters.get("scoring", {}).get("targets") != "changed":
+            return []
+        why = "corruption can look like an improvement; card text keeps them"
+        return [f"the words to predict are changed, too (card {card.name}): {why}"]
 
 
 class PerturbationsPresenter(Presenter):

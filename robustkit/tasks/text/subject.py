@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -149,10 +149,8 @@ class TextSubject(EvaluatedModel):
 
     schema = TEXTS
 
-    def __init__(
-        self, model: LanguageModel, card: Card, settings: Settings, shown: Windows, reused: Container[str] = ()
-    ) -> None:
-        super().__init__(model, card, settings, None, reused)
+    def __init__(self, model: LanguageModel, card: Card, settings: Settings, shown: Windows) -> None:
+        super().__init__(model, card, settings, None)
         self.tokenizer, self.shown = model.tokenizer, shown
 
     def inputs(self, raw: Tensor) -> Tensor:

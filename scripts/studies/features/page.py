@@ -174,7 +174,7 @@ def embedded(run: Run, entry: CheckpointEntry, ids: list[str]) -> Any:
 def asked(entry: CheckpointEntry) -> Asked:
     """Return how the heads of a checkpoint were made."""
     assert isinstance(entry.heads, dict)
-    return Asked.of(entry.heads)
+    return Asked(**entry.heads | {name: tuple(entry.heads[name]) for name in ("neighbours", "shots")})
 
 
 def command(run: Run) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -40,7 +41,7 @@ class Corpus:
         parts: dict[str, list[list[str]]] = {split: [] for split in SPLITS}
         for name, document in brown(path).items():
             parts[split_of(name)].append(document)
-        words = Words.most_frequent(parts["train"], vocabulary)
+        words = most_frequent(parts["train"], vocabulary)
         return cls(words, {split: list(map(words.encode, part)) for split, part in parts.items()}, sha256(path))
 
     def says(self, split: str) -> str:
@@ -48,6 +49,13 @@ class Corpus:
         words = torch.cat(self.splits[split])
         unknown = f"{(words == 0).float().mean():.1%} are {UNKNOWN}"
         return f"{len(self.splits[split])} documents of Brown, {len(words)} words, of which {unknown}"
+
+
+def most_frequent(documents: Iterable[Iterable[str]], size: int) -> Words:
+    """Return `<unk>` and the size - 1 most frequent words; of equally frequent ones the first by code points."""
+    counts = Counter(word for document in documents for word in document if word != UNKNOWN)
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    return Words([UNKNOWN, *ranked[: size - 1]])
 
 
 def windows(documents: Sequence[Tensor], tokens: int, offsets: Sequence[int]) -> Tensor:

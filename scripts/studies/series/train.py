@@ -31,7 +31,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from robustkit.common.files import write_whole
 from robustkit.data.dataset import Dataset
-from robustkit.tasks.series.files import SeriesSource, channel_statistics, open_series
+from robustkit.tasks.series.files import SeriesSource, Values, open_series
 from robustkit.tasks.series.model import ARCH, SeriesTransformer
 from scripts.zoo.train import serialise
 
@@ -98,6 +98,13 @@ def right(network: SeriesTransformer, cases: Cases) -> int:
         series, lengths, labels = cases.batch(by_length[start : start + 64])
         count += int((network(series, lengths).argmax(dim=1) == labels).sum())
     return count
+
+
+def channel_statistics(series: Sequence[Values]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return each channel's mean and standard deviation over all steps of all series; 1 where all are the same."""
+    joined = np.concatenate([each.astype(np.float64) for each in series], axis=1)
+    means, stds = joined.mean(axis=1), joined.std(axis=1)
+    return tuple(means.tolist()), tuple(np.where(stds > 0, stds, 1.0).tolist())
 
 
 def run(training: Dataset, test: Dataset, attention: str, seed: int, out: Path, epochs: int = EPOCHS) -> None:

@@ -31,7 +31,7 @@ from robustkit.tasks.features.heads import (
     nearest_answers,
     shuffled,
 )
-from robustkit.tasks.features.results import recorded_difference
+from robustkit.tasks.features.task import TASK
 
 sklearn = pytest.importorskip("sklearn", reason="scikit-learn is of the extra test")
 PGD = "pgd(eps=8/255,steps=20)"
@@ -248,9 +248,8 @@ def test_page_terminal_comparison_and_gate_show_them(place: Path, done: Path, tm
         read = run.table(name, "clean").sort_by("sample_id")
         columns = [read[f"few_shot 3 {draw}"].to_numpy() for draw in range(5)]
         sides.append(np.stack([column == read["label"].to_numpy() for column in columns], axis=1).astype(float))
-    assert recorded_difference(
-        *(CheckpointRecords(run, name) for name in ("net", "other")), "clean", "few_shot(3)"
-    ) == of_draws(*sides)
+    records = [CheckpointRecords(run, name) for name in ("net", "other")]
+    assert TASK.difference(*records, "clean", "few_shot(3)") == of_draws(*sides)
     for value, expected in (("0.2", 0), ("0.999", 1)):
         rules = "\n".join(
             f'[[rule]]\nrequire = "{metric} under clean >= {value}"' for metric in ("knn", "knn(5)", "few_shot(3)")

@@ -8,7 +8,7 @@ import pytest
 from places import SHARED
 
 from robustkit.errors import BadImageError, DataError
-from robustkit.tasks.series.files import SeriesSource, channel_statistics, open_series
+from robustkit.tasks.series.files import SeriesSource, open_series
 
 HEADER = "@problemName x\n@timeStamps false\n@dimensions 2\n@classLabel true up down\n@data\n"
 FILE = """\
@@ -82,11 +82,6 @@ def test_the_digest_knows_the_shape(tmp_path: Path) -> None:
         (tmp_path / "shape.ts").write_text(f"@classLabel true up\n@data\n{channels}:up")
         digests.add(open_series(tmp_path / "shape.ts").digest())
     assert len(digests) == 3
-
-
-def test_statistics_are_over_all_steps_of_all_series() -> None:
-    series = [np.array([[1, 2, 3], [7, 7, 7]], np.float32), np.array([[6], [7]], np.float32)]
-    assert channel_statistics(series) == ((3.0, 7.0), (pytest.approx(3.5**0.5), 1.0))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from texts import save_word_model
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,7 +20,7 @@ import robustkit
 from robustkit.attention import FORMULAS, capture, get_attention, scores, set_attention
 from robustkit.errors import CheckpointError, ModelError, RobustkitError
 from robustkit.tasks.text.documents import Words
-from robustkit.tasks.text.language_model import Sizes, WordModel, load_language_model, load_word_model, save_word_model
+from robustkit.tasks.text.language_model import Sizes, WordModel, load_language_model, load_word_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WORDS = Words(["<unk>", "the", "dog", "barks", "."])
@@ -132,7 +133,7 @@ def test_keys_may_be_of_another_size_than_values(attention: str, key: int) -> No
 @pytest.mark.parametrize("attention", ["standard", "qknorm-ds", "qknorm-ln", "qana(hidden=2)"])
 def test_what_is_loaded_is_what_was_saved(attention: str, tmp_path: Path) -> None:
     model, path = made(attention).float(), tmp_path / "model.safetensors"
-    save_word_model(path, model, WORDS, {"seed": "3"})
+    save_word_model(path, model, WORDS, seed="3")
     found = load_word_model(path)
     assert found.words.words == WORDS.words and found.name == "model" and found.checkpoint.metadata["seed"] == "3"
     assert found.network.sizes == SIZES and get_attention(found.network) == attention

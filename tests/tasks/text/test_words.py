@@ -37,17 +37,9 @@ def test_words_go_to_numbers_and_back() -> None:
     text = ["the", "small", "dog", "the"]
     assert words.encode(text).tolist() == [1, 0, 2, 1]
     assert words.encode(text).dtype == torch.int64 and words.encode([]).shape == (0,)
-    assert words.decode(words.encode(text)) == ["the", "<unk>", "dog", "the"]
-    assert "dog" in words and "cat" not in words and len(words) == 3
+    assert [words.words[number] for number in words.encode(text)] == ["the", "<unk>", "dog", "the"]
+    assert len(words) == 3
     assert words.digest == Words(("<unk>", "the", "dog")).digest != Words(["<unk>", "dog", "the"]).digest
-    with pytest.raises(DataError, match="word number 3 of a vocabulary of 3; is it of another one"):
-        words.decode(torch.tensor([1, 3]))
-
-
-def test_the_most_frequent_words_come_first_and_ties_by_code_points() -> None:
-    documents = [["b", "a", "b", "<unk>", "<unk>"], ["c", "B", "a", "b"]]
-    assert Words.most_frequent(documents, 4).words == ("<unk>", "b", "a", "B")
-    assert Words.most_frequent(documents, 9).words == ("<unk>", "b", "a", "B", "c")
 
 
 @pytest.mark.parametrize(
