@@ -167,30 +167,30 @@ def draw(
 
     name: what distinguishes it from the other figures of a page, where the title does not.
     """
+    digest = hashlib.sha256(f"{section}\n{title}\n{name}".encode(errors="replace")).hexdigest()[:10]
+    return Figure(section, title, _tidy(painted(height, paint, digest), f"f{digest}", alt), alt, caption)
+
+
+def painted(height: float, paint: Callable[[Canvas], None], salt: str) -> bytes:
+    """Return what `paint` draws as an SVG file: most of the time of a page, which tests leave out. salt: of its ids."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
 
-    digest = hashlib.sha256(f"{section}\n{title}\n{name}".encode(errors="replace")).hexdigest()[:10]
     buffer = io.BytesIO()
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # the reader's fonts have the glyph
         matplotlib.rcdefaults()
         settings: Any = matplotlib.rcParams
-        settings.update(_SETTINGS | {"svg.hashsalt": digest})
+        settings.update(_SETTINGS | {"svg.hashsalt": salt})
         canvas = Canvas(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
-        page = FigureCanvasSVG(canvas)
+        page: Any = FigureCanvasSVG(canvas)
         paint(canvas)
-        save(canvas, page, buffer)
-    return Figure(section, title, _tidy(buffer.getvalue(), f"f{digest}", alt), alt, caption)
-
-
-def save(canvas: Canvas, page: Any, buffer: io.BytesIO) -> None:
-    """Lay a canvas out and write it: most of the time of a page, which tests leave out."""
-    if engine := canvas.get_layout_engine():  # `savefig` would draw all of it once more to lay it out
-        engine.execute(canvas)
-    canvas.set_layout_engine("none")
-    page.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        if engine := canvas.get_layout_engine():  # `savefig` would draw all of it once more to lay it out
+            engine.execute(canvas)
+        canvas.set_layout_engine("none")
+        page.print_svg(buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return buffer.getvalue()
 
 
 def _tidy(source: bytes, prefix: str, alt: str) -> str:

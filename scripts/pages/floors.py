@@ -53,7 +53,7 @@ def picture() -> str:
     every = [room for floor in floors() for room in floor]
     width = max(map(len, every))
     slices = [path.parent for path in ROOT.glob("robustkit/tasks/*/entry_points.txt")]
-    lines = ["slices, the folders of tasks with entry_points.txt: import any room, and are imported by none"]
+    lines = ["slices, the folders of tasks with entry_points.txt: see below; no room imports them"]
     lines.append("─" * (width + 2))
     for floor in floors():
         for room in floor:
