@@ -162,7 +162,7 @@ def test_stands_as_in_the_authors_code(norm: Any, eps: float) -> None:
         assert all(ours <= theirs + 1 for ours, theirs in zip(mine, counts, strict=True)), (mine, counts)
 
 
-@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("early_stop", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_batches_and_order_do_not_matter(early_stop: bool) -> None:
     model, images, labels = setting()
     attack = AutoAttack(THREAT, steps=8, queries=40, targets=4, early_stop=early_stop)

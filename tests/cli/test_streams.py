@@ -30,11 +30,11 @@ def test_a_reader_that_leaves_and_streams_that_are_closed() -> None:
     for line in ("list models | true", "list models | head -1", "--help | true"):
         status, out, error = shell(f"{KIT} {line}")
         assert (status, error) == (141, "") or (status == 0 and "head" in line and len(out.splitlines()) == 1), line
-    assert shell(f"{KIT} list attacks >&-") == (0, "", "")
+    assert shell(f"{KIT} list models >&-") == (0, "", "")
     assert shell(f"{KIT} list nothing 2>&-") == (2, "", "")
     assert shell(f"{KIT} list nothing >&-")[2].startswith("error: unknown kind 'nothing'")
     if Path("/dev/full").exists():
-        status, _, error = shell(f"{KIT} list attacks > /dev/full")
+        status, _, error = shell(f"{KIT} list models > /dev/full")
         assert status == 2 and error == "error: OSError: [Errno 28] No space left on device; see --debug\n"
 
 

@@ -25,7 +25,7 @@ def coverage(n: int, m: int, first: float, second: float) -> float:
     return held
 
 
-@pytest.mark.parametrize("n, m", [(100, 20), (300, 60)])
+@pytest.mark.parametrize("n, m", [(100, 20), pytest.param(300, 60, marks=pytest.mark.slow)])
 def test_the_interval_holds_the_truth_as_often_as_it_says(n: int, m: int) -> None:
     shares = list(itertools.product((0.4, 0.7, 0.95), (0.02, 0.1, 0.5, 0.9, 0.98)))
     covered = [coverage(n, m, first, second) for first, second in shares]
@@ -34,7 +34,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(n: int, m: int) -> Non
     assert max(middle) <= 0.975  # not by being wide
 
 
-@pytest.mark.parametrize("n, m", [(300, 60), (500, 40)])
+@pytest.mark.parametrize("n, m", [pytest.param(300, 60, marks=pytest.mark.slow), (500, 40)])
 def test_where_nearly_all_stand_or_none_it_holds_the_truth_too(n: int, m: int) -> None:
     """As with AutoAttack after APGD. The product of two exact intervals would hold it in 99 % and be much wider."""
     for first, second in itertools.product((0.2, 0.62, 0.95), (0.005, 0.05, 0.95, 0.98, 0.995)):

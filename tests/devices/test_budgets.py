@@ -70,7 +70,9 @@ QUEUED: dict[str, Attack] = {
 
 
 @pytest.mark.parametrize("sure", [False, True], ids=["samples fall", "none falls"])
-@pytest.mark.parametrize("name", QUEUED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if "l2" in name else []) for name in QUEUED]
+)
 def test_a_queued_attack_waits_at_most_twice_a_step(name: str, sure: bool, seen: Counts) -> None:
     model, result = attacked(seen, QUEUED[name], sure, batch_size=10)
     steps = Counter(after - before for before, after in zip(model.stops, model.stops[1:], strict=False))

@@ -127,7 +127,9 @@ CASES = [
     ("pyautoattack", "apgd", L2, {"loss": "dlr", "steps": 8, "eot": 3}),
     ("pyautoattack", "fab", L2, {"targets": 0, "steps": 5, "restarts": 2}),
     ("pyautoattack", "square", LINF, {"queries": 30, "loss": "ce"}),
-    ("pyautoattack", "autoattack", L2, {"version": "plus", "steps": 5, "queries": 20}),
+    pytest.param(
+        *("pyautoattack", "autoattack", L2, {"version": "plus", "steps": 5, "queries": 20}), marks=pytest.mark.slow
+    ),
     ("torchattacks", "fgsm", LINF, {}),
     ("torchattacks", "pgd", LINF, {"steps": 5}),
     ("torchattacks", "apgd", L2, {"steps": 8, "eot": 3}),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from evaluating import evaluate
-from explained import AGCAM, FGSM, MODEL, NAME, results
+from explained import FGSM, MODEL, NAME, results
 from PIL import Image
 
 import cam
@@ -26,7 +26,6 @@ from robustkit.evaluations.maps.evaluate import MapsEvaluator
 from robustkit.evaluations.maps.truth import Located
 from robustkit.evaluations.subject import Batch, Settings
 from robustkit.protocol.card import load_card
-from robustkit.results.summary import Run
 from robustkit.tasks.labelled.subject import ClassifierSubject
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
@@ -68,23 +67,6 @@ def test_an_attack_is_made_once_for_the_maps_of_all_methods(tmp_path: Path, monk
     for under in (FGSM, "pgd(eps=4/255,steps=2)"):
         text = f"stability(gradient,under={under})"
         assert both.table(NAME, text).equals(alone.table(NAME, text))
-
-
-def test_another_batch_size_and_a_kept_run_give_the_same(run: Run, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "cams": "agcam", "limit": 12}
-    again = robustkit.audit(
-        [MODEL], out=tmp_path, device="cpu", faithfulness="none", keep_misclassified=True, batch_size=12, **options
-    )
-    rows = again.table(NAME, "cam(agcam,faithfulness=none)").to_pylist()
-    for row, other in zip(rows, run.table(NAME, AGCAM).to_pylist(), strict=True):
-        assert (row["sample_id"], row["target"]) == (other["sample_id"], other["target"])
-        assert row["mask_iou"] == pytest.approx(other["mask_iou"], abs=0.02)
-        assert row["energy_inside"] == pytest.approx(other["energy_inside"], abs=1e-4)
-    drawn = [again.table(NAME, "cam(random,faithfulness=none)"), run.table(NAME, "cam(random,faithfulness=all)")]
-    assert drawn[0]["energy_inside"].to_pylist() == drawn[1]["energy_inside"].to_pylist()
-    found = {r["metric"]: r for r in again.summary() if r["condition"] == "cam(agcam,faithfulness=none)"}
-    assert found["pointing_game"]["n"] == 12
-    assert "abpc" not in found
 
 
 def test_images_without_labels_have_maps_of_what_is_predicted(tmp_path: Path) -> None:

@@ -295,3 +295,20 @@ def test_a_control_is_drawn_when_it_is_named() -> None:
     assert [one.method for one in Choice.of([MODEL], "agcam").shown] == ["agcam"]
     with pytest.raises(ProtocolError, match="controls only"):
         Choice.of([MODEL], "centre,full")
+
+
+def test_another_batch_size_and_a_kept_run_give_the_same(run: Run, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data_dir": "embedded:shapes", "attacks": "none", "cams": "agcam", "limit": 12}
+    again = robustkit.audit(
+        [MODEL], out=tmp_path, device="cpu", faithfulness="none", keep_misclassified=True, batch_size=12, **options
+    )
+    rows = again.table(NAME, "cam(agcam,faithfulness=none)").to_pylist()
+    for row, other in zip(rows, run.table(NAME, AGCAM).to_pylist(), strict=True):
+        assert (row["sample_id"], row["target"]) == (other["sample_id"], other["target"])
+        assert row["mask_iou"] == pytest.approx(other["mask_iou"], abs=0.02)
+        assert row["energy_inside"] == pytest.approx(other["energy_inside"], abs=1e-4)
+    drawn = [again.table(NAME, "cam(random,faithfulness=none)"), run.table(NAME, "cam(random,faithfulness=all)")]
+    assert drawn[0]["energy_inside"].to_pylist() == drawn[1]["energy_inside"].to_pylist()
+    found = {r["metric"]: r for r in again.summary() if r["condition"] == "cam(agcam,faithfulness=none)"}
+    assert found["pointing_game"]["n"] == 12
+    assert "abpc" not in found

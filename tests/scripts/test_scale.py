@@ -91,6 +91,7 @@ def test_a_report_opens_no_file_again(make: Make, opened: dict[tuple[str, str], 
     assert all(title in text for title in ("Attacks in stages", "Calibration"))
 
 
+@pytest.mark.slow
 def test_checkpoints_do_not_add_up_in_memory(make: Make) -> None:
     runs = {checkpoints: make(1500, checkpoints, shard=500, name=str(checkpoints)) for checkpoints in (1, 3)}
 

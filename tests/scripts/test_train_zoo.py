@@ -370,13 +370,14 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     assert listed["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "text"),
     [
         ("quack(norm=spectral)", "quack(tau=1,norm=spectral)"),
-        pytest.param("qk-clip(threshold=0.01)", "qk-clip(threshold=0.01)", marks=pytest.mark.slow),
-        pytest.param("sigma-reparam", "sigma-reparam", marks=pytest.mark.slow),
-        pytest.param("fixed-rates", "fixed-rates(factor=0.1)", marks=pytest.mark.slow),
+        ("qk-clip(threshold=0.01)", "qk-clip(threshold=0.01)"),
+        ("sigma-reparam", "sigma-reparam"),
+        ("fixed-rates", "fixed-rates(factor=0.1)"),
     ],
 )
 def test_a_stabilised_run_goes_on_to_the_same_bytes_and_says_by_what(
