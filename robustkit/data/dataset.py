@@ -16,6 +16,8 @@ import numpy as np
 from PIL import Image
 
 from ..common.files import lines_of, reason_of
+from ..common.held import PREFIX as IN_MEMORY
+from ..common.held import held
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
 from .class_names import CIFAR10, WNID, first_names
@@ -324,6 +326,8 @@ def open_dataset(
     Raises DataError, one line, for anything that is not clearly a labelled set of images.
     """
     text = str(spec)
+    if text.startswith(IN_MEMORY):
+        return _held(text, num_classes, class_names)
     if text.startswith(PREFIX):
         files: dict[str, Any] = {"labels_csv": labels_csv, "real_labels": real_labels, "class_names": class_names}
         files |= {"layout": layout, "split": split, "num_classes": num_classes}
@@ -366,6 +370,17 @@ def open_dataset(
         notes=(f"layout {labels.layout}: {len(labels.samples)} images", *notes, *labels.notes, *listing.notes),
         source=source,
     )
+
+
+def _held(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
+    dataset: Dataset | None = held(spec)
+    if dataset is None:
+        raise DataError(f"{spec}: the images are in the memory of the program that began the run; call it from there")
+    highest = max(sample.label for sample in dataset.samples)
+    if num_classes is not None and highest >= num_classes:
+        raise DataError(f"labels go up to {highest}, the model has classes 0 to {num_classes - 1}; check the labels")
+    names = class_names or (map(str, range(num_classes)) if num_classes else dataset.class_names)
+    return replace(dataset, class_names=tuple(names))
 
 
 def _balanced(samples: Sequence[Sample], limit: int, seed: int) -> list[Sample]:

@@ -11,9 +11,12 @@ from typing import Any
 
 import timm
 import torch
+from torch import nn
 
 from ..attention.formulas import find_formula
 from ..common.determinism import seeded
+from ..common.held import PREFIX as IN_MEMORY
+from ..common.held import held
 from ..common.plugins import built_in
 from ..common.preprocessing import LARGEST_SIDE
 from ..errors import CheckpointError, ModelError
@@ -31,13 +34,14 @@ from .identity import (
     warn_of_assumptions,
     without_head,
 )
+from .in_memory import classifier_of
 from .input_config import InputOptions, height_and_width, resolve_preprocessing
 from .specs import find
 from .state_dict import VIT
 
 
 def load(
-    spec: str | Path,
+    spec: str | Path | nn.Module,
     *,
     arch: str | None = None,
     attention: str | None = None,
@@ -50,10 +54,13 @@ def load(
     img_size: int | tuple[int, int] | None = None,
     use_ema: bool = False,
     allow_partial: bool = False,
+    pixels: bool = False,
     pretrained: bool = True,
     features: bool = False,
 ) -> Classifier:
     """Load a classifier from FILE, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
+
+    spec: or a network in memory, whose normalisation `mean` and `std`, its own config or `pixels` state.
 
     arch: a timm name, or the user's own `package.module:function` or `file.py:function` that returns a network. Left
         out, it comes from the file's metadata, or is guessed from the tensors of a ViT or DeiT.
@@ -61,6 +68,7 @@ def load(
     img_size: builds the network for that size and resamples position embeddings where they differ.
     mean, std, interpolation, crop_pct, crop_mode: left out, from metadata, else from the architecture's config; images
         of at most 64 pixels are not cropped where neither is about images of that size.
+    pixels: the network takes pixels in [0, 1] and normalises by itself: mean 0 and std 1.
     use_ema, allow_partial: see `robustkit.models.checkpoint`. pretrained: for `timm:`, False gives random weights.
     features: take the head off, or expect none: what it returns are features (B, D) (`robustkit.models.identity`).
 
@@ -68,10 +76,20 @@ def load(
     attention or normalisation that nobody states is a RobustkitWarning.
     Raises ModelError or CheckpointError, one line with the remedy.
     """
+    if pixels:
+        if mean is not None or std is not None:
+            raise ModelError("pixels says that the network normalises by itself; leave out mean and std")
+        mean, std = (0.0,) * 3, (1.0,) * 3
+    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size)
+    if isinstance(spec, nn.Module):
+        return classifier_of(spec, type(spec).__name__, wanted)
     spec = str(spec)
+    if spec.startswith(IN_MEMORY):
+        if (there := held(spec)) is None:
+            raise ModelError(f"{spec}: it is in the memory of the program that began the run; call it from there")
+        return classifier_of(there.network, there.name, wanted, there.size)
     if attention is not None:
         find_formula(attention)
-    wanted = InputOptions(arch, attention, num_classes, mean, std, interpolation, crop_pct, crop_mode, img_size)
     if spec.startswith("timm:"):
         classifier = _from_timm(spec, wanted, pretrained)
         if features:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from ..common.held import PREFIX, hold
 from ..common.options import Option, options_of
 from ..errors import unknown
 from ..results.summary import Run
@@ -16,12 +18,14 @@ from .request import ClassificationRequest, Request, SegmentationRequest
 from .scheduler import run
 
 if TYPE_CHECKING:
+    from torch import nn
     from typing_extensions import Unpack
 
     from .keywords import AuditOptions, SegmentOptions
 
 F = TypeVar("F", bound=Callable[..., Run])
-Checkpoints = str | Path | Sequence[str | Path]
+Checkpoint: TypeAlias = "str | Path | nn.Module"
+Checkpoints: TypeAlias = "Checkpoint | Sequence[Checkpoint] | Mapping[str, Checkpoint]"
 Say = Callable[[str], None] | None
 
 
@@ -52,8 +56,8 @@ def takes_options_of(kind: type[Request]) -> Callable[[F], F]:
 @takes_options_of(ClassificationRequest)
 def audit(
     checkpoints: Checkpoints,
+    data_dir: Any,
     *,
-    data_dir: str | Path,
     progress: Progress | None = None,
     say: Say = None,
     **options: Unpack[AuditOptions],
@@ -65,10 +69,11 @@ def audit(
 
     Args:
         checkpoints: a model spec, or several: a file, `zoo:NAME`, `timm:NAME`, `hf:DIR`, `hf-hub:ORG/NAME`,
-            `local-dir:PATH`.
+            `local-dir:PATH`; or a network: a `Classifier` or any nn.Module, whose normalisation `model` states as mean
+            and std, or as pixels=True where it normalises by itself. Several in a list, or a dict of names.
         data_dir: a folder, a zip, `embedded:shapes` (or `-pairs`, `-counterfactual`), `pairs:FOLDER` for two images
-            side by side; or a tree of released corrupted images, such as ImageNet-C, which is then evaluated without
-            clean images and without attacks.
+            side by side; images in memory (`robustkit.data.in_memory.open_held`); or a tree of released corrupted
+            images, such as ImageNet-C, which is then evaluated without clean images and without attacks.
         attacks, corruptions, cams: names or conditions, comma-separated or a list. Images are corrupted after resize
             and crop, as the benchmark's were. corrupted_dir: its files are those of data_dir.
         constants, variant: see `corruptions.Corruption`. `auto`: by the size of the images.
@@ -128,7 +133,7 @@ def segment(
 def carried_out(
     kind: type[Request],
     checkpoints: Checkpoints,
-    data_dir: str | Path,
+    data_dir: Any,
     options: Mapping[str, Any],
     progress: Progress | None,
     say: Say,
@@ -139,5 +144,45 @@ def carried_out(
         if name not in known:
             raise TypeError(unknown("keyword", name, known))
     given = {name: value for name, value in options.items() if value is not None or known[name].group is None}
-    several = [checkpoints] if isinstance(checkpoints, str | Path) else checkpoints
-    return run(kind(checkpoints=several, data_dir=data_dir, **given), progress, say)
+    with in_memory(checkpoints, data_dir, given.get("model") or {}) as (specs, place):
+        return run(kind(checkpoints=specs, data_dir=place, **given), progress, say)
+
+
+@contextmanager
+def in_memory(
+    checkpoints: Checkpoints, data: Any, model: Mapping[str, Any]
+) -> Iterator[tuple[list[str | Path], str | Path]]:
+    """Give specs of checkpoints and data, which stand for objects in memory inside; networks are then as they were.
+    model: how files in a dict are loaded.
+    """
+    names: list[str] = list(checkpoints) if isinstance(checkpoints, Mapping) else []
+    several: list[Any] = [checkpoints]
+    if isinstance(checkpoints, Mapping):
+        several = list(checkpoints.values())
+    elif isinstance(checkpoints, Sequence) and not isinstance(checkpoints, str):
+        several = list(checkpoints)
+    if isinstance(data, str | Path) and not names and all(isinstance(each, str | Path) for each in several):
+        yield several, data
+        return
+    from ..data.in_memory import open_held
+    from ..models.classifier import load
+    from ..models.identity import display_name
+    from ..models.in_memory import HeldNetwork, as_it_was
+
+    objects: dict[str, Any] = {}
+    if not isinstance(data, str | Path):
+        objects["data"] = open_held(data)
+    size = objects["data"].source.size if objects else None
+    specs: list[str | Path] = []
+    for place, given in enumerate(several):
+        if isinstance(given, str | Path) and not names:
+            specs.append(given)
+            continue
+        network = load(given, **model) if isinstance(given, str | Path) else given
+        name = display_name(names[place] if names else type(network).__name__)
+        name = name if name not in objects else f"{name}-{place + 1}"
+        objects[name] = HeldNetwork(network, name, size)
+        specs.append(f"{PREFIX}{name}")
+    networks = [each.network for each in objects.values() if isinstance(each, HeldNetwork)]
+    with hold(objects), as_it_was(networks):
+        yield specs, data if isinstance(data, str | Path) else f"{PREFIX}data"

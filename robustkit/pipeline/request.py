@@ -96,6 +96,7 @@ class NetworkOptions:
         "Model", "Channel means in [0, 1], one or three, separated by spaces or commas.", read=read_triple
     )
     std: str | None = option("Model", "Channel standard deviations, likewise.", read=read_triple)
+    pixels: bool = option("Model", "The network normalises by itself: it takes pixels in [0, 1].", False)
     use_ema: bool = option("Model", "Take the EMA weights where the file has them.", False)
     allow_partial: bool = option("Model", "Go on with missing or unexpected tensors.", False)
 

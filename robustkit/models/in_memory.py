@@ -1,0 +1,144 @@
+"""A network of the calling program as a classifier: nothing is loaded, and it is given back as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.apply import attention_kind
+from ..common.held import PREFIX
+from ..errors import ModelError
+from .architecture import classes_of, probed_size
+from .checkpoint import digest_of
+from .identity import Classifier, ModelIdentity, display_name
+from .input_config import InputOptions, resolve_preprocessing
+
+_OURS = ("torch.", "torchvision.", "timm.", "transformers.", "robustkit.")
+NOTE = "a network in memory: this run cannot be repeated from files alone"
+
+
+class LogitsOf(nn.Module):
+    """A network that returns more than logits: a dict, a tuple, or an object with `logits`."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Any:
+        return logits_in(self.network(images))
+
+
+def logits_in(output: Any) -> Any:
+    """Return the logits in what a network returned; the output itself where there are none."""
+    if isinstance(output, Tensor):
+        return output
+    found = getattr(output, "logits", None)
+    if found is None and isinstance(output, Mapping):
+        found = output.get("logits", output.get("out"))
+    if found is None and isinstance(output, tuple | list):
+        found = next((each for each in output if isinstance(each, Tensor) and each.ndim == 2), None)
+    return output if found is None else found
+
+
+def classifier_of(
+    network: nn.Module, name: str, wanted: InputOptions, size: tuple[int, int] | None = None
+) -> Classifier:
+    """Return a network as a classifier. wanted: mean and std, unless its own config has them. size: of images that are
+    shown as they are.
+
+    Raises ModelError where nothing says how images are normalised, or it returns no logits.
+    """
+    if isinstance(network, Classifier):
+        network.identity = replace(network.identity, name=display_name(name))
+        return network
+    if wanted.arch or wanted.attention:
+        raise ModelError(f"{name}: arch and attention are of files; this network computes what it computes")
+    config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
+    if not config and (wanted.mean is None or wanted.std is None):
+        how = "give mean= and std=, or pixels=True where it normalises by itself"
+        raise ModelError(f"{name}: nothing says how its images are normalised; {how}")
+    own = getattr(getattr(network, "patch_embed", None), "img_size", None)
+    if size is not None and wanted.img_size is None and own in (None, size):
+        wanted = replace(wanted, img_size=size, crop_pct=wanted.crop_pct or 1.0)
+    network.eval()
+    device = next(network.parameters(), torch.zeros(())).device
+    network.cpu()
+    tested = wanted.img_size or own or (config or {}).get("input_size", (0, 0, 0))[-2:]
+    tested = (tested, tested) if isinstance(tested, int) else tuple(tested)
+    shown = network
+    try:
+        with torch.no_grad():
+            tested = tested if all(tested) else probed_size(network)
+            if not isinstance(network(torch.zeros(1, 3, *tested)), Tensor):
+                shown = LogitsOf(network)
+    except ModelError:
+        raise
+    except Exception as fault:  # the user's own code
+        raise ModelError(f"{name} fails on an image of {tested[0]} x {tested[1]}: {fault}") from fault
+    preprocessing, sources, notes = resolve_preprocessing(network, wanted, {}, name, config_of="published")
+    arch = str((config or {}).get("architecture") or f"{type(network).__module__}.{type(network).__qualname__}")
+    identity = ModelIdentity(
+        name=display_name(name),
+        spec=f"{PREFIX}{name}",
+        path=None,
+        sha256=digest_of(network.state_dict()),
+        arch=arch,
+        attention=attention_kind(network),
+        attention_source="n/a",
+        num_classes=classes_of(shown, preprocessing.input_size),
+        preprocessing=preprocessing,
+        preprocessing_source=sources,
+        weights="in memory",
+        code_sha256=code_of(network),
+        notes=(NOTE, *notes),
+    )
+    network.to(device)
+    return Classifier(shown, identity)
+
+
+def code_of(network: nn.Module) -> str:
+    """Return the SHA-256 (hex) of the code of all parts of a network that are of no library."""
+    total = hashlib.sha256()
+    kinds = {type(part) for part in network.modules()}
+    for kind in sorted(kinds, key=lambda each: f"{each.__module__}.{each.__qualname__}"):
+        if not f"{kind.__module__}.".startswith(_OURS):
+            try:
+                code = inspect.getsource(kind)
+            except (OSError, TypeError):  # typed at a prompt
+                body = getattr(kind.forward, "__code__", None)
+                code = repr((body.co_code, body.co_consts, body.co_names)) if body else ""
+            total.update(f"{kind.__qualname__}\n{code}\n".encode())
+    return total.hexdigest()
+
+
+@contextmanager
+def as_it_was(networks: list[nn.Module]) -> Iterator[None]:
+    """Give networks back in the mode, on the device and with the gradients that they came with."""
+    parts = [(part, part.training) for network in networks for part in network.modules()]
+    tensors = [(tensor, tensor.requires_grad) for network in networks for tensor in network.parameters()]
+    places = [(network, next(iter(network.state_dict().values()), torch.zeros(())).device) for network in networks]
+    try:
+        yield
+    finally:
+        for network, device in places:
+            network.to(device)
+        for part, training in parts:
+            part.training = training
+        for tensor, needed in tensors:
+            tensor.requires_grad_(needed)
+
+
+@dataclass(frozen=True)
+class HeldNetwork:
+    """A network by the name that `memory:NAME` has. size: of images that are shown to it as they are, if any."""
+
+    network: nn.Module
+    name: str
+    size: tuple[int, int] | None = None
