@@ -90,7 +90,8 @@ def audit(
             that a better one is flagged.
         part: `robustkit.merge` makes the summary when all parts are there. ray: `HOST:PORT` or `auto`; `local` starts a
             cluster.
-        data: further arguments for `robustkit.data.open_dataset`. model: for `robustkit.load`.
+        data: further arguments for `robustkit.data.open_dataset`. model: for `robustkit.load`. Each may also be given by
+            itself, such as mean, std, pixels or labels_csv.
         progress: listens to units and samples as they are done. say: takes a line for the user.
 
     Raises:
@@ -140,10 +141,15 @@ def carried_out(
 ) -> Run:
     """Carry out a request. Raises TypeError for an option that it does not have."""
     known = {each.name: each for each in _options(kind)}
-    for name in options:
-        if name not in known:
-            raise TypeError(unknown("keyword", name, known))
-    given = {name: value for name, value in options.items() if value is not None or known[name].group is None}
+    entries = {entry.name: each.name for each in known.values() if each.group for entry in options_of(each.group)}
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in entries and name not in known:
+            given[entries[name]] = {**given.get(entries[name], {}), **(options.get(entries[name]) or {}), name: value}
+        elif name not in known:
+            raise TypeError(unknown("keyword", name, {*known, *entries}))
+        elif value is not None or known[name].group is None:
+            given[name] = {**value, **given.get(name, {})} if known[name].group else value
     with in_memory(checkpoints, data_dir, given.get("model") or {}) as (specs, place):
         return run(kind(checkpoints=specs, data_dir=place, **given), progress, say)
 

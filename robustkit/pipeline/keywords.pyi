@@ -7,12 +7,27 @@ from .request import Preset
 
 class AuditOptions(TypedDict, total=False):
     model: Mapping[str, Any] | None
+    arch: Any
+    attention: Any
+    num_classes: Any
+    mean: Any
+    std: Any
+    pixels: Any
+    interpolation: Any
+    crop_pct: Any
+    crop_mode: Any
+    img_size: Any
+    use_ema: Any
+    allow_partial: Any
     preset: str | Preset | None
     attacks: str | Iterable[str] | None
     eps: str | float | None
     norm: str | None
     corruptions: str | Iterable[str] | None
     data: Mapping[str, Any] | None
+    layout: Any
+    labels_csv: Any
+    real_labels: Any
     engine: str | None
     transfer: bool
     keep_adversarials: bool
@@ -48,6 +63,18 @@ class AuditOptions(TypedDict, total=False):
 
 class SegmentOptions(TypedDict, total=False):
     model: Mapping[str, Any] | None
+    arch: Any
+    attention: Any
+    num_classes: Any
+    mean: Any
+    std: Any
+    pixels: Any
+    window: Any
+    stride: Any
+    short_side: Any
+    resize: Any
+    use_ema: Any
+    allow_partial: Any
     preset: str | Preset | None
     attacks: str | Iterable[str] | None
     eps: str | float | None

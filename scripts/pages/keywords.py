@@ -55,6 +55,7 @@ def _stub(made_from: str, classes: dict[str, type[Request]]) -> str:
 
 def _lines(name: str, kind: type[Request]) -> Iterator[str]:
     yield f"\nclass {name}(TypedDict, total=False):\n"
+    own = {each.name for each in options_of(kind)}
     for each in options_of(kind):
         if each.name in ("checkpoints", "data_dir"):
             continue
@@ -62,6 +63,8 @@ def _lines(name: str, kind: type[Request]) -> Iterator[str]:
         if each.default is MISSING and not each.group:
             annotation = f"Required[{annotation}]"
         yield f"    {each.name}: {annotation}\n"
+        entries = options_of(each.group) if each.group else []
+        yield from (f"    {entry.name}: Any\n" for entry in entries if entry.name not in own)
 
 
 if __name__ == "__main__":

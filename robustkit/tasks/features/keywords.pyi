@@ -7,6 +7,18 @@ from typing_extensions import Required
 
 class FeaturesOptions(TypedDict, total=False):
     model: Mapping[str, Any] | None
+    arch: Any
+    attention: Any
+    num_classes: Any
+    mean: Any
+    std: Any
+    pixels: Any
+    interpolation: Any
+    crop_pct: Any
+    crop_mode: Any
+    img_size: Any
+    use_ema: Any
+    allow_partial: Any
     attacks: str | Iterable[str] | None
     eps: str | float | None
     norm: str | None
@@ -17,6 +29,9 @@ class FeaturesOptions(TypedDict, total=False):
     shots: str | Sequence[int] | None
     probe: str | float | None
     data: Mapping[str, Any] | None
+    layout: Any
+    labels_csv: Any
+    real_labels: Any
     constants: str
     limit: int | None
     ids: str | Path | None

@@ -5,6 +5,14 @@ from typing import Any, Literal, TypedDict
 
 class SeriesOptions(TypedDict, total=False):
     model: Mapping[str, Any] | None
+    arch: Any
+    attention: Any
+    num_classes: Any
+    mean: Any
+    std: Any
+    pixels: Any
+    use_ema: Any
+    allow_partial: Any
     attacks: str | Iterable[str] | None
     eps: str | float | None
     norm: str | None

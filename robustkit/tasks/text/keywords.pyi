@@ -5,6 +5,7 @@ from typing import Any, Literal, TypedDict
 
 class TextOptions(TypedDict, total=False):
     model: Mapping[str, Any] | None
+    attention: Any
     documents: str | None
     split: str
     window: int | None
