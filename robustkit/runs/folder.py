@@ -5,7 +5,7 @@ records/<checkpoint>/<condition>/<shard>.parquet one row per sample
 timings/<checkpoint>/<condition>/<shard>.json    what a unit took, and its record's SHA-256; no two runs agree on it
 evidence/<checkpoint>/<condition>.json           figures that show whether an attack's result can be trusted
 pictures/…                                       images of a chosen few samples, to be looked at; see `kept_images`
-adversarials/…                                   adversarial images, kept for transfer or on request; see there
+adversarials/…                                   adversarial images, kept for transfer or on request; see `kept_images`
 summary.json, summary.csv, report.html           made from the two above, any time
 refused.json                                     that the last audit into this folder was refused; gone after the next
 
