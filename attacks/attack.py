@@ -136,6 +136,7 @@ class Attack(ABC):
     """Whether eps bounds it, where it does not look for the smallest change; a patch is bounded by its size."""
     least_classes: ClassVar[int] = 2
     """Fewer outputs of the model are refused; features may have any number."""
+    _tally: ClassVar[Callable[..., Tally]] = Tally  # from the number of samples, the device and `tell`
 
     def __call__(self, model: Model, images: Tensor, labels: Tensor | None = None, *, rng: Rng | None = None) -> Tensor:
         return self.run(model, images, labels, rng=rng).adversarials
@@ -176,9 +177,6 @@ class Attack(ABC):
             raise ValueError(f"batch_size is {batch_size}; expected 1 or more, or None for all at once")
         if labels is not None:
             check_labels(labels, len(images))
-
-    def _tally(self, batch: int, device: torch.device, tell: Tell | None) -> Tally:
-        return Tally(batch, device, tell)
 
     @abstractmethod
     def _points(self, oracle: Oracle, clean: Tensor, labels: Tensor | None, rng: Rng, tally: Tally) -> Tensor:

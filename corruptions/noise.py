@@ -26,7 +26,7 @@ class GaussianNoise(Corruption):
 
 
 class SpeckleNoise(GaussianNoise):
-    """x + x c z: Gaussian noise in proportion to the light."""
+    """x + x c z: Gaussian noise in proportion to the light. Draws: `normal` (3, H, W); computed in their dtype."""
 
     name, category = "speckle_noise", "extra"
 

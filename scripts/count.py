@@ -149,7 +149,7 @@ def hooks(root: Path) -> dict[str, dict[str, list[str]]]:
 
 EXTENDING = "docs/how-to/extending.md"
 PARTS = ("evaluator", "aggregator", "presenter")
-INTERFACES = ("Family", "Vocabulary", "ConditionKind", "Evaluator", "Aggregator", "Presenter")
+INTERFACES = ("Family", "Vocabulary", "Evaluator", "Aggregator", "Presenter")
 
 
 def passed(root: Path, module: str, place: str) -> list[str]:

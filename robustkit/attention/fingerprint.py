@@ -35,7 +35,7 @@ class Fit:
     ci_high: float
 
     @property
-    def measured(self) -> str:
+    def in_words(self) -> str:
         interval = f"95 % interval {self.ci_low:+.3f} to {self.ci_high:+.3f}"
         return f"{self.name} (NLL {self.difference:+.3f}, {interval})"
 
@@ -59,8 +59,8 @@ def rank_formulas(
 ) -> Fingerprint:
     """Rank the formulas by clean NLL on batches (images, labels), read once; `model` is left as it is.
 
-    source: what is said about the formula that it has now. Raises ModelError for a model without timm's attention,
-    NothingEvaluated when there is no image.
+    source: who said which formula it has now: `declared` or `assumed`. Raises ModelError for a model without timm's
+    attention, NothingEvaluated when there is no image.
     """
     formulas = Formulas(model)
     was_training, guessing = model.training, math.inf
@@ -133,7 +133,7 @@ def judge(
     """Rank the formulas by (n, 2) tables of NLL and 1 where right; above the NLL of `guessing` none is believed."""
     order = sorted(fits, key=lambda name: float(fits[name][:, 0].mean()))
     best = order[0]
-    rows = tuple(Fit(name, *figures_of(fits[name], fits[best])) for name in order)
+    rows = tuple(Fit(name, *fit_figures(fits[name], fits[best])) for name in order)
     n, verdict = len(fits[best]), "cannot-tell"
     rival = next((row for row in rows if row.name == (declared if declared != best else order[1])), None)
     parts = [f"{n} images"]
@@ -143,15 +143,15 @@ def judge(
             "check the labels, --mean and --std"
         )
     elif rival is None or n < FEWEST or not rival.ci_low > 0:
-        ahead = "" if rival is None or n < 2 else f": {best} is ahead of {rival.measured}"
+        ahead = "" if rival is None or n < 2 else f": {best} is ahead of {rival.in_words}"
         parts.append(f"cannot tell which attention the weights were trained with{ahead}; take more images")
     elif declared == best:
         verdict = "fits"
-        parts.append(f"{declared} attention fits best, as {source}; the next is {rival.measured}")
+        parts.append(f"{declared} attention fits best, as {source}; the next is {rival.in_words}")
     else:
         verdict = "another-fits-better"
         parts.append(
-            f"WARNING: {best} attention fits these weights better than {rival.measured}, which is {source}; "
+            f"WARNING: {best} attention fits these weights better than {rival.in_words}, which is {source}; "
             f"check --attention, results under the wrong formula are wrong without an error"
         )
     if left_out:
@@ -161,7 +161,7 @@ def judge(
     return Fingerprint(rows, best, declared, verdict, ". ".join(parts), n, left_out, source)
 
 
-def figures_of(losses: Tensor, best: Tensor) -> tuple[float, float, float, float, float]:
+def fit_figures(losses: Tensor, best: Tensor) -> tuple[float, float, float, float, float]:
     """Return top-1, the mean NLL, and its difference from that of the best, with an interval, from (n, 2) tables."""
     interval = paired_interval(losses[:, 0] - best[: len(losses), 0])
     return float(losses[:, 1].mean()), float(losses[:, 0].mean()), *interval

@@ -57,7 +57,9 @@ class _Column:
 
 
 def laid_out(table: TextTable, width: int, elsewhere: str = "") -> Iterator[Line]:
-    """Yield a table's lines without title, flags and note, in `width` columns. elsewhere: has left-out columns."""
+    """Yield a table's lines without title, flags and note, in `width` columns. elsewhere: names the place that shows
+    left-out columns.
+    """
     if not table.headings:
         return
     columns, firsts = _columns(table), [row[0] for row in table.rows]
@@ -168,7 +170,9 @@ def _as_lines(column: _Column, width: int) -> list[list[str]]:
 def _drawn(
     columns: Sequence[_Column], heads: Sequence[tuple[int, str]], below: Sequence[Sequence[str]], width: int
 ) -> Iterator[Line]:
-    """Yield headings and rows of a block; a line for each cell where even two columns do not fit. below: of rows."""
+    """Yield headings and rows of a block; a line for each cell where even two columns do not fit. below: lines under
+    each row.
+    """
     above, indent = dict(heads), INDENT if heads else 0
     widths = _widths(columns, width - indent)
     start = widths[0] + GAP if not heads and 4 * widths[0] < width else indent + INDENT
@@ -251,7 +255,9 @@ def print_tables(
 
 
 def print_line(console: Console, text: str, style: str = "", indent: int = 2, taken: int = 0) -> None:
-    """Print a text, wrapped where the terminal's width is known. indent: of later lines. taken: columns in use."""
+    """Print a text, wrapped where the terminal's width is known. indent: of later lines. taken: columns already
+    printed.
+    """
     if text := strip_controls(text):
         first, *rest = wrap(" " * taken + text, console.width, indent) if _is_read(console) else [" " * taken + text]
         for line in (first[taken:], *rest):
@@ -276,7 +282,9 @@ def _printable(table: TextTable) -> TextTable:
 
 
 def _is_read(console: Console) -> bool:
-    """Whether lines are read at the console's width: on a terminal, or as COLUMNS says; logs are searched unwrapped."""
+    """Whether lines are read at the console's width: on a terminal, or as COLUMNS says; logs are not wrapped, so that
+    they can be searched.
+    """
     return console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
 
 

@@ -151,7 +151,8 @@ class Vocabulary:
     the checkpoint `from` where it names one, from the process that made them. levels: a regular expression of what the
     texts of conditions differ in that are counted and shown as one group. derived_metrics: numbers made of `metrics`,
     which lists leave out. remarks: how flags begin that raise no doubt. published: what published tables call them.
-    terms: what the words of its tables mean; those of robustkit's own families are in the TOML file next to them.
+    terms: what the words of its tables mean, `{one}` and `{many}` in them standing for the task's samples; those of
+    robustkit's own families are in the TOML file next to them.
     """
 
     name: ClassVar[str] = ""
@@ -237,8 +238,7 @@ FOLDERS = {
     "two-object": "maps.two_objects",
     "counterfactual": "maps.counterfactuals",
 }
-"""Where the family of each kind of condition is, including means in results; without those of slices. A folder, or of a
-family in one file its place, such as `rotation:ROTATION`."""
+"""The folder of each kind's family, or MODULE:NAME of a family in one file; means in results included, slices not."""
 OWN_KINDS = (*FOLDERS, *built_in("families"), "")
 """The kinds of robustkit's families, those of slices among them; the last stands for all attacks."""
 ATTACK_NAMES = tuple(name for name in dict.fromkeys((*ATTACKS, *DENSE_ATTACKS)) if name not in FOLDERS)
@@ -249,7 +249,7 @@ _ATTACKS = "attacks"
 def _with_words(value: Any) -> Any:
     if isinstance(value, type) or not isinstance(getattr(value, "words", None), Vocabulary):
         raise TypeError(f"it brings {value!r}; expected an instance of robustkit.evaluations.family.Family")
-    if value.name in (*FOLDERS.values(), _ATTACKS, *(entry.load().name for entry in built_in("families").values())):
+    if value.name in {(family_object(kind) or vocabulary_of(kind)).name for kind in OWN_KINDS}:
         raise TypeError(f"its family is called {value.name!r}, as one of robustkit's own; rename it")
     return value
 
@@ -257,7 +257,7 @@ def _with_words(value: Any) -> Any:
 EVERY_FAMILY: Registry[Any] = Registry(
     "families", {**FOLDERS, **built_in("families")}, _with_words, ATTACK_NAMES, same_name=False
 )
-"""The folders of robustkit's families, and families of slices and plug-ins, by kind of condition; without attacks."""
+"""By kind, without attacks: where robustkit's family is (`FOLDERS`), or the family of a slice or plug-in."""
 
 
 def is_attack(kind: str) -> bool:
@@ -269,7 +269,7 @@ def family_object(kind: str) -> Any:
     """Return the family of a kind that is one object, of a file here, a slice or a plug-in; None for a folder."""
     place = FOLDERS.get(kind)
     if place is None:
-        return EVERY_FAMILY.get(kind)
+        return EVERY_FAMILY[kind] if kind in EVERY_FAMILY else None  # noqa: SIM401, for a KeyError while it is loaded
     return resolve_name(f"{__package__}.{place}") if ":" in place else None
 
 

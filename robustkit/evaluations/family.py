@@ -13,7 +13,18 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from .condition import EVERY_FAMILY, OWN_KINDS, ShortRow, Vocabulary, family_object, kind_of, name_of, vocabulary_of
+from .condition import (
+    EVERY_FAMILY,
+    OWN_KINDS,
+    Clause,
+    Cost,
+    ShortRow,
+    Vocabulary,
+    family_object,
+    kind_of,
+    name_of,
+    vocabulary_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +38,6 @@ if TYPE_CHECKING:
     from ..protocol.condition import Condition
     from ..runs.manifest import Manifest
     from .aggregate import Gatherer, Number, RecordReader, Result, Results
-    from .condition import Clause, Cost
     from .metrics import Cells, Metric
     from .records import CheckpointRecords, Compared, PerSample
     from .subject import Batch, EvaluatedModel, Evaluation, Shown
@@ -93,8 +103,6 @@ class Evaluator(Part):
 
     def cost(self, condition: Condition, card: Card, classes: int) -> Cost:
         """Return what a sample costs under a condition, for an estimate: by default a forward. classes: the model's."""
-        from .condition import Cost
-
         return Cost()
 
     def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
@@ -112,11 +120,17 @@ class Aggregator(Part):
     """Records into results, of one checkpoint and of two."""
 
     def summary(self, reading: RecordReader) -> Summary | None:
-        """Return what summarises its records; None where the task does so, because its conditions show images."""
+        """Return what summarises its records; None where the task does so, because its conditions show images.
+
+        A subclass may name a class that takes the reading.
+        """
         return None
 
     def overview(self, reading: RecordReader) -> Overview | None:
-        """Return what it computes from all results of a checkpoint on images; None for nothing."""
+        """Return what it computes from all results of a checkpoint on images; None for nothing.
+
+        A subclass may name a class that takes the reading.
+        """
         return None
 
     def gatherers(self) -> Sequence[type[Gatherer]]:

@@ -274,8 +274,8 @@ SAME = "the baseline is this very checkpoint, so that nothing could differ; give
 class Verdict:
     """The verdict on a rule for one checkpoint; none where the rule is about the whole run. reason: says more than the
     figure, or nothing. needed: samples that would decide it. whole: nothing was missing. command, completes: as of
-    CannotTell; text of run.json, see `why_not_repeated`. of: how many samples there are, where it ended while they
-    came."""
+    CannotTell; text of run.json, see `why_not_repeated`. of: how many samples there are, if it was decided before
+    all had come."""
 
     rule: Rule
     checkpoint: str

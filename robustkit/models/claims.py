@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import timm
 from torch import Tensor, device
@@ -134,12 +134,17 @@ def rename_layer_scale(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor]
     return new, (note,) if changed else ()
 
 
-def guess(
-    tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless: bool = False
-) -> tuple[str, dict[str, Any], tuple[str, ...]]:
-    """Return the timm name of a ViT/DeiT state_dict, what `timm.create_model` needs to match it exactly, and notes.
-    CheckpointError for other networks and, unless `headless`, without a classifier. names: of the model and its file;
-    one that mentions DeiT decides between timm's configs of ViT and DeiT.
+class Guess(NamedTuple):
+    """arch: the timm name. arguments: what `timm.create_model` needs to match the tensors exactly."""
+
+    arch: str
+    arguments: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def guess(tensors: Mapping[str, Tensor], *, names: Sequence[str] = (), headless: bool = False) -> Guess:
+    """Return what a ViT/DeiT state_dict is of. CheckpointError for other networks and, unless `headless`, without a
+    classifier. names: of the model and its file; one that mentions DeiT decides between timm's configs of ViT and DeiT.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     _check_family(shapes, headless)
@@ -194,7 +199,7 @@ def guess(
     notes = [f"architecture guessed from the tensors: {arch}, {', '.join([summary, *seen])}; {convention}"]
     if named and not distilled and not deit3:
         notes.append(f"taken for a DeiT because of the name {named!r}")
-    return arch, kwargs, tuple(notes)
+    return Guess(arch, kwargs, tuple(notes))
 
 
 def _refusal(why: str) -> CheckpointError:

@@ -174,9 +174,9 @@ def _from_file(
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
     notes += partial
     where, said_by, code = str(checkpoint.path), checkpoint.metadata_source, is_factory(arch)
-    config_of = "code" if code else "architecture"
-    resolved = resolve_preprocessing(network, wanted, metadata, where, said_by=said_by, config_of=config_of)
-    preprocessing, sources, more = resolved
+    preprocessing, sources, more = resolve_preprocessing(
+        network, wanted, metadata, where, said_by=said_by, config_of="code" if code else "architecture"
+    )
     notes += more
     timm_classes = None if code else getattr(network, "num_classes", None)
     if not features and timm_classes is not None:
@@ -223,14 +223,14 @@ def _architecture(
     notes = () if claimed is None else (f"the file names its architecture {claimed!r}, which timm does not have",)
     tensors, _ = rename_layer_scale(select_network(checkpoint, VIT).tensors)
     try:
-        arch, guessed, seen = guess(tensors, names=checkpoint.names, headless=headless)
+        found = guess(tensors, names=checkpoint.names, headless=headless)
     except CheckpointError as error:
         if known := _timm_name_in(str(claimed or "")):
             return known, kwargs, (f"architecture {known} taken from the name {claimed!r} in the file",)
         said = f"; {notes[0]}" if notes else ""
         raise CheckpointError(f"{checkpoint.path}: {error}{said}") from error
-    kwargs, more = _of_stated_size(guessed, checkpoint)
-    return arch, kwargs, notes + seen + more
+    kwargs, more = _of_stated_size(found.arguments, checkpoint)
+    return found.arch, kwargs, notes + found.notes + more
 
 
 def _timm_name_in(name: str) -> str:

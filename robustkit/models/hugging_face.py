@@ -357,8 +357,9 @@ def _with_processor(
     else:
         trained = getattr(loaded.model.config, "image_size", None)
         said["input_size"] = [trained, trained] if isinstance(trained, int) else list(trained or (224, 224))
-    pixels, by, more = resolve_preprocessing(network, wanted, said, str(source.path))
-    what: dict[str, Any] = {"preprocessing": pixels, "preprocessing_source": by, "notes": loaded.notes + more}
+    preprocessing, sources, more = resolve_preprocessing(network, wanted, said, str(source.path))
+    notes = loaded.notes + more
+    what: dict[str, Any] = {"preprocessing": preprocessing, "preprocessing_source": sources, "notes": notes}
     return Classifier(network, loaded.identity(source.name, spec, classes, **what))
 
 
@@ -381,23 +382,24 @@ def load_segmenter(source: ModelFile, spec: str, wanted: InputOptions, shown: Wi
             return network.resized(_normalised(pil_to_tensor(image), said))
 
         check_pixels(processor, show, squashed or (128, 128), said, source.path)
-    windows, more = asked_windows(shown)
+    windows, notes = asked_windows(shown)
     dense, probe = Dense(network, windows), windows.size if windows else tuple(size or (128, 128))
     classes = count_classes(dense, probe)
     if classes < 2:
         raise CheckpointError(f"{source.path}: {classes} output; expected a segmenter of two classes or more")
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{spec} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    pixels, by, last = resolve_preprocessing(network, replace(wanted, img_size=probe), said, str(source.path))
-    notes = loaded.notes + more + last
+    sized = replace(wanted, img_size=probe)
+    preprocessing, sources, more = resolve_preprocessing(network, sized, said, str(source.path))
+    notes = loaded.notes + notes + more
     if squashed:
         notes += (f"images are resized to {squashed[0]}x{squashed[1]} inside the model, as its processor does",)
     if getattr(processor, "do_reduce_labels", False):
         notes += ("its processor counts labels of masks from 1 (do_reduce_labels): class 0 is label 1, 0 is no class",)
-    pixels = replace(pixels, crop_mode="none", crop_pct=1.0, interpolation=mode)
-    by = {name: by[name] for name in ("mean", "std")}
-    identity = loaded.identity(source.name, spec, classes, preprocessing=pixels, preprocessing_source=by, notes=notes)
-    return Segmenter(dense, identity)
+    preprocessing = replace(preprocessing, crop_mode="none", crop_pct=1.0, interpolation=mode)
+    sources = {name: sources[name] for name in ("mean", "std")}
+    what: dict[str, Any] = {"preprocessing": preprocessing, "preprocessing_source": sources, "notes": notes}
+    return Segmenter(dense, loaded.identity(source.name, spec, classes, **what))
 
 
 def _normalised(levels: Tensor, said: Mapping[str, Any]) -> Tensor:

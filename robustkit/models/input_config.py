@@ -46,10 +46,10 @@ def resolve_preprocessing(
     config_of: str = "architecture",
 ) -> tuple[Preprocessing, dict[str, str], tuple[str, ...]]:
     """Return how images become pixels, who said each value (`common.preprocessing.SAID_BY`), and notes for the user.
-    Each is from the option, else metadata, else the architecture's config, else our default; notes say so. said_by: the
-    source of metadata that is not the file's own (`Checkpoint.metadata_source`). config_of: the config is `published`
-    with these weights, `code` of the user's own, or `architecture`. Images of at most `SMALL` pixels are not cropped by
-    default.
+    Each value comes from the option, else metadata, else the architecture's config, else our default; notes say so.
+    said_by: the source of metadata that is not the file's own (`Checkpoint.metadata_source`). config_of: the config is
+    `published` with these weights, `code` of the user's own, or `architecture`. Images of at most `SMALL` pixels are
+    not cropped by default.
     """
     config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
     if config_of == "code" and isinstance(config, Mapping) and config.get("architecture"):

@@ -155,10 +155,10 @@ def _segmenter(
     tensors |= {f"encoder.{key}": tensor for key, tensor in encoder.items()}
     notes += more
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
-    said_by = checkpoint.metadata_source
-    pixels, by, _ = resolve_preprocessing(network.encoder, wanted, metadata, str(checkpoint.path), said_by=said_by)
+    where, said_by = str(checkpoint.path), checkpoint.metadata_source
+    preprocessing, sources, _ = resolve_preprocessing(network.encoder, wanted, metadata, where, said_by=said_by)
     windows, more = resolve_windows(size, shown, metadata, ours, metadata.get("stride") if size == trained else None)
-    said = _said(checkpoint, classes, pixels, by) | {"notes": checkpoint.notes + notes + partial + more}
+    said = _said(checkpoint, classes, preprocessing, sources) | {"notes": checkpoint.notes + notes + partial + more}
     identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, **said)
     return Segmenter(Dense(network, windows), identity)
 
@@ -184,27 +184,32 @@ def _factory(
     kind, source = give_attention(network, wanted.attention, metadata, tensors, spec, **checkpoint.hints)
     notes += attention_notes(kind, source, wanted.attention, metadata)
     partial = load_into(network, replace(checkpoint, tensors=tensors), allow_partial=allow_partial)
+    notes += partial
     windows, more = asked_windows(shown)
+    notes += more
     dense, size = Dense(network, windows), windows.size if windows else (_PROBE, _PROBE)
     classes = count_classes(dense, size)
     if wanted.num_classes not in (None, classes):
         raise ModelError(f"{arch} gives {classes} classes, not {wanted.num_classes}; check --num-classes")
-    sized, said_by = replace(wanted, img_size=size), checkpoint.metadata_source
-    resolved = resolve_preprocessing(network, sized, metadata, str(checkpoint.path), said_by=said_by, config_of="code")
-    pixels, by, last = resolved
-    said = _said(checkpoint, classes, pixels, by) | {"notes": checkpoint.notes + notes + partial + more + last}
+    sized, where, said_by = replace(wanted, img_size=size), str(checkpoint.path), checkpoint.metadata_source
+    preprocessing, sources, more = resolve_preprocessing(
+        network, sized, metadata, where, said_by=said_by, config_of="code"
+    )
+    said = _said(checkpoint, classes, preprocessing, sources) | {"notes": checkpoint.notes + notes + more}
     identity = identity_of(checkpoint, name, spec, arch, (kind, source), partial, code_sha256=code_digest(arch), **said)
     return Segmenter(dense, identity)
 
 
-def _said(checkpoint: Checkpoint, classes: int, pixels: Preprocessing, by: Mapping[str, str]) -> dict[str, Any]:
+def _said(
+    checkpoint: Checkpoint, classes: int, preprocessing: Preprocessing, sources: Mapping[str, str]
+) -> dict[str, Any]:
     said = checkpoint.metadata.get("class_names")
     names = tuple(printable(str(name)) for name in said) if isinstance(said, list) else ()
     return {
         "num_classes": classes,
         "class_names": names if len(names) == classes else None,
-        "preprocessing": replace(pixels, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
-        "preprocessing_source": {name: by[name] for name in ("mean", "std")},  # the rest is of windows
+        "preprocessing": replace(preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
+        "preprocessing_source": {name: sources[name] for name in ("mean", "std")},  # the rest is of windows
     }
 
 
@@ -231,10 +236,10 @@ def _encoder(
         return claimed, kwargs, height_and_width(size, checkpoint.path, LARGEST_SIDE), (note,)
     encoder = _part(tensors, "encoder.")
     try:
-        arch, guessed, seen = guess({**encoder, "head.weight": torch.empty(1, 1)}, names=checkpoint.names)
+        found = guess({**encoder, "head.weight": torch.empty(1, 1)}, names=checkpoint.names)
     except CheckpointError as error:
         raise CheckpointError(f"{checkpoint.path}: encoder: {error}") from error
-    kwargs = {key: value for key, value in guessed.items() if key not in ("num_classes", "img_size")}
-    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in seen)
-    side = guessed["img_size"]
-    return wanted.arch or arch, kwargs, (side, side), notes
+    kwargs = {key: value for key, value in found.arguments.items() if key not in ("num_classes", "img_size")}
+    notes = tuple(note.replace(", 1 classes", "").replace("architecture", "encoder") for note in found.notes)
+    side = found.arguments["img_size"]
+    return wanted.arch or found.arch, kwargs, (side, side), notes

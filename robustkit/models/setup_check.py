@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..attention.fingerprint import FEWEST, Fit, Formulas, figures_of, paired_interval
+from ..attention.fingerprint import FEWEST, Fit, Formulas, fit_figures, paired_interval
 from ..common.differences import holm, of_means
 from ..common.preprocessing import IMAGENET, INCEPTION, Preprocessing, few_numbers
 from ..data.class_names import class_names
@@ -179,7 +179,7 @@ class PartFit:
         if self.verdict == BETTER:
             alike = [name for name in self.open if name != used.name]
             return (
-                f"WARNING: {self.part}: {best.name} fits better than {used.measured}, which is in use; "
+                f"WARNING: {self.part}: {best.name} fits better than {used.in_words}, which is in use; "
                 f"{best.setup.option(self.part)}" + (f" (no worse beyond chance: {', '.join(alike)})" if alike else "")
             )
         if self.verdict == FITS:
@@ -188,11 +188,11 @@ class PartFit:
             return (
                 f"{self.part}: {used.name} fits best, and is in use"
                 + (f"; {', '.join(same)} would do the same, within {ALIKE} of NLL" if same else "")
-                + (f"; the next is {behind.measured}" if behind is not None else "")
+                + (f"; the next is {behind.in_words}" if behind is not None else "")
             )
         if best.n < FEWEST or used.name == best.name:
             return f"{self.part}: cannot tell {used.name}, which is in use, from {', '.join(self.open or ('others',))}"
-        return f"{self.part}: cannot tell; {best.name} is ahead of {used.measured}, which is in use"
+        return f"{self.part}: cannot tell; {best.name} is ahead of {used.in_words}, which is in use"
 
     @property
     def makes_no_difference(self) -> bool:
@@ -347,7 +347,7 @@ def _judged(
     corrected = holm([_p_value(finite[name][:, 0] - finite[used][: len(finite[name]), 0]) for name in others])
     p_values = {used: math.nan, **dict(zip(others, corrected, strict=True))}
     rows = [
-        SetupFit(name, *figures_of(losses, finite[best]), candidates[name], len(losses), p_values[name])
+        SetupFit(name, *fit_figures(losses, finite[best]), candidates[name], len(losses), p_values[name])
         for name, losses in finite.items()
     ]
     rows.sort(key=lambda row: (row.name != best, row.n < count, row.difference))

@@ -218,7 +218,7 @@ def _tree(request: ClassificationRequest) -> tuple[CorruptedTree | None, bool]:
 def _open(
     request: ClassificationRequest, place: str | Path | CorruptedTree, tree: CorruptedTree | None, unlabelled: bool
 ) -> tuple[list[tuple[Classifier, Images]], list[str]]:
-    """Return each checkpoint with its images, of samples that all share, and lines for the user. unlabelled: samples
+    """Return each checkpoint with its images (all have the same samples), and lines for the user. unlabelled: samples
     need no labels. DataError where checkpoints number the classes differently.
     """
     opened, lines = list[tuple[Classifier, Images]](), list[str]()

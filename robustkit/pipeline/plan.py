@@ -82,17 +82,20 @@ class Plan:
         return replace(settings, batch_size=chosen or min(measure() for measure in measures))
 
 
-def plan_of_models(
+def assemble_plan(
     request: Request,
     models: Sequence[Classifier],
     contenders: Iterable[PlannedCheckpoint],
     conditions: Iterable[Condition],
     dataset: Dataset,
     lines: Iterable[str],
+    run: Run | None = None,
     inputs: CorruptedInputs | None = None,
 ) -> Plan:
-    """Return the plan of a run that ends with summary and page. lines: for the user, after the notes of the models."""
-    run = Run(request.folder(models[0].identity.name))
+    """Return the plan of a run that ends with summary and page. lines: for the user, after the notes of the models.
+    run: where the request asks for it, if left out.
+    """
+    run = run or Run(request.folder(models[0].identity.name))
     notes = (f"{model.identity.name}: {note}" for model in models for note in model.identity.notes)
     return Plan(
         request=request,

@@ -108,7 +108,9 @@ class Ranks:
         self.meet("done", waits=self.leads)
 
     def meet(self, name: str, waits: bool = True) -> None:
-        """Say that this process has come to a place, and wait for all. RunError where one is silent for `silence` s."""
+        """Say that this process has come to a place and, if it `waits`, wait until all have. RunError where one is
+        silent for `silence` s.
+        """
         if self.store is None:
             return
         self.store.set(f"{name} {self.rank}", "")

@@ -330,10 +330,11 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
 
 def _check_complete(plan: Plan) -> None:
     run, shards = plan.run, shards_of(plan)
-    names = [contender.name for contender in plan.contenders]
-    every = ((name, computable(plan, name, plan.conditions)) for name in names)
-    units = (unit for each in every for unit in pending_units(run, *each, shards, part=plan.request.share))
-    lacking = sum(len(conditions) for _, conditions in units)
+    lacking = 0
+    for name in (contender.name for contender in plan.contenders):
+        conditions = computable(plan, name, plan.conditions)
+        for _, texts in pending_units(run, name, conditions, shards, part=plan.request.share):
+            lacking += len(texts)
     if lacking:
         raise RunError(
             f"{run.path}: {lacking} units of work have no record here, though all processes are done; make sure that "

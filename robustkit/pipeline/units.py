@@ -319,7 +319,8 @@ class Worker:
 
     def compute(self, name: str, work: Iterable[tuple[int, Sequence[str]]]) -> None:
         """Write the records of shards, each under the conditions whose texts come with it. Raises ModelError where the
-        network fails on some batch; what was done before it is kept.
+        network fails on some batch, and RunError where adversarial images or records that a condition takes are missing
+        or altered; what was done before it is kept.
         """
         pieces = ((shard, [self._by_text[text] for text in texts]) for shard, texts in work)
         for first in pieces:  # nothing is placed where there is nothing to do

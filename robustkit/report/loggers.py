@@ -27,18 +27,26 @@ _LONGEST = 250  # characters of a name
 @dataclass
 class Logger:
     """One logging library. Names come as (checkpoint, condition, metric), and are made legal here. where: what follows
-    the name in `spec`. start: begin or continue an entry; folder: of the run. finish: called last, also after a
-    failure."""
+    the name in `spec`. start: begin or continue an entry; folder: of the run. file: for libraries that take files.
+    finish: called last, also after a failure."""
 
     spec: str
     where: str
     _run: Any = field(default=None, init=False)
 
-    def start(self, name: str, folder: Path) -> None: ...
-    def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None: ...
-    def params(self, values: Mapping[str, str]) -> None: ...
+    def start(self, name: str, folder: Path) -> None:
+        raise NotImplementedError
+
+    def scalars(self, values: Mapping[tuple[str, str, str], float]) -> None:
+        raise NotImplementedError
+
+    def params(self, values: Mapping[str, str]) -> None:
+        raise NotImplementedError
+
     def file(self, path: Path) -> None: ...
-    def finish(self) -> None: ...
+
+    def finish(self) -> None:
+        raise NotImplementedError
 
 
 def parse_loggers(specs: Sequence[str]) -> tuple[Logger, ...]:
@@ -115,6 +123,8 @@ def legal_names(names: Sequence[tuple[str, ...]], allowed: str) -> list[str]:
 class TensorBoard(Logger):
     """Scalars at step 0 and a text of parameters in DIR/<entry>; DIR is `tensorboard` in the run if left out."""
 
+    _before: list[Path]
+
     def start(self, name: str, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -137,6 +147,8 @@ class TensorBoard(Logger):
 
 class MLflow(Logger):
     """A run of the experiment `robustkit` at URI; without it at MLFLOW_TRACKING_URI, else in `mlflow` in the run."""
+
+    _client: Any
 
     def start(self, name: str, folder: Path) -> None:
         uri, local = self.where or os.environ.get("MLFLOW_TRACKING_URI", ""), (folder / "mlflow").resolve()

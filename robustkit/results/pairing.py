@@ -29,7 +29,8 @@ _ROUNDED = ("compile", "version of")
 
 class RunSetup(msgspec.Struct, frozen=True):
     """What a run decides for all its checkpoints. values: texts by name. files, cards: by condition, digests of the
-    files that it reads (empty for none) and of what it uses of the card. whole: do records name the whole card?"""
+    files that it reads (empty for none) and of what it uses of the card. whole: do records name the whole card
+    instead?"""
 
     values: dict[str, str]
     files: dict[str, str]

@@ -52,7 +52,7 @@ class Published:
     spreads: Mapping[str, Figures] = field(default_factory=dict)
 
     def resolved(self) -> Published:
-        """Return the same with texts of conditions as runs have them. RunError where the card determines none."""
+        """Return the same with texts of conditions as runs have them. RunError where the card leaves one open."""
 
         def with_texts(by_attention: Mapping[str, Figures]) -> dict[str, Figures]:
             tables = by_attention.items()

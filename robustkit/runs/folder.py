@@ -4,12 +4,12 @@ run.json                                         what was asked, on which data, 
 records/<checkpoint>/<condition>/<shard>.parquet one row per sample
 timings/<checkpoint>/<condition>/<shard>.json    what a unit took, and its record's SHA-256; no two runs agree on it
 evidence/<checkpoint>/<condition>.json           figures that show whether an attack's result can be trusted
-pictures/…                                       images of a chosen few samples, to be looked at; see `pictures`
-adversarials/…                                   adversarial images, kept for transfer or on request; see `adversarials`
+pictures/…                                       images of a chosen few samples, to be looked at; see `kept_images`
+adversarials/…                                   adversarial images, kept for transfer or on request; see `kept_images`
 summary.json, summary.csv, report.html           made from the two above, any time
 refused.json                                     that the last audit into this folder was refused; gone after the next
 
-Each file states what it belongs to (`binding`). What disagrees with run.json is not read, and no link is followed.
+Each file states what it belongs to (`untrusted`). What disagrees with run.json is not read, and no link is followed.
 """
 
 from __future__ import annotations
@@ -285,8 +285,8 @@ class RunFolder:
             raise RunError(f"{folder}: cannot be read ({fault.strerror}); make it readable for you") from None
 
     def write_shard(self, path: Path, table: pa.Table, timing: Mapping[str, Any] | None = None) -> None:
-        """Write one unit's rows (table: with `binding.provenance_metadata`) at their `shard_path`; before them, so that
-        they never lack these, its timings and the SHA-256 of the rows' file."""
+        """Write one unit's rows (table: with `untrusted.provenance_metadata`) at their `shard_path`; before them, so
+        that they never lack these, its timings and the SHA-256 of the rows' file."""
         data = parquet_bytes(table)
         timings = json.dumps({**(timing or {}), "sha256": hashlib.sha256(data).hexdigest()})
         self.write(self._timing_path(path), (timings + "\n").encode(), durable=False)

@@ -81,7 +81,7 @@ def write_pictures(
     pictures: Mapping[str, Picture],
     metadata: Mapping[bytes, bytes],
 ) -> None:
-    """Write the pictures of one unit, if there are any. metadata: from `binding.provenance_metadata`."""
+    """Write the pictures of one unit, if there are any. metadata: from `untrusted.provenance_metadata`."""
     import pyarrow as pa
 
     if not pictures:
@@ -128,7 +128,7 @@ def write_adversarials(
     differences: Differences,
     metadata: Mapping[bytes, bytes],
 ) -> None:
-    """Write the adversarial images of one unit, all of one shape. metadata: from `binding.provenance_metadata`."""
+    """Write the adversarial images of one unit, all of one shape. metadata: from `untrusted.provenance_metadata`."""
     import pyarrow as pa
 
     names = sorted(differences)

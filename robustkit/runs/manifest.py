@@ -320,7 +320,9 @@ class Manifest(Part, frozen=True, kw_only=True):
         ]
 
     def card_digest(self, condition: str, other: Manifest | None = None) -> str:
-        """Return the digest of what a condition uses of the card: all where a plug-in, here or in `other`, may."""
+        """Return the digest of what a condition uses of the card; of the whole card where a plug-in, here or in
+        `other`, may read it.
+        """
         plugins = (*self.used_plugins, *(other.used_plugins if other else ()))
         reading = (plugin for plugin in plugins if plugin.group in ("families", "tasks"))
         whole = any(condition in plugin.conditions or plugin.checkpoints for plugin in reading)

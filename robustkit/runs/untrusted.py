@@ -1,8 +1,9 @@
-"""Read records from other people: with bounded sizes, only in the shapes that an audit writes, and of this run.
+"""Record files: what each states about itself, and reading those of other people within bounds.
 
-A record names the run, the checkpoint, the condition and the shard that it belongs to, and holds digests of its sample
-ids and of its pages. So a file that was copied, renamed or rewritten is distinguished from one that the run made,
-whatever lies next to it. It is not a defence against deliberate forgery.
+Files are read only in the shapes that an audit writes, and with bounded sizes. A record names the run, the checkpoint,
+the condition and the shard that it belongs to, and holds digests of its sample ids and of its pages. So a file that was
+copied, renamed or rewritten is distinguished from one that the run made, whatever lies next to it. It is not a defence
+against deliberate forgery.
 """
 
 from __future__ import annotations
@@ -21,6 +22,15 @@ from .manifest import CheckpointEntry, Manifest, digest_of, digest_of_ids, diges
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PROVENANCE, SAMPLES, PAGES = b"robustkit", b"samples", b"pages"
+"""Keys of a file's metadata: its provenance as JSON, a digest of its sample ids, one of all bytes before the footer."""
+OF_CHECKPOINT = (
+    *("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows"),
+    "heads",
+)
+"""The fields of a checkpoint in run.json that decide its records."""
+_PROSE = ("summary", "source", "caveats")  # of a card
+_SHOWN = 3  # differences that a line names
 ROWS, VALUES, DECODED, WHOLE = 1 << 20, 1 << 25, 1 << 28, 1 << 30
 """Limits for one record: rows, numbers in a column of lists, bytes of text, and of all columns before compression (of
 pictures and adversarial images four times as much). A few hundred bytes of Parquet can claim more than any memory
@@ -162,17 +172,6 @@ def parquet_bytes(table: pa.Table) -> bytes:
         samples = digest_of_ids(table["sample_id"].to_pylist())
         writer.add_key_value_metadata({SAMPLES: samples.encode(), PAGES: pages.encode()})
     return buffer.getvalue()
-
-
-OF_CHECKPOINT = (
-    *("sha256", "arch", "code_sha256", "num_classes", "attention", "preprocessing", "weights", "windows"),
-    "heads",
-)
-"""The fields of a checkpoint in run.json that decide its records."""
-_PROSE = ("summary", "source", "caveats")  # of a card
-_SHOWN = 3  # differences that a line names
-PROVENANCE, SAMPLES, PAGES = b"robustkit", b"samples", b"pages"
-"""Keys of a file's metadata: its provenance as JSON, a digest of its sample ids, one of all bytes before the footer."""
 
 
 def digest_of_run(manifest: Manifest) -> str:

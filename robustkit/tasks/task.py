@@ -35,7 +35,8 @@ class Task:
     with their columns. truth: the column of what is true of a sample, and others to read with it; differs: what is said
     where two runs have another one, of a sample and both values. shows_compared: whether the terminal shows checkpoints
     compared. browsed: whether the page shows its samples. command, card: of the command line that audits it. hub: what
-    a model hub calls it. terms: what the words of its tables mean, besides those in the TOML files next to its classes.
+    a model hub calls it. terms: what the words of its tables mean, as of a `Vocabulary`, besides those in the TOML
+    files next to its classes.
     """
 
     name: ClassVar[str]
@@ -174,7 +175,7 @@ def glossary(task: Task) -> tuple[Term, ...]:
     name the first: the task's, then families'.
     """
     owners = (task, *vocabularies())
-    every = (*(term for owner in owners for term in terms_of(owner)), *terms_next_to(Metric.__module__))
+    every = (*(term for owner in owners for term in terms_of(owner)), *terms_next_to("robustkit.evaluations.metrics"))
     return tuple({term.name: _about(term, task.samples) for term in reversed(every)}.values())[::-1]
 
 

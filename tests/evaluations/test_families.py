@@ -54,6 +54,9 @@ def test_each_kind_has_its_family_and_its_words() -> None:
     assert tables == {"clean", "pgd", "patch", *built_in("families")} and kind_of("cam(agcam,mode=box)") == "cam"
 
 
+PARTS = (Evaluator, Aggregator, Presenter)
+
+
 def test_each_part_that_a_family_has_is_the_one_in_use() -> None:
     """A part under another name, or in another module, would be replaced by the defaults."""
     parts = {family: (family.evaluator, family.aggregator, family.presenter) for family in families()}
@@ -66,12 +69,18 @@ def test_each_part_that_a_family_has_is_the_one_in_use() -> None:
             kind
             for module in modules
             for kind in vars(module).values()
-            if isinstance(kind, type) and issubclass(kind, Evaluator | Aggregator | Presenter)
+            if isinstance(kind, type) and issubclass(kind, PARTS)
             if kind.__module__ == module.__name__
         }
         assert written and not (unused := written - used), (family.name, unused)
         assert {type(part) for part in some if type(part).__module__.startswith(package)} <= written, family.name
         assert all(part.words is family.words and part.name == family.name for part in some)
+        for part, of, place in zip(some, PARTS, ("evaluate", "results", family.words.presenter_in), strict=True):
+            there = {kind for kind in written if issubclass(kind, of) and kind.__module__ == f"{package}.{place}"}
+            assert not there or type(part) in there, (
+                family.name,
+                place,
+            )  # as a base of another family it counts as used
 
 
 class Turned(Family):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from robustkit.common import plugins
 from robustkit.common.plugins import Plugin
 from robustkit.errors import PluginError
-from robustkit.evaluations.condition import EVERY_FAMILY, FOLDERS, Vocabulary, vocabulary_of
+from robustkit.evaluations.condition import EVERY_FAMILY, FOLDERS, OWN_KINDS, Vocabulary, vocabulary_of
 from robustkit.evaluations.family import Family, families, families_of, family_of
 from robustkit.evaluations.metrics import mean_share
 from robustkit.evaluations.records import check_plugins
@@ -88,6 +89,20 @@ def test_a_family_of_robustkit_s_own_may_be_one_file(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "robustkit.evaluations.turns", cast("ModuleType", SimpleNamespace(TURNS=family)))
     monkeypatch.setitem(FOLDERS, "turn", "turns:TURNS")
     assert family_of("turn") is family and vocabulary_of("turn") is family.words
+    monkeypatch.setattr("robustkit.evaluations.condition.OWN_KINDS", (*OWN_KINDS, "turn"))
+    know({Path("aa.py"): [Plugin("families", "other", "aa.py", value=Turns(), digest="aa")]})
+    with pytest.raises(PluginError, match="'turns', as one of robustkit's own"):
+        EVERY_FAMILY["other"]
+
+
+def test_a_fault_in_a_family_s_module_is_not_taken_for_an_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(entry: EntryPoint) -> None:
+        raise KeyError("in its module")
+
+    monkeypatch.setattr(EntryPoint, "load", fails)
+    monkeypatch.setitem(cast("Any", EVERY_FAMILY.own), "turn", EntryPoint("turn", "turns:TURNS", "robustkit.families"))
+    with pytest.raises(KeyError, match="in its module"):
+        family_of("turn")
 
 
 @pytest.mark.parametrize("metric", ["top1", "never-declared"])
@@ -107,7 +122,7 @@ def test_it_makes_conditions_of_its_own_kind() -> None:
         request.evaluation_conditions()
 
 
-@pytest.mark.parametrize("value", [Turns, type("Clean", (Turns,), {"name": "clean"})(), 3])
+@pytest.mark.parametrize("value", [Turns, *(type("Own", (Turns,), {"name": n})() for n in ("clean", "distances")), 3])
 def test_what_is_no_family_of_its_own_is_refused(value: object) -> None:
     plug(value)
     with pytest.raises(PluginError, match=r"expected an instance of|as one of robustkit's own; rename it"):

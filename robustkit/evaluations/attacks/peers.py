@@ -63,6 +63,7 @@ def make_perturb(
         return attack
     original = engine == "pyautoattack"
     renamed = _RENAMED | ({"steps": "n_iter"} if original else {})
+    # early_stop and relinearise only spend passes: peers have one way.
     unsaid = {"early_stop", "relinearise", "targets"} | ({"loss"} if targeted else set())
     words = {renamed.get(key, key): value for key, value in given.items() if key not in unsaid}
     targets = min(given.get("targets", 0), classes - 1)
@@ -83,9 +84,7 @@ _SUPPORTED = {
 
 
 def _parameters(attack: Any) -> dict[str, Any]:
-    """Return those of RobustKit's attack, or of its class the usual ones. early_stop and relinearise only spend passes:
-    peers have one way.
-    """
+    """Return the parameters of an attack of RobustKit's, by name; given its class, the usual ones."""
     own = (part.name for part in fields(attack) if part.init and part.name not in ("threat", "chunk"))
     return {name: getattr(attack, name) for name in own}
 
@@ -140,7 +139,8 @@ def _stages(name: str, threat: ThreatModel, resolved: dict[str, Any]) -> tuple[P
     if name != "autoattack":
         return (PeerStage(name, name, resolved),)
     stages = AutoAttack(threat, **resolved).stages(classes=max(4, resolved["targets"] + 1))  # enough for every loss
-    return tuple(PeerStage(each.stage, type(each).__name__.lower(), _parameters(each)) for each in stages)
+    names = {kind: name for name, kind in ATTACKS.items()}
+    return tuple(PeerStage(each.stage, names[type(each)], _parameters(each)) for each in stages)
 
 
 def _gap(stage: PeerStage) -> str | None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PANELS = tuple(row for row in LAYERS if row[0] != "attention_entropies")  # as shares of log N they compare
 COLUMNS = 2  # checkpoints in a figure
 LINES = 6  # conditions in a panel: clean, and those under which entropy changes most
-_WIDE_RANGE = 30  # ratio of the highest to the lowest figure above which an axis is logarithmic; not for shares
+_WIDE_RANGE = 30  # the highest figure over the lowest, above which an axis is logarithmic; of shares it never is
 
 
 Watched = Mapping[str, Mapping[str, Heads]]  # heads by checkpoint and condition, clean first
@@ -181,8 +181,8 @@ class HeadsPresenter(Presenter):
     def card(self, results: Results) -> Iterable[CardPart]:
         return ()
 
-    def grids(self, results: Results, by_layer: Iterable[TextTable]) -> dict[str, Any]:
-        """Return its tables with their flags, checkpoints together, then, folded, those of each layer."""
+    def section_values(self, results: Results, by_layer: Iterable[TextTable]) -> dict[str, Any]:
+        """Return what its section shows: tables with their flags, checkpoints together, then, folded, each layer's."""
         tables = with_flags(join_tables(self.tables(results)), flag_lines(results, of_family(self.name)))
         return {"grids": [*tables, *(grid_of(table, folded=True) for table in by_layer)]}
 
@@ -199,7 +199,7 @@ class AttentionPresenter(HeadsPresenter):
 
         def values() -> dict[str, Any]:
             layers = (layer_table(some, f"{name}: {under}, layer by layer") for name, under, some in first)
-            return self.grids(results, layers)
+            return self.section_values(results, layers)
 
         yield Section("attention", "Attention stability", values, tuple(attention_figures(heads)))
 

@@ -50,7 +50,7 @@ from .truth import Located
 class MapEvaluator(Evaluator):
     def plugins(self, condition: Condition) -> Iterable[Plugin]:
         plugged = EVERY_EXPLAINER.plugin(str(dict(condition.parameters).get("map", "")))
-        return () if plugged is None else (plugged,)
+        return (*filter(None, [plugged]), *super().plugins(condition))
 
 
 def explainer_of(subject: EvaluatedModel, method: str, options: Chosen = ()) -> cam.Explainer:

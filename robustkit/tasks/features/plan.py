@@ -34,7 +34,7 @@ from ...models.device import best_batch
 from ...models.identity import Classifier, distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Plan, PlannedCheckpoint, plan_corrupted, plan_of_models
+from ...pipeline.plan import Plan, PlannedCheckpoint, assemble_plan, plan_corrupted
 from ...pipeline.units import decoded
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition
@@ -201,7 +201,7 @@ def plan(request: FeatureRequest) -> Plan:
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants)
     lines = [f"{model.identity.name}: {line}" for model, (_, line) in zip(models, shown, strict=True) if line]
     lines += (*(f"training images: {note}" for note in training.notes), *dataset.notes, *more)
-    run, settings = Run(request.folder(models[0].identity.name)), request.settings
+    run = Run(request.folder(models[0].identity.name))
 
     def contender(model: Classifier, preprocessing: Preprocessing) -> PlannedCheckpoint:
         entry = describe(model.identity, preprocessing, heads=asked.to_dict())
@@ -211,12 +211,12 @@ def plan(request: FeatureRequest) -> Plan:
             heads = partial(kept_heads, run, entry, learned_from, asked, settings)
             return FeatureSubject(model, card, settings, heads)
 
-        best = partial(best_batch, model, settings.device, settings.dtype)
+        best = partial(best_batch, model, request.settings.device, request.settings.dtype)
         return PlannedCheckpoint(entry, subject, Images(dataset, preprocessing), best_batch=best)
 
     contenders = (contender(model, preprocessing) for model, (preprocessing, _) in zip(models, shown, strict=True))
     conditions = (*attacked, *corruptions, *request.evaluation_conditions())
-    return plan_of_models(request, models, contenders, conditions, dataset, lines, inputs)
+    return assemble_plan(request, models, contenders, conditions, dataset, lines, run, inputs)
 
 
 # Training images, and the images
@@ -254,7 +254,7 @@ def _opened(request: FeatureRequest) -> tuple[Dataset, Dataset]:
 
 
 def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, str]:
-    """Return the images, noting shared ones, and the training images' digest. DataError for over one in a hundred."""
+    """Return images, noting shared ones, and the training images' digest. DataError where more than 1 % are shared."""
     contents = list(training.contents())
     learned = set(contents) - {"unreadable"}
     shared = [
@@ -275,7 +275,9 @@ def _apart(training: Dataset, images: Dataset) -> tuple[Dataset, str]:
 
 
 def _asked(request: FeatureRequest, card: Card, training: Dataset) -> Asked:
-    """Return how heads are made, by the options, else the card. ProtocolError for a value that is none, or too high."""
+    """Return how heads are made, by the options, else the card. ProtocolError for an invalid value, or for more
+    training images than there are.
+    """
     said = card.scoring
     counts: dict[int, int] = {}
     for sample in training.samples:

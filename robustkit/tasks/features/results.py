@@ -106,7 +106,9 @@ def _is_wanted(column: str) -> bool:
 
 
 def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single: bool = True) -> Iterator[Result]:
-    """Yield the rows of a condition; single: it is none of several together, so that an image is right or wrong."""
+    """Yield the rows of a condition. single: it is no mean over several, so that an image is right or wrong, and the
+    spread of few-shot heads over their draws is given.
+    """
     shares = {metric: each[np.isfinite(each)] if each.ndim == 1 else each for metric, each in values.items()}
     many = [metric for metric in shares if not (single and is_binary(metric)) and len(shares[metric]) >= FEWEST]
     resampled = [metric for metric in many if shares[metric].ndim == 1]
@@ -122,10 +124,11 @@ def _rows(condition: str, values: Mapping[str, Floats], flags: list[str], single
             if single and is_binary(metric):
                 ends[metric] = wilson(int(each.sum()), n)
             yield Result(condition, metric, float(each.mean()), n, *ends[metric], flags)
-    for metric, each in values.items() if single else ():
-        if each.ndim > 1 and each.shape[1] > 1:
-            spread = float(np.std(each.mean(axis=0), ddof=1))
-            yield Result(condition, metric.replace("few_shot", "few_shot_spread"), spread, len(each), *_NONE, flags)
+    if single:
+        for metric, each in values.items():
+            if each.ndim > 1 and each.shape[1] > 1:
+                spread = float(np.std(each.mean(axis=0), ddof=1))
+                yield Result(condition, metric.replace("few_shot", "few_shot_spread"), spread, len(each), *_NONE, flags)
 
 
 def is_binary(metric: str) -> bool:

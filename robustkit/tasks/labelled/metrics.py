@@ -1,4 +1,4 @@
-"""The numbers of models of one class a sample, what they mean, and how records give them; weak classes."""
+"""The numbers of models of one class a sample, and how records give them; weak classes."""
 
 from __future__ import annotations
 

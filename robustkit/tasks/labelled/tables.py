@@ -1,4 +1,4 @@
-"""Show results of classifiers: classes, model card, reliability diagrams."""
+"""Show results of classifiers: classes, reliability diagrams."""
 
 from __future__ import annotations
 

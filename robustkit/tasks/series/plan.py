@@ -16,7 +16,7 @@ from ...evaluations.subject import Reader
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Plan, PlannedCheckpoint, plan_of_models
+from ...pipeline.plan import Plan, PlannedCheckpoint, assemble_plan
 from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ...results.summary import Run
@@ -69,7 +69,7 @@ def plan(request: SeriesRequest) -> Plan:
     if not dataset.samples:
         raise NothingEvaluated(f"{request.data_dir}: no series is left to evaluate; loosen --limit or --ids")
     contenders = (_contender(model, request.card, dataset) for model in models)
-    return plan_of_models(request, models, contenders, conditions, dataset, dataset.notes)
+    return assemble_plan(request, models, contenders, conditions, dataset, dataset.notes)
 
 
 def _attacks(request: SeriesRequest) -> tuple[Condition, ...]:

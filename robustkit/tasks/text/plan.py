@@ -13,7 +13,7 @@ from ...evaluations.condition import kind_of, words_of
 from ...models.identity import distinct_names
 from ...pipeline.audit import Checkpoints, Say, carried_out, takes_options_of
 from ...pipeline.manifest import describe
-from ...pipeline.plan import Plan, PlannedCheckpoint, plan_of_models
+from ...pipeline.plan import Plan, PlannedCheckpoint, assemble_plan
 from ...protocol.card import Card
 from ...protocol.condition import CLEAN, Condition, split_list
 from ...results.summary import Run
@@ -51,7 +51,7 @@ def plan(request: TextRequest) -> Plan:
                 "their own"
             )
     contenders = (_contender(model, card, dataset, request) for model in models)
-    return plan_of_models(request, models, contenders, conditions, dataset, dataset.notes)
+    return assemble_plan(request, models, contenders, conditions, dataset, dataset.notes)
 
 
 def _perturbations(asked: str | Sequence[str] | None) -> tuple[Condition, ...]:

@@ -1,4 +1,4 @@
-"""Perplexity, bits a byte, NLL and accuracy of tokens: from records into results and tables."""
+"""Perplexity, bits a byte, NLL and accuracy of tokens: from sums over records, and in tables; what perturbations do."""
 
 from __future__ import annotations
 

@@ -70,8 +70,9 @@ class Text(Task):
                 flags.append(f"{broken} of {n} documents have logits that are not finite")
             if lacking := column_of(read, "unknown").sum():
                 share = 100 * lacking / sums[:, 0].sum()
-                said = "of the tokens are of words that the vocabulary lacks, and count as one word"
-                flags.append(f"{share:.1f} % {said}")
+                flags.append(
+                    f"{share:.1f} % of the tokens are of words that the vocabulary lacks, and count as one word"
+                )
             values = figures(sums.sum(axis=0))
             # Documents are resampled; few of them give no interval.
             bounds = intervals(resampled(sums), n, values) if n >= FEWEST else [(np.nan, np.nan)] * len(values)

@@ -193,4 +193,4 @@ class LogitLedgerPresenter(HeadsPresenter):
 
         if self.tables(results):
             figures = tuple(ledger_figures(first))
-            yield Section("logits", "Why logits change", lambda: self.grids(results, by_layer()), figures)
+            yield Section("logits", "Why logits change", lambda: self.section_values(results, by_layer()), figures)
