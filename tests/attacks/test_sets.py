@@ -47,7 +47,7 @@ ATTACKS = [
     FAB(THREAT, steps=3, targets=0, relinearise=True),
     Square(THREAT, queries=20),
     AutoAttack(THREAT, steps=5, queries=20),
-    AutoAttack(THREAT, steps=3, queries=20, version="plus"),
+    pytest.param(AutoAttack(THREAT, steps=3, queries=20, version="plus"), marks=pytest.mark.slow),
     AutoAttack(THREAT, steps=3, version="rand"),
 ]
 LOGITS = torch.tensor([[4.0, 1.0, 3.0, 0.0, 2.5]] * 3)

@@ -72,6 +72,7 @@ def seed_of(draws: Draws) -> int:
     return int(draws.uniform((1,), "engine/seed")[0].item() * 2**24)
 
 
+@pytest.mark.slow
 def test_autoattack_is_the_peers_own() -> None:
     attack = made("pyautoattack", "autoattack", queries=500, targets=3)
     import pyautoattack

@@ -444,6 +444,7 @@ def test_a_stabiliser_is_part_of_what_a_folder_holds(
     assert "holds a run with stabiliser quack(tau=1,norm=frobenius), not none; give another" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_seeds_give_other_weights_and_other_files(
     zoo: Any, command: Callable[[Path, str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
