@@ -78,9 +78,7 @@ class Corruption(ABC):
             raise ValueError("variant 'bethgelab' has no constants for preset 'cifar'; use variant 'hendrycks'")
 
     def constants(self, severity: int) -> Any:
-        """Return the entry of `constants.PRESETS` for this severity; ValueError where it is not one of 1 to 5."""
-        if isinstance(severity, bool) or not isinstance(severity, int) or severity not in SEVERITIES:
-            raise ValueError(f"severity {severity!r}: expected a whole number from 1 to 5")
+        """Return the entry of `constants.PRESETS` for this severity, 1 to 5."""
         return PRESETS[self.preset][self.name][severity - 1]
 
     def draw(self, shape: Sequence[int], severity: int, rng: Rng) -> Draws:
@@ -103,7 +101,8 @@ class Corruption(ABC):
         Raises TypeError for anything but a tensor, uint8 or floating; ValueError for a wrong shape, values outside
         [0, 1], images smaller than 16x16, and a severity other than 1 to 5.
         """
-        self.constants(severity)
+        if isinstance(severity, bool) or not isinstance(severity, int) or severity not in SEVERITIES:
+            raise ValueError(f"severity {severity!r}: expected a whole number from 1 to 5")
         pixels = as_bytes(images)
         if not len(pixels):
             return images.clone()

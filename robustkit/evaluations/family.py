@@ -111,9 +111,7 @@ class Evaluator(Part):
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Return the columns of a batch: by default, how the model does on what the condition shows."""
-        from .subject import score_shown
-
-        return score_shown(subject, batch, condition, self.show(subject, batch, condition, rng))
+        return subject.score_shown(batch, condition, self.show(subject, batch, condition, rng))
 
 
 class Aggregator(Part):

@@ -35,6 +35,7 @@ def terms_next_to(module: str) -> tuple[Term, ...]:
 def terms_of(owner: Any) -> Iterator[Term]:
     """Yield the terms of a task or a vocabulary: its own, and those next to the modules of its classes."""
     yield from owner.terms
+    yield from (Term(metric.word, metric.meaning) for metric in owner.metrics if metric.meaning)
     for kind in reversed(type(owner).__mro__):
         yield from terms_next_to(kind.__module__)
 
@@ -53,7 +54,7 @@ class Metric:
     samples alone, so that their number is unknown. by_rank: figures of the same samples are compared by the
     ranks of their differences, not by their means. least, most: what no value is below, or above; those of shares are
     0 and 1. also: what else people call it. short: what the heading of a column calls it, where that is not the label.
-    bare: whether a column leaves its interval out.
+    bare: whether a column leaves its interval out. meaning: sentences for the glossary, where no term has them.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Metric:
     also: tuple[str, ...] = ()
     short: str = ""
     bare: bool = False
+    meaning: str = ""
 
     @property
     def ends(self) -> tuple[float, float]:

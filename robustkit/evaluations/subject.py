@@ -347,6 +347,19 @@ class EvaluatedModel:
         """Return pictures of the samples to keep, by id; none where inputs cannot be looked at."""
         return {}
 
+    def show_pixels(self, batch: Batch, shown: Tensor, known: bool = True) -> Shown:
+        """Return (B, 3, H, W) uint8 pixels as the network sees them. known: whether they are the batch's, changed."""
+        inputs = self.inputs(shown)
+        return Shown(inputs, lambda: shown, self.change(batch.inputs, shown, inputs) if known else None)
+
+    def score_shown(self, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
+        """Return how the model does on the images that a condition shows."""
+        self.keep(condition, batch.samples, shown.inputs)
+        with torch.inference_mode():
+            rows = self.answers(shown.inputs, batch)
+        pictures = self.pictures(batch, image=shown.images()) if batch.keep else {}
+        return Evaluation(rows | self.distance(shown.change, len(batch)), pictures=pictures)
+
 
 SIDE = 224  # the longest side of a kept image; larger ones are shrunk
 MAP_SIDE = 64
@@ -415,12 +428,6 @@ def _small_map(levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes
     return buffer.getvalue()
 
 
-def show_pixels(subject: EvaluatedModel, batch: Batch, shown: Tensor, known: bool = True) -> Shown:
-    """Return (B, 3, H, W) uint8 pixels as the network sees them. known: whether they are the batch's own, changed."""
-    inputs = subject.inputs(shown)
-    return Shown(inputs, lambda: shown, subject.change(batch.inputs, shown, inputs) if known else None)
-
-
 def show_attacked(subject: EvaluatedModel, inputs: Tensor, result: AttackResult) -> Shown:
     """Return what an attack made of inputs (B, ...) in the card's space, with its change in the units of records."""
     found, classifier, as_it_is = result.adversarials, subject.classifier, subject.card.space != "normalised"
@@ -429,13 +436,7 @@ def show_attacked(subject: EvaluatedModel, inputs: Tensor, result: AttackResult)
     return Shown(found, lambda: found if as_it_is else found * classifier.std + classifier.mean, change, result)
 
 
-def score_shown(subject: EvaluatedModel, batch: Batch, condition: Condition, shown: Shown) -> Evaluation:
-    """Return how the model does on the images that a condition shows."""
-    subject.keep(condition, batch.samples, shown.inputs)
-    with torch.inference_mode():
-        rows = subject.answers(shown.inputs, batch)
-    pictures = subject.pictures(batch, image=shown.images()) if batch.keep else {}
-    return Evaluation(rows | subject.distance(shown.change, len(batch)), pictures=pictures)
+show_pixels, score_shown = EvaluatedModel.show_pixels, EvaluatedModel.score_shown  # as plug-ins call them
 
 
 keep_old_names(__name__, Subject="EvaluatedModel", Supply="SampleSource", Lens="ScoringModel")

@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..common.plugins import declared
 from ..data.dataset import Dataset, open_dataset
 from ..errors import DataError, NothingEvaluated, PluginError, ProtocolError, unknown
 from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK, on_corrupted
@@ -75,10 +74,9 @@ def options_of(text: str) -> dict[str, str | bool]:
     if EVERY_FAMILY.plugin(kind) is not None:
         return {}
     if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
-        names = [plugin.name for plugin in declared("families")]
-        if not names:
-            raise ProtocolError(f"--evaluations {text}: no plug-in brings it; install one, or give --plugin FILE")
-        raise ProtocolError(unknown("evaluation", kind, names))
+        names = {*EVERY_FAMILY, *EVERY_ATTACK, *EVERY_DENSE_ATTACK}
+        remedy = "a plug-in's is installed, or given by --plugin FILE"
+        raise ProtocolError(f"--evaluations {text}: " + unknown("condition", kind, names, remedy=remedy))
     check_condition(text)
     words = [*vocabulary_of(kind).command(pattern_of(text), pattern_of), "--"]
     asked = ((word, following) for word, following in pairwise(words) if word.startswith("--"))

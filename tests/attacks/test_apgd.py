@@ -138,7 +138,14 @@ def test_linear_optimum(norm: Any, eps: float, change: tuple[float, ...]) -> Non
 
 
 @pytest.mark.filterwarnings("ignore")  # the peer's own
-@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.03), ("linf", 0.055), ("l2", 0.3), ("l2", 0.6)])
+@pytest.mark.parametrize(
+    ("norm", "eps"),
+    [
+        ("linf", 0.055),
+        ("l2", 0.3),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("linf", 0.03), ("l2", 0.6))),
+    ],
+)
 @pytest.mark.parametrize("loss", ["ce", "dlr", "dlr-targeted"])
 def test_breaks_what_the_authors_code_breaks(norm: Any, eps: float, loss: str) -> None:
     peer = pytest.importorskip("pyautoattack.autopgd_base", reason="pyautoattack is not installed")

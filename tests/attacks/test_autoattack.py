@@ -134,7 +134,7 @@ def test_flags_are_those_of_the_points() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # the peer's own
-@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.045), ("l2", 0.5)])
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.045), pytest.param("l2", 0.5, marks=pytest.mark.slow)])
 def test_stands_as_in_the_authors_code(norm: Any, eps: float) -> None:
     peer = pytest.importorskip("pyautoattack", reason="pyautoattack is not installed")
     model, images = tiny_cnn(), random_images(30)

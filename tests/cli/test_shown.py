@@ -55,7 +55,7 @@ def said(*words: str, columns: int | None = None) -> str:
     return done.output
 
 
-@pytest.mark.parametrize("columns", [60, 80, 200, None])
+@pytest.mark.parametrize("columns", [60, None, *(pytest.param(width, marks=pytest.mark.slow) for width in (80, 200))])
 def test_an_audit_is_read_back_from_what_it_prints(runs: tuple[Run, Run], columns: int | None) -> None:
     one, _ = runs
     text = said("report", str(one.path), "--details", columns=columns)

@@ -1,5 +1,7 @@
 """Noise: per-value replicas, the quantiles of scipy's Poisson distribution, and independence of the batch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -88,3 +90,16 @@ def test_shot_noise_of_random_numbers() -> None:
 @pytest.mark.parametrize("preset", list(PRESETS))
 def test_noise_of_an_image_does_not_depend_on_the_batch(kind: type[Corruption], preset: str) -> None:
     assert_each_image_stands_alone(kind(preset))
+
+
+class Stripes(GaussianNoise):
+    """A corruption with strengths of its own."""
+
+    def constants(self, severity: int) -> float:
+        return (0.1, 0.2, 0.3, 0.4, 0.5)[severity - 1]
+
+
+@pytest.mark.parametrize("severity", [0, 6, True, 2.0])
+def test_a_severity_is_checked_also_with_constants_of_one_s_own(severity: Any) -> None:
+    with pytest.raises(ValueError, match="expected a whole number from 1 to 5"):
+        Stripes()(torch.zeros(1, 3, 16, 16), severity)

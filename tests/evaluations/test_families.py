@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import io
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,11 @@ from robustkit.report.page import SECTIONS, sections_of
 from robustkit.report.refresh import refresh
 from robustkit.tasks.task import task_of
 from scripts.count import hooks
+
+
+def test_words_of_all_families_load_no_torch() -> None:
+    code = "import sys, robustkit.evaluations.condition as c; c.vocabularies(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_each_kind_has_its_family_and_its_words() -> None:

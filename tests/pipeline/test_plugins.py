@@ -223,7 +223,8 @@ def test_a_file_does_for_a_quick_try(place: Path, robustkit: Commands) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("rotation(degrees=15)", "no plug-in brings it; install one, or give --plugin FILE"),
+        ("rotation(degrees=15)", "a plug-in's is installed, or given by --plugin FILE"),
+        ("atention(clean)", "did you mean 'attention'?"),
         ("counterfactual(change=colour)", "it is evaluated by --data-dir embedded:shapes-counterfactual"),
         ("jitter(sigma=0.1)", "it is evaluated by --disturbances jitter(sigma=0.1), where a command has it"),
         ("(", "expected a name or name(key=value,...)"),

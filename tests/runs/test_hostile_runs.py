@@ -165,7 +165,7 @@ def files_of(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES[:5], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[5:])])
 def test_no_name_in_run_json_leads_out_of_the_folder(run: Run, tmp_path: Path, name: str) -> None:
     home = tmp_path / "a" / "b" / "c"
     made = page_runs.make_run(home / "run", (name, "two"), ids=("a.png", name[:200]), shown=False)
@@ -327,7 +327,9 @@ RECORDS: dict[str, tuple[Callable[[], pa.Table], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", RECORDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in ("rows", "heads") else kind for kind in RECORDS]
+)
 def test_records_of_wrong_columns_or_sizes_are_one_line(tmp_path: Path, kind: str) -> None:
     make, message = RECORDS[kind]
     run = with_records(tmp_path / "run", make())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from robustkit.tasks.labelled import metrics
 from robustkit.tasks.labelled.task import Labelled
 from robustkit.tasks.task import task_of
 
-TOY = mean_share("boldness", "boldness %")
+TOY = replace(mean_share("boldness", "boldness %"), meaning="The share of bold answers among all samples.")
 COLUMNS = ("top-1 % [95 %]", "top-5 %", "NLL", "ECE %")
 RULE = f"boldness under {PGD} >= 0.3"
 
@@ -70,6 +71,7 @@ def test_a_new_metric_is_in_every_place(run: Run) -> None:
     assert [*table.rows[0]][4:] == [*COLUMNS, "boldness % [95 %]", "largest |δ|"]
     (part,) = (part for part in task_of(run.manifest).card_parts("one", rows) if part.title.startswith("Clean"))
     assert "boldness % [95 %]" in part.tables[0][1]
+    assert "The share of bold answers among all samples." in page
     assert verdict(run, RULE, more="checkpoint = 'one'").state == "FAIL"  # 0.25 with certainty is below 0.3
     assert verdict(run, "boldness under clean >= 0.2", more="checkpoint = 'one'").state == "pass"
 

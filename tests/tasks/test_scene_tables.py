@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,15 @@ def test_tables_of_a_definition() -> None:
     assert plain.rows[0][4:8] == ("80.0", "71.4", "80.0", "nan")
     assert sets.rows[0] == ("noise(source=released)", "1", "78.7", "98.3", "70.7", "78.7", "0.500")
     assert classes.headings[2:] == ("clean", "noise(source=released)") and classes.rows[1][2:] == ("100.0", "–")
+
+
+def test_corruptions_of_plug_ins_stand_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "robustkit.evaluations.corruptions.condition.declared", lambda group: [SimpleNamespace(name="dots")]
+    )
+    texts = [f"corruption({name},severity=1)" for name in ("dots", "fog")]
+    table = scene_tables(summary({text: share(0.5) for text in texts} | {"clean": share(0.8)}, 1, "0"))[0]
+    assert [row[0] for row in table.rows] == ["fog", "dots"]
 
 
 def test_a_terminal_shows_the_tables_but_not_the_longest() -> None:

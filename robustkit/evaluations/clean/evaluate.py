@@ -13,7 +13,7 @@ import torch
 from ...common.determinism import SampleRng
 from ...protocol.condition import Condition
 from ..family import Evaluator
-from ..subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
+from ..subject import Batch, EvaluatedModel, Evaluation, Shown
 from .condition import VOCABULARY
 
 _FEW = 4  # samples that are asked alone
@@ -65,7 +65,7 @@ class CleanEvaluator(Evaluator):
     words = VOCABULARY
 
     def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
-        return show_pixels(subject, batch, batch.inputs.to(subject.settings.device))
+        return subject.show_pixels(batch, batch.inputs.to(subject.settings.device))
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         """Of the first batch of a checkpoint also tell whether a sample alone is answered the same."""

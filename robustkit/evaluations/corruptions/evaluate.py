@@ -14,7 +14,7 @@ from ...protocol.card import Card
 from ...protocol.condition import Condition
 from ..condition import Cost
 from ..family import Evaluator
-from ..subject import Batch, EvaluatedModel, Shown, show_pixels
+from ..subject import Batch, EvaluatedModel, Shown
 from .condition import EVERY_CORRUPTION, VOCABULARY, Corrupted
 
 
@@ -44,7 +44,7 @@ class CorruptionsEvaluator(Evaluator):
         pixels, corrupted = batch.inputs.to(subject.settings.device), condition.payload
         assert isinstance(corrupted, Corrupted)
         if corrupted.released:  # the files hold them corrupted
-            return show_pixels(subject, batch, pixels, known=False)
+            return subject.show_pixels(batch, pixels, known=False)
         made, where = corrupted.make(subject.settings.frost_dir), _place(pixels.device)
         draws = made.draw(pixels.shape[1:], corrupted.severity, rng.to(where))
         shown = made.apply(pixels.to(where, copy=True), draws).to(pixels.device)
@@ -53,4 +53,4 @@ class CorruptionsEvaluator(Evaluator):
                 f"{condition.text} gives {shown.dtype} of {tuple(shown.shape)}; expected {pixels.dtype} of "
                 f"{tuple(pixels.shape)}"
             )
-        return show_pixels(subject, batch, shown)
+        return subject.show_pixels(batch, shown)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from corruptions.registry import CATEGORIES
-
 from ...display.table import CardPart, Grid, Part, Section, TextTable, side_by_side, with_flags
 from ...runs.manifest import Manifest
 from ..condition import Clause, ShortRow, kind_of, percent, share
@@ -28,7 +26,6 @@ from ..metrics import (
 from ..presenting import flag_lines, left_out_lines, of_family
 from .condition import (
     BENCHMARK,
-    CORRUPTIONS,
     METRICS,
     SETS,
     VOCABULARY,
@@ -164,7 +161,6 @@ def _means(definition: str, figures: Cells) -> tuple[tuple[str, ...], tuple[tupl
 
 SEVERITY_HEADINGS = ("corruption", "1", "2", "3", "4", "5", "mean", "retention %")
 RETENTION_HEADINGS = ("mean over", "n", "mIoU % [95 %]", "retention % [95 %]", "pixel acc. %", "mean acc. %", "NLL")
-_KIND = {name: kind for kind, names in CATEGORIES.items() for name in names}
 
 Values = tuple[float | None, ...]
 
@@ -187,7 +183,7 @@ def _tables(checkpoint: str, definition: str, cells: Cells) -> Iterator[TextTabl
     mine = {key: row for key, row in cells.items() if _definition(key[0]) == definition}
     parts = [parse_corrupted(next(iter(shares_of(condition)))) for condition, _ in mine]
     labels = {part.label: part.mean for part in parts if part is not None}
-    found = sorted(labels.values(), key=lambda part: CORRUPTIONS.index(part.name))
+    found = sorted(labels.values(), key=lambda part: corruption_names().index(part.name))
     lines = [_by_severity(part, mine, finite_or_none(cells, "clean", "miou")) for part in found]
     rows, values = _with_categories([part.name for part in found], lines)
     source = "released files" if "source=released" in definition else "corrupted in memory"
@@ -234,8 +230,8 @@ def _with_categories(
 ) -> tuple[list[tuple[str, ...]], list[Values]]:
     """Return the rows of corruptions, with a mean below each category that has several."""
     texts, figures = list[tuple[str, ...]](), list[Values]()
-    for kind in dict.fromkeys(_KIND[name] for name in order):
-        places = [place for place, name in enumerate(order) if _KIND[name] == kind]
+    for kind in dict.fromkeys(map(category_of, order)):
+        places = [place for place, name in enumerate(order) if category_of(name) == kind]
         texts += (lines[place][0] for place in places)
         figures += (lines[place][1] for place in places)
         if len(places) > 1:

@@ -16,7 +16,7 @@ from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...condition import Cost
-from ...subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
+from ...subject import Batch, EvaluatedModel, Evaluation, Shown
 from ..evaluate import MapEvaluator, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import VOCABULARY
@@ -53,7 +53,7 @@ class CounterfactualsEvaluator(MapEvaluator):
     def show(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Shown:
         change = str(dict(condition.parameters)["change"])
         pixels = torch.stack([truth.changed(change).pixels for truth in batch.truths]).to(subject.settings.device)
-        return show_pixels(subject, batch, pixels)
+        return subject.show_pixels(batch, pixels)
 
     def evaluate(self, subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Evaluation:
         given = dict(condition.parameters)

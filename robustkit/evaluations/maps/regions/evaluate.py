@@ -13,7 +13,7 @@ from ....common.determinism import SampleRng
 from ....protocol.card import Card
 from ....protocol.condition import Condition
 from ...condition import Cost
-from ...subject import Batch, EvaluatedModel, Evaluation, Shown, show_pixels
+from ...subject import Batch, EvaluatedModel, Evaluation, Shown
 from ..evaluate import MapEvaluator, control_map, explainer_of
 from ..methods import chosen_of, map_with_logits
 from .condition import OF_MAP, RANDOM, VOCABULARY
@@ -65,7 +65,7 @@ def _answers(subject: EvaluatedModel, batch: Batch, shown: Shown) -> dict[str, l
 def _shown(subject: EvaluatedModel, batch: Batch, regions: Tensor, condition: Condition, rng: SampleRng) -> Shown:
     pixels = batch.inputs.to(subject.settings.device)
     severity = int(dict(condition.parameters)["severity"])
-    return show_pixels(subject, batch, torch.where(regions[:, None], noised(pixels, severity, rng), pixels))
+    return subject.show_pixels(batch, torch.where(regions[:, None], noised(pixels, severity, rng), pixels))
 
 
 def _regions(subject: EvaluatedModel, batch: Batch, condition: Condition, rng: SampleRng) -> Tensor:
@@ -103,7 +103,7 @@ class RegionsEvaluator(MapEvaluator):
         regions = _regions(subject, batch, condition, rng)
         shown = _shown(subject, batch, regions, condition, rng)
         rows = _answers(subject, batch, shown) | subject.distance(shown.change, len(batch))
-        rows["clean_correct"] = _answers(subject, batch, show_pixels(subject, batch, batch.inputs))["correct"]
+        rows["clean_correct"] = _answers(subject, batch, subject.show_pixels(batch, batch.inputs))["correct"]
         if dict(condition.parameters)["region"] != RANDOM:
             control = _shown(subject, batch, elsewhere(regions, rng), condition, rng)
             rows["random_correct"] = _answers(subject, batch, control)["correct"]
