@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import robustkit
+
 
 def assert_robust(
     model: Any,
@@ -23,15 +25,13 @@ def assert_robust(
     """Assert that a share of samples stays right under an attack; return the share that was measured.
 
     The assertion holds where the whole 95 % interval is at or above `at_least`. One that reaches below fails, too, and
-    says so: more samples would decide. Flags of the audit are part of the message, and a sample that cannot be read fails.
+    says so: more samples would decide. Flags are part of the message. A sample that cannot be read fails, too.
 
     model, data, options: as `robustkit.audit`. attack: its name or a condition; "clean" for none. eps: in pixels of
     [0, 1]. metric: of the task. out: the folder of the run, which is kept.
 
     Raises AssertionError, and RobustkitError for what cannot be evaluated.
     """
-    import robustkit
-
     clean = attack == "clean"
     run = robustkit.audit(
         model, data, attacks="none" if clean else attack, eps=None if clean else eps, out=out, **options
@@ -53,7 +53,7 @@ def assert_robust(
 
 @pytest.fixture(name="assert_robust")
 def _assert_robust(tmp_path: Path) -> Callable[..., float]:
-    """Return `robustkit.testing.assert_robust`, whose run is in the test's temporary folder where nothing else is said."""
+    """Return `robustkit.testing.assert_robust`; its run is in the test's temporary folder, unless `out` is given."""
 
     def asserted(model: Any, data: Any, **options: Any) -> float:
         return assert_robust(model, data, **{"out": tmp_path / "robustkit", **options})

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import BadImageError, DataError
 from .dataset import Dataset
@@ -19,22 +19,23 @@ from .images import encode_png
 from .layouts import Sample
 from .sources import DataSource
 
+Single = Callable[[int], tuple[Any, Any]]  # a position to its image and label
 _EXPECTED = "expected (images, labels), a Dataset or a DataLoader of torch, whose items are (image, label)"
 _IMAGE, _LABEL = ("image", "images", "img", "pixel_values"), ("label", "labels", "fine_label", "target")
 
 
 @dataclass(frozen=True)
 class MemorySource(DataSource):
-    """Images by their position. item: returns that of a position. size: (height, width) of tensors, which are what the
-    model takes; None of pictures, which are resized and cropped.
+    """Images by their position. single: returns image and label of a position. size: (height, width) of tensors, which
+    are what the model takes; None of pictures, which are resized and cropped.
     """
 
-    item: Callable[[int], Any] = field(repr=False)
+    single: Single = field(repr=False)
     size: tuple[int, int] | None = None
 
     def read(self, sample_id: str) -> bytes:
         try:
-            return encode_png(pixels_of(self.item(int(sample_id)), f"image {sample_id}"))
+            return encode_png(pixels_of(self.single(int(sample_id))[0], f"image {sample_id}"))
         except (DataError, BadImageError):
             raise
         except Exception as fault:  # the user's own code
@@ -51,11 +52,13 @@ def open_held(data: Any) -> Dataset:
     Raises DataError where it is none of these, where an image is not in [0, 1], as a normalised one, and where a data
     set returns another image each time that it is asked.
     """
-    item, labels, notes = _opened(data)
+    if isinstance(data, Dataset):  # opened by `open_dataset`
+        return data
+    single, labels, notes = _opened(data)
     if not labels:
         raise DataError("the data set has no images; expected one or more")
-    first = item(0)
-    if not np.array_equal(pixels_of(first, "image 0"), pixels_of(item(0), "image 0")):
+    first, _ = single(0)
+    if not np.array_equal(pixels_of(first, "image 0"), pixels_of(single(0)[0], "image 0")):
         raise DataError("the data set returns another image 0 each time; leave out random augmentation")
     size = (int(first.shape[-2]), int(first.shape[-1])) if isinstance(first, Tensor) else None
     if size and _is_rounded(first):
@@ -64,7 +67,7 @@ def open_held(data: Any) -> Dataset:
     samples = tuple(Sample(f"{place:0{digits}d}", label) for place, label in enumerate(labels))
     names = tuple(map(str, range(max(labels) + 1)))
     said = f"{len(samples)} images in memory, which no file holds"
-    return Dataset("memory", "memory", "memory", names, samples, None, (said, *notes), MemorySource(item, size))
+    return Dataset("memory", "memory", "memory", names, samples, None, (said, *notes), MemorySource(single, size))
 
 
 def pixels_of(image: Any, name: str) -> NDArray[np.uint8]:
@@ -90,41 +93,40 @@ def _is_rounded(image: Tensor) -> bool:
     return image.is_floating_point() and bool((levels - levels.round()).abs().max() > 1e-3)
 
 
-def _opened(data: Any) -> tuple[Callable[[int], Any], list[int], tuple[str, ...]]:
-    """Return what gives the image of a position, all labels, and notes."""
-    if isinstance(data, torch.utils.data.DataLoader):
-        if isinstance(data.dataset, torch.utils.data.IterableDataset):
-            return _listed([pair for batch in data for pair in zip(*_parts(batch), strict=True)])
-        note = "the order of its Dataset, not of the DataLoader"
-        collate = data.collate_fn
-
-        def single(place: int) -> tuple[Any, Any]:
-            images, labels = _parts(collate([data.dataset[place]]))
-            return images[0], labels[0]
-
-        return partial(_first, single), _labels(data.dataset, single), (note,)
+def _opened(data: Any) -> tuple[Single, list[int], tuple[str, ...]]:
+    """Return what gives image and label of a position, all labels, and notes."""
     if isinstance(data, tuple) and len(data) == 2 and all(hasattr(part, "__len__") for part in data):
         images, labels = data
         if len(images) != len(labels):
             raise DataError(f"{len(images)} images and {len(labels)} labels; expected as many")
-        return images.__getitem__, [int(label) for label in labels], ()
-    if isinstance(data, torch.utils.data.Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-        each = lambda place: _parts(data[place])  # noqa: E731
-        return partial(_first, each), _labels(data, each), ()
+        return (lambda place: (images[place], labels[place])), [int(label) for label in labels], ()
+    if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
+        collate, dataset = data.collate_fn, data.dataset
+        single = partial(_alone, lambda place: collate([dataset[place]]))
+        return single, _labels(dataset, single), ("in the order of the Dataset, not of the DataLoader",)
+    if isinstance(data, DataLoader):
+        return _listed([pair for batch in data for pair in zip(*_parts(batch), strict=True)])
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+
+        def single_of(place: int) -> tuple[Any, Any]:
+            return _parts(data[place])
+
+        return single_of, _labels(data, single_of), ()
     if isinstance(data, Iterable):
         return _listed([_parts(each) for each in data])
     raise DataError(f"data is {type(data).__name__}; {_EXPECTED}")
 
 
-def _first(single: Callable[[int], tuple[Any, Any]], place: int) -> Any:
-    return single(place)[0]
+def _alone(batch_of: Callable[[int], Any], place: int) -> tuple[Any, Any]:
+    images, labels = _parts(batch_of(place))
+    return images[0], labels[0]
 
 
-def _listed(pairs: list[tuple[Any, Any]]) -> tuple[Callable[[int], Any], list[int], tuple[str, ...]]:
-    return (lambda place: pairs[place][0]), [int(label) for _, label in pairs], ()
+def _listed(pairs: list[tuple[Any, Any]]) -> tuple[Single, list[int], tuple[str, ...]]:
+    return pairs.__getitem__, [int(label) for _, label in pairs], ()
 
 
-def _labels(dataset: Any, single: Callable[[int], tuple[Any, Any]]) -> list[int]:
+def _labels(dataset: Any, single: Single) -> list[int]:
     targets = getattr(dataset, "targets", None)  # as torchvision's data sets have them: no image is read
     if targets is not None and len(targets) == len(dataset):
         return [int(label) for label in targets]

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ..common.held import PREFIX, hold
 from ..common.options import Option, options_of
+from ..data.in_memory import open_held
 from ..errors import unknown
+from ..models.classifier import load
+from ..models.identity import display_name
+from ..models.in_memory import HeldNetwork, as_it_was
 from ..results.summary import Run
 from ..runs.progress import Progress
 from .request import ClassificationRequest, Request, SegmentationRequest
@@ -90,8 +94,8 @@ def audit(
             that a better one is flagged.
         part: `robustkit.merge` makes the summary when all parts are there. ray: `HOST:PORT` or `auto`; `local` starts a
             cluster.
-        data: further arguments for `robustkit.data.open_dataset`. model: for `robustkit.load`. Each may also be given by
-            itself, such as mean, std, pixels or labels_csv.
+        data: further arguments for `robustkit.data.open_dataset`. model: for `robustkit.load`. Each may also stand
+            alone, such as mean, std, pixels or labels_csv.
         progress: listens to units and samples as they are done. say: takes a line for the user.
 
     Raises:
@@ -170,15 +174,10 @@ def in_memory(
     if isinstance(data, str | Path) and not names and all(isinstance(each, str | Path) for each in several):
         yield several, data
         return
-    from ..data.in_memory import open_held
-    from ..models.classifier import load
-    from ..models.identity import display_name
-    from ..models.in_memory import HeldNetwork, as_it_was
-
     objects: dict[str, Any] = {}
     if not isinstance(data, str | Path):
         objects["data"] = open_held(data)
-    size = objects["data"].source.size if objects else None
+    size = getattr(objects["data"].source, "size", None) if objects else None
     specs: list[str | Path] = []
     for place, given in enumerate(several):
         if isinstance(given, str | Path) and not names:

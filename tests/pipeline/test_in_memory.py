@@ -1,0 +1,150 @@
+"""Audits of networks and images in memory: the same records as of files, and networks given back as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import robustkit
+from robustkit.data.dataset import open_dataset
+from robustkit.data.images import to_pixels
+from robustkit.errors import DataError, ModelError
+
+pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
+ZOO, SHAPES = "zoo:shapes-vit-quest", "embedded:shapes"
+OPTIONS: dict[str, Any] = {"attacks": "fgsm,pgd(steps=2)", "corruptions": "fog(severity=2)", "device": "cpu"}
+
+
+class Net(nn.Module):
+    """Four logits, in one of the shapes in which networks return them."""
+
+    def __init__(self, wrap: Any = lambda logits: logits) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head, self.wrap = nn.Linear(8, 4), wrap
+
+    def forward(self, images: Tensor) -> Any:
+        return self.wrap(self.head(self.layers(images)))
+
+
+def images(count: int = 12) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randint(256, (count, 3, 32, 32)) / 255, torch.arange(count) % 4
+
+
+def columns(run: robustkit.Run, condition: str, without: tuple[str, ...] = ()) -> dict[str, list[Any]]:
+    return run.table(run.manifest.names[0], condition).drop_columns([*without]).to_pydict()
+
+
+def test_a_network_has_the_records_of_its_file(tmp_path: Path) -> None:
+    of_file = robustkit.audit(ZOO, SHAPES, limit=12, out=tmp_path / "file", **OPTIONS)
+    loaded = robustkit.load(ZOO)
+    p = loaded.identity.preprocessing
+    said = {"mean": p.mean, "std": p.std, "img_size": p.input_size, "crop_pct": p.crop_pct}
+    net = loaded.network.train().requires_grad_(True)
+    in_memory = robustkit.audit({"mine": net}, SHAPES, limit=12, out=tmp_path / "net", **said, **OPTIONS)
+    dataset = open_dataset(SHAPES).select(limit=12)
+    pixels = torch.stack([to_pixels(dataset.image(sample), p) for sample in dataset.samples])
+    labels = [sample.label for sample in dataset.samples]
+    for data in ((pixels, labels), DataLoader(TensorDataset(pixels / 255, torch.tensor(labels)), 5, shuffle=True)):
+        shown = robustkit.audit(net, data, out=tmp_path / type(data).__name__, mean=p.mean, std=p.std, attacks="none")
+        assert columns(shown, "clean", ("sample_id",)) == columns(of_file, "clean", ("sample_id",))
+    for condition in of_file.manifest.conditions:
+        assert columns(in_memory, condition) == columns(of_file, condition)
+    assert net.training and all(weight.requires_grad for weight in net.parameters())
+    (entry,) = in_memory.manifest.checkpoints
+    assert (entry.name, entry.spec, entry.path) == ("mine", "memory:mine", None)
+    assert "cannot be repeated from files alone" in entry.notes[0]
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda y: {"logits": y}, lambda y: (y, None), lambda y: type("Output", (), {"logits": y})()]
+)
+def test_logits_are_found_in_what_a_network_returns(wrap: Any, tmp_path: Path) -> None:
+    plain, wrapped = (
+        robustkit.audit(net, images(), pixels=True, attacks="fgsm", out=tmp_path / name, device="cpu")
+        for name, net in (("plain", Net()), ("wrapped", Net(wrap)))
+    )
+    assert [columns(wrapped, text) for text in wrapped.manifest.conditions] == [
+        columns(plain, text) for text in plain.manifest.conditions
+    ]
+
+
+def test_it_goes_on_with_the_same_weights_and_code_alone(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"pixels": True, "attacks": "none", "out": tmp_path / "run", "device": "cpu"}
+    first = robustkit.audit(Net(), images(), **given)
+    record = first.shard_path("Net", "clean", 0)
+    before = record.stat().st_mtime_ns
+    assert robustkit.audit(Net(), images(), **given).summary() == first.summary()
+    assert record.stat().st_mtime_ns == before
+    other = Net()
+    nn.init.zeros_(other.head.weight)
+    with pytest.raises(robustkit.errors.RunError, match="holds another run"):
+        robustkit.audit(other, images(), **given)
+
+
+class Photographs(Dataset[Any]):
+    """Pictures of Pillow in dicts, as data sets of the Hub give them."""
+
+    targets = (0, 1, 2)
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        if place > 2:
+            raise IndexError(place)
+        return {"image": Image.new("L", (40 + place, 50), 80 * place), "label": place}
+
+
+def test_pictures_are_resized_as_those_of_files(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"pixels": True, "attacks": "none", "device": "cpu", "img_size": 32, "num_classes": 4}
+    for place in range(3):
+        (tmp_path / "data" / str(place)).mkdir(parents=True)
+        Photographs()[place]["image"].save(tmp_path / "data" / str(place) / "a.png")
+    held = robustkit.audit(Net(), Photographs(), out=tmp_path / "held", **given)
+    filed = robustkit.audit(Net(), open_dataset(tmp_path / "data"), out=tmp_path / "filed", **given)
+    assert columns(held, "clean", ("sample_id",)) == columns(filed, "clean", ("sample_id",))
+
+
+X, Y = images()
+ODD: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
+    (Net(), (X, Y), {}, ModelError, "nothing says how its images are normalised; give mean= and std=, or pixels=True"),
+    (Net(), (X * 2 - 1, Y), {"pixels": True}, DataError, r"from -1 to .*; expected floats in \[0, 1\]: leave out Norm"),
+    (Net(), (X, Y[:3]), {"pixels": True}, DataError, "12 images and 3 labels; expected as many"),
+    (Net(), (X[:, :1], Y), {"pixels": True}, DataError, r"shape \(1, 32, 32\); expected \(3, H, W\)"),
+    (Net(), (X, Y + 2), {"pixels": True}, DataError, "labels go up to 5, the model has classes 0 to 3"),
+    (Net(), (X[:0], Y[:0]), {"pixels": True}, DataError, "the data set has no images; expected one or more"),
+    (Net(), 3, {"pixels": True}, DataError, r"data is int; expected \(images, labels\), a Dataset or a DataLoader"),
+    (Net(), [1, 2], {"pixels": True}, DataError, r"an item of the data set is int; expected \(images, labels\)"),
+    (Net(), (X, Y), {"pixels": True, "arch": "resnet18"}, ModelError, "arch and attention are of files"),
+    (Net(), (X, Y), {"pixels": True, "mean": (0, 0, 0)}, ModelError, "leave out mean and std"),
+    (Net(), (X, Y), {"pixles": True}, TypeError, "did you mean 'pixels'?"),
+    (Net(lambda y: y[0, 0]), (X, Y), {"pixels": True}, ModelError, r"returned shape \(\); expected logits of shape"),
+    (nn.Linear(3, 4), (X, Y), {"pixels": True}, ModelError, "Linear fails on an image of 32 x 32"),
+]
+
+
+@pytest.mark.parametrize(("net", "data", "options", "kind", "said"), ODD)
+def test_what_cannot_be_is_said_before_a_file_is_written(
+    net: Any, data: Any, options: dict[str, Any], kind: type[Exception], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=said):
+        robustkit.audit(net, data, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_that_change_are_refused(tmp_path: Path) -> None:
+    class Augmented(Photographs):
+        def __getitem__(self, place: int) -> dict[str, Any]:
+            return {"image": torch.rand(3, 32, 32), "label": place}
+
+    with pytest.raises(DataError, match="another image 0 each time; leave out random augmentation"):
+        robustkit.audit(Net(), Augmented(), pixels=True, out=tmp_path / "run")
