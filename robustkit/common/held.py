@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
+from ..errors import ModelError
+
 PREFIX = "memory:"
 _HELD: ContextVar[Mapping[str, Any]] = ContextVar("held", default=MappingProxyType({}))
 
@@ -22,6 +24,10 @@ def hold(objects: Mapping[str, Any]) -> Iterator[None]:
         _HELD.reset(token)
 
 
-def held(spec: str) -> Any:
-    """Return the object that `memory:NAME` means; None where nothing has that name, as in another process."""
-    return _HELD.get().get(spec.removeprefix(PREFIX))
+def held_object(spec: str) -> Any:
+    """Return the object that `memory:NAME` means. Raises ModelError where nothing has that name, as elsewhere."""
+    try:
+        return _HELD.get()[spec.removeprefix(PREFIX)]
+    except KeyError:
+        why = "it is in the memory of the program that began the run, not of this process"
+        raise ModelError(f"{spec}: {why}; call robustkit from there, without ray or torchrun") from None

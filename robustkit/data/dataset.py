@@ -17,7 +17,7 @@ from PIL import Image
 
 from ..common.files import lines_of, reason_of
 from ..common.held import PREFIX as IN_MEMORY
-from ..common.held import held
+from ..common.held import held_object
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
 from .class_names import CIFAR10, WNID, first_names
@@ -373,9 +373,7 @@ def open_dataset(
 
 
 def _held(spec: str, num_classes: int | None, class_names: Sequence[str] | None) -> Dataset:
-    dataset: Dataset | None = held(spec)
-    if dataset is None:
-        raise DataError(f"{spec}: the images are in the memory of the program that began the run; call it from there")
+    dataset: Dataset = held_object(spec)
     highest = max(sample.label for sample in dataset.samples)
     if num_classes is not None and highest >= num_classes:
         raise DataError(f"labels go up to {highest}, the model has classes 0 to {num_classes - 1}; check the labels")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from ..errors import BadImageError, DataError
 from .dataset import Dataset
 from .images import encode_png
 from .layouts import Sample
+from .scenes import LabelledScenes
 from .sources import DataSource
 
 Single = Callable[[int], tuple[Any, Any]]  # a position to its image and label
@@ -54,8 +55,27 @@ def open_held(data: Any) -> Dataset:
     """
     if isinstance(data, Dataset):  # opened by `open_dataset`
         return data
-    single, labels, notes = _opened(data)
-    if not labels:
+    single, count, notes = _opened(data)
+    targets = getattr(getattr(data, "dataset", data), "targets", ())  # as torchvision has them: no image is read
+    labels = [int(label) for label in (targets if len(targets) == count else (single(i)[1] for i in range(count)))]
+    images = _dataset(single, count, labels, notes)
+    return replace(images, class_names=tuple(map(str, range(max(labels) + 1))))
+
+
+def open_held_scenes(data: Any) -> LabelledScenes:
+    """Return images with a label for each pixel, otherwise as `open_held`: masks are integers (H, W)."""
+    single, count, notes = _opened(data)
+    images = _dataset(single, count, [-1] * count, notes)
+    return LabelledScenes(images, (), "memory", images.notes, held=partial(_mask_of, single))
+
+
+def _mask_of(single: Single, sample: Sample) -> NDArray[np.int32]:
+    mask = single(int(sample.id))[1]
+    return np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask).astype(np.int32)
+
+
+def _dataset(single: Single, count: int, labels: Sequence[int], notes: tuple[str, ...]) -> Dataset:
+    if not count:
         raise DataError("the data set has no images; expected one or more")
     first, _ = single(0)
     if not np.array_equal(pixels_of(first, "image 0"), pixels_of(single(0)[0], "image 0")):
@@ -63,11 +83,10 @@ def open_held(data: Any) -> Dataset:
     size = (int(first.shape[-2]), int(first.shape[-1])) if isinstance(first, Tensor) else None
     if size and _is_rounded(first):
         notes += ("images are rounded to 8 bits, as all pixels are here",)
-    digits = max(5, len(str(len(labels) - 1)))
+    digits = max(5, len(str(count - 1)))
     samples = tuple(Sample(f"{place:0{digits}d}", label) for place, label in enumerate(labels))
-    names = tuple(map(str, range(max(labels) + 1)))
-    said = f"{len(samples)} images in memory, which no file holds"
-    return Dataset("memory", "memory", "memory", names, samples, None, (said, *notes), MemorySource(single, size))
+    said = f"{count} images in memory, which no file holds"
+    return Dataset("memory", "memory", "memory", (), samples, None, (said, *notes), MemorySource(single, size))
 
 
 def pixels_of(image: Any, name: str) -> NDArray[np.uint8]:
@@ -93,44 +112,31 @@ def _is_rounded(image: Tensor) -> bool:
     return image.is_floating_point() and bool((levels - levels.round()).abs().max() > 1e-3)
 
 
-def _opened(data: Any) -> tuple[Single, list[int], tuple[str, ...]]:
-    """Return what gives image and label of a position, all labels, and notes."""
+def _opened(data: Any) -> tuple[Single, int, tuple[str, ...]]:
+    """Return what gives image and label of a position, how many there are, and notes."""
     if isinstance(data, tuple) and len(data) == 2 and all(hasattr(part, "__len__") for part in data):
         images, labels = data
         if len(images) != len(labels):
             raise DataError(f"{len(images)} images and {len(labels)} labels; expected as many")
-        return (lambda place: (images[place], labels[place])), [int(label) for label in labels], ()
+        return (lambda place: (images[place], labels[place])), len(images), ()
     if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
-        collate, dataset = data.collate_fn, data.dataset
-        single = partial(_alone, lambda place: collate([dataset[place]]))
-        return single, _labels(dataset, single), ("in the order of the Dataset, not of the DataLoader",)
+        collate, dataset = data.collate_fn, cast("Any", data.dataset)
+        note = "in the order of the Dataset, not of the DataLoader"
+        return partial(_alone, lambda place: collate([dataset[place]])), len(dataset), (note,)
     if isinstance(data, DataLoader):
-        return _listed([pair for batch in data for pair in zip(*_parts(batch), strict=True)])
+        pairs = [pair for batch in data for pair in zip(*_parts(batch), strict=True)]
+        return pairs.__getitem__, len(pairs), ()
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-
-        def single_of(place: int) -> tuple[Any, Any]:
-            return _parts(data[place])
-
-        return single_of, _labels(data, single_of), ()
+        return (lambda place: _parts(data[place])), len(data), ()
     if isinstance(data, Iterable):
-        return _listed([_parts(each) for each in data])
+        pairs = [_parts(each) for each in data]
+        return pairs.__getitem__, len(pairs), ()
     raise DataError(f"data is {type(data).__name__}; {_EXPECTED}")
 
 
 def _alone(batch_of: Callable[[int], Any], place: int) -> tuple[Any, Any]:
     images, labels = _parts(batch_of(place))
     return images[0], labels[0]
-
-
-def _listed(pairs: list[tuple[Any, Any]]) -> tuple[Single, list[int], tuple[str, ...]]:
-    return pairs.__getitem__, [int(label) for _, label in pairs], ()
-
-
-def _labels(dataset: Any, single: Single) -> list[int]:
-    targets = getattr(dataset, "targets", None)  # as torchvision's data sets have them: no image is read
-    if targets is not None and len(targets) == len(dataset):
-        return [int(label) for label in targets]
-    return [int(single(place)[1]) for place in range(len(dataset))]
 
 
 def _parts(item: Any) -> tuple[Any, Any]:

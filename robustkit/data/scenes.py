@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..common.files import TEXT, reason_of, text_of
+from ..common.held import PREFIX, held_object
 from ..errors import BadImageError, DataError, unknown
 from . import shapes
 from .class_names import first_names, printable
@@ -206,7 +207,7 @@ class LabelledScenes:
     dataset: the images; the label of every sample is -1. class_names: K names, in the order of the model's outputs.
     layout: one of LAYOUTS. notes: lines for the user: what was recognised and what is ignored.
     masks: a mask's file by sample id. ignored: the labels, as masks store them, that do not count.
-    first: the label of class 0 in the masks.
+    first: the label of class 0 in the masks. held: returns the mask of a sample whose image is in memory.
     """
 
     dataset: Dataset
@@ -216,6 +217,7 @@ class LabelledScenes:
     masks: Mapping[str, Path] = field(default_factory=dict, repr=False)
     ignored: tuple[int, ...] = ()
     first: int = 0
+    held: Callable[[Sample], npt.NDArray[np.int32]] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -228,7 +230,9 @@ class LabelledScenes:
         """Return a sample's label map for an upright image of (height, width): 0 … K - 1, -1 where ignored.
         BadImageError for a mask that is missing, broken, in colours, of another size, or with a strange label.
         """
-        if self.layout == "embedded":
+        if self.held is not None:
+            where, labels = f"image {sample.id}", self.held(sample)
+        elif self.layout == "embedded":
             split, _, index = sample.id.partition("/")
             shape = shapes.cached_render(split, int(index))
             where, labels = sample.id, shape.mask.astype(np.int32) * (1 + shape.label)
@@ -264,6 +268,8 @@ class LabelledScenes:
         return total.hexdigest()
 
     def _mask(self, sample: Sample) -> str:
+        if self.held is not None:
+            return hashlib.sha256(self.held(sample).tobytes()).hexdigest()
         if sample.id not in self.masks:
             return "none"
         try:
@@ -275,6 +281,14 @@ class LabelledScenes:
         self, limit: int | None = None, ids: Path | Sequence[str] | None = None, seed: int = 0
     ) -> LabelledScenes:
         return replace(self, dataset=self.dataset.select(limit, ids, seed))
+
+
+def _in_memory(spec: str, ignore: Sequence[int], num_classes: int | None) -> LabelledScenes:
+    scenes: LabelledScenes = held_object(spec)
+    if num_classes is None:
+        raise DataError(f"{spec}: the number of classes is not known; give num_classes")
+    notes = (f"{scenes.notes[0]}{_ignoring(ignore)}", *scenes.notes[1:])
+    return replace(scenes, class_names=tuple(map(str, range(num_classes))), ignored=tuple(ignore), notes=notes)
 
 
 def open_scenes(
@@ -295,6 +309,8 @@ def open_scenes(
     """
     if layout not in (None, *LAYOUTS):
         raise DataError(unknown("layout", layout, LAYOUTS))
+    if str(data_dir).startswith(PREFIX):
+        return _in_memory(str(data_dir), ignore, num_classes)
     embedded, place = str(data_dir).startswith("embedded:"), Path(data_dir)
     if not (embedded or place.exists()):
         raise DataError(f"{place}: no such folder or zip file; check --data-dir")

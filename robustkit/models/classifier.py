@@ -16,7 +16,7 @@ from torch import nn
 from ..attention.formulas import find_formula
 from ..common.determinism import seeded
 from ..common.held import PREFIX as IN_MEMORY
-from ..common.held import held
+from ..common.held import held_object
 from ..common.plugins import built_in
 from ..common.preprocessing import LARGEST_SIDE
 from ..errors import CheckpointError, ModelError
@@ -85,8 +85,7 @@ def load(
         return classifier_of(spec, type(spec).__name__, wanted)
     spec = str(spec)
     if spec.startswith(IN_MEMORY):
-        if (there := held(spec)) is None:
-            raise ModelError(f"{spec}: it is in the memory of the program that began the run; call it from there")
+        there = held_object(spec)
         return classifier_of(there.network, there.name, wanted, there.size)
     if attention is not None:
         find_formula(attention)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..attention.apply import attention_kind
 from ..common.held import PREFIX
 from ..errors import ModelError
-from .architecture import classes_of, probed_size
+from .architecture import classes_of, in_short, zeros_through
 from .checkpoint import digest_of
 from .identity import Classifier, ModelIdentity, display_name
 from .input_config import InputOptions, resolve_preprocessing
@@ -43,7 +43,7 @@ def logits_in(output: Any) -> Any:
     if found is None and isinstance(output, Mapping):
         found = output.get("logits", output.get("out"))
     if found is None and isinstance(output, tuple | list):
-        found = next((each for each in output if isinstance(each, Tensor) and each.ndim == 2), None)
+        found = next((each for each in output if isinstance(each, Tensor) and each.ndim in (2, 4)), None)
     return output if found is None else found
 
 
@@ -58,49 +58,45 @@ def classifier_of(
     if isinstance(network, Classifier):
         network.identity = replace(network.identity, name=display_name(name))
         return network
-    if wanted.arch or wanted.attention:
-        raise ModelError(f"{name}: arch and attention are of files; this network computes what it computes")
-    config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None)
-    if not config and (wanted.mean is None or wanted.std is None):
-        how = "give mean= and std=, or pixels=True where it normalises by itself"
-        raise ModelError(f"{name}: nothing says how its images are normalised; {how}")
     own = getattr(getattr(network, "patch_embed", None), "img_size", None)
     if size is not None and wanted.img_size is None and own in (None, size):
         wanted = replace(wanted, img_size=size, crop_pct=wanted.crop_pct or 1.0)
-    network.eval()
-    device = next(network.parameters(), torch.zeros(())).device
+    shown, identity = described(network, name, wanted)
+    classes = classes_of(shown.cpu(), identity.preprocessing.input_size)
+    return Classifier(shown, replace(identity, num_classes=classes))
+
+
+def described(network: nn.Module, name: str, wanted: InputOptions) -> tuple[nn.Module, ModelIdentity]:
+    """Return a network, on the CPU, as one that returns a tensor, and what it is; without the number of its classes."""
+    if wanted.arch or wanted.attention:
+        raise ModelError(f"{name}: arch and attention are of files; this network computes what it computes")
+    config = getattr(network, "pretrained_cfg", None) or getattr(network, "default_cfg", None) or {}
+    if not config and (wanted.mean is None or wanted.std is None):
+        how = "give mean= and std=, or pixels=True where it normalises by itself"
+        raise ModelError(f"{name}: nothing says how its images are normalised; {how}")
     network.cpu()
-    tested = wanted.img_size or own or (config or {}).get("input_size", (0, 0, 0))[-2:]
-    tested = (tested, tested) if isinstance(tested, int) else tuple(tested)
-    shown = network
-    try:
-        with torch.no_grad():
-            tested = tested if all(tested) else probed_size(network)
-            if not isinstance(network(torch.zeros(1, 3, *tested)), Tensor):
-                shown = LogitsOf(network)
-    except ModelError:
-        raise
-    except Exception as fault:  # the user's own code
-        raise ModelError(f"{name} fails on an image of {tested[0]} x {tested[1]}: {fault}") from fault
     preprocessing, sources, notes = resolve_preprocessing(network, wanted, {}, name, config_of="published")
-    arch = str((config or {}).get("architecture") or f"{type(network).__module__}.{type(network).__qualname__}")
+    height, width = preprocessing.input_size
+    try:
+        plain = isinstance(zeros_through(network, (height, width)), Tensor)
+    except Exception as fault:  # the user's own code
+        raise ModelError(f"{name} fails on an image of {height} x {width}: {in_short(fault)}") from fault
     identity = ModelIdentity(
         name=display_name(name),
         spec=f"{PREFIX}{name}",
         path=None,
         sha256=digest_of(network.state_dict()),
-        arch=arch,
+        arch=str(config.get("architecture") or f"{type(network).__module__}.{type(network).__qualname__}"),
         attention=attention_kind(network),
         attention_source="n/a",
-        num_classes=classes_of(shown, preprocessing.input_size),
+        num_classes=0,
         preprocessing=preprocessing,
         preprocessing_source=sources,
         weights="in memory",
         code_sha256=code_of(network),
         notes=(NOTE, *notes),
     )
-    network.to(device)
-    return Classifier(shown, identity)
+    return network if plain else LogitsOf(network), identity
 
 
 def code_of(network: nn.Module) -> str:

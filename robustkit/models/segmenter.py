@@ -10,10 +10,11 @@ from typing import Any
 
 import timm
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention.formulas import find_formula
 from ..common.determinism import seeded
+from ..common.held import PREFIX, held_object
 from ..common.preprocessing import LARGEST_SIDE, Preprocessing
 from ..data.class_names import printable
 from ..errors import CheckpointError, ModelError
@@ -32,6 +33,7 @@ from .dense import (
     sides,
 )
 from .identity import attention_notes, give_attention, identity_of, warn_of_assumptions
+from .in_memory import described
 from .input_config import InputOptions, height_and_width, resolve_preprocessing
 from .specs import find
 from .state_dict import VIT
@@ -63,7 +65,7 @@ def _as_segmenter(checkpoint: Checkpoint) -> Checkpoint | None:
 
 
 def load_segmenter(
-    spec: str | Path,
+    spec: str | Path | nn.Module,
     *,
     arch: str | None = None,
     attention: str | None = None,
@@ -76,6 +78,7 @@ def load_segmenter(
     resize: str | None = None,
     use_ema: bool = False,
     allow_partial: bool = False,
+    pixels: bool = False,
 ) -> Segmenter:
     """Load a segmenter from FILE, `zoo:NAME`, `hf:DIR`, `hf-hub:ORG/NAME` or `local-dir:PATH`.
 
@@ -91,18 +94,26 @@ def load_segmenter(
     short_side: images are resized to it before windows are cut; if left out, it is what the file says, or they keep
         their size. Images smaller than a window are enlarged to it.
     resize: `ade20k` to resize images before that, as the public code's data pipeline does for ADE20K.
-    mean, std, num_classes, use_ema, allow_partial: as `robustkit.load` takes them.
+    mean, std, pixels, num_classes, use_ema, allow_partial: as `robustkit.load` takes them, as is a network for `spec`.
 
     Raises ModelError or CheckpointError, one line with the remedy.
     """
+    if pixels:
+        if mean is not None or std is not None:
+            raise ModelError("pixels says that the network normalises by itself; leave out mean and std")
+        mean, std = (0.0,) * 3, (1.0,) * 3
+    wanted = InputOptions(arch, attention, num_classes, mean, std)
+    shown = WindowOptions(window, stride, short_side, resize)
+    if isinstance(spec, nn.Module):
+        return _in_memory(spec, type(spec).__name__, wanted, shown)
     spec = str(spec)
+    if spec.startswith(PREFIX):
+        return _in_memory(held_object(spec).network, held_object(spec).name, wanted, shown)
     if attention is not None:
         find_formula(attention)
     if spec.startswith("timm:"):
         raise ModelError(f"{spec}: timm has classifiers only; give the file of a segmenter")
     source = find(spec)
-    wanted = InputOptions(arch, attention, num_classes, mean, std)
-    shown = WindowOptions(window, stride, short_side, resize)
     if source.transformers:
         from . import hugging_face
 
@@ -121,6 +132,23 @@ def load_segmenter(
         made = (_segmenter if segmenter else _factory)(file, source.name, spec, wanted, shown, allow_partial)
     warn_of_assumptions(made.identity)
     return made
+
+
+def _in_memory(network: nn.Module, name: str, wanted: InputOptions, shown: WindowOptions) -> Segmenter:
+    if isinstance(network, Segmenter):
+        return network
+    windows, notes = asked_windows(shown)
+    size = windows.size if windows else (_PROBE, _PROBE)
+    network, identity = described(network, name, replace(wanted, img_size=size))
+    dense = Dense(network, windows)
+    identity = replace(
+        identity,
+        num_classes=count_classes(dense, size),
+        preprocessing=replace(identity.preprocessing, crop_mode="none", crop_pct=1.0, interpolation="bilinear"),
+        preprocessing_source={key: identity.preprocessing_source[key] for key in ("mean", "std")},
+        notes=(*identity.notes, *notes),
+    )
+    return Segmenter(dense, identity)
 
 
 def _segmenter(

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ..common.held import PREFIX, hold
 from ..common.options import Option, options_of
-from ..data.in_memory import open_held
+from ..data.in_memory import open_held, open_held_scenes
 from ..errors import unknown
 from ..models.classifier import load
 from ..models.identity import display_name
 from ..models.in_memory import HeldNetwork, as_it_was
+from ..models.segmenter import load_segmenter
 from ..results.summary import Run
 from ..runs.progress import Progress
 from .request import ClassificationRequest, Request, SegmentationRequest
@@ -109,8 +110,8 @@ def audit(
 @takes_options_of(SegmentationRequest)
 def segment(
     checkpoints: Checkpoints,
+    data_dir: Any,
     *,
-    data_dir: str | Path,
     progress: Progress | None = None,
     say: Say = None,
     **options: Unpack[SegmentOptions],
@@ -120,8 +121,9 @@ def segment(
     A call on a folder that an earlier call left unfinished continues where that one stopped.
 
     Args:
-        checkpoints: one or several specs as `load_segmenter` takes them.
-        data_dir, masks, classes, ignore, layout: the images and the labels of their pixels; see `open_scenes`.
+        checkpoints: one or several specs as `load_segmenter` takes them, or networks, as `audit` takes them.
+        data_dir, masks, classes, ignore, layout: the images and the labels of their pixels; see `open_scenes`; or both
+            in memory (`robustkit.data.in_memory.open_held_scenes`).
         corruptions: act on the whole image, before windows.
         batch_size: images in a batch, 4 on a CPU and 16 on CUDA if left out or `auto`; only images of the same size
             share a batch. Where memory is short, it is halved on the way.
@@ -154,13 +156,13 @@ def carried_out(
             raise TypeError(unknown("keyword", name, {*known, *entries}))
         elif value is not None or known[name].group is None:
             given[name] = {**value, **given.get(name, {})} if known[name].group else value
-    with in_memory(checkpoints, data_dir, given.get("model") or {}) as (specs, place):
+    with in_memory(kind, checkpoints, data_dir, given.get("model") or {}) as (specs, place):
         return run(kind(checkpoints=specs, data_dir=place, **given), progress, say)
 
 
 @contextmanager
 def in_memory(
-    checkpoints: Checkpoints, data: Any, model: Mapping[str, Any]
+    kind: type[Request], checkpoints: Checkpoints, data: Any, model: Mapping[str, Any]
 ) -> Iterator[tuple[list[str | Path], str | Path]]:
     """Give specs of checkpoints and data, which stand for objects in memory inside; networks are then as they were.
     model: how files in a dict are loaded.
@@ -176,14 +178,15 @@ def in_memory(
         return
     objects: dict[str, Any] = {}
     if not isinstance(data, str | Path):
-        objects["data"] = open_held(data)
-    size = getattr(objects["data"].source, "size", None) if objects else None
+        objects["data"] = (open_held_scenes if kind is SegmentationRequest else open_held)(data)
+    size = getattr(getattr(objects.get("data"), "source", None), "size", None)
     specs: list[str | Path] = []
     for place, given in enumerate(several):
         if isinstance(given, str | Path) and not names:
             specs.append(given)
             continue
-        network = load(given, **model) if isinstance(given, str | Path) else given
+        loads = load_segmenter if kind is SegmentationRequest else load
+        network = loads(given, **model) if isinstance(given, str | Path) else given
         name = display_name(names[place] if names else type(network).__name__)
         name = name if name not in objects else f"{name}-{place + 1}"
         objects[name] = HeldNetwork(network, name, size)

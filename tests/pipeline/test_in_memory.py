@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import robustkit
 from robustkit.data.dataset import open_dataset
 from robustkit.data.images import to_pixels
+from robustkit.data.scenes import open_scenes
 from robustkit.errors import DataError, ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
@@ -112,6 +114,34 @@ def test_pictures_are_resized_as_those_of_files(tmp_path: Path) -> None:
     held = robustkit.audit(Net(), Photographs(), out=tmp_path / "held", **given)
     filed = robustkit.audit(Net(), open_dataset(tmp_path / "data"), out=tmp_path / "filed", **given)
     assert columns(held, "clean", ("sample_id",)) == columns(filed, "clean", ("sample_id",))
+
+
+def test_a_segmenter_and_its_masks(tmp_path: Path) -> None:
+    model, scenes = robustkit.load_segmenter("zoo:shapes-segmenter-quest"), open_scenes(SHAPES).select(6)
+    samples = scenes.dataset.samples
+    pixels = torch.stack([torch.from_numpy(np.array(scenes.dataset.image(s))).permute(2, 0, 1) for s in samples])
+    masks = [torch.from_numpy(scenes.labels(sample, (64, 64)).astype(int)) for sample in samples]
+    given: dict[str, Any] = {"attacks": "pgd(steps=2,random_start=false)", "device": "cpu"}
+    p, windows = model.identity.preprocessing, model.network.windows
+    network = model.network.network.train()
+    filed = robustkit.segment("zoo:shapes-segmenter-quest", SHAPES, limit=6, out=tmp_path / "file", **given)
+    options = {"mean": p.mean, "std": p.std, **({"window": windows.size, "stride": windows.stride} if windows else {})}
+    for name, returned in (("plain", network), ("dict", Wrapped(network))):
+        held = robustkit.segment({"a": returned}, (pixels, masks), out=tmp_path / name, **options, **given)
+        for condition in filed.manifest.conditions:
+            assert columns(held, condition, ("sample_id",)) == columns(filed, condition, ("sample_id",))
+    assert network.training
+
+
+class Wrapped(nn.Module):
+    """As torchvision's segmenters return their logits."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Any:
+        return {"out": self.network(images)}
 
 
 X, Y = images()
