@@ -46,6 +46,7 @@ NAMES_A_KIND = {
     "pipeline/request.py": "the attack that is run by default, and common lists of conditions",
     "runs/description.py": "what a command is called",
     "runs/merging.py": "what maps were scored with, of two commands",
+    "testing.py": "the attack that the fixture runs by default",
 }
 """Modules outside a family's folder that may have the name of a kind of condition as a text, and why."""
 ASKS_THE_TASK = {
