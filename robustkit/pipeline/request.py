@@ -96,7 +96,6 @@ class NetworkOptions:
         "Model", "Channel means in [0, 1], one or three, separated by spaces or commas.", read=read_triple
     )
     std: str | None = option("Model", "Channel standard deviations, likewise.", read=read_triple)
-    pixels: bool = option("Model", "The network normalises by itself: it takes pixels in [0, 1].", False)
     use_ema: bool = option("Model", "Take the EMA weights where the file has them.", False)
     allow_partial: bool = option("Model", "Go on with missing or unexpected tensors.", False)
 
@@ -105,6 +104,7 @@ class NetworkOptions:
 class ClassifierOptions(NetworkOptions):
     """What `robustkit.load` takes."""
 
+    pixels: bool = option("Model", "The network normalises by itself: it takes pixels in [0, 1].", False)
     interpolation: str | None = option("Model", "bicubic, bilinear, nearest, lanczos, box or hamming.")
     crop_pct: float | None = option("Model", "Image size over resized size, as in timm.")
     crop_mode: str | None = option("Model", "center, center-floor, squash or border.")
@@ -119,6 +119,7 @@ class SegmenterOptions(NetworkOptions):
         "Model", "timm name of a Segmenter's encoder, or code to run: module:function, file.py:function."
     )
     num_classes: int | None = option("Model", "Number of classes of the output.")
+    pixels: bool = option("Model", "The network normalises by itself: it takes pixels in [0, 1].", False)
     window: str | None = option(
         "Model", "Side, or HEIGHTxWIDTH, of the windows that the network sees.", read=read_sides
     )

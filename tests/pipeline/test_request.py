@@ -98,7 +98,7 @@ def test_a_command_without_options_asks_for_what_a_call_without_keywords_does(
         assert options.pop(name) is False
     asked = request_of_command(request_of, options)
     plain = request_of(checkpoints=("net.pth",), data_dir="there", **more)
-    assert asked.model.items() <= {"use_ema": False, "allow_partial": False}.items()
+    assert asked.model.items() <= {"use_ema": False, "allow_partial": False, "pixels": False}.items()
     assert not any(getattr(asked, "data", {}).values())
     read = [field.name for field in fields(request_of) if field.name not in ("model", "data")]
     assert {name: getattr(asked, name) for name in read} == {name: getattr(plain, name) for name in read}

@@ -10,7 +10,6 @@ class SeriesOptions(TypedDict, total=False):
     num_classes: Any
     mean: Any
     std: Any
-    pixels: Any
     use_ema: Any
     allow_partial: Any
     attacks: str | Iterable[str] | None
