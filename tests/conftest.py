@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import stand_in
 import torch
-from places import ROOT
+from places import DELETED, ROOT
 from small_audit import furnish
 
 from robustkit.display import svg
@@ -25,6 +25,8 @@ if not stand_in.why_not():
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out a module that imports from a slice which was deleted, or tests a study that does."""
+    if collection_path.parent.name in DELETED:
+        return True
     if collection_path.suffix != ".py":
         return None
     text = collection_path.read_text("utf-8")

@@ -31,6 +31,7 @@ from robustkit.report.refresh import refresh
 from robustkit.results.summary import Run
 from robustkit.runs import untrusted
 from robustkit.runs.untrusted import PAGES, SAMPLES, provenance_metadata, provenance_of
+from robustkit.tasks.registry import EVERY_TASK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -375,8 +376,8 @@ def test_whatever_a_run_folder_holds_a_command_says_one_line(tmp_path: Path, mon
     manifest = run.manifest
     run.write_manifest(replace(manifest, protocol=replace(manifest.protocol, task="divination")))
     seal(run)
-    known = "known: classification, features, segmentation, series, text"
-    assert commands(run, tmp_path)["report"] == f"unknown task 'divination'; {known}"
+    known = ", ".join(sorted(EVERY_TASK))
+    assert commands(run, tmp_path)["report"] == f"unknown task 'divination'; known: {known}"
     run.write_manifest(manifest)
     seal(run)
     monkeypatch.setattr("robustkit.report.refresh.survey", lambda *_, **__: {}["divination"])
