@@ -93,9 +93,9 @@ WORKS = [
     ('same(fogged(PIXELS, "fog", 3), fogged(STACK, "fog", 3).movedim(1, -1).numpy())', True),
     ('torch.equal(fogged(STACK[0], "fog", 3), fogged(STACK[:1], "fog", 3)[0])', True),
     ('same(fogged([*map(Image.fromarray, PIXELS)], "fog", 3)[1], Image.fromarray(fogged(PIXELS, "fog", 3)[1]))', True),
-    ('same(fogged(PIXELS[0], corruption_name="fog"), fogged(PIXELS[0], "fog", 1, variant="bethgelab"))', True),
+    ('same(fogged(PIXELS[0], corruption_name="snow"), fogged(PIXELS[0], "snow", 1, variant="bethgelab"))', True),
     ('same(fogged(PIXELS[0], severity=2, corruption_number=9), fogged(PIXELS[0], 2, "fog"))', True),
-    ('same(fogged(PIXELS[0], 2, "fog", -1), fogged(PIXELS[0], "fog", 2, variant="bethgelab"))', True),
+    ('same(fogged(PIXELS[0], 2, "snow", -1), fogged(PIXELS[0], "snow", 2, variant="hendrycks"))', False),
     # attention, maps, cards
     ('find_formula("QUEST").name', "quest"),
     ('find_formula("QKNorm_LN").name', "qknorm-ln"),
