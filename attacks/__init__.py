@@ -6,6 +6,7 @@ An attack is a frozen dataclass of its parameters, and is called with a model, a
 
     adversarials = PGD(ThreatModel(norm="linf", eps=1 / 255), steps=20)(model, images, labels)
 
+`PGD(norm="linf", eps=1 / 255, steps=20)` is the same attack.
 `run(...)` in place of the call also counts steps and passes of each sample. The model takes pixels in [0, 1]: the
 normalisation belongs inside it, or eps means something else.
 

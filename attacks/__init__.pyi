@@ -9,6 +9,7 @@ from .dense import CosPGD as CosPGD
 from .dense import DenseAttack as DenseAttack
 from .dense import DenseFGSM as DenseFGSM
 from .dense import DensePGD as DensePGD
+from .familiar import StandardEvaluation as StandardEvaluation
 from .minimal import DDN as DDN
 from .minimal import FAB as FAB
 from .minimal import FMN as FMN

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .attack import Attack, StagedResult, Tally, Tell
+from .familiar import StandardEvaluation
 from .minimal import FAB
 from .model_access import LOSSES, Oracle, dlr_targeted, input_gradient, is_missed, margin_targeted
 from .queries import Square
@@ -268,6 +269,9 @@ class AutoAttack(Attack):
     With fewer than four classes (two) the loss of targeted APGD (APGD on DLR) is the difference of two logits, because
     the DLR loss needs a fourth (third) one; the same holds for a sample with so many valid labels that fewer compete.
     `run` returns a `StagedResult`. Samples that stand come back as they were.
+
+    `AutoAttack(model, norm="Linf", eps=8/255).run_standard_evaluation(images, labels, bs=250)`, the line of the
+    published code, works as well (`StandardEvaluation`).
     """
 
     version: Version = "standard"
@@ -287,6 +291,10 @@ class AutoAttack(Attack):
         known = self.stage_names
         if self.only and (odd := [name for name in self.only.split("+") if name not in known]):
             raise ValueError(f"only names {odd[0]!r}; expected some of {'+'.join(known)}")
+
+    @classmethod
+    def _of_model(cls, model: object, *args: Any, **given: Any) -> StandardEvaluation:
+        return StandardEvaluation(cls, model, *args, **given)
 
     @property
     def stage_names(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from .familiar import AttackType
 from .model_access import Model, Oracle, fill_label_sets, frozen
 from .model_access import check_labels as check_labels  # exported from here, too
 from .threat import Rng, ThreatModel, TorchRng, round_towards
@@ -100,8 +101,11 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Attack(ABC):
+class Attack(metaclass=AttackType):
     """An attack inside a threat model. Calling it returns the adversarial images; `run` also says what it took.
+
+    It is made of its threat model, `PGD(ThreatModel("linf", 1 / 255), steps=20)`, or of the parts of one by name:
+    `PGD(eps=1 / 255, norm="linf", steps=20)`, also `bounds`, and of a patch `size` and `where`. TypeError for both.
 
     model: nn.Module or function, images (B, ...) to logits (B, K). It is put into evaluation mode and its parameters
         take no gradient meanwhile; afterwards everything is restored.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .apgd import MOMENTUM, checkpoints
 from .attack import AttackResult, EnsembleResult, Tally, check_images
+from .familiar import AttackType
 from .model_access import INTEGERS, Model, Oracle, cross_entropy, frozen, input_gradient
 from .pgd import PGD
 from .threat import Ball, Rng, ThreatModel, TorchRng, above_0, one_of, per_sample, round_towards
@@ -23,8 +24,8 @@ Weighting = Literal["uniform", "segpgd", "cospgd"]
 
 
 @dataclass(frozen=True)
-class DenseAttack(ABC):
-    """An attack on a model that predicts a class for each pixel. Called with, as is `run`,
+class DenseAttack(metaclass=AttackType):
+    """An attack on a model that predicts a class for each pixel; made as every `Attack`. Called with, as is `run`,
 
     model: nn.Module or function, images (B, 3, H, W) to logits (B, K, H, W), K at least 2. It is held still as by
         every `Attack`.

@@ -16,6 +16,8 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
+from .familiar import norm_named
+
 Norm = Literal["linf", "l2", "l1", "l0", "patch"]
 _ORDERS: dict[str, float] = {"linf": math.inf, "l2": 2, "l1": 1, "l0": 0}
 
@@ -132,7 +134,7 @@ class ThreatModel:
 
     norm: "linf" bounds the change of every single value, "l2" the Euclidean length of a sample's whole change, "l1" the
         sum of all changes, "l0" the number of values that change; "patch" lets one square take any values. Most attacks
-        know the first two (`Attack.norms`).
+        know the first two (`Attack.norms`). `Linf`, `inf`, `L2` and 2 are understood, too.
     eps: radius, in the unit of the images (pixels in [0, 1] unless `bounds` says otherwise). Infinite: any change, for
         attacks that look for the smallest.
     bounds: lowest and highest valid value; None for no bounds (only sensible if a published protocol attacks normalised
@@ -153,6 +155,7 @@ class ThreatModel:
     where: str = "corner"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "norm", norm_named(self.norm))
         one_of(get_args(Norm), self, "norm")
         if self.size < 1:
             raise ValueError(f"size is {self.size}; expected 1 pixel or more")

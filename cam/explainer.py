@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
@@ -109,8 +109,13 @@ class Explainer(ABC):
     def check(self, images: Tensor) -> None:  # noqa: B027 - most need no pass to tell
         """Raise ValueError where one pass, of images (B, 3, H, W), tells that the model cannot be explained so."""
 
-    def __call__(self, images: Tensor, target: Target = None, *, rng: Rng | None = None) -> Tensor:
+    def __call__(
+        self, images: Tensor | None = None, target: Target = None, *, rng: Rng | None = None, **others: object
+    ) -> Tensor:
         """Return the maps (B, H, W) alone: where targets are given, no forward is made for the logits."""
+        refuse(f"{type(self).__name__}, when it is called,", others, ("images", "target", "rng"))
+        if images is None:
+            raise TypeError(f"{type(self).__name__} was called without images; expected a torch tensor (B, 3, H, W)")
         self._maps_alone = True
         try:
             return self.explain(images, target, rng=rng).maps
@@ -202,6 +207,24 @@ def held(model: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(True)
             for part, training in modes:
                 part.training = training
+
+
+_THEIRS = {
+    "reshape_transform": "leave it out: the tokens of ViTs are laid on their grid without it",
+    "use_cuda": "leave it out: it computes where the model is",
+    "input_tensor": "give the images first: explain(images)",
+    "targets": "give target=, a class for all images or (B,) of them: explain(images, target=281)",
+    "class_idx": "give target=, a class for all images or (B,) of them: explain(images, target=281)",
+    "aug_smooth": "SmoothGrad averages over noisy copies",
+    "eigen_smooth": "maps are not smoothed here",
+}
+"""Parameters of pytorch-grad-cam and torch-cam, and what stands for them here."""
+
+
+def refuse(name: str, others: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raise TypeError for a parameter that an explainer does not have, with what stands for it."""
+    for key in others:
+        raise TypeError(f"{name} takes no {key}; {_THEIRS.get(key) or 'expected ' + ', '.join(known)}")
 
 
 def check_images(images: Tensor) -> None:

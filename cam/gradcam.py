@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .explainer import Explainer, Fill, Rng, at_least, chosen, fill_values, gradients, rows_of
+from .explainer import Explainer, Fill, Rng, at_least, chosen, fill_values, gradients, refuse, rows_of
 from .vit import Transformer
 
 
@@ -25,12 +25,28 @@ class OfFeatures(Explainer):
         None: in a ViT of timm's kind the last block's norm1. Later outputs do not work: if the class token is pooled,
         nothing else reaches the logits. In a CNN the last module before pooling that gives a map of more than one
         position; it is looked up once for each image size, in the first call.
+    target_layer, target_layers: the same, as torch-cam and pytorch-grad-cam call it; of the second a list of one.
 
-    Raises ValueError for a layer that the model does not have, and if no layer gives such a map.
+    Raises ValueError for a layer that the model does not have, for several, and if no layer gives such a map.
     """
 
-    def __init__(self, model: nn.Module, layer: nn.Module | str | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: nn.Module | str | None = None,
+        *,
+        target_layer: nn.Module | str | None = None,
+        target_layers: Iterable[nn.Module | str] | None = None,
+        **others: object,
+    ) -> None:
+        refuse(type(self).__name__, others, ("model", "layer"))
         super().__init__(model)
+        named = [each for each in (layer, target_layer, *(target_layers or ())) if each is not None]
+        if len(named) > 1:
+            raise ValueError(
+                f"{type(self).__name__} was given {len(named)} layers; expected one (average maps of several)"
+            )
+        layer = named[0] if named else None
         self._transformer = Transformer.find(self.model)
         self._layer = None if layer is None else _find(self.model, layer)
         if layer is None and self._transformer is not None:
@@ -201,9 +217,14 @@ class ScoreCAM(OfFeatures):
     name = "score-cam"
 
     def __init__(
-        self, model: nn.Module, layer: nn.Module | str | None = None, fill: Fill = 0.0, batch_size: int | None = None
+        self,
+        model: nn.Module,
+        layer: nn.Module | str | None = None,
+        fill: Fill = 0.0,
+        batch_size: int | None = None,
+        **others: Any,
     ) -> None:
-        super().__init__(model, layer)
+        super().__init__(model, layer, **others)
         at_least(1, batch_size=batch_size)
         self.fill, self.batch_size = fill, batch_size
 

@@ -47,8 +47,13 @@ CONTROLS = tuple(_CONTROLS)
 """Those that do not look at the image."""
 
 
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower().replace("+", "p")))
+
+
 def method(name: str) -> type[Explainer]:
-    """Return the explainer of this name. ValueError for an unknown one, with near names."""
+    """Return the explainer of this name: `grad-cam`, also `GradCAM`. ValueError for an unknown one, with near names."""
+    name = {_plain(known): known for known in METHODS}.get(_plain(name), name)
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, n=2)
         guess = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"

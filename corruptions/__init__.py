@@ -4,6 +4,7 @@
 
     foggy = corrupt(images, "fog", severity=3)  # (B, 3, H, W), uint8 or floating in [0, 1]
 
+NumPy arrays (H, W, 3) and images of Pillow work as well, and so do the calls of the package imagecorruptions.
 It needs torch, NumPy, OpenCV and Pillow. A corruption is a class with two functions: `draw` makes its random numbers,
 `apply` is a function of images and draws.
 """

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from .constants import PRESETS, SEVERITIES
@@ -109,6 +111,34 @@ class Corruption(ABC):
         rng = rng or TorchRng(len(images), images.device)
         corrupted = self.apply(pixels, self.draw(images.shape[1:], severity, rng))
         return corrupted if images.dtype == torch.uint8 else to_unit_range(corrupted, torch.float64).to(images.dtype)
+
+
+def as_batch(images: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    """Return images of any kind that `corrupt` takes as (B, 3, H, W), and a function that turns such into that kind.
+    Raises TypeError or ValueError for another kind.
+    """
+    if isinstance(images, Tensor):
+        return (images[None], lambda made: made[0]) if images.ndim == 3 else (images, lambda made: made)
+    if isinstance(images, np.ndarray):
+        if images.ndim not in (3, 4) or images.shape[-1] != 3:
+            raise ValueError(f"the array has the shape {images.shape}; expected (H, W, 3) or (B, H, W, 3), RGB")
+        batch, back = as_batch(torch.from_numpy(np.array(images, order="C")).movedim(-1, -3))
+        return batch, lambda made: np.ascontiguousarray(back(made).movedim(-3, -1).numpy())
+    if isinstance(images, Image.Image):
+        if images.mode != "RGB":
+            raise ValueError(f"the image is of mode {images.mode}; expected RGB: image.convert('RGB')")
+        batch, back = as_batch(np.asarray(images))
+        return batch, lambda made: Image.fromarray(back(made))
+    if isinstance(images, list | tuple) and images:
+        parts = [as_batch(each) for each in images]
+        if len(sizes := {tuple(batch.shape) for batch, _ in parts}) > 1:
+            raise ValueError(f"images of {len(sizes)} sizes; expected one, or a call for each")
+        made_of = [back for _, back in parts]
+        return torch.cat([batch for batch, _ in parts]), lambda made: type(images)(
+            back(one) for back, one in zip(made_of, made.split(len(parts[0][0])), strict=True)
+        )
+    kinds = "a tensor (B, 3, H, W), a NumPy array (B, H, W, 3), or RGB images of Pillow"
+    raise TypeError(f"images are {type(images).__name__}; expected {kinds}")
 
 
 def as_bytes(images: Tensor) -> Tensor:

@@ -6,12 +6,12 @@ import difflib
 from collections import UserDict
 from collections.abc import Mapping
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from .base import Corruption, Rng
+
+Images = TypeVar("Images")
 
 
 class Lazy(UserDict[str, Any]):
@@ -71,8 +71,10 @@ def corruption(
     """Return the corruption of this name; see `Corruption` for preset and variant. frost_dir: where frost's photographs
     are; texture: of frost, see `Frost`.
 
-    Raises ValueError for an unknown name, preset, variant or texture.
+    Case and separators of the name do not matter: `Gaussian Noise`. Raises ValueError for an unknown name, preset,
+    variant or texture.
     """
+    name = {_plain(known): known for known in CORRUPTIONS}.get(_plain(name), name)
     if name not in CORRUPTIONS:
         close = difflib.get_close_matches(name, CORRUPTIONS, n=1)
         guess = f"; did you mean {close[0]!r}?" if close else ";"
@@ -82,25 +84,63 @@ def corruption(
     return made
 
 
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
 def corrupt(
-    images: Tensor,
-    name: str,
-    severity: int,
+    images: Images,
+    name: str | int | None = None,
+    severity: int | str | None = None,
+    corruption_number: int = -1,
     *,
+    corruption_name: str | None = None,
     rng: Rng | None = None,
     preset: str = "imagenet",
-    variant: str = "hendrycks",
+    variant: str | None = None,
     frost_dir: str | None = None,
     texture: str = "photographs",
-) -> Tensor:
-    """Corrupt a batch as ImageNet-C does (Hendrycks and Dietterich 2019).
+) -> Images:
+    """Corrupt images as ImageNet-C does (Hendrycks and Dietterich 2019), and return them as the kind that was given.
 
-    images: (B, 3, H, W), uint8 or floating in [0, 1], from 16x16 on; the result has their dtype and device. Floating
-        images are rounded to 8 bits first, since the benchmark is defined on those.
+    images: a tensor (B, 3, H, W) or (3, H, W); a NumPy array (B, H, W, 3) or (H, W, 3); an RGB image of Pillow, or a
+        list of these of one size. From 16x16 on, uint8 or floating in [0, 1]; dtype and device stay. Floating images
+        are rounded to 8 bits first, since the benchmark is defined on those.
     texture: of frost: `photographs`, or `own` where these are missing.
     severity: 1 to 5. rng: where random numbers come from; None: torch's global generator.
+    variant: see `Corruption`; by default `hendrycks`.
+    corruption_name, corruption_number: the form of the package imagecorruptions, `corrupt(image, severity=3,
+        corruption_name="fog")` or `corrupt(image, 3, "fog")`; where they are left out, the severity then is 1 and the
+        variant `bethgelab`, which is its code. Numbers go from 0 to 18.
 
     Raises ValueError or TypeError, which say what: an unknown name, severity 6, one channel, values outside [0, 1]; and
     FileNotFoundError for frost without its photographs.
     """
-    return corruption(name, preset=preset, variant=variant, frost_dir=frost_dir, texture=texture)(images, severity, rng)
+    from .base import as_batch
+
+    theirs = corruption_name is not None or corruption_number != -1 or isinstance(name, int)
+    if isinstance(name, int):  # theirs, by position
+        name, severity = severity, name
+    called = _one_name(name, corruption_name, corruption_number)
+    if severity is None and not theirs:
+        raise TypeError(f"severity is missing; expected 1 to 5, such as corrupt(images, {called!r}, severity=3)")
+    strength: Any = 1 if severity is None else severity
+    code = variant or ("bethgelab" if theirs and preset != "cifar" else "hendrycks")
+    made = corruption(called, preset=preset, variant=code, frost_dir=frost_dir, texture=texture)
+    batch, back = as_batch(images)
+    corrupted: Images = back(made(batch, strength, rng))
+    return corrupted
+
+
+def _one_name(name: Any, corruption_name: str | None, number: int) -> str:
+    """Return the corruption's name, which was given in one of three ways."""
+    names = list(CORRUPTIONS)
+    given = [each for each in (name, corruption_name) if each is not None]
+    if number != -1:
+        if not 0 <= number < len(names):
+            raise ValueError(f"corruption_number is {number}; expected 0 to {len(names) - 1}")
+        given.append(names[number])
+    if len(given) != 1:
+        said = f"{' and '.join(map(repr, given))} were given" if given else "no corruption is named"
+        raise TypeError(f"{said}; expected one name, such as corrupt(images, 'fog', severity=3)")
+    return str(given[0])

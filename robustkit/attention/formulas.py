@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ..common.names import canonical
 from ..errors import ModelError, unknown
 from .registry import EVERY_FORMULA
 
@@ -423,7 +424,7 @@ def find_formula(name: str) -> Formula:
     with the nearest name where there is none, or with the option that is not understood.
     """
     form = _FORM.fullmatch(name)
-    family = form[1] if form else name.strip()
+    family = canonical(form[1] if form else name.strip(), EVERY_FORMULA)
     if family not in EVERY_FORMULA:
         raise ModelError(unknown("attention", family, EVERY_FORMULA))
     if form is None:

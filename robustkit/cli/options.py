@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from ..common.files import TEXT, reason_of, text_of
+from ..common.names import NORMS, canonical, nothing
 from ..common.options import Option as RequestOption
 from ..common.options import options_of
 from ..common.plugins import declared
@@ -54,6 +55,13 @@ class Place(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return super().convert(value, param, ctx) if str(value).strip() else self.fail(_empty(param), param, ctx)
+
+
+class Choice(click.Choice):  # type: ignore[type-arg,unused-ignore]
+    """One of some names, whatever its case and separators; norms also by what else they are called."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(canonical(str(value), self.choices, NORMS), param, ctx)
 
 
 class BatchSize(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -279,7 +287,7 @@ def _option(each: RequestOption) -> Callable[[F], F]:
         return option(each.flag, section=each.heading, is_flag=True, **settings)
     wanted = each.type or each.annotation
     if isinstance(wanted, tuple):
-        settings["type"] = click.Choice(wanted)
+        settings["type"] = Choice(wanted)
     elif wanted in (int, str) or wanted in _TYPES:
         settings["type"] = _TYPES.get(wanted, wanted)
     if each.default is MISSING:
@@ -370,13 +378,15 @@ def refuse_idle(names: Sequence[str], why: str) -> None:
 
 def refuse_idle_parts(options: Mapping[str, Any]) -> None:
     """Raise ProtocolError for options on how to attack, corrupt or explain, where that is not done."""
-    if options.get("attacks") == "none":
+    lists = {name: options.get(name) for name in ("attacks", "corruptions", "cams", "region_noise")}
+    given = {name: None if nothing(value) else value for name, value in lists.items()}
+    if lists["attacks"] is not None and given["attacks"] is None:
         refuse_idle(("eps", "norm", "engine"), "only for attacks, and --attacks is none; name some, or leave it out")
-    if options.get("corruptions") is None and options.get("corrupted_dir") is None:
+    if given["corruptions"] is None and options.get("corrupted_dir") is None:
         names = ("constants", "variant", "frost_dir")
         refuse_idle(names, "only for corruptions, and there are none; give --corruptions, or leave it out")
-    if options.get("cams") is None:
-        truth = () if options.get("region_noise") else ("boxes", "masks")
+    if given["cams"] is None:
+        truth = () if given["region_noise"] else ("boxes", "masks")
         names = ("stability", "faithfulness", "keep_misclassified", *truth)
         refuse_idle(names, "only for maps, and there are none; give --cams, or leave it out")
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..common.names import nothing
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import DataError, ProtocolError, RobustkitError, RunError
 from ..pipeline.request import ClassificationRequest, Request, SegmentationRequest, preset_of
@@ -95,7 +96,7 @@ def run_cam(
     from .gallery import explain_pictures, is_picture
 
     gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
-    options.update(stability=options["attacks"] != "none")
+    options.update(stability=not nothing(options["attacks"]))
     pictures = [argument for argument in arguments if is_picture(argument)]
     checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
     if bool(pictures) == (data_dir is not None):

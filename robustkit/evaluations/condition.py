@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from attacks.registry import ATTACKS, DENSE_ATTACKS
 
-from ..common.plugins import Registry, built_in
+from ..common.names import canonical, norm_named
+from ..common.plugins import Registry, built_in, declared
 from ..errors import ProtocolError
 from ..protocol.card import parse_number
 from ..protocol.condition import Condition, ConditionPattern, Value, format_value, parse_parameters, split_list
@@ -141,6 +142,7 @@ class Vocabulary:
     """The words of one family.
 
     name: of the family, for people. presenter_in: the module next to this one that shows its results.
+    named: the names that may stand first in the brackets of its conditions, such as corruptions.
     parameters: of its conditions, each with its usual value, which tells the type; where `parse` is not its own.
     defaults: what the text of a condition leaves out. telling: parameters without which another condition is meant.
     in_sentence: how a sentence says that something is so under a condition, `{}` being its name there.
@@ -157,6 +159,7 @@ class Vocabulary:
 
     name: ClassVar[str] = ""
     presenter_in: ClassVar[str] = "results"
+    named: ClassVar[Iterable[str]] = ()
     parameters: ClassVar[Mapping[str, Value]] = {}
     defaults: ClassVar[Mapping[str, str]] = {}
     telling: ClassVar[tuple[str, ...]] = ()
@@ -260,6 +263,17 @@ EVERY_FAMILY: Registry[Any] = Registry(
 """By kind, without attacks: where robustkit's family is (`FOLDERS`), or the family of a slice or plug-in."""
 
 
+ALSO = {"aa": "autoattack", "imagenetc": "in-c"}
+"""What else people call some kinds, in the form of `common.names.plain`."""
+
+
+def kind_named(name: str) -> str:
+    """Return the kind of condition that a name spells, such as `autoattack` for `Auto-Attack` or `AA`; otherwise the
+    name in lower case."""
+    brought = (plugin.name for plugin in declared("attacks"))
+    return canonical(name.lower(), dict.fromkeys((*ATTACK_NAMES, *EVERY_FAMILY, *brought)), ALSO)
+
+
 def is_attack(kind: str) -> bool:
     """Whether a kind of condition is the name of an attack: one that no other family has."""
     return kind not in EVERY_FAMILY
@@ -352,7 +366,9 @@ def pattern_of(text: str) -> ConditionPattern:
     split = [item.partition("=") for item in items]
     pairs = tuple((key.strip(), value.strip()) for key, equals, value in split if equals)
     what = ",".join(key for key, equals, _ in split if not equals)
-    name = form[1].lower()
+    name = kind_named(form[1])
+    what = canonical(what, vocabulary_of(name).named)
+    pairs = tuple((key, norm_named(value) if key == "norm" else value) for key, value in pairs)
     special = vocabulary_of(name).read(text.strip(), pattern_of)
     if special is not None:
         return special

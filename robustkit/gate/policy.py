@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..common.files import TEXT, bytes_of, parse_toml, reason_of
+from ..common.names import plain
 from ..common.plugins import plugin_session
 from ..errors import ProtocolError, unknown
 from ..evaluations.condition import check_condition, pattern_of
@@ -334,10 +335,10 @@ class _Reader:
 
 def _unknown_metric(name: str, instead: Iterable[str]) -> str:
     """Return a message with the metrics nearest to an unknown one: by what people call them, else by spelling."""
-    asked, every = _plain(name), metrics()
-    called = {key: set(map(_plain, _names(metric))) for key, metric in every.items()}
+    asked, every = plain(name), metrics()
+    called = {key: set(map(plain, _names(metric))) for key, metric in every.items()}
     same = [key for key, words in called.items() if asked in words]
-    words = {word: key for key, own in reversed(called.items()) for word in own} | {_plain(key): key for key in instead}
+    words = {word: key for key, own in reversed(called.items()) for word in own} | {plain(key): key for key in instead}
     close = [words[word] for word in difflib.get_close_matches(asked, words, n=2 * _SUGGESTED)]
     first, *more = [*dict.fromkeys((*same, *close))][:_SUGGESTED] or [""]
     others = f" others: {', '.join(more)}" if more else ""
@@ -347,11 +348,6 @@ def _unknown_metric(name: str, instead: Iterable[str]) -> str:
 
 def _names(metric: Metric) -> Iterator[str]:
     yield from (metric.name, metric.word, metric.noun, *(metric.hub or ()), *metric.also)
-
-
-def _plain(text: str) -> str:
-    """Return a name without case and signs, in which spellings of one name differ."""
-    return "".join(filter(str.isalnum, text.lower()))
 
 
 @dataclass(frozen=True)

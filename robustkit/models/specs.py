@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import first_line, json_of, reason_of
+from ..common.names import canonical
 from ..errors import CheckpointError, ModelError, unknown
 from .transformers_config import MOST, PROCESSORS, is_theirs
 
@@ -82,7 +83,19 @@ def find(spec: str) -> ModelFile:
         raise CheckpointError(f"{spec}: no such file, and {unknown('kind of checkpoint', kind, KINDS, remedy=remedy)}")
     if path.is_dir() and (path / "config.json").is_file() and _folder(path, path.name).transformers:
         raise CheckpointError(f"{spec}: a folder in the layout of transformers; expected a file, or hf:{spec}")
+    if not path.exists() and (meant := _named_elsewhere(spec)):
+        raise CheckpointError(f"{spec}: no such file; did you mean {meant}?")
     return ModelFile(path, path.stem)
+
+
+def _named_elsewhere(spec: str) -> str:
+    """Return the spec of a shipped checkpoint, or of a network of timm, that a bare name stands for; empty for none."""
+    import timm
+
+    for kind, known in (("zoo", embedded(None)), ("timm", (*timm.list_models(), *timm.list_pretrained()))):
+        if (name := canonical(spec, known)) in known:
+            return f"{kind}:{name}"
+    return ""
 
 
 def embedded(task: str | None = "classification") -> tuple[str, ...]:

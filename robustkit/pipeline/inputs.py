@@ -17,7 +17,15 @@ from ..errors import DataError, NothingEvaluated, PluginError, ProtocolError, un
 from ..evaluations.attacks.condition import EVERY_ATTACK, EVERY_DENSE_ATTACK, on_corrupted
 from ..evaluations.attacks.evaluate import Options, build_attack, parse_condition
 from ..evaluations.attacks.two_phase.condition import two_phase_condition
-from ..evaluations.condition import EVERY_FAMILY, check_condition, is_attack, kind_of, pattern_of, vocabulary_of
+from ..evaluations.condition import (
+    EVERY_FAMILY,
+    check_condition,
+    is_attack,
+    kind_named,
+    kind_of,
+    pattern_of,
+    vocabulary_of,
+)
 from ..evaluations.corruptions.condition import Corrupted, corrupted_of, corruption_condition
 from ..evaluations.corruptions.plan import CorruptedInputs, Plan
 from ..evaluations.corruptions.tree import CorruptedTree
@@ -32,6 +40,7 @@ _USUAL = "apgd-ce"
 def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition]:
     """Yield the conditions of an attack that asks for a second phase; nothing for another. Raises ProtocolError."""
     name, arguments = split_condition(item)
+    name = kind_named(name)
     parts = (arguments or "").split(",")
     stated = [(match[1], match[2].strip()) for part in parts if (match := _OWN.fullmatch(part))]
     if not (own := dict(stated)):
@@ -70,7 +79,7 @@ def in_two_phases(item: str, card: Card, options: Options) -> Iterator[Condition
 
 def options_of(text: str) -> dict[str, str | bool]:
     """Return the options that ask for a condition, by field of a request; none for a family without one of its own."""
-    kind, _ = split_condition(text)
+    kind = kind_named(split_condition(text)[0])
     if EVERY_FAMILY.plugin(kind) is not None:
         return {}
     if is_attack(kind) and kind not in (*EVERY_ATTACK, *EVERY_DENSE_ATTACK):
@@ -88,8 +97,9 @@ def options_of(text: str) -> dict[str, str | bool]:
 
 def evaluation_condition(text: str) -> Condition:
     """Return a condition of a family without options of its own. Raises PluginError for what is none."""
-    kind, _ = split_condition(text)
-    made: object = vocabulary_of(kind).parse(text)
+    name, inside = split_condition(text)
+    kind = kind_named(name)
+    made: object = vocabulary_of(kind).parse(text if name == kind else kind if inside is None else f"{kind}({inside})")
     if not isinstance(made, Condition) or (made.name, kind_of(made.text)) != (kind, kind):
         raise PluginError(f"--evaluations {text}: its plug-in makes {made!r} of it; expected a condition {kind}(...)")
     return made

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..common.environment import check_date, usual_workers
+from ..common.names import norm_named, nothing
 from ..common.options import option, option_group, read_labels, read_sides, read_triple
 from ..errors import ProtocolError, unknown
 from ..runs.description import without_option
@@ -226,8 +227,24 @@ class Request:
         for name in self.lists:
             if not isinstance(value := getattr(self, name, None), str | None):
                 object.__setattr__(self, name, tuple(value))
+        if self.norm is not None:
+            object.__setattr__(self, "norm", norm_named(self.norm))
+        for name in self.lists:
+            if name != "attacks" and nothing(getattr(self, name, None)):
+                self._leave_out(name)
         if self.evaluations:
             self._ask_by_options()
+
+    def _leave_out(self, name: str) -> None:
+        """Ask for none of a list that is `none`. ProtocolError for corruptions where the data are released ones."""
+        from ..evaluations.corruptions.tree import is_tree
+
+        tree = getattr(self, "corrupted_dir", None)
+        if name == "corruptions" and (tree is not None or is_tree(self.data_dir)):
+            raise ProtocolError(
+                f"--corruptions none with the corrupted images of {tree or self.data_dir}; leave one out"
+            )
+        object.__setattr__(self, name, None)
 
     def _ask_by_options(self) -> None:
         """Ask by their options for evaluations of families that have some; without attacks, those are all attacks."""
@@ -293,7 +310,7 @@ class Request:
         """The attacks as one text: the usual ones where none are named, nothing for `none`."""
         given = self.usual_attacks if self.attacks is None else self.attacks
         text = given if isinstance(given, str) else ",".join(given)
-        if "none" in (names := [name.strip() for name in text.split(",")]) and len(names) > 1:
+        if "none" in (names := [name.strip().lower() for name in text.split(",")]) and len(names) > 1:
             raise ProtocolError(f"--attacks {text}: none is for no attack at all; leave it, or the others, out")
         return "" if names == ["none"] else text
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 from ..common.files import parse_toml, written_text
+from ..common.names import canonical, norm_named
 from ..common.plugins import built_in, declared, shipped_files
 from ..common.preprocessing import Preprocessing, is_real
 from ..errors import ProtocolError, unknown
@@ -162,8 +163,9 @@ def card_names() -> list[str]:
 
 def load_card(spec: str) -> Card:
     """Load a card by name, or from the user's own TOML file. Raises ProtocolError where it is missing or malformed."""
-    if (file := shipped_files("robustkit.protocol", "cards").get(spec)) is not None:
-        return _card(file.read_text(encoding="utf-8"), spec)
+    shipped = shipped_files("robustkit.protocol", "cards")
+    if (file := shipped.get(name := canonical(spec, shipped))) is not None:
+        return _card(file.read_text(encoding="utf-8"), name)
     path = Path(spec)
     if path.suffix == ".toml" and path.is_file():
         return _card(written_text(path, str(path), ProtocolError), str(path))
@@ -220,7 +222,7 @@ def _card(text: str, where: str) -> Card:
         digest=hashlib.sha256(canonical.encode()).hexdigest(),
         space=cast("Space", space),
         labels=cast("Literal['true', 'predicted']", labels),
-        norm=str(threat.get("norm", "linf")),
+        norm=norm_named(threat.get("norm", "linf")),
         eps=parse_number(threat.get("eps", "1/255"), "eps"),
         bounds=(float(bounds[0]), float(bounds[1])) if bounds else None,
         scoring=_table(data, "scoring", where),

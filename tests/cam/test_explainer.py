@@ -277,7 +277,7 @@ def test_a_compiled_model_runs_as_written() -> None:
         ),
         (lambda m, x: cam.RandomMap(grid=1), ValueError, "grid is 1; expected 2 or more"),
         (lambda m, x: cam.CentredGaussian(sigma=0.0), ValueError, "sigma is 0.0; expected a share of the shorter side"),
-        (lambda m, x: cam.method("gradcam"), ValueError, "unknown method 'gradcam'; did you mean 'grad-cam'"),
+        (lambda m, x: cam.method("gradcm"), ValueError, "unknown method 'gradcm'; did you mean 'grad-cam'"),
         (
             lambda m, x: cam.method("zzz"),
             ValueError,

@@ -12,10 +12,11 @@ import corruptions
 from corruptions.registry import CATEGORIES
 from corruptions.registry import CORRUPTIONS as CORRUPTION_CLASSES
 
+from ...common.names import canonical
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.condition import Condition, ConditionPattern, split_list
-from ..condition import Named, Place, PublishedNames, View, Vocabulary, kind_of, words_of
+from ..condition import ALSO, Named, Place, PublishedNames, View, Vocabulary, kind_of, words_of
 from ..metrics import Metric, mean_share
 
 BENCHMARK = "in-c"  # the set that a rule means where it names none
@@ -131,7 +132,7 @@ def span(severities: Iterable[int]) -> str:
     return f"{ordered[0]}–{ordered[-1]}" if whole else ",".join(map(str, ordered))
 
 
-_ITEM = re.compile(r"\s*(-?)\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
+_ITEM = re.compile(r"\s*(-?)\s*([A-Za-z](?:[\w -]*[\w-])?)\s*(?:\(([^()]*)\))?\s*")
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,7 @@ def _items(text: str | Iterable[str]) -> Iterator[_Asked]:
         without, name, arguments = bool(form[1]), form[2].lower(), form[3]
         if name == "corruption" and arguments:  # the text of a condition
             name, _, arguments = (word.strip() for word in arguments.partition(","))
+        name = canonical(name, (*SETS, *corruption_names()), ALSO)
         if name not in SETS and name not in corruption_names():
             raise ProtocolError(unknown("corruption", name, (*SETS, *corruption_names())))
         yield _Asked(without, name, *_arguments(part, arguments, FROST in SETS.get(name, (name,))))
@@ -199,7 +201,7 @@ def _arguments(item: str, arguments: str | None, frost: bool) -> tuple[tuple[int
 
 
 PRESETS, VARIANTS, SOURCES = ("imagenet", "cifar"), ("hendrycks", "bethgelab"), ("memory", "released")
-_FORM = re.compile(r"corruption\(\s*([\w-]+)\s*((?:,[^,()]+)*)\)")
+_FORM = re.compile(r"corruption\(\s*([\w-](?:[\w -]*[\w-])?)\s*((?:,[^,()]+)*)\)")
 
 
 @dataclass(frozen=True)
@@ -263,15 +265,15 @@ def parse_corrupted(text: str) -> Corrupted | None:
     form = _FORM.fullmatch(text)
     if not form:
         raise ProtocolError(f"condition {text!r}: expected such as corruption(fog,severity=3)")
-    if form[1] not in corruption_names():
-        raise ProtocolError(unknown("corruption", form[1], corruption_names()))
+    if (name := canonical(form[1], corruption_names())) not in corruption_names():
+        raise ProtocolError(unknown("corruption", name, corruption_names()))
     given: dict[str, str] = {}
     for item in filter(None, form[2].split(",")):
         key, _, value = (word.strip() for word in item.partition("="))
         given[key] = value
     severity = given.pop("severity", "0")
     choices = {"preset": PRESETS, "variant": VARIANTS, "source": SOURCES}
-    if form[1] == FROST and given.get("source") != "released":
+    if name == FROST and given.get("source") != "released":
         choices["texture"] = TEXTURES
     for key, value in given.items():
         if key == "constants":
@@ -282,7 +284,7 @@ def parse_corrupted(text: str) -> Corrupted | None:
             raise ProtocolError(f"{text}: " + unknown(key, value, choices[key]))
     if severity not in ("0", "1", "2", "3", "4", "5"):
         raise ProtocolError(f"{text}: severity {severity!r}; expected a whole number from 1 to 5")
-    return Corrupted(form[1], int(severity), **given)
+    return Corrupted(name, int(severity), **given)
 
 
 def corruption_condition(part: Corrupted) -> Condition:
@@ -398,6 +400,7 @@ def _is_fixed(name: str) -> bool:
 class CorruptionWords(Vocabulary):
     name = "corruptions"
     presenter_in = "tables"
+    named = EVERY_CORRUPTION
     defaults: ClassVar[Mapping[str, str]] = {each.name: str(each.default) for each in fields(Corrupted)[2:]}
     telling = ("severity",)
     in_means = True

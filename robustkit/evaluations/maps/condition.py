@@ -9,12 +9,22 @@ from typing import ClassVar
 
 from cam.registry import CONTROLS, METHODS
 
+from ...common.names import canonical
 from ...errors import ProtocolError, unknown
 from ...protocol.card import parse_number
 from ...protocol.condition import CLEAN, ON, Condition, ConditionPattern, split_list
 from ..condition import Named, Place, PublishedNames, View, Vocabulary, name_of, vocabulary_of
 from ..metrics import WEIGHT, Metric, mean_share, plain_name, supported_name
-from .methods import METHOD_NAMES, Chosen, check_names, method_names, method_text, shown, take_options
+from .methods import (
+    EVERY_EXPLAINER,
+    METHOD_NAMES,
+    Chosen,
+    check_names,
+    method_names,
+    method_text,
+    shown,
+    take_options,
+)
 
 _SCORES = (
     replace(mean_share("cam_pixel_accuracy", "pixel accuracy %"), short="pixel acc."),
@@ -80,7 +90,7 @@ BOXES_GIVEN = "boxes of "  # begins a note of the data where only boxes say wher
 SCORES = ("pixel_accuracy", "iou", "dice", "precision", "recall")
 _FORM = re.compile(r"(cam|stability)\(\s*([\w-]+)\s*((?:,.*)?)\)", re.DOTALL)
 _CANONICAL = re.compile(r"cam\(\s*([\w-]+)\s*(?:,([^()]*))?\)")
-_ITEM = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\(([^()]*)\))?\s*")
+_ITEM = re.compile(r"\s*([A-Za-z](?:[\w -]*[\w-])?\+*)\s*(?:\(([^()]*)\))?\s*")
 
 
 @dataclass(frozen=True)
@@ -162,6 +172,7 @@ def parse_named(text: str | Iterable[str], faithfulness: str = "abpc") -> tuple[
 
 
 def _explained(method: str, arguments: str, where: str) -> MapSpec:
+    method = canonical(method, method_names())
     if method not in method_names():
         raise ProtocolError(unknown("map", method, method_names()))
     items = (item.partition("=") for item in arguments.split(",") if item.strip())
@@ -254,6 +265,7 @@ class MapWords(Vocabulary):
     remarks = (BEST,)
     published = PublishedNames([f"{method}{kind}" for method in METHODS for kind in _KINDS], _is_fixed, as_published)
     presenter_in = "tables"
+    named = EVERY_EXPLAINER
     defaults: ClassVar[Mapping[str, str]] = {"threshold": "0.5", "target": "predicted", "faithfulness": "abpc"}
     telling = (ON,)
     metrics = (*METRICS, *map(supported_name, FAITHFUL), WEIGHT)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from cam.registry import CONTROLS, METHODS
 
+from ...common.names import canonical
 from ...common.plugins import Registry, declared, subclass_of
 from ...errors import ProtocolError, unknown
 from ...protocol.card import format_number, parse_number
@@ -90,6 +91,8 @@ def split_options(text: str, usual: str, kept: Collection[str] = ()) -> tuple[st
     names that are the condition's, whatever the map has. Raises ProtocolError for a value that will not do."""
     kind, inside = split_condition(text)
     given = dict(part.partition("=")[::2] for part in (inside or "").split(",") if part)
+    if "map" in given:
+        given["map"] = canonical(given["map"], method_names())
     rest = {key: value for key, value in given.items() if key not in kept}
     options = take_options(given.get("map", usual), rest, text)
     plain = ",".join(f"{key}={value}" for key, value in given.items() if key in kept or key in rest)

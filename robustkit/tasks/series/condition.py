@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 
+from ...common.names import canonical
 from ...errors import ProtocolError, unknown
 from ...evaluations.condition import Named, Place, Vocabulary
 from ...evaluations.family import LazyFamily
@@ -60,7 +61,7 @@ class DisturbanceWords(Vocabulary):
 
 
 def _parsed(text: str) -> tuple[str, Fraction]:
-    kind, _ = split_condition(text)
+    kind = canonical(split_condition(text)[0], USUAL)
     if kind not in USUAL:
         raise ProtocolError(unknown("disturbance", kind, USUAL))
     given = parse_parameters(text, dict([USUAL[kind]]))[1]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
+from ....common.names import canonical
 from ....errors import ProtocolError, unknown
 from ....protocol.condition import (
     Condition,
@@ -110,6 +111,7 @@ def parse_regions(asked: str | Sequence[str]) -> tuple[Condition, ...]:
     conditions = dict[Condition, None]()
     for part in split_list(asked):
         name, inside = split_condition(part)
+        name = canonical(name, (KIND, *REGIONS))
         if name not in (KIND, *REGIONS):
             raise ProtocolError(f"--region-noise {part.strip()}: " + unknown("region", name, REGIONS))
         text = f"{KIND}({','.join(filter(None, (f'region={name}', inside)))})"

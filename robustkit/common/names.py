@@ -1,0 +1,46 @@
+"""Names as people type them: case and separators do not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..errors import ProtocolError
+
+NONE = "none"
+NORMS: Mapping[str, str] = {"inf": "linf", "infinity": "linf", "2": "l2", "1": "l1", "0": "l0"}
+"""Norms by what else they are called."""
+
+
+def plain(text: object) -> str:
+    """Return a name without case and signs, in which spellings of one name differ; a plus as in Grad-CAM++ is a p."""
+    spelled = str(text).lower().replace("+", "p").replace("∞", "inf")
+    return "".join(filter(str.isalnum, spelled))
+
+
+def canonical(name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
+    """Return the one of the known names that a text spells, such as `qknorm-ln` for `QKNorm_LN`; otherwise the text
+    as it is, for a message. also: further names, in the form of `plain`, and the known ones that they stand for.
+    """
+    known = tuple(known)
+    if name in known:
+        return name
+    spelled = plain(name)
+    alike = dict.fromkeys(each for each in known if plain(each) == spelled)
+    if len(alike) == 1:
+        return next(iter(alike))
+    return also[spelled] if also and not alike and also.get(spelled) in known else name
+
+
+def norm_named(norm: object) -> str:
+    """Return a norm as it is called here: `linf` for `Linf`, `inf` or an infinite number, `l2` for `L2` or 2."""
+    text = f"{norm:g}" if isinstance(norm, int | float) else str(norm)
+    return canonical(text, dict.fromkeys(NORMS.values()), NORMS)
+
+
+def nothing(asked: object) -> bool:
+    """Whether a list of names asks for nothing by the one word `none`. ProtocolError for others next to it."""
+    parts = asked.split(",") if isinstance(asked, str) else asked if isinstance(asked, tuple | list) else ()
+    names = [str(part).strip().lower() for part in parts]
+    if NONE in names and len(names) > 1:
+        raise ProtocolError(f"{','.join(map(str, parts))}: none is for nothing at all; leave it, or the others, out")
+    return names == [NONE]
