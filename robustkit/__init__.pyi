@@ -8,6 +8,7 @@ from .models.segmenter import load_segmenter as load_segmenter
 from .pipeline.audit import audit as audit
 from .pipeline.audit import segment as segment
 from .report.refresh import merge as merge
+from .results.paper import table as table
 from .results.summary import Run as Run
 from .tasks.features.plan import features as features
 from .tasks.series.plan import series as series

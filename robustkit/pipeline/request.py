@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from ..protocol.condition import Condition
 
 _FEW = "gaussian_noise(severity=3),defocus_blur(severity=3),fog(severity=3),jpeg_compression(severity=3)"
+_QUEST = "fgsm,pgd,spsa(on=200),autoattack(second=200)"  # SPSA and Square take thousands of passes for an image
 OPTIONS: dict[str, dict[str, dict[str, str | int]]] = {
     "classification": {
         "quick": {"attacks": "fgsm,pgd", "corruptions": _FEW, "limit": 100},
-        "standard": {"attacks": "fgsm,pgd", "corruptions": "in-c", "cams": "grad-cam", "limit": 1000},
-        "full": {"attacks": "fgsm,pgd,autoattack", "corruptions": "in-c,in-c-extra", "cams": "grad-cam"},
+        "standard": {"attacks": "fgsm,pgd", "corruptions": "in-c", "cams": "auto", "limit": 1000},
+        "full": {"attacks": "fgsm,pgd,autoattack", "corruptions": "in-c,in-c-extra", "cams": "auto"},
+        "quest": {"attacks": _QUEST, "eps": "1/255", "corruptions": "in-c", "cams": "agcam", "limit": 1000},
     },
     "segmentation": {
         "quick": {"attacks": "pgd", "corruptions": _FEW, "limit": 50},
@@ -39,8 +41,8 @@ OPTIONS: dict[str, dict[str, dict[str, str | int]]] = {
         "full": {"attacks": "pgd,segpgd", "corruptions": "in-c,in-c-extra"},
     },
 }
-"""Options by preset, by task. The radius is the protocol card's; without a limit all samples are evaluated. Grad-CAM
-works for CNNs and ViTs alike.
+"""Options by preset, by task. The radius is the protocol card's where none stands here; without a limit all samples are
+evaluated. `robustkit table RUN --columns quest` shows a run of `quest` as the paper does.
 """
 _CONSTANTS = ("auto", "imagenet", "cifar")
 
@@ -164,7 +166,9 @@ class Request:
     checkpoints: Sequence[str | Path]
     data_dir: str | Path = option("Data", "Folder, zip, or embedded:shapes.", MISSING)
     model: Mapping[str, Any] = option_group(ClassifierOptions)
-    preset: str | Preset | None = option("Run", "Amount of work: quick, standard or full (robustkit list presets).")
+    preset: str | Preset | None = option(
+        "Run", "Amount of work: quick, standard, full or, for classifiers, quest (robustkit list presets: their cost)."
+    )
     attacks: str | Iterable[str] | None = option("Attacks", "")
     eps: str | float | None = option("Attacks", "Radius, such as 1/255; several with commas; default: from the card.")
     norm: str | None = option("Attacks", "Norm; default: from the card.", type=("linf", "l2"))
@@ -379,7 +383,9 @@ class ClassificationRequest(Request):
         "auto",
     )
     cams: str | Iterable[str] | None = option(
-        "Maps", "Methods: agcam,grad-cam(threshold=0.3) (robustkit list cams); controls come along."
+        "Maps",
+        "Methods: agcam,grad-cam(threshold=0.3) (robustkit list cams); auto: agcam, or grad-cam where there is a CNN; "
+        "controls come along.",
     )
     region_noise: str | Sequence[str] | None = option(
         "Maps", "Regions to drown: object,background,map-top(share=0.3),map-bottom,random."

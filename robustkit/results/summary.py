@@ -21,6 +21,8 @@ from ..tasks.task import task_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .paper import PaperTable
+
 
 @plugin_session()
 def survey(run: RunFolder, for_page: bool = False) -> Results:
@@ -95,3 +97,9 @@ class Run(RunFolder):
         import pandas as pd
 
         return pd.DataFrame([*survey(self)], columns=list(SUMMARY_COLUMNS))
+
+    def tabulate(self, **options: Any) -> PaperTable:
+        """Return `robustkit.table` of this run: what it shows, in LaTeX by `to_latex`."""
+        from .paper import table
+
+        return table(self, **options)
