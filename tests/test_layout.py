@@ -66,7 +66,6 @@ LATE_MODULES = {
     ("robustkit.models.segmenter", "robustkit.models.hugging_face"): "an optional library, and built on segmenters",
     ("robustkit.pipeline.request", "robustkit.*"): "--help reads its options, without torch",
     ("robustkit.report.refresh", "robustkit.report.page"): "loads torch and jinja2",
-    ("robustkit.results.summary", "robustkit.results.*"): "a run shows itself by what reads its summary",
     ("robustkit.tasks.*.task", "robustkit.*"): "a task is met early, and summarises or draws late",
 }
 """Who may import what of robustkit in a function, and why."""

@@ -43,7 +43,7 @@ from .pairing import (
     same_file,
 )
 from .published import Published
-from .summary import survey
+from .survey import survey
 
 LEVEL = 0.05
 MOST = 12

@@ -79,11 +79,11 @@ class Markup:
         return text + (self.interval.format(*bounds) if intervals and cell.low else "")
 
 
-_SIGNS = '\\~^|<>[]*"–…†−±×↓↑≥≤σεδλ⚑'
+_SIGNS = '\\~^|<>[]*"–…†−±×↓↑≥≤σεδλ⚑�'
 _IN_LATEX = (
     r"\textbackslash{} \textasciitilde{} \textasciicircum{} \textbar{} \textless{} \textgreater{} {[} {]} {*} {''} "
     r"\textendash{} \ldots{} \textdagger{} $-$ $\pm$ $\times$ $\downarrow$ $\uparrow$ $\geq$ $\leq$ $\sigma$ "
-    r"$\varepsilon$ $\delta$ $\lambda$ \textbullet{}"
+    r"$\varepsilon$ $\delta$ $\lambda$ \textbullet{} ?"
 )
 _TO_LATEX = str.maketrans(dict(zip(_SIGNS, _IN_LATEX.split(), strict=True)) | {sign: f"\\{sign}" for sign in "&%$#_{}"})
 """Brackets and asterisks, too: after the end of a row they would be its arguments."""
