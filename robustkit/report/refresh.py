@@ -34,6 +34,17 @@ def refresh(run: RunFolder) -> Results:
     return results
 
 
+def report(run: RunFolder | str | Path) -> Run:
+    """Rebuild summary and report of a run folder from its records, without a model; return the run, which shows both.
+
+    Raises:
+        RunError: no run, or damaged records. NothingEvaluated: there is no row.
+    """
+    found = Run.existing(run.path if isinstance(run, RunFolder) else run)
+    refresh(found)
+    return found
+
+
 def rebuild_summary(run: RunFolder) -> Results:
     """Rebuild summary.json and summary.csv alone; return the results, with what the page shows besides."""
     manifest = run.manifest
