@@ -19,6 +19,7 @@ from .gradcam import GradCAM as GradCAM
 from .gradcam import GradCAMPlusPlus as GradCAMPlusPlus
 from .gradcam import LayerCAM as LayerCAM
 from .gradcam import ScoreCAM as ScoreCAM
+from .overlay import overlay as overlay
 from .registry import CONTROLS as CONTROLS
 from .registry import METHODS as METHODS
 from .registry import method as method

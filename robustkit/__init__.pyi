@@ -1,6 +1,7 @@
 from . import attention as attention
 from .common.plugins import load_plugin as load_plugin
 from .common.plugins import plugin_session as plugin_session
+from .gate.checked import check as check
 from .models.classifier import load as load
 from .models.dense import Segmenter as Segmenter
 from .models.identity import Classifier as Classifier
@@ -8,6 +9,9 @@ from .models.segmenter import load_segmenter as load_segmenter
 from .pipeline.audit import audit as audit
 from .pipeline.audit import segment as segment
 from .report.refresh import merge as merge
+from .report.refresh import report as report
+from .results.compared import compare as compare
+from .results.paper import table as table
 from .results.summary import Run as Run
 from .tasks.features.plan import features as features
 from .tasks.series.plan import series as series

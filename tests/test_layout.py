@@ -65,6 +65,7 @@ LATE_MODULES = {
     ("robustkit.models.classifier", "robustkit.models.hugging_face"): "an optional library, and built on classifiers",
     ("robustkit.models.segmenter", "robustkit.models.hugging_face"): "an optional library, and built on segmenters",
     ("robustkit.pipeline.request", "robustkit.*"): "--help reads its options, without torch",
+    ("robustkit.report", "robustkit.report.refresh"): "a room that is a verb, too",
     ("robustkit.report.refresh", "robustkit.report.page"): "loads torch and jinja2",
     ("robustkit.tasks.*.task", "robustkit.*"): "a task is met early, and summarises or draws late",
 }

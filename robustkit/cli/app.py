@@ -30,6 +30,7 @@ COMMANDS: dict[str, dict[click.Command, str]] = {
         runs.report: "tables and page of a run, made again from its records",
         runs.merge: "parts of a run as one, with summary and report",
         runs.compare: "checkpoints against each other, paired by sample",
+        runs.table: "a table for a paper: LaTeX, Markdown, CSV, HTML",
         runs.view: "an index of all runs beneath a folder",
     },
     "Release": {runs.check: "a gate for CI: the rules of a policy", runs.card: "model card, results as JSON, badge"},

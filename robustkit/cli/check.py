@@ -18,9 +18,10 @@ from ..common.files import check_plain, reason_of, write_whole
 from ..display.console import print_as_it_is, print_line, print_tables
 from ..errors import CheckpointError, GateFailed, ProtocolError, RunError
 from ..gate import output
+from ..gate.checked import check
 from ..gate.output import FAILED, FILE, SHARDS, WARNED
 from ..gate.policy import read_policy
-from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome, judge
+from ..gate.verdicts import FAIL, PASS, UNDECIDED, Outcome
 from ..runs.description import why_not_repeated, without_option
 from ..runs.folder import OWN, RunFolder
 from .options import GATE, GATE_ALONE, GATE_VALUES, refuse_idle
@@ -85,9 +86,8 @@ def check_run(run: Path, gate: Gate) -> None:
         remedy = f"write one from this run with robustkit check {run} --init"
         raise ProtocolError(f"no --policy, and no {DEFAULT} here; {remedy}")
     gate.refuse_same_file(run, *filter(None, [gate.baseline]))
-    rules = read_policy(gate.place)
-    before = None if gate.baseline is None else RunFolder.existing(gate.baseline)
-    _conclude(judge(rules, existing, before), existing, before, gate)
+    checked = check(existing, gate.place, gate.baseline)
+    _conclude(checked.outcome, existing, checked.baseline, gate)
 
 
 def check_until_decided(checkpoints: Sequence[str], options: dict[str, Any]) -> None:

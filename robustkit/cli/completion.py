@@ -29,7 +29,7 @@ def completion_script(cli: click.Command, shell: str) -> str:
 
 
 _FIXED = {
-    "--preset": ("quick", "standard", "full"),
+    "--preset": ("quick", "standard", "full", "quest"),
     "--constants": ("auto", "imagenet", "cifar"),
     "--variant": ("hendrycks", "bethgelab"),
     "--dtype": ("float32", "bfloat16"),
@@ -68,7 +68,7 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
         case "--cams":
             from ..evaluations.maps.methods import method_names
 
-            return [name for name in method_names() if name not in CONTROLS]
+            return [*(name for name in method_names() if name not in CONTROLS), "auto"]
         case "--protocol":
             from ..protocol.card import card_names, load_card
 
@@ -94,6 +94,10 @@ def _names(option: str, context: click.Context) -> Iterable[str]:
             from ..results.published import reference_names
 
             return reference_names()
+        case "--rows" | "--columns":
+            from ..results.paper import SETS as NAMED
+
+            return ["checkpoints", "conditions", *NAMED]
     return _FIXED[option]
 
 
@@ -123,6 +127,8 @@ COMPLETERS: dict[str, Completer] = {
     **{option: _completer(option, several=True) for option in ("--attacks", "--corruptions", "--cams")},
     **{option: _completer(option, "else") for option in ("--protocol", "--reference")},
     "--data-dir": _completer("--data-dir", "first"),
-    **{option: _completer(option) for option in ("--attention", "--layout", "--engine", *_FIXED)},
+    **{
+        option: _completer(option) for option in ("--attention", "--layout", "--engine", "--rows", "--columns", *_FIXED)
+    },
 }
 """By the option's long name."""

@@ -142,11 +142,17 @@ def _corruptions() -> list[Entry]:
 
 
 def _presets() -> list[Entry]:
+    from ..pipeline.progress import preset_cost
     from ..pipeline.request import OPTIONS, preset_of
     from ..tasks.task import task_named
 
     return [
-        {"name": name, "command": task_named(task).command, "stands for": shlex.join(preset_of(task, name).words())}
+        {
+            "name": name,
+            "command": task_named(task).command,
+            "stands for": shlex.join(preset_of(task, name).words()),
+            "passes for each image, forward + backward": str(preset_cost(task, name)),
+        }
         for task, presets in OPTIONS.items()
         for name in presets
     ]

@@ -51,7 +51,7 @@ def console(stderr: bool = False) -> Any:
 
 
 def audit_request(
-    options: dict[str, Any], parts: Sequence[str] = ("attacks", "limit", "corruptions", "cams")
+    options: dict[str, Any], parts: Sequence[str] = ("attacks", "eps", "limit", "corruptions", "cams")
 ) -> ClassificationRequest:
     """Return the request of a command for classifiers. options: as click has them. parts: of a preset that count."""
     if (name := options.get("preset")) is not None:

@@ -25,7 +25,7 @@ from ..protocol.card import card_names
 from ..protocol.condition import ConditionPattern
 from ..results import pairing
 from ..results.pairing import Side, missing_records
-from ..results.summary import survey
+from ..results.survey import survey
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest

@@ -30,7 +30,7 @@ from ..models.classifier import load
 from ..models.device import best_batch
 from ..models.identity import Classifier, distinct_names
 from ..protocol.card import Card
-from ..protocol.condition import CLEAN, Condition
+from ..protocol.condition import CLEAN, Condition, split_list
 from ..report.refresh import refresh
 from ..results.summary import Run
 from ..runs.manifest import CheckpointEntry, digest_of
@@ -46,7 +46,7 @@ def _of_clean_images(
     request: ClassificationRequest, only_corrupted: bool
 ) -> tuple[tuple[MapSpec, ...], tuple[Condition, ...], list[MapSpec], tuple[Condition, ...]]:
     """Return maps to score, controls included; regions that noise drowns, with their maps; plug-ins' conditions."""
-    maps = () if request.cams is None else parse_cams(request.cams, request.faithfulness)
+    maps = _maps(request, "grad-cam")
     regions = () if request.region_noise is None else parse_regions(request.region_noise)
     evaluations = request.evaluation_conditions()
     if only_corrupted:
@@ -62,6 +62,22 @@ def _of_clean_images(
         if method:
             check_method(method, region.text)
     return maps, regions, [MapSpec(method, options=chosen_of(each)) for method, each in methods if method], evaluations
+
+
+def _maps(request: ClassificationRequest, usual: str) -> tuple[MapSpec, ...]:
+    """Return the maps that are asked for, controls included. usual: what `auto` means."""
+    named = (usual if each == "auto" else each for each in split_list(request.cams or ()))
+    return () if request.cams is None else parse_cams(named, request.faithfulness)
+
+
+def _usual_map(classifiers: Sequence[Classifier]) -> str:
+    """Return agcam where it works for all networks, as for ViTs; else grad-cam, which works for CNNs, too."""
+    try:
+        for classifier in classifiers:
+            check_explainable(classifier, classifier.identity.name, [MapSpec("agcam")])
+    except ModelError:
+        return "grad-cam"
+    return "agcam"
 
 
 def next_to(
@@ -162,11 +178,13 @@ def plan(request: ClassificationRequest) -> Plan:
     of_maps_alone = bool(maps) and tuple(attacked) == (CLEAN,) and not more_asked
     unlabelled = of_maps_alone and all(spec.target != "label" for spec in maps)
     opened, lines = _open(request, place, tree, unlabelled)
+    classifiers = [classifier for classifier, _ in opened]
+    maps = _maps(request, _usual_map(classifiers)) if "auto" in split_list(request.cams or ()) else maps
     dataset = opened[0][1].dataset
     check_labels(dataset, attacked, card)
     sizes = [images.preprocessing.input_size for _, images in opened]
     attacked, corruptions, inputs, more = plan_corrupted(request, attacked, dataset, sizes, request.constants, tree)
-    _check_networks(request, [classifier for classifier, _ in opened], attacked, (*maps, *of_regions))
+    _check_networks(request, classifiers, attacked, (*maps, *of_regions))
     truth = open_truth(dataset, request.boxes, request.masks)
     check_located(regions, truth)
     dataset = replace(dataset, notes=(*dataset.notes, *truth.notes))  # the page says what was read, too

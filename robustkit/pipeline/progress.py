@@ -15,8 +15,11 @@ from ..display.text import about, clock_time, no_controls
 from ..errors import RobustkitError
 from ..evaluations.attacks.evaluate import EVIDENCE, evidence_cost
 from ..evaluations.attacks.evidence import SAMPLES
+from ..evaluations.attacks.two_phase.condition import phases_of
 from ..evaluations.condition import Cost, shows
+from ..evaluations.corruptions.condition import Corrupted, corruption_condition, expand
 from ..evaluations.family import family_of
+from ..evaluations.maps.condition import map_condition, parse_cams
 from ..evaluations.maps.evaluate import cost_lines
 from ..evaluations.setup import CHECK, COST, FIRST
 from ..protocol.card import Card
@@ -25,9 +28,11 @@ from ..runs.folder import RunFolder
 from ..runs.progress import Follower, Progress
 from ..tasks.task import task_of
 from .processes import Ranks
+from .request import ClassificationRequest, SegmentationRequest
 
 _EVIDENCE = "evidence"
 _BEFORE = (_EVIDENCE, CHECK)  # kinds of what is measured before the conditions
+_MANY = 50_000  # samples of a preset without a limit
 _NOTABLE = 0.3  # share of the whole from which a kind of condition is named
 
 
@@ -86,11 +91,7 @@ def work_lines(
         what += f", of which {there} {'is' if there == 1 else 'are'} there already"
     if there == units:
         return [what]
-    costs = {
-        each: family_of(each.name).evaluator.cost(each, card, classes)
-        * (min(each.on or samples, samples) / max(samples, 1))
-        for each in conditions
-    }
+    costs = {each: _cost(each, card, classes, samples) for each in conditions}
     total = sum(costs.values(), Cost(0))
     groups: dict[str, Cost] = {}
     for condition, cost in costs.items():
@@ -110,6 +111,26 @@ def work_lines(
         few = _count(min(SAMPLES, samples), "sample")
         lines.append(f"evidence on attacks: {_count(doubted, 'time')} {EVIDENCE} or more, for {few}")
     return lines
+
+
+def _cost(condition: Condition, card: Card, classes: int, samples: int) -> Cost:
+    """Return what a condition costs for each of all samples, of which it may take a part."""
+    phases = phases_of(condition.text)
+    some = condition.on or (0 if phases is None else phases.m) or samples
+    return family_of(condition.name).evaluator.cost(condition, card, classes) * (min(some, samples) / max(samples, 1))
+
+
+def preset_cost(task: str, name: str) -> Cost:
+    """Return what a preset costs for each sample of a model of 1000 classes; maps are those of a ViT."""
+    kind = {"classification": ClassificationRequest, "segmentation": SegmentationRequest}[task]
+    request = kind(checkpoints=["net"], data_dir="images", preset=name)
+    corrupted = (
+        Corrupted(each, level) for each, levels in expand(request.corruptions or ()).items() for level in levels
+    )
+    maps = parse_cams("agcam") if isinstance(request, ClassificationRequest) and request.cams else ()
+    attacked = request.attack_conditions(request.attack_list)
+    every = (*attacked, *map(corruption_condition, corrupted), *map(map_condition, maps))
+    return sum((_cost(each, request.card, 1000, request.limit or _MANY) for each in every), Cost(0))
 
 
 def estimate_line(estimate: Estimate, where: str) -> str:

@@ -25,7 +25,7 @@ from ..evaluations.presenting import left_out_lines, unfinished_line
 from ..evaluations.setup_flags import setup_text
 from ..protocol.card import samples_of
 from ..protocol.condition import CLEAN
-from ..results.summary import as_in_json, doubts_of, survey
+from ..results.survey import as_in_json, doubts_of, survey
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest

@@ -19,7 +19,7 @@ from ..evaluations.condition import Clause
 from ..evaluations.family import by_family
 from ..evaluations.metrics import Cells, SummaryRow, Term, is_finite
 from ..protocol.condition import CLEAN
-from ..results.summary import as_in_json, doubts_of
+from ..results.survey import as_in_json, doubts_of
 from ..results.tables import comparison_grids, report_tables
 from ..runs.description import shown_as, why_not_repeated
 from ..runs.folder import RunFolder

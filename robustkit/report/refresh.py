@@ -15,7 +15,8 @@ from ..common.plugins import plugin_session
 from ..errors import NothingEvaluated, RunError
 from ..evaluations.aggregate import Results
 from ..evaluations.records import missing_by_part
-from ..results.summary import Run, survey, write_summary
+from ..results.summary import Run
+from ..results.survey import survey, write_summary
 from ..runs.description import why_not_repeated, without_option
 from ..runs.folder import RunFolder, refuse_links
 from ..runs.kept_images import remove_adversarials
@@ -31,6 +32,17 @@ def refresh(run: RunFolder) -> Results:
     results = rebuild_summary(run)
     write_page(run, results)
     return results
+
+
+def report(run: RunFolder | str | Path) -> Run:
+    """Rebuild summary and report of a run folder from its records, without a model; return the run, which shows both.
+
+    Raises:
+        RunError: no run, or damaged records. NothingEvaluated: there is no row.
+    """
+    found = Run.existing(run.path if isinstance(run, RunFolder) else run)
+    refresh(found)
+    return found
 
 
 def rebuild_summary(run: RunFolder) -> Results:

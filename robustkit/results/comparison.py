@@ -43,12 +43,13 @@ from .pairing import (
     same_file,
 )
 from .published import Published
-from .summary import survey
+from .survey import survey
 
-_LEVEL = 0.05
+LEVEL = 0.05
 MOST = 12
 """The number of checkpoints up to which every one is tested against every other; of more, each against the first."""
-_HELD = 200_000  # figures of samples that all checkpoints may hold at once under one condition
+HELD = 200_000
+"""Figures of samples that all checkpoints may hold at once under one condition."""
 _FOUND: WeakKeyDictionary[RunFolder, tuple[Sequence[SummaryRow], Tested]] = WeakKeyDictionary()
 
 
@@ -67,7 +68,7 @@ class ComparisonRow:
 
     @property
     def significant(self) -> bool:
-        return self.p_value < _LEVEL
+        return self.p_value < LEVEL
 
     @property
     def verdict(self) -> str:
@@ -359,7 +360,7 @@ def _others(results: Results, names: Sequence[str], keys: Sequence[tuple[str, st
             except RunError:  # records of one of them are not there yet
                 continue
             yield ComparisonRow(first, second, condition, metric, difference)
-        if results.manifest.data.n * len(sides) > _HELD:
+        if results.manifest.data.n * len(sides) > HELD:
             for side in sides:
                 side.forget()
 

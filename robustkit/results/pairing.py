@@ -21,7 +21,7 @@ from ..evaluations.records import CheckpointRecords, check_plugins, common_ids, 
 from ..runs.folder import RunFolder
 from ..runs.manifest import CheckpointEntry, Manifest
 from ..tasks.task import task_of
-from .summary import survey
+from .survey import survey
 
 _ROUNDED = ("compile", "version of")
 """The beginnings of the names of what changes figures by rounding only, unless something is defective."""

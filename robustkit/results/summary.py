@@ -1,90 +1,20 @@
-"""Turn records into results: value, n, 95 % interval, protocol and flags for each checkpoint and condition."""
+"""A run and its results, for a program or a notebook."""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-from collections.abc import Iterable
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ..common.plugins import plugin_session
-from ..display.text import no_controls, no_formula
-from ..evaluations.aggregate import Parts, RecordReader, Results
-from ..evaluations.condition import words_of
-from ..evaluations.metrics import SummaryRow
-from ..evaluations.records import check_plugins
+from ..display.notebook import as_html, as_json
+from ..evaluations.presenting import flag_lines, left_out_lines
 from ..runs.folder import SUMMARY_COLUMNS, RunFolder
-from ..tasks.task import task_of
+from .paper import PaperTable, table
+from .summary_text import summary_sentences
+from .survey import survey as survey
+from .survey import write_summary as write_summary
+from .tables import short_tables
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@plugin_session()
-def survey(run: RunFolder, for_page: bool = False) -> Results:
-    """Return the results of a run, in the order of its checkpoints and conditions; each record is read once. for_page:
-    also gather what sections of the page show."""
-    manifest = run.manifest
-    check_plugins(manifest)
-    task = task_of(manifest)
-    collected: Parts = ([], [], [])
-    unread: dict[str, str] = {}
-    gatherers = {kind: kind(manifest) for kind in (task.gatherers(manifest) if for_page else ())}
-    for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
-        parts = task.rows(
-            RecordReader(run, manifest, checkpoint, unread, gatherers), [condition for _, condition in units]
-        )
-        for rows, more in zip(collected, parts, strict=True):
-            rows += more
-    every = Results(run, [row for rows in collected for row in rows], unread, gatherers)
-    mixed = several_versions(run)
-    return every.changed(lambda row: {**row, "flags": [*row["flags"], *mixed]}) if mixed else every
-
-
-def several_versions(run: RunFolder) -> list[str]:
-    """Return a flag where the records that were read are of several versions of what computes."""
-    found: dict[str, list[str]] = {}
-    for name, version in sorted(run.made_with):
-        found.setdefault(name, []).append(version)
-    said = [f"{name} {' and '.join(versions)}" for name, versions in found.items() if len(versions) > 1]
-    return [f"records of this run come from several versions: {', '.join(said)}"] if said else []
-
-
-def doubts_of(rows: Iterable[SummaryRow]) -> dict[str, list[str]]:
-    """Return each flag of results that raises a doubt, with the conditions that have it."""
-    found: dict[str, dict[str, None]] = {}
-    for row in rows:
-        for flag in row["flags"]:
-            if not flag.startswith(words_of(row["condition"]).remarks):
-                found.setdefault(flag, {})[row["condition"]] = None
-    return {flag: list(conditions) for flag, conditions in found.items()}
-
-
-def as_in_json(results: Results) -> Results:
-    """Return results with None for what is not finite."""
-
-    def value_of(value: Any) -> Any:
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return results.changed(lambda row: {name: value_of(value) for name, value in row.items()})
-
-
-def write_summary(run: RunFolder, results: Results | None = None) -> Results:
-    """Write summary.json and summary.csv; return the results as `Run.summary` reads them. results: from `survey`."""
-    finite = as_in_json(survey(run) if results is None else results)
-    run.write_summary([*finite])
-    sheet = io.StringIO()
-    writer = csv.DictWriter(sheet, SUMMARY_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_cells({**row, "flags": "; ".join(row["flags"])}) for row in finite)
-    run.write(run.path / "summary.csv", sheet.getvalue().encode("utf-8", "replace"))
-    return finite
-
-
-def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: no_controls(no_formula(value)) if isinstance(value, str) else value for name, value in row.items()}
 
 
 class Run(RunFolder):
@@ -95,3 +25,19 @@ class Run(RunFolder):
         import pandas as pd
 
         return pd.DataFrame([*survey(self)], columns=list(SUMMARY_COLUMNS))
+
+    def tabulate(self, **options: Any) -> PaperTable:
+        """Return `robustkit.table` of this run: what it shows, in LaTeX by `to_latex`."""
+        return table(self, **options)
+
+    to_frame = results
+
+    def to_json(self) -> str:
+        """Return the rows of `results` as JSON."""
+        return as_json([dict(row) for row in survey(self)])
+
+    def _repr_html_(self) -> str:
+        """Return what the command prints of a run: sentences, the short table, flags."""
+        found = survey(self)
+        flags = (f"⚑ {line}" for line in (*flag_lines(found), *left_out_lines(self)))
+        return f"{as_html(short_tables(found), summary_sentences(found))}\n{as_html((), flags)}"

@@ -23,7 +23,7 @@ from ..protocol.condition import CLEAN
 from ..tasks.registry import metric_of
 from ..tasks.task import task_of
 from .comparison import ComparisonRow, Tested, asked_results, is_in_points, pair_tests
-from .summary import doubts_of
+from .survey import doubts_of
 
 _LONGEST = 48  # characters of a checkpoint's name in a sentence
 

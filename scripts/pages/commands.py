@@ -31,8 +31,10 @@ or `0.004`.
 may name code (`arch`) or a cluster (`ray`), write outside the folder where you are (`out` and the like) and send
 results away (`logs`) only with `--trust-config`.
 
-`--preset quick|standard|full` fills the options that are left out; an explicit one wins, and run.json
-keeps the options. `robustkit list presets` has them all:
+`--preset quick|standard|full|quest` fills the options that are left out; an explicit one wins, and run.json
+keeps the options. `auto` is agcam where it works for all checkpoints, as for ViTs, else grad-cam. `robustkit list
+presets` has them all, with the forward and backward passes that an image takes (1000 classes, evidence apart; most
+attacks leave an image once it has fallen):
 
 {presets}
 
@@ -74,7 +76,10 @@ def _first(command: click.Command) -> str:
 
 def _presets() -> str:
     entries = listing("presets")
-    return "\n".join(f"- {each['name']}, robustkit {each['command']}: `{each['stands for']}`" for each in entries)
+    lines = ((*map(str, each.values()),) for each in entries)
+    return "\n".join(
+        f"- {name}, robustkit {command}: `{options}`; {passes}" for name, command, options, passes in lines
+    )
 
 
 def _help(command: click.Command) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
+import torch
 from processes import called
 from small_audit import audit, command, furnish
 
@@ -23,6 +24,9 @@ from robustkit.data.scenes import IGNORE
 from robustkit.errors import ProtocolError
 from robustkit.evaluations.corruptions.condition import expand
 from robustkit.pipeline import audit as audit_module
+from robustkit.pipeline.audit import in_memory
+from robustkit.pipeline.plan import plan_of
+from robustkit.pipeline.progress import preset_cost
 from robustkit.pipeline.request import (
     OPTIONS,
     ClassificationRequest,
@@ -176,8 +180,10 @@ def test_an_iterable_is_read_once_for_the_run_and_for_what_it_keeps(tmp_path: Pa
     assert json.loads(run.manifest_path.read_text())["arguments"]["attacks"] == ["fgsm", "pgd(steps=2)"]
 
 
-@pytest.mark.parametrize("name", ["quick", "standard", "full"])
-@pytest.mark.parametrize("request_of", [ClassificationRequest, SegmentationRequest])
+PRESETS = [(kind, name) for kind in (ClassificationRequest, SegmentationRequest) for name in OPTIONS[kind.task]]
+
+
+@pytest.mark.parametrize(("request_of", "name"), PRESETS)
 def test_a_preset_is_the_options_that_it_stands_for(request_of: Any, name: str) -> None:
     options = OPTIONS[request_of.task][name]
     by_name, spelled = (
@@ -189,6 +195,23 @@ def test_a_preset_is_the_options_that_it_stands_for(request_of: Any, name: str) 
     given = request_of(checkpoints=["a.pth"], data_dir="b", preset=name, attacks="none", limit=7)
     assert (given.attack_list, given.limit, given.corruptions) == ("", 7, options["corruptions"])
     assert request_of(checkpoints=["a.pth"], data_dir="b", preset=name, ids="ids.txt").limit is None
+
+
+@pytest.mark.parametrize(("request_of", "name"), PRESETS)
+def test_the_help_says_what_a_preset_costs(request_of: Any, name: str) -> None:
+    (said,) = (each.help for each in options_of(request_of) if each.name == "preset")
+    assert re.search(rf"\b{name} {re.escape(str(preset_cost(request_of.task, name)))}\b", said)
+
+
+@pytest.mark.parametrize("expected", ["agcam", "grad-cam"])
+def test_auto_is_the_map_that_works_for_all_networks(expected: str) -> None:
+    cnn = torch.nn.Sequential(torch.nn.Conv2d(3, 10, 4, 4), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    own = {"pixels": True, "img_size": 64, "num_classes": 10}
+    network, model = ("zoo:shapes-vit-quest", {}) if expected == "agcam" else (cnn, own)
+    asked: dict[str, Any] = {"attacks": "none", "cams": "auto,rise(masks=2)", "limit": 2, "model": model}
+    with in_memory(network, "embedded:shapes", model) as (specs, place):
+        plan = plan_of(ClassificationRequest(checkpoints=specs, data_dir=place, **asked))
+    assert [condition.text for condition in plan.conditions[1:3]] == [f"cam({expected})", "cam(rise,masks=2)"]
 
 
 def test_a_command_says_a_preset_by_its_options() -> None:

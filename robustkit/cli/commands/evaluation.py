@@ -66,7 +66,7 @@ def attack(skip_bad: bool, details: bool, quiet: bool, **options: Any) -> None:
     \b
     robustkit attack vit.safetensors --data-dir imagenet/val --attacks fgsm,pgd,autoattack --eps 0.5/255,1/255
     """
-    run_to_the_end(audit_request(options, ("attacks", "limit")), skip_bad, details, quiet)
+    run_to_the_end(audit_request(options, ("attacks", "eps", "limit")), skip_bad, details, quiet)
 
 
 @click.command(context_settings=CONTEXT)

@@ -143,12 +143,13 @@ class AttackWords(Vocabulary):
             claim = manifest.claims[text]
             budget = next((given[key] for key in ("steps", "queries") if key in given and name != "autoattack"), None)
             # A text names what differs from the card's attack, apart from its radius and budget.
+            on = given.pop(ON, "")
             modified = given.keys() - {"eps", "norm", "version", *(["steps", "queries"] if budget else [])}
             words = ["modified"] * bool(modified)
             words += [called + (f"-{budget}" if budget else ""), version if version != "standard" else ""]
             words += ["" if claim.norm == "linf" else claim.norm, amount(claim.eps, claim.norm, space)]
             words += ["normalised"] if space == "normalised" else []
-            return " ".join(filter(None, words)) + beneath(text, manifest)
+            return " ".join(filter(None, words)) + beneath(text, manifest) + (f", {on} samples" if on else "")
         # `PGD, 4/255, 20 steps`: the name, the radius with its norm unless linf, and what else the text says.
         eps, norm = given.pop("eps", ""), given.pop("norm", "linf")
         radius = eps if "/" in eps or claim is None else amount(claim.eps, norm, space)

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from cam.overlay import blend, cividis
+
 from ...common.files import write_whole
 from ...data.images import open_picture
 from ...display.sheet import FAINT, INK, PAPER, RULE, fit_text, font
@@ -26,7 +28,6 @@ from ...runs.folder import RunFolder, refuse_link
 Pixels = NDArray[np.uint8]
 
 TILE = 224
-STRENGTH = 0.6  # weight of a map's colour over its image, where the map is 1
 OUTLINE = (255, 255, 255)
 SCALE = "Each map runs from its own lowest to its own highest value, so the colours of two tiles cannot be compared."
 _NEAREST, _LANCZOS = Image.Resampling.NEAREST, Image.Resampling.LANCZOS
@@ -78,19 +79,8 @@ class Gallery:
 
 
 def overlay(image: Pixels, heat: NDArray[np.float32]) -> Pixels:
-    """Return the image as a tile, in grey under its map in cividis, which colour-blind people read the same. A low map
-    shows less of its colour, so that the image stays to be seen."""
-    image = _tile(image)
-    heat = np.asarray(cv2.resize(heat, image.shape[1::-1], interpolation=cv2.INTER_LINEAR), dtype=np.float32)
-    levels = (heat.clip(0, 1) * 255).round().astype(np.uint8)
-    colours = _cividis(levels).astype(np.float32)
-    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None].astype(np.float32)
-    share = STRENGTH * (0.35 + 0.65 * heat.clip(0, 1)[..., None])
-    return ((1 - share) * grey + share * colours).round().astype(np.uint8)
-
-
-def _cividis(levels: Pixels) -> Pixels:
-    return np.asarray(cv2.cvtColor(cv2.applyColorMap(levels, cv2.COLORMAP_CIVIDIS), cv2.COLOR_BGR2RGB), dtype=np.uint8)
+    """Return the image as a tile, under its map as `cam.overlay` shows it."""
+    return blend(_tile(image), heat)
 
 
 def outlined(image: Pixels, truth: NDArray[np.bool_] | None, width: int = 2) -> Pixels:
@@ -135,7 +125,7 @@ def draw(gallery: Gallery) -> Image.Image:
     pen.text((margin, 28), fit_text(gallery.title, 30, width - 2 * margin), INK, font(30))
     for index, text in enumerate(said):
         pen.text((margin, 70 + line * index), text, FAINT, font(17))
-    bar = Image.fromarray(_cividis(np.tile(np.linspace(0, 255, 160).round().astype(np.uint8), (12, 1))))
+    bar = Image.fromarray(cividis(np.tile(np.linspace(0, 255, 160).round().astype(np.uint8), (12, 1))))
     left, low = margin + math.ceil(font(15).getlength("low")) + 8, 78 + line * len(said)
     canvas.paste(bar, (left, low))
     for x, word in ((margin, "low"), (left + bar.width + 8, "high")):

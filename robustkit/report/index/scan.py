@@ -20,7 +20,7 @@ from ...evaluations.family import by_family
 from ...evaluations.metrics import Cells, SummaryRow
 from ...evaluations.presenting import chief_figures, missing_units
 from ...results.pairing import RunSetup, checkpoint_setup, run_setup
-from ...results.summary import doubts_of
+from ...results.survey import doubts_of
 from ...runs.folder import OWN, OWN_PICTURES, RunFolder, refuse_link
 from ...runs.manifest import Manifest
 from ...tasks.registry import find_metric

@@ -141,6 +141,9 @@ class TwoPhasePresenter(Presenter):
             text = f"{name_of(row['condition'], 'table', manifest)}, leaves an estimated {share(row)}"
             yield Clause(text, (row,))
 
+    def front(self, keys: Sequence[tuple[str, str]], headline: Metric) -> Iterable[tuple[str, str]]:
+        return (key for key in keys if key[1] == ESTIMATE.name)
+
     def tables(self, results: Results) -> Sequence[TextTable]:
         names, rows = short_names(results.manifest.names), []
         for row in results:

@@ -1,0 +1,72 @@
+"""Check a run against a policy: what `robustkit check` decides, and a notebook shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..display.notebook import as_html
+from ..runs.folder import RunFolder
+from . import output
+from .policy import Policy, read_policy
+from .verdicts import Outcome, Verdict, judge
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The verdicts of a policy on a run. baseline: what rules about a drop compare with."""
+
+    outcome: Outcome
+    run: RunFolder
+    baseline: RunFolder | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether no rule stops the gate."""
+        return self.outcome.passed
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdict of each rule for each checkpoint that it is about."""
+        return self.outcome.verdicts
+
+    def to_json(self) -> str:
+        """Return what the file of `robustkit check --json` holds."""
+        baseline = str(self.baseline.path) if self.baseline else None
+        return output.as_json(self.outcome, str(self.run.path), baseline).decode()
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the verdicts of that file, a row for each."""
+        import pandas as pd
+
+        plain: dict[str, Any] = json.loads(self.to_json())
+        return pd.DataFrame(plain["verdicts"])
+
+    def _repr_html_(self) -> str:
+        urgent, passed = output.by_urgency(self.outcome)
+        return as_html([output.table((*urgent, *passed))], [output.count_verdicts(self.outcome)])
+
+
+def check(
+    run: RunFolder | str | Path, policy: Policy | str | Path, baseline: RunFolder | str | Path | None = None
+) -> Checked:
+    """Check a run against a policy, from records only. It raises nothing where a rule fails: `passed` says so.
+
+    Args:
+        run: a run folder. baseline: the run that rules about a drop compare with.
+        policy: a TOML file of rules.
+
+    Raises:
+        ProtocolError: a rule that is not understood. RunError: no run. NothingEvaluated: a run without results.
+    """
+    opened, before = (
+        each if isinstance(each, RunFolder | None) else RunFolder.existing(each) for each in (run, baseline)
+    )
+    assert opened is not None
+    rules = policy if isinstance(policy, Policy) else read_policy(Path(policy))
+    return Checked(judge(rules, opened, before), opened, before)

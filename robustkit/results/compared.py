@@ -1,0 +1,164 @@
+"""Compare the checkpoints of runs: what `robustkit compare` prints and writes, and a notebook shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..common.plugins import plugin_session
+from ..display.notebook import as_html
+from ..display.notebook import as_json as json_of
+from ..display.table import TextTable
+from ..errors import RunError
+from ..evaluations.metrics import is_finite
+from ..evaluations.records import check_plugins
+from ..runs.folder import RunFolder
+from .comparison import Comparison, ComparisonRow, own_flags
+from .comparison import compare as compare_pairs
+from .pairing import Side, checkpoint_pairs, unpaired_lines
+from .published import Published, read_published
+from .tables import Among, among_tables, found_among, sides_of, tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Paired differences of checkpoints. unpaired: lines on those that nothing is compared with. sides: checkpoints
+    that have a place among published ones."""
+
+    comparison: Comparison
+    unpaired: tuple[str, ...] = ()
+    sides: tuple[Side, ...] = ()
+
+    @property
+    def reference(self) -> Published | None:
+        """The published figures that stand next to the differences."""
+        return self.comparison.reference
+
+    @property
+    def placed(self) -> list[TextTable]:
+        """The tables of places among published figures."""
+        return [] if self.reference is None else among_tables(self.sides, self.reference)
+
+    @property
+    def tables(self) -> list[TextTable]:
+        """The tables of all pairs, then those of places."""
+        return [table.said_once("n") for table in (*tables(self.comparison), *self.placed)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the file of `robustkit compare --json` holds."""
+        reference = self.reference
+        placed = [_among(side, each) for side in self.sides if reference for each in found_among(side, reference)]
+        return as_json(self.comparison) | {"unpaired": list(self.unpaired), "among": placed}
+
+    def to_json(self) -> str:
+        """Return the same as JSON."""
+        return json_of(self.to_dict())
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each difference, with the names of its `first` and `second` checkpoint."""
+        import pandas as pd
+
+        pairs = self.comparison.pairs
+        rows = (
+            (dict(zip(("first", "second"), pair.names, strict=True)), _row(row)) for pair in pairs for row in pair.rows
+        )
+        named = {"first": "first_value", "second": "second_value"}
+        return pd.DataFrame([{**names, **{named.get(k, k): value for k, value in row.items()}} for names, row in rows])
+
+    def _repr_html_(self) -> str:
+        return as_html(self.tables, (f"⚑ {line}" for line in self.unpaired))
+
+
+@plugin_session()
+def compare(
+    *runs: RunFolder | str | Path,
+    checkpoints: Sequence[str] = (),
+    against: str | None = None,
+    reference: str | None = None,
+) -> Compared:
+    """Compare checkpoints on the same samples: paired differences with intervals and tests, from records only.
+
+    Args:
+        runs: of one run, its checkpoints are compared with the first of them; of several, those of later runs with
+            those of the same name in the first, or, where no name is shared, all with its first.
+        checkpoints: only these, as second of a pair. against: the checkpoint of the first run to compare with.
+        reference: published figures to show next to them, such as `quest`, or a TOML file.
+
+    Raises:
+        RunError: no run, runs that cannot be compared, or none of a name. ProtocolError: no such reference.
+    """
+    opened = [each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs]
+    published = None if reference is None else read_published(reference)
+    single = published is not None and len(opened) == 1 and len(opened[0].manifest.names) == 1
+    if single:  # a checkpoint by itself has nothing to be paired with, and a place among published ones
+        check_plugins(opened[0].manifest)
+        found = Compared(Comparison((), published), (), tuple(sides_of(opened, checkpoints)))
+        if published is not None and not found.placed:
+            remedy = "audit a condition of it, or give another run"
+            raise RunError(f"{opened[0].path} has no figure that {published.name} has; {remedy}")
+        return found
+    comparison = compare_pairs(checkpoint_pairs(opened, checkpoints, against), published)
+    sides = () if published is None else tuple(sides_of(opened, checkpoints))
+    return Compared(comparison, tuple(unpaired_lines(opened, checkpoints, against)), sides)
+
+
+def _among(side: Side, each: Among) -> dict[str, Any]:
+    named = {name: each.row[name] for name in ("condition", "metric", "n")}
+    finite = each.row["value"] if is_finite(each.row["value"]) else None
+    published = {"published": each.levels, "spread": each.spreads, "places": each.places}
+    return {"checkpoint": side.checkpoint, **named, "value": finite, **published}
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Return all that the tables say, and where each side comes from; values that are not finite are None."""
+    reference = comparison.reference
+    fields = ("name", "summary", "source", "data", "protocol")
+    plain = [
+        {
+            "first": _side(pair.first),
+            "second": _side(pair.second),
+            "changed": list(pair.changed),
+            "flags": [*pair.flags, *own_flags([pair])],
+            "left_out": list(pair.left_out),
+            "rows": [_row(row) for row in pair.rows],
+        }
+        for pair in comparison.pairs
+    ]
+    return {"pairs": plain, "reference": reference and {name: getattr(reference, name) for name in fields}}
+
+
+def _side(side: Side) -> dict[str, Any]:
+    described, manifest = side.described, side.manifest
+    return {
+        "run": str(side.run.path),
+        "checkpoint": side.checkpoint,
+        "sha256": described.sha256,
+        "attention": described.attention,
+        "protocol": manifest.protocol.tag,
+        "seed": manifest.seed,
+        "dtype": manifest.deciding.dtype,
+        "data": manifest.data.name,
+        "data_digest": manifest.data.digest,
+    }
+
+
+def _row(row: ComparisonRow) -> dict[str, Any]:
+    difference = row.difference
+    figures = {
+        "first": difference.first,
+        "second": difference.second,
+        "difference": difference.value,
+        "ci_low": difference.ci_low,
+        "ci_high": difference.ci_high,
+        "p": difference.p_value,
+        "p_holm": row.p_value,
+        "published": row.published,
+    }
+    named = {"condition": row.condition, "metric": row.metric, "n": difference.n}
+    finite = {key: value if is_finite(value) else None for key, value in figures.items()}
+    return named | finite | {"significant": row.significant, "verdict": row.verdict}

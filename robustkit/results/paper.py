@@ -1,0 +1,473 @@
+"""A table for a paper: checkpoints as rows, figures as columns; the best is marked, and what no test tells from it.
+
+Each figure's best checkpoint is tested against every other on the samples that both have. Which one is best is seen
+after the fact, so Holm's correction counts all pairs that might have been tested, over all figures of the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..common.differences import holm
+from ..common.plugins import plugin_session
+from ..display.text import Made, amount, escape_markdown, no_controls, no_formula, one_line
+from ..display.text import table as markdown_table
+from ..errors import DamagedRecord, ProtocolError, RunError, unknown
+from ..evaluations.aggregate import Results
+from ..evaluations.attacks.two_phase.condition import estimated
+from ..evaluations.condition import kind_of, matches, name_of, pattern_of, words_of
+from ..evaluations.metrics import SummaryRow, figure_cell, is_finite
+from ..evaluations.presenting import Flagged, raised_flags
+from ..evaluations.records import check_plugins
+from ..protocol.condition import ON, part_of, split_list
+from ..runs.folder import RunFolder
+from ..tasks.registry import metric_of, metrics
+from ..tasks.task import task_of
+from .comparison import HELD, LEVEL, Asked, asked_results
+from .pairing import Side, comparison_doubts, paired_difference, refuse_incomparable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SETS = {
+    "quest": (
+        "clean,fgsm,pgd,spsa,autoattack,in-c:mean_error,"
+        "cam(agcam,mode=box):cam_pixel_accuracy,cam(agcam,mode=box):cam_iou,cam(agcam,mode=box):cam_dice"
+    )
+}
+"""Figures by the name of the published tables that have them; a run need not have all."""
+FORMATS = ("latex", "markdown", "csv", "html")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure as a text, and the ends of its 95 % interval, empty where it has none. mark: best of its figure, close
+    where no test tells it from the best. flagged: whether a doubt is about it alone. p_value: Holm's, against the best.
+    """
+
+    value: str
+    low: str = ""
+    high: str = ""
+    mark: Literal["best", "close", ""] = ""
+    flagged: bool = False
+    p_value: float = math.nan
+    row: SummaryRow | None = None
+
+
+@dataclass(frozen=True)
+class Markup:
+    """How a format writes texts that are not its own, and cells."""
+
+    escape: Callable[[str], str]
+    best: str = "{}"
+    close: str = "{}"
+    flagged: str = "{}"
+    interval: str = " [{}, {}]"
+
+    def cell(self, cell: Cell, intervals: bool) -> str:
+        text = {"best": self.best, "close": self.close, "": "{}"}[cell.mark].format(self.escape(cell.value))
+        text = self.flagged.format(text) if cell.flagged else text
+        bounds = (self.escape(end) for end in (cell.low, cell.high))
+        return text + (self.interval.format(*bounds) if intervals and cell.low else "")
+
+
+_SIGNS = '\\~^|<>[]*"–…†−±×↓↑≥≤σεδλ⚑�'
+_IN_LATEX = (
+    r"\textbackslash{} \textasciitilde{} \textasciicircum{} \textbar{} \textless{} \textgreater{} {[} {]} {*} {''} "
+    r"\textendash{} \ldots{} \textdagger{} $-$ $\pm$ $\times$ $\downarrow$ $\uparrow$ $\geq$ $\leq$ $\sigma$ "
+    r"$\varepsilon$ $\delta$ $\lambda$ \textbullet{} ?"
+)
+_TO_LATEX = str.maketrans(dict(zip(_SIGNS, _IN_LATEX.split(), strict=True)) | {sign: f"\\{sign}" for sign in "&%$#_{}"})
+"""Brackets and asterisks, too: after the end of a row they would be its arguments."""
+
+
+def escape_latex(text: str) -> str:
+    """Return a text that LaTeX shows literally, on one line; two hyphens stay two."""
+    return one_line(text).replace("--", "-\0-").translate(_TO_LATEX).replace("-\0-", "-{}-")
+
+
+_LATEX = Markup(
+    escape_latex,
+    best=r"\textbf{{{}}}",
+    close=r"\underline{{{}}}",
+    flagged=r"{}\textsuperscript{{\textdagger}}",
+    interval=r" {{\scriptsize [{}, {}]}}",
+)
+_MARKDOWN = Markup(escape_markdown, best="**{}**", close="<u>{}</u>", flagged="{}†")
+_HTML = Markup(
+    html.escape, best="<b>{}</b>", close="<u>{}</u>", flagged="{}<sup>†</sup>", interval=" <small>[{}, {}]</small>"
+)
+_PLAIN = Markup(lambda text: no_controls(no_formula(text)))
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table for a paper. corner: what the first column holds. cells: a row for each of `names`, a figure for each of
+    `headings`. flags: doubts about its figures, and how its runs differ, to be read before it is published."""
+
+    corner: str
+    headings: tuple[str, ...]
+    names: tuple[str, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+    caption: str
+    flags: tuple[str, ...] = ()
+    intervals: bool = False
+
+    def turned(self) -> PaperTable:
+        """Return the table with figures as rows and checkpoints as columns."""
+        cells = tuple(zip(*self.cells, strict=True))
+        return replace(self, corner="", headings=self.names, names=self.headings, cells=cells)
+
+    def _texts(self, markup: Markup) -> list[list[str]]:
+        """Return the headings, then the rows, as texts of a format."""
+        cells = ([markup.cell(cell, self.intervals) for cell in row] for row in self.cells)
+        rows = [[markup.escape(name), *row] for name, row in zip(self.names, cells, strict=True)]
+        return [[markup.escape(text) for text in (self.corner, *self.headings)], *rows]
+
+    def to_latex(self, label: str = "tab:robustness") -> str:
+        """Return a table environment with the rules of booktabs. label: for \\ref."""
+        headings, *rows = (" & ".join(row) + r" \\" for row in self._texts(_LATEX))
+        lines = [r"% \usepackage{booktabs}", *(f"% {one_line(flag)}" for flag in self.flags)]
+        lines += [
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\caption{{{escape_latex(self.caption)}}}",
+            rf"\label{{{label}}}",
+        ]
+        lines += [rf"\begin{{tabular}}{{l{'r' * len(self.headings)}}}", r"\toprule", headings, r"\midrule", *rows]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+    def to_markdown(self) -> str:
+        """Return a table of GitHub's Markdown, and its caption below."""
+        headings, *rows = ([Made(text) for text in row] for row in self._texts(_MARKDOWN))
+        return f"{markdown_table(rows, headings)}\n\n{escape_markdown(self.caption)}\n"
+
+    def to_html(self) -> str:
+        """Return a table element, without styles of its own."""
+        headings, *rows = self._texts(_HTML)
+        head = "".join(f"<th>{text}</th>" for text in headings)
+        body = ("".join([f"<th>{row[0]}</th>", *(f"<td>{text}</td>" for text in row[1:])]) for row in rows)
+        lines = [
+            "<table>",
+            f"<caption>{html.escape(self.caption)}</caption>",
+            f"<thead><tr>{head}</tr></thead>",
+            "<tbody>",
+        ]
+        return "\n".join([*lines, *(f"<tr>{row}</tr>" for row in body), "</tbody>", "</table>", ""])
+
+    _repr_html_ = to_html
+
+    def to_csv(self) -> str:
+        """Return headings and figures without marks; with intervals, their ends in columns of their own."""
+        ends = ("", " low", " high") if self.intervals else ("",)
+        headings = [f"{heading}{end}" for heading in self.headings for end in ends]
+        cells = (
+            [text for cell in row for text in (cell.value, cell.low, cell.high)[: len(ends)]] for row in self.cells
+        )
+        rows = [[self.corner, *headings], *([name, *row] for name, row in zip(self.names, cells, strict=True))]
+        sheet = io.StringIO()
+        csv.writer(sheet, lineterminator="\n").writerows(map(_PLAIN.escape, row) for row in rows)
+        return sheet.getvalue()
+
+    def _records(self) -> list[dict[str, Any]]:
+        every = (cell for row in self.cells for cell in row)
+        return [{**cell.row, "p_holm": cell.p_value, "mark": cell.mark} for cell in every if cell.row is not None]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each figure: that of `Run.results`, its p (Holm) against the best, and its mark."""
+        import pandas as pd
+
+        return pd.DataFrame(self._records())
+
+    def to_json(self) -> str:
+        """Return caption, flags and figures; None for what is not finite."""
+        figures = [
+            {
+                key: None if isinstance(value, float) and not math.isfinite(value) else value
+                for key, value in row.items()
+            }
+            for row in self._records()
+        ]
+        content = {"caption": self.caption, "flags": self.flags, "figures": figures}
+        return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to(self, format: str) -> str:
+        """Return the table in a format. Raises ProtocolError for one that is not of `FORMATS`."""
+        if format not in FORMATS:
+            raise ProtocolError(unknown("format", format, FORMATS))
+        text: str = getattr(self, f"to_{format}")()
+        return text
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A checkpoint, and its results by condition and metric."""
+
+    name: str
+    side: Side
+    rows: Mapping[tuple[str, str], SummaryRow]
+
+    def doubts(self, key: tuple[str, str]) -> tuple[str, ...]:
+        flags = self.rows[key]["flags"] if key in self.rows else ()
+        return tuple(flag for flag in flags if not flag.startswith(words_of(key[0]).remarks))
+
+
+Axis = str | Iterable[str] | None
+
+
+@plugin_session()
+def table(
+    *runs: RunFolder | str | Path,
+    rows: Axis = None,
+    columns: Axis = None,
+    intervals: bool = False,
+    turned: bool = False,
+) -> PaperTable:
+    """Return a table for a paper: the checkpoints of runs by what they were evaluated under.
+
+    Args:
+        runs: run folders, whose checkpoints follow each other.
+        rows: what the rows are: `checkpoints` or some of their names, `conditions`, a set such as `quest`, or
+            conditions as in a policy, each by its own figures or one of them: `pgd`, `in-c:mce`. Usually checkpoints.
+        columns: likewise; what the rows are not.
+        intervals: with 95 % intervals.
+        turned: with rows and columns exchanged.
+
+    Raises:
+        ProtocolError: rows and columns of the same kind, or a name that no run has.
+        RunError: a folder that is no run, or damaged records.
+    """
+    lines, front = list[_Line](), dict[tuple[str, str], Asked]()
+    for run in (each if isinstance(each, RunFolder) else RunFolder.existing(each) for each in runs):
+        check_plugins(run.manifest)
+        sides = [Side(run, name) for name in run.manifest.names]
+        lines += (_Line(s.checkpoint, s, {(row["condition"], row["metric"]): row for row in s.results}) for s in sides)
+        results = Results(run, [row for side in sides for row in side.results])
+        front = {entry.key: entry for entry in asked_results(results)} | front
+    several = [line.name for line in lines]
+    lines = [
+        replace(line, name=f"{line.name} ({line.side.run.path.name})") if several.count(line.name) > 1 else line
+        for line in lines
+    ]
+    chosen = [_axis(option, given, lines, front) for option, given in (("rows", rows), ("columns", columns))]
+    if len({type(axis) for axis in chosen}) == 1 and chosen[0] is not None:
+        kind = "checkpoints" if isinstance(chosen[0], list) else "conditions"
+        raise ProtocolError(f"rows and columns are both {kind}; expected checkpoints as one of them: leave one out")
+    names = next((axis for axis in chosen if isinstance(axis, list)), None)
+    figures = next((axis for axis in chosen if isinstance(axis, tuple)), tuple(front.values()))
+    lines = lines if names is None else [line for name in names for line in lines if line.name == name]
+    made = _made(lines, figures, intervals)
+    return made.turned() if turned != (isinstance(chosen[0], tuple) or isinstance(chosen[1], list)) else made
+
+
+def _axis(
+    option: str, given: Axis, lines: Sequence[_Line], front: Mapping[tuple[str, str], Asked]
+) -> list[str] | tuple[Asked, ...] | None:
+    """Return names of checkpoints as a list, or figures as a tuple; None where nothing is given."""
+    if given is None:
+        return None
+    items = split_list(given)
+    names = [line.name for line in lines]
+    if items == ["checkpoints"]:
+        return names
+    if items and all(item in names and item not in SETS for item in items):
+        return items
+    if items == ["conditions"]:
+        return tuple(front.values())
+    known = SETS.get(items[0], "") if len(items) == 1 else ""
+    found = dict[tuple[str, str], Asked]()
+    for item in split_list(known or items):
+        some = {entry.key: entry for entry in _named(item, lines, front)}
+        if not (some or known):
+            there = {
+                *names,
+                *SETS,
+                "checkpoints",
+                "conditions",
+                *(kind_of(text) for line in lines for text, _ in line.rows),
+            }
+            raise ProtocolError(f"--{option}: {unknown('checkpoint or condition', item, there)}")
+        found |= some
+    if not found:
+        raise ProtocolError(f"--{option} {items[0]}: the runs have none of {known}; audit one of these, or name others")
+    return tuple(found.values())
+
+
+def _named(item: str, lines: Sequence[_Line], front: Mapping[tuple[str, str], Asked]) -> Iterator[Asked]:
+    """Yield the figures that an item names; of a condition without one those of the first page, else its first."""
+    text, _, metric = item.rpartition(":")
+    text, metric = (text, metric) if text and metric in metrics() else (item, "")
+    wanted, seen = pattern_of(text), set[str]()
+    for line in lines:
+        for key in line.rows:
+            condition, figure = key
+            whole = estimated(*key) or condition.replace(f",{ON}={part_of(condition)}", "")
+            if not (matches(wanted, whole) or matches(wanted, condition)):
+                continue
+            own = key in front or (condition not in seen and not any(condition == text for text, _ in front))
+            if figure == metric if metric else own:
+                seen.add(condition)
+                yield front.get(key) or Asked(*key, name_of(condition, "table", line.side.manifest))
+
+
+# Cells
+
+
+@dataclass
+class _Tests:
+    """What paired tests say: of a checkpoint's figure its mark, and Holm's p against the best. count: of all pairs that
+    might have been tested. left: the figures whose checkpoints cannot be paired by sample."""
+
+    marks: dict[tuple[str, tuple[str, str]], tuple[Literal["best", "close", ""], float]]
+    count: int = 0
+    left: list[Asked] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, lines: Sequence[_Line], figures: Sequence[Asked], may_test: bool) -> _Tests:
+        found, raw = cls({}), dict[tuple[str, tuple[str, str]], float]()
+        for entry in figures:
+            key, better = entry.key, metric_of(entry.metric).better
+            there = [line for line in lines if key in line.rows and is_finite(line.rows[key]["value"])]
+            if len(there) < 2 or not better:
+                continue
+            values = [better * line.rows[key]["value"] for line in there]
+            best = there[values.index(max(values))]
+            others = [line for line, value in zip(there, values, strict=True) if value < max(values)]
+            found.marks |= {(line.name, key): ("best", math.nan) for line in there if line not in others}
+            p_values = {line.name: _p_value(best, line, key) if may_test else math.nan for line in others}
+            if any(map(math.isfinite, p_values.values())):
+                found.count += math.comb(len(there), 2)
+                raw |= {(name, key): p_value for name, p_value in p_values.items()}
+            elif others:
+                found.left.append(entry)
+            if sum(line.side.manifest.data.n for line in there) > HELD:
+                for line in there:
+                    line.side.forget()
+        adjusted = holm([*raw.values(), *[math.nan] * (found.count - len(raw))])
+        for place, p_value in zip(raw, adjusted, strict=False):
+            found.marks[place] = ("close" if p_value >= LEVEL else "", p_value)
+        return found
+
+
+def _p_value(first: _Line, second: _Line, key: tuple[str, str]) -> float:
+    """Return the p-value of a difference; nan where its samples cannot be paired."""
+    try:
+        return paired_difference(first.side, second.side, *key).p_value
+    except DamagedRecord:
+        raise
+    except RunError:
+        return math.nan
+
+
+def _apart(lines: Sequence[_Line]) -> Iterator[tuple[str, bool]]:
+    """Yield how the runs of the table differ, besides in their checkpoints, and whether that forbids a test."""
+    first, *others = (line.side for line in lines)
+    for other in (side for side in others if side.run is not first.run):
+        common = [condition for condition in first.conditions if condition in other.conditions]
+        try:
+            refuse_incomparable(first, other, common)
+        except RunError as fault:
+            yield f"not tested: {str(fault).partition(';')[0]}", True
+        else:
+            who = f"{other.run.path.name} and {first.run.path.name}"
+            yield from ((f"{who}: {line}", False) for line in comparison_doubts(first, other, common))
+
+
+def _made(lines: Sequence[_Line], figures: Sequence[Asked], intervals: bool) -> PaperTable:
+    apart = list(dict.fromkeys(_apart(lines)))
+    tests = _Tests.of(lines, figures, not any(forbidden for _, forbidden in apart))
+    cells, flagged = list[tuple[Cell, ...]](), list[Flagged]()
+    for line in lines:
+        doubts = {entry.key: line.doubts(entry.key) for entry in figures if entry.key in line.rows}
+        shared = set[str]().union(*doubts.values()).intersection(*doubts.values())
+        cells.append(
+            tuple(_cell(line, entry.key, tests, bool({*doubts.get(entry.key, ())} - shared)) for entry in figures)
+        )
+        flagged += (
+            Flagged(line.name, condition, flags, line.side.manifest) for (condition, _), flags in doubts.items()
+        )
+    names = tuple(line.name for line in lines)
+    flags = [flag.line for flag in raised_flags(flagged, dict(zip(names, names, strict=True)))]
+    headings = _headings(lines, figures)
+    caption = _caption(lines, headings, tests, cells, intervals)
+    return PaperTable(
+        "checkpoint",
+        tuple(headings.values()),
+        names,
+        tuple(cells),
+        caption,
+        (*(said for said, _ in apart), *flags),
+        intervals,
+    )
+
+
+def _cell(line: _Line, key: tuple[str, str], tests: _Tests, flagged: bool) -> Cell:
+    row = line.rows.get(key)
+    value, _, bounds = figure_cell(row, metric_of(key[1]).scale).partition(" ")
+    low, _, high = bounds.strip("[]").partition(", ")
+    mark, p_value = tests.marks.get((line.name, key), ("", math.nan))
+    return Cell(value, low, high, mark, flagged, p_value, row)
+
+
+def _headings(lines: Sequence[_Line], figures: Sequence[Asked]) -> dict[Asked, str]:
+    """Return what each figure is called: an attack without its radius where that is everyone's."""
+    manifests = {entry: next(line.side.manifest for line in lines if entry.key in line.rows) for entry in figures}
+    alone, headings = len(_radii(lines, figures)) == 1, dict[Asked, str]()
+    for entry, manifest in manifests.items():
+        claim, metric = manifest.claims.get(entry.condition), metric_of(entry.metric)
+        short = claim is not None or words_of(entry.condition).in_means
+        called = name_of(entry.condition, "badge", manifest) if short else entry.called
+        if attack := estimated(*entry.key):
+            headings[entry] = f"{', '.join(name_of(attack, 'table', manifest).split(', ')[: 2 - alone])}, estimated"
+            continue
+        if claim is not None and alone:
+            called = called.replace(f" {amount(claim.eps, claim.norm, manifest.protocol.space)}", "", 1)
+        figure = (metric.short or metric.label or metric.name).removesuffix(" %") + " ↓" * (metric.better < 0)
+        headings[entry] = called if entry.metric == task_of(manifest).headline else f"{called}: {figure}"
+    return headings
+
+
+def _radii(lines: Sequence[_Line], figures: Iterable[Asked]) -> list[str]:
+    """Return the radii of attacks, each with its norm."""
+    found = dict[str, None]()
+    for manifest, entry in ((line.side.manifest, entry) for line in lines for entry in figures):
+        if (claim := manifest.claims.get(entry.condition)) is not None:
+            found[f"{amount(claim.eps, claim.norm, manifest.protocol.space)} ({claim.norm})"] = None
+    return list(found)
+
+
+def _caption(
+    lines: Sequence[_Line],
+    headings: Mapping[Asked, str],
+    tests: _Tests,
+    cells: Sequence[Sequence[Cell]],
+    intervals: bool,
+) -> str:
+    manifests = [line.side.manifest for line in lines]
+    headline, samples = task_of(manifests[0]).headline_metric, manifests[0].protocol.samples
+    every = [cell for row in cells for cell in row]
+    counts = sorted({int(cell.row["n"]) for cell in every if cell.row and cell.row["metric"] == headline.name})
+    n = "–".join(dict.fromkeys(map(str, (counts[0], counts[-1])))) if counts else str(manifests[0].data.n)
+    radii, tags = _radii(lines, headings), dict.fromkeys(manifest.protocol.tag for manifest in manifests)
+    data = ", ".join(dict.fromkeys(manifest.data.name for manifest in manifests))
+    unit = " in %" if headline.scale == 100 else ""
+    text = f"{headline.word[:1].upper()}{headline.word[1:]}{unit}, or what a heading names, of {data} (n = {n} "
+    text += f"{samples.many}); protocol {', '.join(tags)}{', eps = ' * bool(radii)}{', '.join(radii)}."
+    if tests.count:
+        text += " Best in bold; underlined: no paired test tells it from the best (p ≥ .05 after Holm's correction for "
+        text += f"{tests.count} pairs)."
+    elif any(cell.mark for cell in every):
+        text += " Best in bold."
+    if tests.count and tests.left:
+        text += f" Not tested: {', '.join(headings[entry] for entry in tests.left)}."
+    text += " [low, high]: 95 % intervals." * intervals
+    text += " ↓: lower is better." * any("↓" in heading for heading in headings.values())
+    return text + " †: flagged; see the report." * any(cell.flagged for cell in every)

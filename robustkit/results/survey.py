@@ -1,0 +1,84 @@
+"""Turn records into results: value, n, 95 % interval, protocol and flags for each checkpoint and condition."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+from ..common.plugins import plugin_session
+from ..display.text import no_controls, no_formula
+from ..evaluations.aggregate import Parts, RecordReader, Results
+from ..evaluations.condition import words_of
+from ..evaluations.metrics import SummaryRow
+from ..evaluations.records import check_plugins
+from ..runs.folder import SUMMARY_COLUMNS, RunFolder
+from ..tasks.task import task_of
+
+
+@plugin_session()
+def survey(run: RunFolder, for_page: bool = False) -> Results:
+    """Return the results of a run, in the order of its checkpoints and conditions; each record is read once. for_page:
+    also gather what sections of the page show."""
+    manifest = run.manifest
+    check_plugins(manifest)
+    task = task_of(manifest)
+    collected: Parts = ([], [], [])
+    unread: dict[str, str] = {}
+    gatherers = {kind: kind(manifest) for kind in (task.gatherers(manifest) if for_page else ())}
+    for checkpoint, units in groupby(run.units(), key=lambda unit: unit[0]):
+        parts = task.rows(
+            RecordReader(run, manifest, checkpoint, unread, gatherers), [condition for _, condition in units]
+        )
+        for rows, more in zip(collected, parts, strict=True):
+            rows += more
+    every = Results(run, [row for rows in collected for row in rows], unread, gatherers)
+    mixed = several_versions(run)
+    return every.changed(lambda row: {**row, "flags": [*row["flags"], *mixed]}) if mixed else every
+
+
+def several_versions(run: RunFolder) -> list[str]:
+    """Return a flag where the records that were read are of several versions of what computes."""
+    found: dict[str, list[str]] = {}
+    for name, version in sorted(run.made_with):
+        found.setdefault(name, []).append(version)
+    said = [f"{name} {' and '.join(versions)}" for name, versions in found.items() if len(versions) > 1]
+    return [f"records of this run come from several versions: {', '.join(said)}"] if said else []
+
+
+def doubts_of(rows: Iterable[SummaryRow]) -> dict[str, list[str]]:
+    """Return each flag of results that raises a doubt, with the conditions that have it."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for flag in row["flags"]:
+            if not flag.startswith(words_of(row["condition"]).remarks):
+                found.setdefault(flag, {})[row["condition"]] = None
+    return {flag: list(conditions) for flag, conditions in found.items()}
+
+
+def as_in_json(results: Results) -> Results:
+    """Return results with None for what is not finite."""
+
+    def value_of(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return results.changed(lambda row: {name: value_of(value) for name, value in row.items()})
+
+
+def write_summary(run: RunFolder, results: Results | None = None) -> Results:
+    """Write summary.json and summary.csv; return the results as `Run.summary` reads them. results: from `survey`."""
+    finite = as_in_json(survey(run) if results is None else results)
+    run.write_summary([*finite])
+    sheet = io.StringIO()
+    writer = csv.DictWriter(sheet, SUMMARY_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_cells({**row, "flags": "; ".join(row["flags"])}) for row in finite)
+    run.write(run.path / "summary.csv", sheet.getvalue().encode("utf-8", "replace"))
+    return finite
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: no_controls(no_formula(value)) if isinstance(value, str) else value for name, value in row.items()}

@@ -1,0 +1,148 @@
+"""Tables for a paper: marks by hand, texts that LaTeX would obey, what the axes take, runs that cannot be paired."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from compared_runs import PGD, Change, N, Rows, change_of, rows_of, run_of
+from scipy import stats
+
+import robustkit
+from robustkit.cli.app import cli
+from robustkit.errors import ProtocolError
+from robustkit.results.paper import SETS, escape_latex
+from robustkit.results.summary import Run
+
+NAMES = ("vit_b & 50%", "other", "third")
+RIGHT = {"clean": (36, 35, 10), PGD: (20, 20, 19)}
+"""Of 40 samples; the first so many are right, so that pairs differ on those between two counts."""
+
+
+def rows_with(right: int) -> Rows:
+    return [row | {"correct": place < right} for place, row in enumerate(rows_of(0))]
+
+
+def made(folder: Path, flags: Any = (), change: Change = lambda manifest: None, names: Any = NAMES) -> Run:
+    """A run with these counts and the summary that is of them."""
+    counted = {(name, text): some[place] for text, some in RIGHT.items() for place, name in enumerate(names)}
+    run = run_of(folder, {key: rows_with(right) for key, right in counted.items()}, change)
+    rows = [
+        {"checkpoint": name, "condition": text, "metric": "top1", "value": right / N, "n": N, "ci_low": 0.25}
+        | {"ci_high": 0.75, "protocol": run.manifest.protocol.tag, "flags": list(flags) if text == PGD else []}
+        for (name, text), right in counted.items()
+    ]
+    run.write_summary(rows)
+    return run
+
+
+CAPTION = (
+    r"Top-1 in \%, or what a heading names, of set (n = 40 images); protocol standard@1:96fe6f4a, eps = 1/255 (linf). "
+    r"Best in bold; underlined: no paired test tells it from the best (p $\geq$ .05 after Holm's correction for 6 "
+    r"pairs)."
+)
+LATEX = r"""% \usepackage{booktabs}
+\begin{table}[t]
+\centering
+\caption{CAPTION}
+\label{tab:robustness}
+\begin{tabular}{lrr}
+\toprule
+checkpoint & clean & PGD-20 \\
+\midrule
+vit\_b \& 50\% & \textbf{90.0} & \textbf{50.0} \\
+other & \underline{87.5} & \textbf{50.0} \\
+third & 25.0 & \underline{47.5} \\
+\bottomrule
+\end{tabular}
+\end{table}
+""".replace("CAPTION", CAPTION)
+
+
+def test_the_table_by_hand(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    table = run.tabulate()
+    assert table.to_latex() == LATEX
+    frame = table.to_frame().set_index(["checkpoint", "condition"])
+    assert frame.loc[("third", "clean"), "p_holm"] == pytest.approx(6 * stats.binomtest(0, 26).pvalue)
+    assert frame.loc[("other", "clean"), "p_holm"] == 1.0
+    assert list(frame["mark"]) == ["best", "best", "close", "best", "", "close"]
+    assert table.to_markdown().splitlines()[:3] == [
+        "| checkpoint | clean | PGD-20 |",
+        "| --- | ---: | ---: |",
+        r"| vit_b &#38; 50% | **90.0** | **50.0** |",
+    ]
+    assert "<th>vit_b &amp; 50%</th><td><b>90.0</b></td>" in table._repr_html_()
+    bounded = run.tabulate(intervals=True, turned=True)
+    assert list(csv.reader(io.StringIO(bounded.to_csv())))[:2] == [
+        ["", *(f"{name}{end}" for name in NAMES for end in ("", " low", " high"))],
+        ["clean", *(text for value in ("90.0", "87.5", "25.0") for text in (value, "25.0", "75.0"))],
+    ]
+    assert r"\underline{87.5} {\scriptsize [25.0, 75.0]}" in bounded.to_latex()
+    assert json.loads(table.to_json())["figures"][0]["p_holm"] is None
+
+
+def has_latex() -> bool:
+    if not all(map(shutil.which, ("pdflatex", "kpsewhich"))):
+        return False
+    return not subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True).returncode
+
+
+@pytest.mark.skipif(not has_latex(), reason="pdflatex or booktabs is not installed")
+def test_latex_compiles_whatever_the_names(tmp_path: Path) -> None:
+    odd = ("[2pt] *--^~\\", '{$#_|<>"–…−±×σδ', "\u202eüß\n\\input{x}")
+    table = made(tmp_path / "run", names=odd, flags=["\\input{y}\n\\input{z}"]).tabulate(intervals=True)
+    page = r"\documentclass{article}\usepackage{booktabs}\usepackage[T1]{fontenc}\begin{document}"
+    (tmp_path / "page.tex").write_text(f"{page}\n{table.to_latex()}\\end{{document}}\n", "utf-8")
+    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_two_hyphens_and_brackets_are_shown_as_they_are() -> None:
+    assert escape_latex("a--b [c]*\n–") == r"a-{}-b {[}c{]}{*} \textendash{}"
+
+
+def test_rows_and_columns_are_checkpoints_or_figures(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    assert (run.tabulate(rows="pgd").names, run.tabulate(rows="pgd").headings) == (("PGD-20",), NAMES)
+    some = run.tabulate(rows=["third", "other"], columns="quest")
+    assert (some.names, some.headings) == (("third", "other"), ("clean", "PGD-20"))
+    assert run.tabulate(columns="checkpoints", turned=True).headings == ("clean", "PGD-20")
+    for axes, message in (
+        ({"rows": "pgd", "columns": "clean"}, "rows and columns are both conditions; expected checkpoints"),
+        ({"rows": "third", "columns": "other"}, "rows and columns are both checkpoints"),
+        ({"rows": "pdg"}, "--rows: unknown checkpoint or condition 'pdg'; did you mean 'pgd'"),
+        ({"columns": "clean:nll"}, "--columns: unknown checkpoint or condition 'clean:nll'"),
+    ):
+        with pytest.raises(ProtocolError, match=message):
+            run.tabulate(**axes)
+    assert SETS["quest"].startswith("clean,fgsm,pgd,spsa,autoattack,in-c")
+
+
+def test_doubts_are_told_and_runs_that_cannot_be_paired_are_not_tested(tmp_path: Path) -> None:
+    first, flagged = made(tmp_path / "a"), made(tmp_path / "b", ["exceeds eps"], change_of("seed", to=1))
+    table = robustkit.table(first, flagged)
+    assert table.names == (*(f"{name} (a)" for name in NAMES), *(f"{name} (b)" for name in NAMES))
+    assert [cell.flagged for cell in table.cells[3]] == [False, True]
+    assert table.caption.endswith("†: flagged; see the report.")
+    assert any("exceeds eps" in line for line in table.flags)
+    other = made(tmp_path / "c", change=change_of("data", "classes", to=5))
+    apart = robustkit.table(first, other)
+    assert any(line.startswith("not tested: ") and "5 classes" in line for line in apart.flags)
+    assert {cell.mark for row in apart.cells for cell in row} == {"best", ""}
+
+
+def test_the_command_prints_the_table_alone_and_doubts_elsewhere(tmp_path: Path) -> None:
+    run = made(tmp_path, ["exceeds eps"])
+    done = CliRunner().invoke(cli, ["table", str(run.path), "--format", "csv", "--columns", "pgd"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout == run.tabulate(columns="pgd").to_csv()
+    assert "⚑" in done.stderr and "exceeds eps" in done.stderr
