@@ -32,7 +32,7 @@ from .gradient_masking import AFTERWARDS
 
 SAMPLES = 32  # the most samples that the figures are measured on, spread evenly over the data set
 FEWEST = 3  # samples, where not all checks fit; two, if so the first of them do, which find most
-_CORE = 4  # of the probes
+_CORE, _FIRST = 4, 2  # of the probes; without the second, the others say little
 _SHARE = 0.25  # of the attacks' passes
 _STRENGTH = ("fgsm", "spsa", "square", "fab", "pgd", "apgd", "autoattack")
 _BATCH = 16  # with a graph in float32, next to an attack that may be in bfloat16
@@ -85,9 +85,10 @@ def _within(passes: int, condition: Condition, most: int, surrogates: int = 0) -
             return Extent(samples, (), most, passes)
     pairs = [(_CORE, n) for n in range(few, 1, -1)] + [(1, n) for n in range(few, 0, -1)]
     samples = next((n for first, n in pairs if fits(every[:first], n)), 0)
-    made = list[Probe]()
-    for probe in every:
-        made += [probe] if samples and fits([*made, probe], samples) else []
+    begun = next((n for n in (_FIRST, 1) if samples and fits(every[:n], samples)), 0)
+    made = [*every[:begun]]
+    for probe in every[_FIRST:] if begun == _FIRST else ():
+        made += [probe] if fits([*made, probe], samples) else []
     left_out = dict.fromkeys(check for probe in every if probe not in made for check in probe.checks)
     return Extent(samples, tuple(left_out), most, passes)
 

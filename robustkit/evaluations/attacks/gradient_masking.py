@@ -66,7 +66,7 @@ def findings(
     if failed := figures.get("failed"):
         doubts.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
     doubts += _judged(figures, available)
-    return _on_few(figures, doubts) if isinstance(figures.get("quick"), Mapping) else doubts
+    return _on_few(figures, doubts) if isinstance(figures.get("quick"), Mapping) and not failed else doubts
 
 
 def _judged(figures: Mapping[str, Any], available: Mapping[str, Any]) -> list[Doubt]:
@@ -96,6 +96,7 @@ _WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, trans
 _MISSING = Doubt("evidence", "not there", "evidence is missing: the same audit takes it", _AGAIN)
 _DECLINED = "no evidence was taken on this attack: --evidence none was given"
 _FULL = "--evidence full"
+_NAMED = 4  # checks that were left out
 
 
 def missing_evidence(figures: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Doubt | None:
@@ -115,8 +116,9 @@ def _on_few(figures: Mapping[str, Any], doubts: Sequence[Doubt]) -> list[Doubt]:
     rests = f"evidence on {samples} sample{'' if samples == 1 else 's'}"
     if not samples:
         what = "no evidence, for which a quarter of the passes of the attacks is too little"
-        return [Doubt("evidence", what, f"{what}: run {_FULL}", _FULL)]
-    what = f"{rests}, without {', '.join(left_out)}" if left_out else rests
+        return [Doubt("evidence", what, f"{what}: run {_FULL}", _FULL), *(d for d in doubts if d.check == _STAGES)]
+    without = ", ".join(left_out) if len(left_out) <= _NAMED else f"{len(left_out)} of its checks"
+    what = f"{rests}, without {without}" if left_out else rests
     first = Doubt("evidence", what, f"{what}: run {_FULL}", _FULL) if left_out else Doubt("evidence", what)
     noted = ((each.flag and each.check != _STAGES, each) for each in doubts)
     return [first, *(replace(each, flag=f"{each.flag} ({rests})") if bad else each for bad, each in noted)]
