@@ -93,6 +93,8 @@ def audit(
         browse: fixed when a run begins. dtype, compile: how attacks and the clean pass compute.
         setup_check: whether at most 64 clean images are first tried under other normalisations and channel orders, so
             that a better one is flagged.
+        evidence: whether it is looked, once the attacks have ended, if gradients misled them: `quick` on so many
+            samples, and by so many checks, that it takes at most a quarter of the attacks' passes; `full` on 32.
         part: `robustkit.merge` makes the summary when all parts are there. ray: `HOST:PORT` or `auto`; `local` starts a
             cluster.
         data: further arguments for `robustkit.data.open_dataset`. model: for `robustkit.load`. Each may also stand

@@ -12,7 +12,7 @@ from ..common.preprocessing import describe_preprocessing
 from ..data.dataset import Dataset
 from ..errors import DataError, ModelError, ProtocolError
 from ..evaluations.attacks.evaluate import attacked_labels
-from ..evaluations.attacks.evidence import bearing_evidence
+from ..evaluations.attacks.evidence import bearing_evidence, extents
 from ..evaluations.attacks.transfer.condition import transfer_condition
 from ..evaluations.attention.condition import attention_condition
 from ..evaluations.attention.evaluate import check_watchable
@@ -202,6 +202,7 @@ def plan(request: ClassificationRequest) -> Plan:
     located = (condition.text for condition in explained if condition.needs_truth)
     digests = inputs.digests | sources | dict.fromkeys(located, truth.digest or "none")
     run = Run(request.folder(entries[0].name))
+    classes = len(dataset.valid_labels or dataset.class_names)
     browsed = dataset if request.shuffle else dataset.select(limit=request.browse or None, seed=request.seed)
     return Plan(
         request=request,
@@ -216,6 +217,7 @@ def plan(request: ClassificationRequest) -> Plan:
         keep_misclassified=request.keep_misclassified,
         pictures=tuple(sample.id for sample in browsed.samples[: request.browse]),
         evidence=tuple(condition.text for condition in bearing_evidence(conditions, card)),
+        extents=extents(conditions, card, classes, len(dataset.samples), request.evidence),
         checks_setup=request.setup_check,
         handed=handed_on(request, attacked),
     )

@@ -30,6 +30,7 @@ class AuditOptions(TypedDict, total=False):
     real_labels: Any
     engine: str | None
     transfer: bool
+    evidence: str
     keep_adversarials: bool
     corrupted_dir: str | Path | None
     constants: str

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..display.text import no_controls
 from ..errors import RunError
-from ..evaluations.attacks.evidence import bearing_evidence, needs_evidence
+from ..evaluations.attacks.evidence import needs_evidence
+from ..evaluations.condition import Cost
 from ..evaluations.corruptions.evaluate import lines_on_device
 from ..evaluations.records import ENOUGH, Part
 from ..evaluations.setup import unsuited_reason
@@ -92,10 +93,11 @@ def _lacking(
     done = sum(map(len, units_of(plan, name, conditions).values())) - sum(len(some) for _, some in lacking)
     if processes > 1 and len(lacking) < ENOUGH * processes:
         lacking = [(shard, (condition,)) for shard, some in lacking for condition in some]
-    card = plan.request.card
-    bearing = bearing_evidence(conditions, card) if contender.preprocessing else []
+    bearing = [each for each in conditions if each in plan.extents] if contender.preprocessing else []
     measured = [each for each in (CLEAN, *bearing) if part is None or part.measures(name, each.text, shards)]
-    doubted = [each.text for each in bearing if each in measured and needs_evidence(run, name, each, card)]
+    doubted = [
+        each.text for each in bearing if each in measured and needs_evidence(run, name, each, plan.extents[each])
+    ]
     checks = CLEAN in measured and not (conditions and conditions[0].waits)
     unchecked = _why_unchecked(plan, contender) if checks else ""
     unchecked = unchecked if lacking or unchecked is None else ""  # a finished run is as it is
@@ -188,13 +190,18 @@ def announce(
     samples, size = len(plan.dataset.samples[:at_most]), plan.run.manifest.shard_size
     card, classes = plan.request.card, len(plan.dataset.valid_labels or plan.dataset.class_names)
     jobs = []
+
+    def doubting(texts: Sequence[str]) -> dict[str, tuple[int, Cost]]:
+        extents = {each.text: (extent.samples, extent.cost(each)) for each, extent in plan.extents.items()}
+        return {text: extents[text] for text in texts}
+
     for (contender, _), (lacking, doubted, *_, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
         counts = dict.fromkeys((condition.text for condition in plan.conditions), 0)
         for shard, texts in lacking:
             for text in texts:
                 counts[text] += min(size, samples - shard * size)
         wanted = [(condition, counts[condition.text]) for condition in plan.conditions]
-        jobs += jobs_of(contender.name, wanted, doubted, card, classes, samples, unchecked is None)
+        jobs += jobs_of(contender.name, wanted, doubting(doubted), card, classes, samples, unchecked is None)
     own = {
         contender.name: {
             text: [shard for shard in shards if shard * size < samples]
@@ -205,7 +212,7 @@ def announce(
     if ranks.leads:
         units = sum(len(shards) for of_one in own.values() for shards in of_one.values())
         there = sum(done for _, _, done, *_ in every)
-        evidence = sum(len(texts) for _, texts, *_ in every)
+        evidence = [part for _, texts, *_ in every for part in doubting(texts).values()]
         whys = [why for *_, why in every]
         work = (plan.conditions, len(own), samples, units, there, evidence, card, classes)
         for line in work_lines(*work, whys.count(None), filter(None, whys)):

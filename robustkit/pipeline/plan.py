@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 
 from ..common.preprocessing import Preprocessing
 from ..data.dataset import Dataset
+from ..evaluations.attacks.evidence import Extent
 from ..evaluations.corruptions.plan import CorruptedInputs, plan_corruptions
 from ..evaluations.corruptions.tree import CorruptedTree
 from ..evaluations.subject import EvaluatedModel, SampleSource, Settings
@@ -48,7 +49,8 @@ class Plan:
     dataset: the samples that all contenders share. digest: computes the data set's. inputs: what corruptions and
     maps need besides the data set. lines: for the user, shown once everything is checked, so that an error stands
     alone. unjudged: labels of masks that do not count. keep_misclassified: whether maps of wrong predictions count.
-    pictures: ids of the samples whose images are kept. evidence: texts of the attacks whose results need evidence.
+    pictures: ids of the samples whose images are kept. evidence: texts of the attacks whose results need evidence;
+    extents: how far it goes, empty where none is taken.
     checks_setup: whether other normalisations are tried first. handed: texts of the attacks whose adversarial
     images are passed on or kept. command: the words of the command of the whole run, where this process was started
     by another; sequential: whether samples are looked at while they come, and may end it. finish: makes summary,
@@ -68,6 +70,7 @@ class Plan:
     keep_misclassified: bool = False
     pictures: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    extents: Mapping[Condition, Extent] = field(default_factory=dict)
     checks_setup: bool = False
     handed: frozenset[str] = frozenset()
     command: Sequence[str] = ()

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from ..display.text import about, clock_time, no_controls
 from ..errors import RobustkitError
-from ..evaluations.attacks.evaluate import EVIDENCE, evidence_cost
-from ..evaluations.attacks.evidence import SAMPLES
 from ..evaluations.attacks.two_phase.condition import phases_of
 from ..evaluations.condition import Cost, shows
 from ..evaluations.corruptions.condition import Corrupted, corruption_condition, expand
@@ -31,7 +29,7 @@ from .processes import Ranks
 from .request import ClassificationRequest, SegmentationRequest
 
 _EVIDENCE = "evidence"
-_BEFORE = (_EVIDENCE, CHECK)  # kinds of what is measured before the conditions
+_BESIDES = (_EVIDENCE, CHECK)  # kinds of what is measured besides the conditions
 _MANY = 50_000  # samples of a preset without a limit
 _NOTABLE = 0.3  # share of the whole from which a kind of condition is named
 
@@ -39,14 +37,15 @@ _NOTABLE = 0.3  # share of the whole from which a kind of condition is named
 def jobs_of(
     checkpoint: str,
     lacking: Sequence[tuple[Condition, int]],
-    doubted: Sequence[str],
+    doubted: Mapping[str, tuple[int, Cost]],
     card: Card,
     classes: int,
     every: int,
     checked: bool = False,
 ) -> list[Job]:
     """Return what is to be done for a checkpoint of `classes`. lacking: conditions, each with its samples without a
-    record. doubted: attacks that evidence is taken on. every: samples of the run. checked: whether its set-up is.
+    record. doubted: attacks that evidence is taken on, with its samples and what each costs. every: samples of the run.
+    checked: whether its set-up is.
     """
     jobs = [
         Job(
@@ -62,10 +61,11 @@ def jobs_of(
     ]
     check = [Job(checkpoint, CHECK, CHECK, "", min(FIRST, every), COST)] if checked else []
     evidence = (
-        Job(checkpoint, f"evidence on {text}", _EVIDENCE, "", min(SAMPLES, every), evidence_cost(text))
-        for text in doubted
+        Job(checkpoint, f"evidence on {text}", _EVIDENCE, "", some, cost)
+        for text, (some, cost) in doubted.items()
+        if some
     )
-    return [*check, *evidence, *jobs]
+    return [*check, *jobs, *evidence]
 
 
 def work_lines(
@@ -74,14 +74,15 @@ def work_lines(
     samples: int,
     units: int,
     there: int,
-    doubted: int,
+    doubted: Sequence[tuple[int, Cost]],
     card: Card,
     classes: int,
     checked: int = 0,
     unchecked: Iterable[str] = (),
 ) -> list[str]:
-    """Return lines on what is to be done. there: units that have a record. doubted: how often evidence is taken.
-    checked: of how many checkpoints the set-up is; unchecked: why it is not of others.
+    """Return lines on what is to be done. there: units that have a record. doubted: the samples of each evidence
+    that is taken, and what they cost. checked: of how many checkpoints the set-up is; unchecked: why it is not of
+    others.
     """
     what = (
         f"to do: {_count(checkpoints, 'checkpoint')}, {_count(len(conditions), 'condition')}, "
@@ -107,9 +108,8 @@ def work_lines(
     if checked:
         lines.append(f"{CHECK}: {_count(checked, 'time')} {COST} or more, for {_count(min(FIRST, samples), 'sample')}")
     lines += (f"{CHECK} left out: {why}" for why in dict.fromkeys(unchecked))
-    if doubted:
-        few = _count(min(SAMPLES, samples), "sample")
-        lines.append(f"evidence on attacks: {_count(doubted, 'time')} {EVIDENCE} or more, for {few}")
+    for (some, cost), times in Counter(each for each in doubted if each[0]).items():
+        lines.append(f"evidence on attacks: {_count(times, 'time')} {cost} or more, for {_count(some, 'sample')}")
     return lines
 
 
@@ -137,8 +137,8 @@ def estimate_line(estimate: Estimate, where: str) -> str:
     """Return a line on the time that all takes; empty where too little was measured."""
     measured = estimate.measured
     steep = any(job.cost.backwards for job in estimate.jobs.values())
-    first = next((job for job in estimate.jobs.values() if job.kind not in _BEFORE), None)
-    if first is None or not any(job.kind not in _BEFORE for job in measured):
+    first = next((job for job in estimate.jobs.values() if job.kind not in _BESIDES), None)
+    if first is None or not any(job.kind not in _BESIDES for job in measured):
         return ""
     if steep and not any(job.cost.backwards for job in measured) and len(measured) < 2:
         return ""
@@ -148,7 +148,7 @@ def estimate_line(estimate: Estimate, where: str) -> str:
     line = f"about {about(usual)} on {where}"
     if most > 1.2 * usual:
         line += f", at most {about(most)}"
-    kinds = dict.fromkeys(job.kind for job in estimate.jobs.values() if job.kind not in _BEFORE)
+    kinds = dict.fromkeys(job.kind for job in estimate.jobs.values() if job.kind not in _BESIDES)
     shares = {kind: estimate.most(kind) for kind in kinds}
     kind, largest = max(((kind, share or 0.0) for kind, share in shares.items()), key=lambda item: item[1])
     if len(kinds) > 1 and largest >= _NOTABLE * most:

@@ -374,7 +374,7 @@ class ClassificationRequest(Request):
     kept = (
         *("checkpoints", "data_dir", "attacks", "corruptions", "corrupted_dir", "frost_dir", "cams", "region_noise"),
         *("boxes", "masks", "eps", "norm", "engine", "limit", "ids", "shuffle", "data", "model"),
-        *("transfer", "keep_adversarials", "setup_check"),
+        *("transfer", "keep_adversarials", "setup_check", "evidence"),
     )
 
     preset: str | Preset | None = option(
@@ -394,6 +394,12 @@ class ClassificationRequest(Request):
         "Attacks", "Run the attacks by pyautoattack or torchattacks instead, for cross-checking."
     )
     transfer: bool = option("Attacks", "Score each checkpoint on what the attacks found for the others.", False)
+    evidence: str = option(
+        "Attacks",
+        "Checks that gradients do not mislead the attacks: quick takes at most a quarter of their passes.",
+        "quick",
+        type=("none", "quick", "full"),
+    )
     keep_adversarials: bool = option("Attacks", "Keep adversarial images in the run, in half precision.", False)
     corrupted_dir: str | Path | None = option(
         "Corruptions", "Tree of released corrupted images, <corruption>/<1-5>/..., to read instead."

@@ -58,7 +58,7 @@ which it could not see.
 class Task(NamedTuple):
     """What one task computes for a checkpoint. texts: of conditions; the one that evidence is taken on, or several."""
 
-    kind: Literal["set-up", "evidence", "units", "evidence again"]
+    kind: Literal["set-up", "before attacks", "units", "evidence"]
     checkpoint: str
     texts: tuple[str, ...] = ()
     shard: int = 0
@@ -138,16 +138,16 @@ def _line(fault: BaseException) -> str:
 
 
 def _rounds(plan: Plan, every: Sequence[PendingWork]) -> Iterator[list[Task]]:
-    """Yield what is to be done, measurements first, so that a doubt is known early; then what needs others' results."""
+    """Yield what is to be done: the set-up first, evidence on attacks last; then what needs others' results."""
     for later in (False, True):
         first, units, last = list[Task](), list[Task](), list[Task]()
         for (contender, some), (lacking, doubted, _, _, unchecked) in zip(checkpoint_groups(plan), every, strict=True):
             if some[0].waits is not later:
                 continue
             first += [Task("set-up", contender.name)] if unchecked is None else []
-            first += (Task("evidence", contender.name, (text,)) for text in doubted)
+            first += (Task("before attacks", contender.name, (text,)) for text in doubted)
             units += (Task("units", contender.name, tuple(texts), shard) for shard, texts in lacking)
-            last += (Task("evidence again", contender.name, (text,)) for text in doubted)
+            last += (Task("evidence", contender.name, (text,)) for text in doubted)
         yield [*first, *units]
         yield last
 
@@ -219,7 +219,7 @@ def carry_out_task(order: _Order, task: Task) -> tuple[list[str], list[tuple[str
     elif task.kind == "units":
         kept.worker.compute(task.checkpoint, [(task.shard, task.texts)])
     else:
-        kept.worker.take_evidence(task.checkpoint, task.texts[0], again=task.kind == "evidence again")
+        kept.worker.take_evidence(task.checkpoint, task.texts[0], before=task.kind == "before attacks")
     lines, heard = list(kept.lines), kept.ears.taken()
     kept.lines.clear()
     return lines, heard
@@ -304,7 +304,7 @@ def carry_out(plan: Plan, progress: Progress, say: Callable[[str], None], instea
 
 
 def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> Reporter:
-    """Write the missing records, evidence first. ModelError where a network fails, RunError where a process is lost."""
+    """Write the missing records, evidence last. ModelError where a network fails, RunError where a process is lost."""
     every: list[PendingWork] = ranks.share("work", lambda: pending_work(plan, ranks.size))
     reporter = announce(plan, ranks, progress, say, every)
     worker, met = Worker(plan, reporter, say), False
@@ -318,12 +318,11 @@ def compute(plan: Plan, ranks: Ranks, progress: Progress, say: Callable[[str], N
             met = True
         for _ in ranks.draw(f"set-up of {name}", check):
             worker.check_setup(name)
-        # First, so that a doubt is known before hours are spent.
+        for text in ranks.draw(f"before attacks on {name}", doubted):
+            worker.take_evidence(name, text, before=True)
+        worker.compute(name, ranks.draw(f"units of {name}{', later' if later else ''}", lacking))
         for text in ranks.draw(f"evidence on {name}", doubted):
             worker.take_evidence(name, text)
-        worker.compute(name, ranks.draw(f"units of {name}{', later' if later else ''}", lacking))
-        for text in ranks.draw(f"evidence on {name}, again", doubted):
-            worker.take_evidence(name, text, again=True)
     worker.rest()
     return reporter
 

@@ -27,8 +27,8 @@ from torch import Tensor
 from ..common.determinism import draw_samples, stack_on, upload
 from ..data.dataset import Sample
 from ..errors import BadImageError, ModelError, RobustkitError, RunError
-from ..evaluations.attacks.evidence import confirm_evidence, gather_evidence
-from ..evaluations.attacks.gradient_masking import AFTERWARDS, findings
+from ..evaluations.attacks.evidence import gather_evidence, look_before
+from ..evaluations.attacks.gradient_masking import findings
 from ..evaluations.attacks.two_phase.evaluate import Choice, choose
 from ..evaluations.family import AnyFamily, family_of
 from ..evaluations.setup import CHECK, check_setup
@@ -302,19 +302,20 @@ class Worker:
         for note in setup_notes(evidence):
             self.say(f"{name}: {note}")
 
-    def take_evidence(self, name: str, text: str, again: bool = False) -> None:
-        """Measure whether an attack's result can be trusted, and report what speaks against it. again: look once it has
-        ended whether the model is still as it was before.
+    def take_evidence(self, name: str, text: str, before: bool = False) -> None:
+        """Measure whether an attack's result can be trusted, and report what speaks against it. before: only what is
+        measured before the attack, since the model may change meanwhile.
         """
         contender, subject = self._on_device(name)
         assert contender.preprocessing is not None
-        given = self.run, subject, contender.supply.dataset, contender.preprocessing, self._by_text[text]
-        if again:
-            confirm_evidence(*given)
-        else:
-            gather_evidence(*given, self.watch)
+        condition = self._by_text[text]
+        given = self.run, subject, contender.supply.dataset, contender.preprocessing, condition
+        if before:
+            look_before(*given, self.plan.extents[condition])
+            return
+        gather_evidence(*given, self.plan.extents[condition], self.watch)
         for finding in findings(self.run.evidence(name, text) or {}):
-            if finding.flag and (finding.check == AFTERWARDS) is again:
+            if finding.flag:
                 self.say(f"⚑ {name}, {text}: {finding.flag}")
 
     def compute(self, name: str, work: Iterable[tuple[int, Sequence[str]]]) -> None:

@@ -79,7 +79,7 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
         if unchecked is None:
             worker.check_setup(name)
         for text in doubted:
-            worker.take_evidence(name, text)
+            worker.take_evidence(name, text, before=True)
         for shard, some in enumerate(shards):
             open_ = trial.open(name)
             if not open_:
@@ -93,7 +93,7 @@ def _compute(trial: Trial, ids: Sequence[str], plan: Plan, progress: Progress, s
                     said = f"{question.rule.name}: {question.state}"
                     say(f"{name}: {said} after {question.test.taken} of {len(ids)} samples")
         for text in doubted:
-            worker.take_evidence(name, text, again=True)
+            worker.take_evidence(name, text)
     worker.rest()
     return reporter
 

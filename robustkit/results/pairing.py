@@ -13,7 +13,7 @@ from msgspec import UNSET
 from ..common.differences import Difference
 from ..common.plugins import plugin_session
 from ..errors import RunError, unknown
-from ..evaluations.attacks.gradient_masking import NO_EVIDENCE
+from ..evaluations.attacks.gradient_masking import missing_evidence
 from ..evaluations.condition import words_of
 from ..evaluations.metrics import SummaryRow
 from ..evaluations.presenting import Flagged
@@ -267,8 +267,9 @@ def flagged_results(first: Side, second: Side, shown: Collection[tuple[str, str]
                 flags = (flag for flag in row["flags"] if not flag.startswith("incomplete"))
                 yield Flagged(name, row["condition"], tuple(flags), side.manifest)
         for condition in dict.fromkeys(condition for condition, _ in shown):
-            wanted = condition in side.run.manifest.evidence
-            evidence = NO_EVIDENCE.flag if wanted and side.run.evidence(side.checkpoint, condition) is None else ""
+            wanted, figures = condition in side.run.manifest.evidence, side.run.evidence(side.checkpoint, condition)
+            missing = missing_evidence(figures, side.run.manifest.arguments) if wanted else None
+            evidence = missing.flag if missing else ""
             yield Flagged(
                 name, condition, tuple(filter(None, [missing_records(side, condition), evidence])), side.manifest
             )

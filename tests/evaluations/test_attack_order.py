@@ -115,8 +115,8 @@ class Late(nn.Sequential):
 )
 
 
-def test_a_model_that_waits_until_the_evidence_is_taken_is_flagged(place: Path, tmp_path: Path) -> None:
-    """Its gradient turns round after so many images; how many the evidence takes, a first run tells."""
+def test_a_model_that_waits_until_it_was_looked_at_is_flagged(place: Path, tmp_path: Path) -> None:
+    """Its gradient turns round after so many images; how many are shown before the attack, a first run tells."""
     asked = []
     for after in (10**9, None):
         file = tmp_path / f"late_{len(asked)}.py"
@@ -126,7 +126,7 @@ def test_a_model_that_waits_until_the_evidence_is_taken_is_flagged(place: Path, 
         (row,) = (row for row in run.summary() if row["metric"] == "top1" and row["condition"] != "clean")
         figures = run.evidence(run.manifest.checkpoints[0].name, row["condition"])
         assert figures is not None and "afterwards" not in figures["unmeasured"]
-        asked.append(round(figures["forwards"] * figures["samples"]))
+        asked.append(figures["passes_before"])  # and the attack has begun
         flags = [flag for flag in row["flags"] if flag.startswith(("afterwards: ", "attacks in order: "))]
         assert bool(flags) == (after is None), (row["flags"], asked)
     assert flags[0].startswith("afterwards: five steps of PGD raise the margin by -")

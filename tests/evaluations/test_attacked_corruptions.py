@@ -67,7 +67,14 @@ def audit(place: Path, out: Path, **options: object) -> Run:
 def test_the_ball_is_around_the_corrupted_image(linear: Path, tmp_path: Path) -> None:
     """FGSM on a linear model in closed form, at the pixels that the corruption alone draws."""
     attacks = f"{FGSM},fgsm(eps=0,under=gaussian_noise,severity=2),pgd(steps=3,under=fog,severity=1),fgsm(eps=4/255)"
-    run = audit(linear, tmp_path / "run", attacks=attacks, corruptions="gaussian_noise(severity=2)", batch_size=5)
+    run = audit(
+        linear,
+        tmp_path / "run",
+        attacks=attacks,
+        corruptions="gaussian_noise(severity=2)",
+        batch_size=5,
+        evidence="full",
+    )
     attacked, alone = run.table("net", FGSM).to_pandas(), run.table("net", NOISE).to_pandas()
     state = torch.load(linear / "net.pth")
     weight, bias = state["1.weight"].double(), state["1.bias"].double()

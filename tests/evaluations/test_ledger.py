@@ -42,6 +42,7 @@ OPTIONS: dict[str, Any] = {
     "shard_size": 16,
     "browse": 0,
     "device": "cpu",
+    "evidence": "full",
 }
 
 

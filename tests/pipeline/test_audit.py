@@ -187,7 +187,7 @@ def test_another_card_counts_where_a_condition_uses_another_part(
 
 
 def test_the_paper_protocol_says_what_its_eps_was_in_pixels(place: Path, tmp_path: Path) -> None:
-    run = audit(place, tmp_path / "run", attacks="fgsm", protocol="quest-paper", eps=None)
+    run = audit(place, tmp_path / "run", attacks="fgsm", protocol="quest-paper", eps=None, evidence="full")
     rows = {row["condition"]: row for row in run.results().to_dict("records") if row["metric"] == "linf_max"}
     row = rows["fgsm(eps=1/255)"]
     assert row["value"] == pytest.approx(0.5 / 255, rel=1e-3)  # the largest std of the three channels is 0.5
@@ -294,7 +294,7 @@ def test_checkpoints_of_one_name_stay_apart(place: Path, tmp_path: Path) -> None
 
 
 def test_unfinished_conditions_are_flagged_and_other_files_left_alone(place: Path, tmp_path: Path) -> None:
-    run = audit(place, tmp_path / "run", attacks="fgsm")
+    run = audit(place, tmp_path / "run", attacks="fgsm", evidence="full")
     own = run.path / "notes" / ".draft.tmp"
     own.parent.mkdir()
     own.write_text("mine")
@@ -408,7 +408,7 @@ def test_a_broken_image_is_counted_named_and_decides_the_exit_status(place: Path
     shutil.copytree(place, tmp_path / "place")
     broken = tmp_path / "place" / "images" / "a" / "00.png"
     broken.write_bytes(broken.read_bytes()[:60])
-    line = command(tmp_path / "place", tmp_path / "run", "--attacks", "fgsm")
+    line = command(tmp_path / "place", tmp_path / "run", "--attacks", "fgsm", "--evidence", "full")
     done = run_cli(line)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(

@@ -91,8 +91,8 @@ def test_tasks_in_a_process_of_their_own_make_the_bytes_of_one(
     monkeypatch.setattr("robustkit.pipeline.scheduler.compute", compute)
     run = small_audit.audit(mortal, tmp_path / "run", shard_size=2)
     assert everything(run.path) == everything(alone)
-    assert sorted({task.kind for task in done}) == ["evidence", "evidence again", "set-up", "units"]
-    again = [task for task in done if task.kind == "evidence again"]
+    assert sorted({task.kind for task in done}) == ["before attacks", "evidence", "set-up", "units"]
+    again = [task for task in done if task.kind == "evidence"]
     assert len(done) == 17 + len(again) and done[-len(again) :] == again
     assert len([line for line in lines if "channels" in line]) == 1  # what the check of the set-up has to say
     assert Path.cwd() == mortal  # where the command was started

@@ -211,14 +211,6 @@ def build_attack(condition: Condition, card: Card) -> attacks.Attack | attacks.D
         raise ProtocolError(f"condition {condition.text}: {fault}") from None
 
 
-EVIDENCE = Cost(70, 16)  # passes of a sample for the evidence on an attack, before and after it, as counted on ViTs
-_IN_FULL = Cost(105, 42)  # the same for AutoAttack, whose evidence has a sweep of radii
-
-
-def evidence_cost(text: str) -> Cost:
-    return _IN_FULL if text.startswith("autoattack(") else EVIDENCE
-
-
 def attack_cost(condition: Condition, card: Card, classes: int) -> Cost:
     """Return the passes of a sample that an attack makes, without scoring; those of ours for another library's."""
     ours = {**dict(condition.parameters), "engine": "robustkit"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,12 +32,47 @@ _SHIFTABLE = 8  # pixels
 _EXPLAIN_SLOPE = ("zero_margin", "bad_margin")
 _NEARLY = 0.95  # of the way from an image to the saved one
 _SUDDEN = 0.25  # of the margin's rise on that way, in its last twentieth: ordinary networks measured 0.05
+_ASKED = ("graph", "batches", "called again", "caller")
 _OF_ENDS = ("under attack", "path", "survives saving", "known images")
-_CLOSELY = 8  # right samples on which costly probes are made
+CLOSELY = 8  # right samples on which costly probes are made
 _PLACES = {"clean": "at the images", "inside": "inside the ball", "edge": "at its edge"}
 _PLACES |= {"attack": "where the attack went"}
 _ASIDE, _LOSSES = "aside ", ("ce", "margin")
 _AGREES = 0.5  # relative error of a slope in a random direction, beyond which it says nothing
+LEFT_OUT = "left out, as it would take more than a quarter of the attacks' passes"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A part of `examine`. checks: that rest on it. each, close: forward and backward passes of every sample, and of
+    each of the first few, where it is costly; at least what ordinary networks take.
+    """
+
+    checks: tuple[str, ...]
+    each: tuple[int, int] = (0, 0)
+    close: tuple[int, int] = (0, 0)
+
+    def passes(self, samples: int) -> tuple[int, int]:
+        few = min(samples, CLOSELY)
+        forwards, backwards = (a * samples + b * few for a, b in zip(self.each, self.close, strict=True))
+        return forwards, backwards
+
+
+ALWAYS = Probe((), (5, 2))  # the answers three times, and two gradients
+PROBES = (  # by their worth: what comes later is left out first
+    Probe(("loss by steps", "slope afar"), (8, 6)),
+    Probe(("slope", "slope afar"), (4, 0)),
+    Probe(("slope aside",), (29, 4)),
+    Probe(("continuity",), (6, 0)),
+    Probe(_ASKED, (14, 0)),
+    Probe(("survives saving",), (2, 0)),
+    Probe((AFTERWARDS,), (0, 0), (7, 5)),
+    Probe(("known images",), (7, 5)),
+    Probe(("under attack",), (0, 0), (24, 2)),
+    Probe(("path",), (0, 0), (39, 0)),
+)
+AROUND = Probe(("attention",), (11, 10))  # times the model and its surrogates
+SWEEP = Probe(("accuracy by radius",), (60, 50))  # of AutoAttack alone, with more steps of PGD
 
 
 def examine(
@@ -51,6 +86,7 @@ def examine(
     attack: Attack | None = None,
     surrogates: Mapping[str, Model] | None = None,
     brief: bool = False,
+    left_out: Collection[str] = (),
 ) -> dict[str, Any]:
     """Measure a model's gradients and answers at some images, as figures of JSON types; about 32 images say enough.
 
@@ -58,6 +94,7 @@ def examine(
     ...) inside the bounds of `threat`, B > 0. labels: (B,) int64. threat: the attack's norm and eps > 0. rng: for the
     attacks and single points. batch_size: most images in a pass. attack: shortened and watched, if any. brief: without
     the sweep of radii and long PGD, which cost most. surrogates: the same model with other gradients, by name.
+    left_out: checks of `PROBES` that are not made.
 
     random_difference: largest of three passes relative to a row's length; random_predictions: samples that change.
     low, high, sum_error: range of the outputs, and distance of their sums from 1.
@@ -73,7 +110,7 @@ def examine(
         ball, at its edge, and where `attack` went, of its own loss and others; aside_off: the largest share of samples
         where the error is above a half; aside_samples: of that place.
     fell: of each sample 1 if it was right and fell to the PGD that took these figures, 0 if it stands, -1 if it was
-        wrong. rise_before: as `rise`, of the few samples of which `examine_again` takes it once more.
+        wrong. rise_after: as `rise`, of the few samples of which `examine_before` took it before the attack.
     noise, graph, batch, thread, again, attacked: largest relative difference of two answers: asked twice, with a graph,
         in other batches, from another thread, at the end, and by `attack`. infinite: share of answers not finite.
     jump: median change by a twentieth of a grey level. path: median jump beyond the end of PGD and to another image.
@@ -96,7 +133,7 @@ def examine(
         images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
         asker = Asker(model, images.dtype, labels, threat, batch_size)
         asker.look(images[:1])
-        examiner = _Examiner(asker, images, brief, surrogates or {}, attack)
+        examiner = _Examiner(asker, images, brief, surrogates or {}, attack, left_out)
         batches = torch.split(torch.arange(len(images), device=images.device), batch_size)
         parts = [examiner.part(images[rows], labels[rows], rng.take(rows)) for rows in batches]
         # A batch without right samples lacks columns that another may have.
@@ -110,9 +147,10 @@ def examine(
     figures = probes.reduce_columns(columns) | _worst_aside(columns)
     if figures["aside"] is None and len(columns.get("slope", ())):
         examiner.unasked["slope aside"] = "rounding or noise drowns slopes in random directions"
+    examiner.unasked |= dict.fromkeys(left_out, LEFT_OUT)
     figures |= {"half": str(asker.half or "").removeprefix("torch."), "fell": columns["fell"].tolist()}
-    early = columns.get("rise", columns["right"][:0])[:_CLOSELY]
-    figures |= {"rise_before": float(early.median()) if len(early) else None}
+    if len(early := columns.get("rise", columns["right"][:0])[: int(columns["right"][:CLOSELY].sum())]):
+        figures |= {"rise_after": float(early.median()), "aside_after": figures["aside"] or 0.0}
     figures |= {"norm": threat.norm, "eps": threat.eps, "samples": len(images), "has_gradient": int("zero_ce" in names)}
     figures |= {"loss_steps": list(examiner.loss_steps), "radii": [0.0, *examiner.radii]}
     figures |= {"infinite": asker.infinite / asker.forwards}
@@ -125,29 +163,25 @@ def in_a_line(fault: Exception) -> str:
     return f"{type(fault).__name__}: {(str(fault).splitlines() or [''])[0]}"
 
 
-def examine_again(
+def examine_before(
     model: Model, images: Tensor, labels: Tensor, threat: ThreatModel, *, rng: Rng, batch_size: int
 ) -> dict[str, Any]:
-    """Take a few figures of `examine` once more after the attack, at the same images: a model may change meanwhile.
+    """Take, before an attack, the one figure that `examine` takes again after it: a model may change meanwhile.
 
-    rise_after: to be compared with `rise_before`. aside_after: as `aside`; 0 where it cannot be read.
+    rise_before: median rise of the margin by five steps of PGD, of the right ones among the first few images; None
+    where there are none. passes_before: of the model, forward and backward.
     """
     with frozen(model), float32():
-        images, labels = images.detach().clone(), labels.to(images.device, torch.int64, copy=True)
+        images, labels = images[:CLOSELY].detach().clone(), labels[:CLOSELY].to(images.device, torch.int64)
         asker = Asker(model, images.dtype, labels, threat, batch_size)
-        asker.look(images[:1])
         logits = asker.plain(images)
-        rows = (logits.argmax(dim=1) == labels).nonzero().flatten()[:_CLOSELY]
-        if not len(rows):
-            return {}
-        images, labels, rng = images[rows], labels[rows], rng.take(rows)
-        ends, after, _ = asker.pgd(images, labels, rng, threat=threat, steps=_KNOWN_STEPS)
-        examiner = _Examiner(asker, images, True, {})
-        examiner.losses = _LOSSES[:1]  # PGD asks the other
-        errors = examiner.aside(images, labels, ends, rng)
-    rise = margin(after, labels) - margin(logits[rows], labels)
-    aside = _worst_aside(errors)["aside"] or 0.0
-    return probes.round_figures({"rise_after": float(rise.median()), "aside_after": aside})
+        rows = (logits.argmax(dim=1) == labels).nonzero().flatten()
+        rise = logits.new_zeros(0)
+        for part in torch.split(rows, batch_size) if len(rows) else ():
+            after = asker.pgd(images[part], labels[part], rng.take(part), threat=threat, steps=_KNOWN_STEPS)[1]
+            rise = torch.cat([rise, margin(after, labels[part]) - margin(logits[part], labels[part])])
+    figures = {"rise_before": float(rise.median()) if len(rise) else None}
+    return probes.round_figures(figures | {"passes_before": asker.forwards + asker.backwards})
 
 
 def _worst_aside(columns: Columns) -> dict[str, Any]:
@@ -165,10 +199,16 @@ class _Examiner:
     """The probes. Its methods return columns of figures, and note what could not be measured."""
 
     def __init__(
-        self, asker: Asker, images: Tensor, brief: bool, surrogates: Mapping[str, Model], attack: Attack | None = None
+        self,
+        asker: Asker,
+        images: Tensor,
+        brief: bool,
+        surrogates: Mapping[str, Model],
+        attack: Attack | None = None,
+        left_out: Collection[str] = (),
     ) -> None:
         self.asker, self.threat, self.brief, self.surrogates = asker, asker.threat, brief, surrogates
-        self.attack, self.noise = attack, 0.0
+        self.attack, self.noise, self.left_out = attack, 0.0, left_out
         # The losses whose slopes are looked at: those that attacks use, and the attack's own.
         more = isinstance(attack, AutoAttack) or "dlr" in str(getattr(attack, "loss", ""))
         self.losses: tuple[str, ...] = (*_LOSSES, "dlr") if more else _LOSSES
@@ -177,7 +217,8 @@ class _Examiner:
         if not surrogates:
             self.unasked["attention"] = "the model has no attention that is understood"
         self.unmeasured: dict[str, str] = {}
-        self.loss_steps = _BRIEF_STEPS if brief else _LOSS_STEPS
+        self.loss_steps: tuple[int, ...] = _BRIEF_STEPS if brief else _LOSS_STEPS
+        self.loss_steps = () if "loss by steps" in left_out else self.loss_steps
         threat = asker.threat
         low, high = threat.bounds or (float(images.min()), float(images.max()))
         # Half the range of pixels; in l2, a quarter of it for each value.
@@ -196,7 +237,7 @@ class _Examiner:
         self.noise = max(self.noise, float(noise.amax()))
         part["random_predictions"] = (predictions[1:] != predictions[0]).any(dim=0)
         part |= {"low": logits.amin(dim=1), "high": logits.amax(dim=1), "sum_error": (logits.sum(dim=1) - 1).abs()}
-        part["fell"] = torch.where(right, 0, -1)
+        part["fell"] = torch.full_like(labels, -1)
         with self.asker.widened():
             gradients = {}
             for name in _LOSSES:
@@ -210,19 +251,23 @@ class _Examiner:
         if len(rows):
             images, labels, logits, rng = images[rows], labels[rows], logits[rows], rng.take(rows)
             gradients = {name: gradient[rows] for name, gradient in gradients.items()}
-            with self.asker.widened():
-                steep = self._slopes(images, labels, gradients["margin"], logits, noise[rows])
-                part["slope"], part["slope_far"] = steep
-            part["slope_error"], part["slope_samples"] = (part["slope"] - 1).abs(), part["slope"] > -math.inf
-            ends = [self.asker.pgd(images, labels, rng, threat=self.threat, steps=n)[:2] for n in self.loss_steps[1:]]
-            margins = [margin(each, labels) for each in (logits, *(end for _, end in ends))]
-            part["loss"] = torch.stack(margins, dim=1)
-            part["rise"] = margins[self.loss_steps.index(_KNOWN_STEPS)] - margins[0]
-            part["ends"][rows], part["fell"][rows] = ends[-1][0], (margins[-1] > 0).long()
-            few = torch.arange(min(_CLOSELY, len(rows)), device=rows.device)
-            clean = {name: gradient[few] for name, gradient in gradients.items()}
-            part |= self.aside(images[few], labels[few], ends[-1][0][few], rng.take(few), clean)
-            if not self.brief:
+            if "slope" not in self.left_out:
+                with self.asker.widened():
+                    steep = self._slopes(images, labels, gradients["margin"], logits, noise[rows])
+                    part["slope"], part["slope_far"] = steep
+                part["slope_error"], part["slope_samples"] = (part["slope"] - 1).abs(), part["slope"] > -math.inf
+            if self.loss_steps:
+                steps = self.loss_steps[1:]
+                ends = [self.asker.pgd(images, labels, rng, threat=self.threat, steps=n)[:2] for n in steps]
+                margins = [margin(each, labels) for each in (logits, *(end for _, end in ends))]
+                part["loss"] = torch.stack(margins, dim=1)
+                part["rise"] = margins[self.loss_steps.index(_KNOWN_STEPS)] - margins[0]
+                part["ends"][rows], part["fell"][rows] = ends[-1][0], (margins[-1] > 0).long()
+            if "slope aside" not in self.left_out:
+                few = torch.arange(min(CLOSELY, len(rows)), device=rows.device)
+                clean = {name: gradient[few] for name, gradient in gradients.items()}
+                part |= self.aside(images[few], labels[few], part["ends"][rows][few], rng.take(few), clean)
+            if not (self.brief or "accuracy by radius" in self.left_out):
                 part["accuracy"] = self._sweep(images, labels, rng)
         return part
 
@@ -269,6 +314,8 @@ class _Examiner:
         self, images: Tensor, labels: Tensor, ends: Tensor, right: Tensor, rng: Rng, has_gradient: bool
     ) -> Columns:
         """Probe all samples at once, and the `right` ones on the way to another image, saved in 8 bits, and shifted."""
+        if not {"continuity", *_ASKED, *_OF_ENDS}.difference(self.left_out):
+            return {}
         asker, attack = self.asker, self.attack
         # Where PGD does not move, a random point in place of the image.
         still = per_sample((ends == images).flatten(1).all(dim=1), images)
@@ -294,7 +341,7 @@ class _Examiner:
             why = "outputs do not lead back to the input" if len(rows) else "no prediction is right"
             self.unasked |= dict.fromkeys(_OF_ENDS, why)
         else:
-            few, others = rows[:_CLOSELY], _others(images, labels)[rows[:_CLOSELY]]
+            few, others = rows[:CLOSELY], _others(images, labels)[rows[:CLOSELY]]
             if attack is None:
                 self.unasked["under attack"] = "no attack was given"
             else:
@@ -310,7 +357,7 @@ class _Examiner:
                 around = partial(probes.hidden_by_attention, asker, self.surrogates)
                 checks.append(("attention", lambda: around(images[rows], labels[rows], rng.take(rows))))
         checks.append(("called again", lambda: {"again": probes.answer_difference(asker.plain(points), first)}))
-        for check, probe in checks:
+        for check, probe in ((check, probe) for check, probe in checks if check not in self.left_out):
             try:
                 columns |= probe()
             except (RuntimeError, ValueError, TypeError, NotImplementedError) as fault:

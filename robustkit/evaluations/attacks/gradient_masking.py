@@ -7,8 +7,8 @@ the records; `findings` judges them later, without torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import comb
 from typing import Any
 
@@ -31,7 +31,8 @@ FAMILIAR = 4.0  # times the rise of the margin at the images that shifted ones m
 LITTLE = 0.01  # of the margin: where PGD does less than that everywhere, no image is known better than others
 HIDES = 0.05  # chance of as many samples more, by gradients led around attention than by restarts, if both do alike
 BLACK_BOX = 0.002  # share of the samples that Square may break after gradient attacks: as in AutoAttack's own check
-AFTERWARDS = "afterwards"  # the check that can be made only after the attack
+AFTERWARDS = "afterwards"  # the check that compares what PGD does after the attack with what it did before
+_STAGES = "black box beats white box"
 AROUND = ("stand_plain", "stand_surrogates", "only_surrogates", "only_restarts")  # figures of `hidden_by_attention`
 
 
@@ -64,6 +65,12 @@ def findings(
     doubts = []
     if failed := figures.get("failed"):
         doubts.append(Doubt("evidence", failed, f"evidence could not be gathered: {failed}", _AGAIN))
+    doubts += _judged(figures, available)
+    return _on_few(figures, doubts) if isinstance(figures.get("quick"), Mapping) and not failed else doubts
+
+
+def _judged(figures: Mapping[str, Any], available: Mapping[str, Any]) -> list[Doubt]:
+    doubts = []
     for check, names, judge in _CHECKS:
         if why := (figures.get("unmeasured") or {}).get(check):  # a probe failed
             flag = f"{check}: could not be measured: {why}"
@@ -86,7 +93,35 @@ def findings(
 
 
 _WITHOUT = "Square or SPSA with more queries, or an adaptive attack (BPDA, transfer)"
-NO_EVIDENCE = Doubt("evidence", "not there", "evidence is missing: the same audit takes it", _AGAIN)
+_MISSING = Doubt("evidence", "not there", "evidence is missing: the same audit takes it", _AGAIN)
+_DECLINED = "no evidence was taken on this attack: --evidence none was given"
+_FULL = "--evidence full"
+_NAMED = 4  # checks that were left out
+
+
+def missing_evidence(figures: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> Doubt | None:
+    """Return what is wrong where an attack has no evidence, or only what was taken before it; None where it has.
+
+    arguments: of run.json.
+    """
+    if figures is not None and "awaited" not in figures:
+        return None
+    declined = arguments.get("evidence") == "none"
+    return Doubt("evidence", "not taken", _DECLINED, "--evidence quick") if declined else _MISSING
+
+
+def _on_few(figures: Mapping[str, Any], doubts: Sequence[Doubt]) -> list[Doubt]:
+    """Say on how many samples quick evidence rests, in each flag, and by a flag of its own what it left out."""
+    samples, left_out = figures.get("samples", 0), figures["quick"].get("left_out") or ()
+    rests = f"evidence on {samples} sample{'' if samples == 1 else 's'}"
+    if not samples:
+        what = "no evidence, for which a quarter of the passes of the attacks is too little"
+        return [Doubt("evidence", what, f"{what}: run {_FULL}", _FULL), *(d for d in doubts if d.check == _STAGES)]
+    without = ", ".join(left_out) if len(left_out) <= _NAMED else f"{len(left_out)} of its checks"
+    what = f"{rests}, without {without}" if left_out else rests
+    first = Doubt("evidence", what, f"{what}: run {_FULL}", _FULL) if left_out else Doubt("evidence", what)
+    noted = ((each.flag and each.check != _STAGES, each) for each in doubts)
+    return [first, *(replace(each, flag=f"{each.flag} ({rests})") if bad else each for bad, each in noted)]
 
 
 def _why_missing(names: tuple[str, ...], available: Mapping[str, Any]) -> str:
@@ -164,7 +199,7 @@ def _precision(half: str) -> _Verdict:
 def _afterwards(before: float, after: float, error: float, error_before: float, difference: float) -> _Verdict:
     figure = f"five steps of PGD raise the margin by {after:.3g} after the attack, by {before:.3g} before it"
     turned = error > ASIDE >= error_before
-    bad = (after < LESS * before or turned) and difference <= RANDOM
+    bad = (after < LESS * before or before < LESS * after or turned) and difference <= RANDOM
     if turned:
         figure += f"; slopes in random directions are now off by {error:.2g}, before by {error_before:.2g}"
     return figure, bad, f"the model has changed meanwhile; {_READ}"
@@ -277,5 +312,5 @@ _CHECKS: tuple[tuple[str, tuple[str, ...], Callable[..., _Verdict | None]], ...]
     ("known images", ("rise", "rise_shifted", "loss"), _known_images),
     (AFTERWARDS, ("rise_before", "rise_after", "aside_after", "aside_before", "random_difference"), _afterwards),
     ("attention", (*AROUND, "right"), _attention),
-    ("black box beats white box", ("stages", "n"), _black_box),
+    (_STAGES, ("stages", "n"), _black_box),
 )

@@ -38,7 +38,7 @@ from ..family import Aggregator, Presenter
 from ..metrics import Cells, Metric, SummaryRow, interval_cell, is_whole
 from ..presenting import of_family
 from .condition import FOUND, TOP1, UNDER, VOCABULARY, alone, attack_parts, beneath, starts_from
-from .gradient_masking import NO_EVIDENCE, Doubt, findings
+from .gradient_masking import Doubt, findings, missing_evidence
 from .ranking import OrderOfAttacks, findings_of
 from .two_phase.condition import phases_of
 
@@ -94,8 +94,10 @@ def dossier_of(run: RunFolder, checkpoint: str, condition: str, n: int, stages: 
     """Return the checks of an attack on n samples, of which some stand after each stage; empty without evidence."""
     if condition not in run.manifest.evidence:
         return []
-    if (figures := run.evidence(checkpoint, condition)) is None:
-        return [NO_EVIDENCE]
+    figures = run.evidence(checkpoint, condition)
+    if missing := missing_evidence(figures, run.manifest.arguments):
+        return [missing]
+    assert figures is not None
     standing = {stage.name: stage.standing for stage in stages}
     return findings(figures, standing, n=n, averaged="version=rand" in condition)
 

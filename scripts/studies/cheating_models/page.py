@@ -63,7 +63,7 @@ HONEST = """
 Of the models above that leave {more} samples more than the honest network under PGD, without a flag: {silent}.
 {unseen}. This is what these tricks show, not a proof about others. What a model does while it is
 looked at says nothing about one that knows when it is looked at: read the code of a model that you did not write. One
-that counts, or waits, until the evidence is taken is looked at again after the attack (`afterwards`), and a result is
+that counts, or waits, until it was looked at is looked at again after the attack (`afterwards`), and a result is
 compared with what the evidence's own attack broke (`attacks in order`); a model that behaves at both times and cheats
 only in between, and only a little, would not be seen.
 

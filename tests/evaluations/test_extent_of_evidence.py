@@ -1,0 +1,94 @@
+"""Quick evidence takes at most a quarter of the attacks' passes, finds what cheats, and says what it rests on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attack_oracles import Draws, random_images, tiny_cnn
+from cheating_models import CHEATS, UNFLAGGED, Known
+from small_audit import audit
+
+from attacks import FGSM, PGD, ThreatModel
+from robustkit.evaluations.attacks.evaluate import parse_conditions
+from robustkit.evaluations.attacks.evidence import Extent, extents
+from robustkit.evaluations.attacks.examining import examine
+from robustkit.evaluations.attacks.gradient_masking import findings
+from robustkit.protocol.card import load_card
+from robustkit.runs.folder import RunFolder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+EPS = 8 / 255
+COSTLY = ("afterwards", "known images", "under attack", "path")
+
+
+def extent(attacks: str, samples: int, how: str = "quick") -> Extent:
+    card = load_card("standard")
+    (found,) = extents(parse_conditions(attacks, card, eps=(EPS,)), card, 10, samples, how).values()
+    return found
+
+
+def test_extents_follow_from_the_request() -> None:
+    """FGSM costs 3 passes a sample, PGD-20 41, with scoring."""
+    assert extent("fgsm", 3).samples == 0 and extent("fgsm", 3).passes == 2
+    few = extent("fgsm", 20)
+    assert (few.samples, few.passes, len(few.left_out)) == (2, 15, 15) and "slope" in few.left_out
+    assert extent("fgsm", 200).passes == 150 and extent("fgsm", 200).left_out[-4:] == COSTLY
+    both = extent("fgsm,pgd", 200)
+    assert (both.passes, both.left_out) == (44 * 200 // 4, ()) and both.samples == 17
+    assert extent("fgsm,pgd", 1000).samples == 32 and extent("fgsm,pgd", 1000).stated == {}
+    assert extent("fgsm", 20, "full") == Extent(20, (), 20) and extent("fgsm", 20, "full").stated == {}
+    with pytest.raises(ValueError, match="unpack"):
+        extent("fgsm", 20, "none")
+
+
+@pytest.mark.parametrize(("attacks", "samples"), [("pgd", 200), ("fgsm", 1000)])
+def test_cheats_are_flagged_at_200_samples_of_pgd_and_1000_of_fgsm(attacks: str, samples: int) -> None:
+    """One reads the stack for APGD, FAB and Square, and is honest to these."""
+    images, net, given = (random_images(16) * 255).round() / 255, tiny_cnn(), extent(attacks, samples)
+    k = Known(net, images, net(images).argmax(dim=1).detach(), EPS)
+    threat = ThreatModel("linf", EPS)
+    unseen, attack = set(), (PGD if attacks == "pgd" else FGSM)(threat)
+    for name, make in CHEATS.items():
+        torch.manual_seed(0)
+        rows = slice(given.samples)
+        rng, model = Draws(range(len(images[rows]))), make(k)
+        options: dict[str, Any] = {"attack": attack, "brief": True, "left_out": given.left_out}
+        figures = examine(model, images[rows], k.labels[rows], threat, rng=rng, batch_size=16, **options)
+        unseen |= set() if any(each.flag for each in findings(figures)) else {name}
+    assert unseen == {"stack apgd", *UNFLAGGED}
+
+
+def test_what_evidence_rests_on_is_said() -> None:
+    figures = {"low": 0.0, "high": 1.0, "sum_error": 0.0, "samples": 4}
+    first, *others = findings(figures | {"quick": {"passes": 9, "left_out": ["slope"]}})
+    assert first.flag == "evidence on 4 samples, without slope: run --evidence full"
+    (flag,) = (each.flag for each in others if each.flag and "not measured" not in each.flag)
+    assert flag.startswith("probabilities: ") and flag.endswith(" (evidence on 4 samples)")
+    assert findings(figures | {"quick": {"passes": 9, "left_out": []}})[0].flag == ""
+    none, _ = findings({"samples": 0, "quick": {"passes": 2, "left_out": ["slope"]}})
+    assert none.flag.startswith("no evidence, for which a quarter of the passes")
+
+
+def test_evidence_comes_last_and_may_be_declined_and_made_up_for(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    text = "fgsm(eps=8/255)"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("robustkit.pipeline.units.gather_evidence", stop)
+        audit(place, tmp_path / "run", attacks="fgsm", evidence="full")
+    run = RunFolder(tmp_path / "run")
+    assert len(run.record_paths("net", text)) == 4 and (run.evidence("net", text) or {})["awaited"] is True
+    declined = audit(place, tmp_path / "run", attacks="fgsm", evidence="none")
+    (flags,) = {tuple(row["flags"]) for row in declined.summary() if row["condition"] == text}
+    assert "no evidence was taken on this attack: --evidence none was given" in flags
+    quick = audit(place, tmp_path / "run", attacks="fgsm").evidence("net", text)
+    full = audit(place, tmp_path / "run", attacks="fgsm", evidence="full").evidence("net", text)
+    assert quick and full and (quick["samples"], full["samples"]) == (3, 30) and "quick" not in full
+    kept = audit(place, tmp_path / "run", attacks="fgsm").evidence("net", text)
+    assert kept == full and full["rise_before"] == pytest.approx(full["rise_after"], rel=1e-4)
