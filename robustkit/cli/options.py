@@ -379,7 +379,7 @@ def refuse_idle(names: Sequence[str], why: str) -> None:
 def refuse_idle_parts(options: Mapping[str, Any]) -> None:
     """Raise ProtocolError for options on how to attack, corrupt or explain, where that is not done."""
     lists = {name: options.get(name) for name in ("attacks", "corruptions", "cams", "region_noise")}
-    given = {name: None if nothing(value) else value for name, value in lists.items()}
+    given = {name: None if nothing(value, name) else value for name, value in lists.items()}
     if lists["attacks"] is not None and given["attacks"] is None:
         refuse_idle(("eps", "norm", "engine"), "only for attacks, and --attacks is none; name some, or leave it out")
     if given["corruptions"] is None and options.get("corrupted_dir") is None:

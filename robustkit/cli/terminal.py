@@ -96,7 +96,7 @@ def run_cam(
     from .gallery import explain_pictures, is_picture
 
     gallery = {key: options.pop(key) for key in ("targets", "gallery", "choose", "show", "save_maps")}
-    options.update(stability=not nothing(options["attacks"]))
+    options.update(stability=not nothing(options["attacks"], "attacks"))
     pictures = [argument for argument in arguments if is_picture(argument)]
     checkpoints = tuple(argument for argument in arguments if not is_picture(argument))
     if bool(pictures) == (data_dir is not None):

@@ -37,10 +37,14 @@ def norm_named(norm: object) -> str:
     return canonical(text, dict.fromkeys(NORMS.values()), NORMS)
 
 
-def nothing(asked: object) -> bool:
-    """Whether a list of names asks for nothing by the one word `none`. ProtocolError for others next to it."""
+def nothing(asked: object, option: str = "") -> bool:
+    """Whether a list of names asks for nothing by the one word `none`. ProtocolError for others next to it. option:
+    that the list was given by.
+    """
     parts = asked.split(",") if isinstance(asked, str) else asked if isinstance(asked, tuple | list) else ()
     names = [str(part).strip().lower() for part in parts]
     if NONE in names and len(names) > 1:
-        raise ProtocolError(f"{','.join(map(str, parts))}: none is for nothing at all; leave it, or the others, out")
+        given = ",".join(map(str, parts))
+        where = f"--{option.replace('_', '-')} " if option else ""
+        raise ProtocolError(f"{where}{given}: none is for nothing at all; leave it, or the others, out")
     return names == [NONE]

@@ -232,7 +232,7 @@ class Request:
         if self.norm is not None:
             object.__setattr__(self, "norm", norm_named(self.norm))
         for name in self.lists:
-            if name != "attacks" and nothing(getattr(self, name, None)):
+            if name != "attacks" and nothing(getattr(self, name, None), name):
                 self._leave_out(name)
         if self.evaluations:
             self._ask_by_options()

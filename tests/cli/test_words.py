@@ -41,9 +41,9 @@ WRONG: list[tuple[str, str]] = [  # words, and how the one line goes
     ("report ''", f".*'RUN': {EMPTY} a value. See.*"),
     (
         f"audit {VIT} {SHAPES} --attacks none,pgd",
-        "--attacks none,pgd: none is for no attack at all; leave it, or .*",
+        "--attacks none,pgd: none is for nothing at all; leave it, or .*",
     ),
-    (f"segment {SEG} {SHAPES} --attacks pgd,none", "--attacks pgd,none: none is for no attack at all; leave it, or .*"),
+    (f"segment {SEG} {SHAPES} --attacks pgd,none", "--attacks pgd,none: none is for nothing at all; leave it, or .*"),
     (f"audit {VIT} {SHAPES} --attacks none --eps 1/255", "--eps: only for attacks, and --attacks is none; name some.*"),
     (f"audit {VIT} {SHAPES} --stability --boxes a.csv", "--stability, --boxes: only for maps, .*; give --cams, or .*"),
     (

@@ -209,7 +209,7 @@ def test_auto_is_the_map_that_works_for_all_networks(expected: str) -> None:
     own = {"pixels": True, "img_size": 64, "num_classes": 10}
     network, model = ("zoo:shapes-vit-quest", {}) if expected == "agcam" else (cnn, own)
     asked: dict[str, Any] = {"attacks": "none", "cams": "auto,rise(masks=2)", "limit": 2, "model": model}
-    with in_memory(network, "embedded:shapes", model) as (specs, place):
+    with in_memory(ClassificationRequest, network, "embedded:shapes", model) as (specs, place):
         plan = plan_of(ClassificationRequest(checkpoints=specs, data_dir=place, **asked))
     assert [condition.text for condition in plan.conditions[1:3]] == [f"cam({expected})", "cam(rise,masks=2)"]
 
