@@ -36,7 +36,6 @@ setup(
     },
     entry_points={
         "console_scripts": ["robustkit = robustkit.cli:main"],
-        "pytest11": ["robustkit = robustkit.testing"],
         **{group: [f"{name} = {value}" for name, value in SLICES[group].items()] for group in SLICES.sections()},
     },
     install_requires=[

@@ -1,4 +1,8 @@
-"""A fixture for pytest: `assert_robust(model, data, at_least=0.5)`, decided by the interval of an audit."""
+"""A fixture for pytest: `assert_robust(model, data, at_least=0.5)`, decided by the interval of an audit.
+
+`pytest_plugins = ["robustkit.testing"]` in conftest.py, or `pytest -p robustkit.testing`, makes it known. It is not an
+entry point, since pytest would then rewrite the assertions of all that robustkit is made of.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ def assert_robust(
 
 
 @pytest.fixture(name="assert_robust")
-def _assert_robust(tmp_path: Path) -> Callable[..., float]:
+def assert_robust_fixture(tmp_path: Path) -> Callable[..., float]:
     """Return `robustkit.testing.assert_robust`; its run is in the test's temporary folder, unless `out` is given."""
 
     def asserted(model: Any, data: Any, **options: Any) -> float:

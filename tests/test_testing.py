@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import robustkit.testing
 from robustkit.testing import assert_robust as asserted
+from robustkit.testing import assert_robust_fixture as assert_robust_fixture  # known to the tests here
 
 pytestmark = pytest.mark.usefixtures("one_thread", "pageless", "unexamined")
 
@@ -52,8 +51,3 @@ def test_it_fails_where_the_interval_does_not(
 ) -> None:
     with pytest.raises(AssertionError, match=said):
         asserted(Bright(), images(count), eps=eps, at_least=at_least, pixels=True, out=tmp_path / "run")
-
-
-def test_pytest_finds_it() -> None:
-    (found,) = (entry for entry in distribution("robustkit-audit").entry_points if entry.group == "pytest11")
-    assert found.load() is robustkit.testing

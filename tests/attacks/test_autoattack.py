@@ -106,6 +106,7 @@ def in_turn(attack: AutoAttack, model: Any, images: Tensor, labels: Tensor) -> t
     return forwards, broken_by
 
 
+@pytest.mark.slow
 def test_costs_what_leaving_early_costs() -> None:
     model, images, labels = setting()
     forwards, broken_by = in_turn(SMALL, model, images, labels)

@@ -67,7 +67,10 @@ def attacked(place: Path) -> dict[str, Any]:
 
 
 @needs_stand_in
-@pytest.mark.parametrize("what", ["attacked", "explained", "corrupted", "segmenter"])
+@pytest.mark.parametrize(
+    "what",
+    ["attacked", "explained", *(pytest.param(each, marks=pytest.mark.slow) for each in ("corrupted", "segmenter"))],
+)
 def test_records_are_those_of_the_cpu_to_the_byte(tmp_path: Path, place: Path, what: str) -> None:
     kinds = {"explained": EXPLAINED, "corrupted": CORRUPTED, "segmenter": SEGMENTER}
     request = kinds.get(what) or attacked(place)

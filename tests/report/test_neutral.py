@@ -34,7 +34,16 @@ def test_controls_are_shown_as_what_they_are() -> None:
     assert no_controls("a\n\tb\x7f\x9b", kept="\n\t") == "a\n\tb\ufffd\ufffd"
 
 
-@pytest.mark.parametrize("text", [*FORMULAS, "\x1b[31mred", "nul\x00", "two\r\nlines"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *FORMULAS[:2],
+        *(pytest.param(each, marks=pytest.mark.slow) for each in FORMULAS[2:]),
+        "\x1b[31mred",
+        "nul\x00",
+        "two\r\nlines",
+    ],
+)
 def test_names_in_a_run_reach_neither_sheet_nor_page_as_they_are(tmp_path: Path, text: str) -> None:
     run = page_runs.make_run(tmp_path / "run", (text, "two"), ("cat", text, "owl"))
     manifest = run.manifest
